@@ -18,7 +18,7 @@ from merganser.learning.batches import Batches
 from merganser.learning.loop import Learnable, descend, fixed_loss, gradient_of, merged_weights
 from merganser.learning.settings import RoutingSettings
 from merganser.learning.task_losses import TaskLoss
-from merganser.models import HasBlocks
+from merganser.models.blocks import WithBlocks
 from merganser.operators.sums import scaled_sum
 from merganser.operators.weight_ensembling import blend, routers_of
 
@@ -39,7 +39,7 @@ def open_routing(
     of which none is merged.
     """
     network = losses[0].network
-    if not isinstance(network, HasBlocks):
+    if not isinstance(network, WithBlocks):
         raise InputError("this family's network names no MLPs of its blocks; learned.*.learner: choose another")
     blocks = merged_blocks(network, layers)
     for loss in losses:
@@ -68,7 +68,7 @@ def mixing(losses: Sequence[TaskLoss], routers: Values, vectors: Mapping[str, Te
     """Mix the tasks' vectors in all networks as the routers say, while the stack is open."""
     stack, mixed = ExitStack(), blend(routers_of(routers), vectors)
     for network in {id(loss.network): loss.network for loss in losses}.values():
-        assert isinstance(network, HasBlocks)
+        assert isinstance(network, WithBlocks)
         stack.enter_context(network.blending(mixed))
     return stack
 
@@ -89,7 +89,7 @@ def _merged(
     return {n: weights.to(device) for n, weights in shared}, {n: v for n, v in found.items() if n in mixed}
 
 
-def merged_blocks(network: HasBlocks, layers: LayerSource) -> dict[str, list[str]]:
+def merged_blocks(network: WithBlocks, layers: LayerSource) -> dict[str, list[str]]:
     """Name the parameters of each block's MLP that are merged; raise InputError where there are none."""
     found = {}
     for block, maps in network.blocks().items():

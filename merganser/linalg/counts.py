@@ -1,6 +1,5 @@
 """Turn a fraction into a number of entries or singular values."""
 
-from collections.abc import Sequence
 from math import ceil, floor
 
 SLACK = 1e-9  # 0.29 * 100 is 28.999999999999996 in binary
@@ -13,15 +12,6 @@ def count_of(fraction: float, n: int) -> int:
     29
     """
     return floor(fraction * n + SLACK)
-
-
-def counts_of(fractions: Sequence[float], n: int) -> list[int]:
-    """Return floor(fraction * n) of each fraction.
-
-    >>> counts_of([0.29, 1.0], 100)
-    [29, 100]
-    """
-    return [count_of(fraction, n) for fraction in fractions]
 
 
 def ceiling_of(fraction: float, n: int) -> int:

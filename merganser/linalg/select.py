@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from merganser.linalg.blocks import blocks
-from merganser.linalg.counts import count_of, counts_of
+from merganser.linalg.counts import count_of
 from merganser.linalg.tally import note_kept
 from merganser.linalg.thresholds import Change, InMemory, Rank, StackSource, thresholds
 
@@ -27,8 +27,9 @@ def cut_at(read: Callable[[], Iterable[Tensor]], density: float | Sequence[float
     >>> kept(stack, cut_at(lambda: [stack], 0.5))  # both that are the second largest
     tensor([[ True,  True, False,  True]])
     """
-    count = partial(counts_of, density) if isinstance(density, Sequence) else partial(count_of, density)
-    return cut_of(InMemory(read), count)
+    if isinstance(density, Sequence):
+        return cut_of(InMemory(read), lambda n: [count_of(share, n) for share in density])
+    return cut_of(InMemory(read), partial(count_of, density))
 
 
 def cut_of(stacks: StackSource, count: Rank, change: Change | None = None) -> Cut:

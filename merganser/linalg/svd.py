@@ -30,10 +30,8 @@ def factorise(matrix: Tensor, rank: int | None = None) -> Factors:
     (tensor([5., 0.]), tensor([[0., 3.],
             [0., 4.]]))
     """
-    if matrix.shape[0] < matrix.shape[1]:
-        return _transposed(factorise(matrix.mT, rank))
-    by_gram = None if matrix.dtype == torch.float64 else _by_gram(matrix, rank, matrix.dtype, matrix.dtype)
-    return by_gram or Factors(*(part.to(matrix.dtype).contiguous() for part in _by_svd(matrix, rank, matrix.dtype)))
+    found = _decomposed(matrix, rank, matrix.dtype, matrix.dtype)
+    return Factors(*(part.to(matrix.dtype).contiguous() for part in found))
 
 
 def compact(matrix: Tensor, rank: int | None = None, exact_to: torch.dtype | None = None) -> Factors:
@@ -41,11 +39,7 @@ def compact(matrix: Tensor, rank: int | None = None, exact_to: torch.dtype | Non
 
     `rank` caps K. `exact_to`: the dtype that a float64 matrix was computed from; the vectors need no more precision.
     """
-    if matrix.shape[0] < matrix.shape[1]:
-        return _transposed(compact(matrix.mT, rank, exact_to))
-    exact_to = exact_to or matrix.dtype
-    by_gram = None if exact_to == torch.float64 else _by_gram(matrix, rank, exact_to, torch.float64)
-    u, s, vh = by_gram or _by_svd(matrix, rank, exact_to)
+    u, s, vh = _decomposed(matrix, rank, exact_to or matrix.dtype, torch.float64)
     return Factors(u, s[: len(vh)], vh)
 
 
@@ -198,11 +192,17 @@ def is_accurate(s: Tensor) -> bool:
     return len(s) == 0 or bool(s[-1] >= LEAST_FROM_GRAM * s[0])
 
 
-def _by_gram(tall: Tensor, rank: int | None, exact_to: torch.dtype, dtype: torch.dtype) -> Factors | None:
-    """Decompose a tall matrix of float32 precision by its Gram matrix; None if that is not exact enough.
+def _decomposed(matrix: Tensor, rank: int | None, exact_to: torch.dtype, dtype: torch.dtype) -> Factors:
+    """Return the whole spectrum, and the vectors up to the numerical rank, or `rank`: in `dtype`, or in float64."""
+    if matrix.shape[0] < matrix.shape[1]:
+        u, s, vh = _decomposed(matrix.mT, rank, exact_to, dtype)
+        return Factors(vh.mT.contiguous(), s, u.mT.contiguous())
+    by_gram = None if exact_to == torch.float64 else _by_gram(matrix, rank, dtype)
+    return by_gram or _by_svd(matrix, rank, exact_to)
 
-    Returns the whole spectrum, and the vectors up to the numerical rank in `dtype`.
-    """
+
+def _by_gram(tall: Tensor, rank: int | None, dtype: torch.dtype) -> Factors | None:
+    """Decompose a tall matrix of float32 precision by its Gram matrix; None if that is not exact enough."""
     s, vectors, known = of_gram(lapack.gram(tall), len(tall), rank)
     v = vectors[:, :known]
     counted = s[: v.shape[1]]
@@ -216,8 +216,3 @@ def _by_svd(matrix: Tensor, rank: int | None, exact_to: torch.dtype) -> Factors:
     u, s, vh = linalg.svd(matrix.double(), full_matrices=False)
     known = numerical_rank(s[:rank].to(exact_to), (matrix.shape[0], matrix.shape[1]))
     return Factors(u[:, :known], s, vh[:known])
-
-
-def _transposed(factors: Factors) -> Factors:
-    u, s, vh = factors
-    return Factors(vh.mT.contiguous(), s, u.mT.contiguous())

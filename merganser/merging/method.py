@@ -20,7 +20,7 @@ from merganser.learning import Learner
 from merganser.merging.binding import bound
 from merganser.merging.by_layer import LAYERS, pattern_mistake, variants
 from merganser.operators.coefficients import INVERSE_NORM
-from merganser.operators.vectors import mean, scaled_mean
+from merganser.operators.vectors import scaled_mean
 from merganser.overlays.parts import Parts
 
 Reads = Literal["deltas", "svd", "differences", "statistics"]
@@ -98,7 +98,7 @@ class Declaration:
     most_tasks: int | None = None  # that it merges; None: any number
     low_rank: bool = False  # also accepts a LayerLowRank; otherwise adapters are multiplied out first
     weighted: bool = True  # accepts `coefficients` and a `scaling` per task, if it stores no parts and learns no values
-    measured: Callable[..., Result] = mean  # merges what layers measured of their inputs; a task beside others keeps it
+    measured: Callable[..., Result] = scaled_mean  # of what layers measured of their inputs; parts are each task's own
     weighs: bool = False  # is given deltas as they are, and multiplies them by `layer.weights` itself
     by_rows: bool = False  # merges each row by itself, given the first pass: a piece as it merges the whole
     rank_fraction: Callable[..., float] | None = None  # (tasks, **values): the share of each spectrum it needs

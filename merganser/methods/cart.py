@@ -8,7 +8,7 @@ from merganser.linalg.counts import count_of
 from merganser.linalg.svd import truncation
 from merganser.merging.method import Fraction, Scaling, method
 from merganser.operators.sums import total
-from merganser.operators.vectors import mean
+from merganser.operators.vectors import scaled_mean
 
 
 @method(
@@ -20,7 +20,7 @@ from merganser.operators.vectors import mean
     law="rank 0 and full rank give the average",
     cost="svd",
     ours=("scaling",),
-    vectors=mean,
+    vectors=lambda layer, **_: scaled_mean(layer),
 )
 def cart(layer: LayerDeltas, *, rank_fraction: Fraction = 0.08, centre: bool = True, scaling: Scaling = 1.0) -> Tensor:
     """Add to the average the scaled sum of the centred deltas, each truncated to a share of its rank.

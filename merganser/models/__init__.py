@@ -2,7 +2,8 @@
 
 A family is a module of `merganser/models/families/` with what the protocol `Family` lists, found by its file name;
 params.yaml names it as `base.family`. What it may do beyond a `Network` are protocols of their own (`TakesImages`,
-`TakesTexts`, `EmbedsTexts`, `ChangesFeatures`, `HasBlocks`, `Generates`), asked for by `isinstance`.
+`TakesTexts`, `EmbedsTexts`, `ChangesFeatures`, `Generates`; of its blocks a base, `blocks.WithBlocks`), asked for by
+`isinstance`.
 Shape legend: B examples, C classes, D features, N rows.
 """
 
@@ -103,21 +104,6 @@ class ChangesFeatures(Protocol):
 
     def changing(self, change: Change) -> AbstractContextManager[object]:
         """While the block runs, give the head what `change` makes of the features (..., D) to score."""
-
-
-@runtime_checkable
-class HasBlocks(Protocol):
-    """A network of blocks that each have an MLP. Its family's `open_network` is annotated to return it."""
-
-    def blocks(self) -> Mapping[str, Sequence[str]]:
-        """Name each block's MLP by the weights of its linear maps, in the order in which they are applied."""
-
-    def blending(self, blend: Blend) -> AbstractContextManager[object]:
-        """While the block runs, add to the outputs of the blocks' MLPs' linear maps what `blend` makes; differentiable.
-
-        It takes a block's name, what enters its MLP (B, N, in) and which tokens are not padding (B, N), and returns a
-        function of a linear map's name and input (B, N, in) that gives what is added (B, N, out), None for nothing.
-        """
 
 
 @runtime_checkable

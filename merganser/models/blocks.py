@@ -17,7 +17,10 @@ from merganser.models import Blend
 
 
 class WithBlocks:
-    """A base of networks whose blocks have MLPs of two linear layers, which `mlps` names by the ends of their names."""
+    """A base of networks whose blocks have MLPs of two linear layers, which `mlps` names by the ends of their names.
+
+    Its family's `open_network` is annotated to return it.
+    """
 
     module: Any
     reads = "*"  # the pattern of the parameters that a forward pass reads
@@ -33,7 +36,11 @@ class WithBlocks:
 
     @contextmanager
     def blending(self, blend: Blend) -> Iterator[None]:
-        """While the block runs, add to the outputs of the blocks' MLPs' linear maps what `blend` makes."""
+        """While the block runs, add to the outputs of the blocks' MLPs' linear maps what `blend` makes; differentiable.
+
+        It takes a block's name, what enters its MLP (B, N, in) and which tokens are not padding (B, N), and returns a
+        function of a linear map's name and input (B, N, in) that gives what is added (B, N, out), None for nothing.
+        """
         counted: dict[str, Tensor | None] = {"mask": None}
 
         def begun(_: Module, args: Any, kwargs: Any) -> None:

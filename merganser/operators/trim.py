@@ -5,14 +5,13 @@ Legend: T tasks, C entries of a block. The density applies to the whole vector: 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerSource
 from merganser.linalg.blocks import blocks, is_looped
-from merganser.linalg.counts import counts_of
+from merganser.linalg.counts import count_of
 from merganser.linalg.select import Cut, cut_of, each_trimmed
 from merganser.linalg.thresholds import Change
 from merganser.operators.coefficients import PerTask, each_of
@@ -75,4 +74,5 @@ def loop_arguments(sparse: Sparse) -> tuple[Tensor, Tensor] | None:
 
 def vector_cut(layers: LayerSource, density: PerTask, change: Change | None = None) -> Cut:
     """Find the cut of each task's whole vector; `change` maps blocks to the values that are compared."""
-    return cut_of(Stacks(layers), partial(counts_of, each_of(density, layers.tasks)), change)
+    shares = each_of(density, layers.tasks)
+    return cut_of(Stacks(layers), lambda n: [count_of(share, n) for share in shares], change)

@@ -19,16 +19,6 @@ def scaled_mean(layer: LayerDeltas, *, scaling: float = 1.0, **_: Any) -> Tensor
     return scaled_sum(layer.deltas, scaling / len(layer.tasks))
 
 
-def mean(layer: LayerDeltas, **_: Any) -> Tensor:
-    """Average the tasks' deltas, unscaled.
-
-    >>> import torch
-    >>> mean(LayerDeltas("bias", "vector", ("a", "b"), torch.tensor([[1.0], [3.0]])))
-    tensor([2.])
-    """
-    return scaled_sum(layer.deltas, 1 / len(layer.tasks))
-
-
 def whole(layer: LayerDeltas, **_: Any) -> Parts:
     """Keep each task's own complete delta, in float32, next to the base.
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.learning.block_routing import merged_blocks
-from merganser.models import HasBlocks, families_with, open_network
+from merganser.models import families_with, open_network
+from merganser.models.blocks import WithBlocks
 from merganser.operators.weight_ensembling import BlockRouter, blend
 from tests.tiny_clip import write_clip
 from tests.tiny_transformers import FAMILIES, write_model
@@ -20,7 +21,7 @@ TEXTS = ["the cat sat on the mat .", "a dog", "a red image of the dog on the mat
 
 
 def test_the_families_that_name_their_blocks_mlps() -> None:
-    assert families_with(HasBlocks) == ["clip", "encoder", "open_clip", "siglip"]
+    assert families_with(WithBlocks) == ["clip", "encoder", "open_clip", "siglip"]
 
 
 def opened(kind: str, folder: Path) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:

@@ -18,7 +18,8 @@ from merganser.inputs.heads import Head
 from merganser.inputs.layers import LayerSource
 from merganser.inputs.task_models import own_model
 from merganser.limits import parse_json
-from merganser.models import HasBlocks, Network
+from merganser.models import Network
+from merganser.models.blocks import WithBlocks
 from merganser.operators.weight_ensembling import BlockRouter, blend, routers_of
 from merganser.overlays import FILE as OVERLAYS
 from merganser.overlays import OverlayFile
@@ -38,7 +39,7 @@ def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Ru
     shared, overlays = open_for_merging(merged), OverlayFile(merged / OVERLAYS)
     routers = read_block_routers(merged, overlays.tasks)
     network.load(head.put_on(own_model(shared, None)))
-    if not isinstance(network, HasBlocks) or not set(routers) <= set(network.blocks()):
+    if not isinstance(network, WithBlocks) or not set(routers) <= set(network.blocks()):
         raise InputError(f"{merged / FILE}: its blocks are none of the network's; merge again")
     device, dtype = network.device, next(network.module.parameters()).dtype
     vectors = {}

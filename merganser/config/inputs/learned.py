@@ -61,16 +61,17 @@ class LearnedValues(OfAnother):
 
 def _learner_mistakes(params: Params, where: str, learned: LearnedEntry) -> Iterator[str]:
     from merganser import registry  # imports torch, as the next does
-    from merganser.models import HasBlocks, families_with, has_ability
+    from merganser.models import families_with, has_ability
+    from merganser.models.blocks import WithBlocks
 
     try:
         learner, reads = registry.get_learner(learned.learner), registry.get(learned.learner).reads
     except InputError as error:
         yield f"{where}.learner: {error}"
         return
-    if learner.routers and not has_ability(params.base.family, HasBlocks):
+    if learner.routers and not has_ability(params.base.family, WithBlocks):
         reason = f"{learned.learner} mixes the MLPs of blocks, which {params.base.family} does not name"
-        yield f"{where}.learner: {reason}; the families that do are {', '.join(families_with(HasBlocks))}"
+        yield f"{where}.learner: {reason}; the families that do are {', '.join(families_with(WithBlocks))}"
     for mistake in of_mistakes(params, learned.of, f"{learned.learner} reads {reads}, or differences/NAME", reads):
         yield f"{where}.of: {mistake}"
     try:

@@ -9,7 +9,6 @@ from pathlib import Path
 from torch import Tensor
 
 from merganser.at_run_time.additions.router import check_scores, write_router
-from merganser.at_run_time.features import features_of
 from merganser.at_run_time.fitting import fit
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import Params
@@ -54,7 +53,7 @@ def shared_features(params: Params, start: Path, task: str, where: str) -> Tenso
     setup = open_task(params, task, VALIDATION, start)
     check_scores(setup.network, f"{where}, {task}")
     setup.load(own_model(open_for_merging(start), None))
-    return features_of(setup.network, setup.prepared, params.evaluation.batch_size)
+    return setup.features(params.evaluation.batch_size)
 
 
 if __name__ == "__main__":

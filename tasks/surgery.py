@@ -9,7 +9,6 @@ from pathlib import Path
 from torch import Tensor
 
 from merganser.at_run_time.additions.bottlenecks import Bottleneck, Training, can_change, train, write_bottlenecks
-from merganser.at_run_time.features import features_of
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import Params
 from merganser.inputs.deltas import DeltaFile
@@ -63,7 +62,7 @@ def both_features(params: Params, source: Path, task: str, where: str) -> tuple[
     features = []
     for each, deltas in ((setup, None), (own, DeltaFile(source / f"{task}.safetensors"))):
         each.load(own_model(open_for_merging(start), deltas))
-        features.append(features_of(each.network, each.prepared, params.evaluation.batch_size))
+        features.append(each.features(params.evaluation.batch_size))
     return features[0], features[1]
 
 

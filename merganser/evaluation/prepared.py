@@ -97,44 +97,33 @@ def _rows(file: SafetensorsFile, name: str, start: int, count: int) -> Tensor:
 
 
 def write_prepared(folder: Path, chunks: Iterable[Mapping[str, Tensor]], about: Mapping[str, Any]) -> int:
-    """Write what a kind prepares into an empty folder as it comes; return the number of examples."""
-    count = 0
+    """Write what a kind prepares into an empty folder as it comes; return the number of examples.
+
+    Raises ValueError where an array has not that many rows, or not all of one shape.
+    """
+    files, rows_of, count = dict[str, BinaryIO](), dict[str, Spec](), 0
     with ExitStack() as stack:
-        files: dict[str, _Growing] = {}
         for chunk in chunks:
             for name, rows in chunk.items():
                 if name not in files:
-                    file = stack.enter_context((folder / f"{name}.safetensors").open("wb"))
-                    files[name] = _Growing(file, name, rows)
-                files[name].append(rows)
+                    files[name] = stack.enter_context((folder / f"{name}.safetensors").open("wb"))
+                    files[name].write(b" " * HEADER)
+                    rows_of[name] = Spec(NAMES_OF_DTYPES[rows.dtype], tuple(rows.shape[1:]))
+                files[name].write(to_bytes(rows))
             count += len(next(iter(chunk.values())))
-        for growing in files.values():
-            growing.finish(count)
+        for name, file in files.items():
+            _finish(file, name, Spec(rows_of[name].dtype, (count, *rows_of[name].shape)))
     content = {**about, "count": count, "arrays": sorted(files)}
     (folder / ABOUT).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return count
 
 
-class _Growing:
-    """A safetensors file of one array whose rows come one after another."""
-
-    def __init__(self, file: BinaryIO, name: str, first: Tensor) -> None:
-        self.file, self.name, self.dtype, self.shape = file, name, first.dtype, tuple(first.shape[1:])
-        self.count = 0
-        file.write(b" " * HEADER)
-
-    def append(self, rows: Tensor) -> None:
-        if (rows.dtype, tuple(rows.shape[1:])) != (self.dtype, self.shape):
-            found = f"{rows.dtype} {list(rows.shape[1:])}"
-            raise ValueError(f"{self.name}: rows of {found} after {self.dtype} {list(self.shape)}")
-        self.file.write(to_bytes(rows))
-        self.count += len(rows)
-
-    def finish(self, count: int) -> None:
-        if self.count != count:
-            raise ValueError(f"{self.name} has {self.count} rows, other arrays {count}")
-        spec = Spec(NAMES_OF_DTYPES[self.dtype], (count, *self.shape))
-        entry = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": [0, spec.nbytes]}
-        text = json.dumps({self.name: entry}, separators=(",", ":")).encode()
-        self.file.seek(0)
-        self.file.write(struct.pack("<Q", HEADER - 8) + text.ljust(HEADER - 8))
+def _finish(file: BinaryIO, name: str, spec: Spec) -> None:
+    """Write the header of a file of one array, whose rows have come one after another."""
+    if file.tell() != HEADER + spec.nbytes:
+        raise ValueError(f"{name} has {file.tell() - HEADER} bytes, not those of {spec}")
+    entry = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": [0, spec.nbytes]}
+    file.seek(0)
+    file.write(
+        struct.pack("<Q", HEADER - 8) + json.dumps({name: entry}, separators=(",", ":")).encode().ljust(HEADER - 8)
+    )

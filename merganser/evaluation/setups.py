@@ -4,13 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
+from merganser.errors import InputError
 from merganser.evaluation.evaluator import Evaluator, evaluator_for
 from merganser.evaluation.examples import Results
 from merganser.evaluation.prepared import Prepared
 from merganser.inputs.heads import Head
-from merganser.models import DeviceName, Network, Precision, open_network
+from merganser.models import DeviceName, Network, Precision, TakesImages, TakesTexts, open_network
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,24 @@ class TaskSetup:
     def results(self, batch_size: int) -> Results:
         """Run the loaded network on the prepared data."""
         return self.evaluator.results(self.network, self.prepared, batch_size)
+
+    def features(self, batch_size: int) -> Tensor:
+        """Return what the head of the loaded network sees of each of N examples, in float32 on the CPU: (N, D)."""
+        if not len(self.prepared):
+            raise InputError(f"{self.prepared.folder}: no examples; name another split under validation")
+        batches = self.prepared.batches(inputs_of(self.network, self.prepared), batch_size)
+        return torch.cat([self.network.features(batch).float().cpu() for batch in batches])
+
+
+def inputs_of(network: Network, prepared: Prepared) -> list[str]:
+    """Name the arrays that a network reads; raise InputError where they were not prepared."""
+    names = ["pixels"] if isinstance(network, TakesImages) else []
+    if isinstance(network, TakesTexts):
+        names = list(network.tokenizer.model_input_names)
+    if not names or not set(names) <= set(prepared.about["arrays"]):
+        reason = f"this needs a network's inputs, which are not prepared of {prepared.about['kind']}"
+        raise InputError(f"{prepared.folder}: {reason}; choose another kind for the task, or methods without data")
+    return names
 
 
 def open_setup(

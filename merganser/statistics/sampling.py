@@ -11,7 +11,8 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation.prepared import Prepared
-from merganser.models import Network, TakesImages, TakesTexts
+from merganser.evaluation.setups import inputs_of
+from merganser.models import Network
 from merganser.operators.drop import generator_of
 
 MASK = "attention_mask"  # of texts: where a row is not padding
@@ -43,17 +44,6 @@ class Sample:
             alike = [number for number in self.numbers if lengths[number] == length]
             for start in range(0, len(alike), size):
                 yield prepared.rows(names, alike[start : start + size])
-
-
-def inputs_of(network: Network, prepared: Prepared) -> list[str]:
-    """Name the arrays that a network reads; raise InputError where they were not prepared."""
-    names = ["pixels"] if isinstance(network, TakesImages) else []
-    if isinstance(network, TakesTexts):
-        names = list(network.tokenizer.model_input_names)
-    if not names or not set(names) <= set(prepared.about["arrays"]):
-        reason = f"this needs a network's inputs, which are not prepared of {prepared.about['kind']}"
-        raise InputError(f"{prepared.folder}: {reason}; choose another kind for the task, or methods without data")
-    return names
 
 
 def draw(prepared: Prepared, examples: int, seed: int, task: str) -> Sample:

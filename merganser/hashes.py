@@ -1,7 +1,9 @@
-"""Hashes of files and folders."""
+"""Hashes of files and folders, and of what JSON can say."""
 
 import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
 from merganser.errors import InputError
 from merganser.limits import check_file
@@ -26,3 +28,8 @@ def sha256_of_tree(path: Path) -> str:
     files = sorted(file for file in path.rglob("*") if file.is_file())
     listed = "".join(f"{file.relative_to(path).as_posix()} {sha256_of(file)}\n" for file in files)
     return hashlib.sha256(listed.encode()).hexdigest()
+
+
+def sha256_of_json(content: Any) -> str:
+    """Hash what JSON can say: choices, digests of files and of code; in whatever order its keys are."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -15,9 +15,9 @@ from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.params import Params
 from merganser.errors import InputError
-from merganser.hashes import sha256_of_tree
+from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.limits import parse_json
-from tasks.kept import FINGERPRINT, digest_of_code, fingerprint, remove_unknown
+from tasks.kept import FINGERPRINT, digest_of_code, remove_unknown
 from tasks.stages import HEADS, SEEDS, VALIDATION
 
 STATE, COST = "state", "cost.json"
@@ -44,7 +44,7 @@ def fingerprints(
     found = {}
     for task in sorted(params.tasks):
         files = [HEADS / f"{task}.safetensors", VALIDATION / task, *read(task)]
-        found[task] = fingerprint([task, *common, *map(sha256_of_tree, files)])
+        found[task] = sha256_of_json([task, *common, *map(sha256_of_tree, files)])
     return found
 
 

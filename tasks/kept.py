@@ -1,6 +1,5 @@
 """What a stage keeps of earlier starts: files, each with a fingerprint of all that it was computed from."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Collection
@@ -11,11 +10,6 @@ from merganser.code_digest import code_digest
 from merganser.config.params import Params
 
 FINGERPRINT = "fingerprint"
-
-
-def fingerprint(content: Any) -> str:
-    """Return a digest of what JSON can say: of choices, of the digests of files and of code."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def digest_of_code(params: Params, *modules: str, kinds: Collection[str] | None = None) -> str:

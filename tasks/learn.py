@@ -14,7 +14,7 @@ import torch
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import LearnedEntry, Params
 from merganser.evaluation.prepared import Prepared
-from merganser.hashes import sha256_of_tree
+from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.embeddings import READ, link_read
 from merganser.inputs.factorised import factorised
@@ -35,7 +35,7 @@ from merganser.models.device import usable
 from merganser.outputs import fresh_folder, write_json
 from merganser.registry import get, get_learner
 from merganser.workers import one_blas_thread, threads_wanted
-from tasks.kept import digest_of_code, fingerprint
+from tasks.kept import digest_of_code
 from tasks.stage import check_family, check_kind, check_method, run, stage
 from tasks.stages import BASE, DATA, HEADS, LEARNED, VALIDATION, remove_other_seeds, seed_folders
 
@@ -135,7 +135,7 @@ def origin_of(params: Params, entry: LearnedEntry, settings: LearnerSettings, ta
     files = [folder, *read, *(HEADS / f"{task}.safetensors" for task in tasks), *(VALIDATION / task for task in tasks)]
     splits = [params.validation_split_of(task) for task in tasks]
     chosen = settings.model_dump(exclude={"steps"})
-    return fingerprint([chosen, params.first_seed, tasks, splits, code, *map(sha256_of_tree, files)])
+    return sha256_of_json([chosen, params.first_seed, tasks, splits, code, *map(sha256_of_tree, files)])
 
 
 def write_result(out: Path, learner: str, settings: LearnerSettings, problem: Learnable, state: State) -> None:

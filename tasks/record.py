@@ -4,8 +4,6 @@ One parent run per comparison, one child per entry. A result is known by its con
 first run, through the receipt's run or the key's tag, and makes no second one.
 """
 
-import hashlib
-import json
 import logging
 import os
 import sqlite3
@@ -24,7 +22,7 @@ from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.errors import InputError
 from merganser.evaluation.scoring import by_data_set
-from merganser.hashes import sha256_of
+from merganser.hashes import sha256_of, sha256_of_json
 from merganser.outputs import read_json, write_json
 from merganser.report.scores import Scores, read_metrics, read_scores, spread_of, written_values
 from merganser.report.wording import wording_of
@@ -150,13 +148,12 @@ def parameters(params: Params, entry: str) -> dict[str, Any]:
 def content_key(params: Params, entry: str, hashes: Mapping[str, str]) -> str:
     """Identify a result: the entry, its parameters and the hashes of the files its numbers come from."""
     content = {"entry": entry, **params.methods[entry].model_dump(), "seed": params.seed, "inputs": dict(hashes)}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return sha256_of_json(content)
 
 
 def comparison_name(params: Params) -> str:
     """Name the comparison: the flow's run if there is one, else by the content of params.yaml."""
-    content = json.dumps(params.model_dump(), sort_keys=True)
-    return os.environ.get("DVCFLEET_RUN") or f"comparison-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+    return os.environ.get("DVCFLEET_RUN") or f"comparison-{sha256_of_json(params.model_dump())[:8]}"
 
 
 def _parent_run(store: Store, params: Params) -> str:

@@ -18,7 +18,7 @@ from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.vocabulary.writing import like_base
 from merganser.config.inputs.searches import candidates_of, count_of
 from merganser.config.params import Params, Search
-from merganser.hashes import sha256_of_tree
+from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.inputs.embeddings import READ, link_read
 from merganser.inputs.layers import LayerSource
 from merganser.inputs.learned import RESULT
@@ -29,7 +29,7 @@ from merganser.outputs import fresh_folder, write_json
 from merganser.studies.candidates import Candidate, Measured, best, file_name
 from merganser.studies.evolution import evolved
 from merganser.studies.merges import ScoringSetup, score_merge
-from tasks.kept import FINGERPRINT, digest_of_code, fingerprint, read_kept, remove_unknown
+from tasks.kept import FINGERPRINT, digest_of_code, read_kept, remove_unknown
 from tasks.opening import FOUND, open_source
 from tasks.scoring import open_tasks
 from tasks.stage import check_family, check_method, run, stage
@@ -142,7 +142,7 @@ def origin_of(params: Params, search: Search, tasks: list[str]) -> str:
     code = digest_of_code(params, "tasks.search", *methods)
     evaluation = params.evaluation.model_dump(exclude={"split"})
     files += [HEADS / f"{task}.safetensors" for task in tasks]
-    return fingerprint([search.of, params.first_seed, tasks, evaluation, code, *map(sha256_of_tree, files)])
+    return sha256_of_json([search.of, params.first_seed, tasks, evaluation, code, *map(sha256_of_tree, files)])
 
 
 def write_result(

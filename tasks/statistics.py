@@ -16,7 +16,7 @@ from merganser.checkpoints.views import from_file
 from merganser.config.params import Params, Statistic
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.setups import TaskSetup, open_setup
-from merganser.hashes import sha256_of_tree
+from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.embeddings import link_file
 from merganser.inputs.heads import read_head
@@ -29,7 +29,7 @@ from merganser.statistics import BUDGET
 from merganser.statistics.fisher import write_fishers
 from merganser.statistics.gram import write_grams
 from merganser.statistics.sampling import Sample, draw
-from tasks.kept import digest_of_code, fingerprint
+from tasks.kept import digest_of_code
 from tasks.stage import check_family, check_kind, run, stage
 from tasks.stages import BASE, DELTAS, HEADS, SEEDS, STATISTICS, VALIDATION, remove_other_seeds, seed_folders
 
@@ -108,7 +108,7 @@ def _origin(params: Params, statistic: Statistic, task: str, kind: str) -> str:
     paths = (BASE, DELTAS / f"{task}.safetensors", HEADS / f"{task}.safetensors", VALIDATION / task)
     code = digest_of_code(params, "tasks.statistics", kinds=[kind])
     chosen = [task, params.first_seed, {**statistic.model_dump(), "base": None}]
-    return fingerprint([*chosen, code, *map(sha256_of_tree, paths)])
+    return sha256_of_json([*chosen, code, *map(sha256_of_tree, paths)])
 
 
 def _grams(setting: Setting, folder: Path) -> tuple[Index, int]:

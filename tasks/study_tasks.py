@@ -11,11 +11,11 @@ from typing import Any
 
 from merganser import registry
 from merganser.config.params import Params, StudyEntry
-from merganser.hashes import sha256_of_tree
+from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.outputs import write_json
 from merganser.studies.merges import score_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
-from tasks.kept import FINGERPRINT, digest_of_code, fingerprint, read_kept, remove_unknown
+from tasks.kept import FINGERPRINT, digest_of_code, read_kept, remove_unknown
 from tasks.opening import open_source
 from tasks.scoring import open_tasks
 from tasks.stage import check_family, check_method, run, stage
@@ -67,7 +67,7 @@ def origins_of(params: Params, entry: StudyEntry, values: Mapping[Subset, dict[s
     for subset, own in values.items():
         tasks = {task: [read[task], data[task]] for task in subset}
         unseen = {task: data[task] for task in unseen_of(params, entry, subset)}
-        found[subset] = fingerprint([own, common, tasks, unseen])
+        found[subset] = sha256_of_json([own, common, tasks, unseen])
     return found
 
 

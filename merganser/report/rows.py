@@ -1,7 +1,5 @@
 """The rows of the result table: one per entry, by family, the best of a family first."""
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import floor
@@ -11,7 +9,7 @@ from typing import Any, get_args
 from merganser import registry
 from merganser.config.data_class import TITLES, data_class, is_transductive
 from merganser.config.params import Entry, Params
-from merganser.hashes import sha256_of
+from merganser.hashes import sha256_of, sha256_of_json
 from merganser.merging.method import Family, Involvement, Method
 from merganser.outputs import read_json
 from merganser.report.scores import Scores, written_values
@@ -188,4 +186,4 @@ def sampling_error(rows: list[Row]) -> float | None:
 
 def fingerprint(params: Params) -> str:
     """Identify the choices of a params.yaml by eight digits."""
-    return hashlib.sha256(json.dumps(params.model_dump(), sort_keys=True).encode()).hexdigest()[:8]
+    return sha256_of_json(params.model_dump())[:8]

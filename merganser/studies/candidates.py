@@ -1,12 +1,12 @@
 """The candidates of a search, and the one that is chosen: one rule for all methods."""
 
-import hashlib
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
 from typing import Any, TypedDict
+
+from merganser.hashes import sha256_of_json
 
 # What is searched where an entry does not say: the grid of the papers that tune on validation data.
 SCALINGS = tuple(tenths / 10 for tenths in range(1, 16))
@@ -67,4 +67,4 @@ def _scaling(values: Mapping[str, Any]) -> float:
 
 def file_name(values: Mapping[str, Any]) -> str:
     """Name the file of a candidate."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32] + ".json"
+    return f"{sha256_of_json(values)[:32]}.json"

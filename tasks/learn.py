@@ -17,8 +17,7 @@ from merganser.evaluation.prepared import Prepared
 from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.embeddings import READ, link_read
-from merganser.inputs.factorised import factorised
-from merganser.inputs.factors import FactorSettings, open_factors
+from merganser.inputs.factors import FactorSettings, factorised, open_factors
 from merganser.inputs.heads import read_head
 from merganser.inputs.layers import LayerSource, Learned, MappedLayers, ThreadedLayers, dense_layer, weights_of
 from merganser.inputs.learned import RESULT, TRACE, write_learned

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from merganser.checkpoints.kinds import Kind, delta_shape
 from merganser.checkpoints.safetensors_file import SafetensorsFile
@@ -24,8 +25,9 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.code_digest import code_digest
 from merganser.errors import InputError
 from merganser.inputs.deltas import DeltaFile
-from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors, LayerSource, Table
+from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors, LayerLowRank, LayerSource, Table
 from merganser.linalg import svd
+from merganser.linalg.batched import factorise_all
 from merganser.linalg.counts import count_of
 from merganser.linalg.decompositions import Factors
 from merganser.workers import in_order, one_blas_thread
@@ -76,6 +78,20 @@ def decompose(deltas: DeltaFile, settings: FactorSettings, folder: Path, threads
     return done, len(matrices) - done
 
 
+def factorised(layer: Layer, settings: FactorSettings) -> Layer:
+    """Decompose a matrix of all tasks, adapters from their factors at full rank; return all else unchanged."""
+    if isinstance(layer, LayerFactors) or layer.kind == "vector":
+        return layer
+    if isinstance(layer, LayerLowRank):
+        full = min(layer.shape)
+        found = (svd.factorise_low_rank(*sides) for sides in zip(layer.left, layer.right, strict=True))
+        factors = tuple(Factors(u, pad(s, (0, full - len(s))), vh) for u, s, vh in found)
+    else:
+        rank = settings.rank(layer.shape)
+        factors = factorise_all(layer.deltas, rank)
+    return LayerFactors(layer.name, layer.tasks, factors, layer.seed, norms=layer.norms)
+
+
 def file_name(parameter: str) -> str:
     """Return the name of a parameter's file, quoted so that it stays inside the folder."""
     return f"{quote(parameter, safe='')}.safetensors"
@@ -92,7 +108,7 @@ def _decompose_one(deltas: DeltaFile, name: str, settings: FactorSettings, path:
         return False
     u, s, vh = svd.factorise_low_rank(*given) if factored else svd.factorise(given[0], rank)
     dtype = DTYPES[settings.dtype]
-    spectrum = torch.nn.functional.pad(s.to(torch.float32), (0, min(shape) - len(s)))
+    spectrum = pad(s.to(torch.float32), (0, min(shape) - len(s)))
     tensors = {"u": u.to(dtype), "s": spectrum, "vh": vh.to(dtype)}
     save_tensors(path, tensors, json.dumps({"fingerprint": fingerprint}))
     return True

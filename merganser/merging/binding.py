@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
-from merganser.inputs.factorised import factorised
-from merganser.inputs.factors import FactorSettings
+from merganser.inputs.factors import FactorSettings, factorised
 from merganser.inputs.layers import (
     Layer,
     LayerDeltas,

@@ -6,6 +6,7 @@ the next is on its way there. On a CPU it is O(T x piece) for what the method me
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.kinds import added, bias_of, is_measured
+from merganser.checkpoints.kinds import added, as_matrix, bias_of, is_measured
 from merganser.checkpoints.output import AS_THE_BASE, Output
 from merganser.checkpoints.reading import Checkpoint, place_of, read_part, written_as
 from merganser.checkpoints.tensors import Part, name_of, parameter_of
 from merganser.checkpoints.views import part_in_file
 from merganser.checkpoints.writing import Tensors, write_model
 from merganser.errors import InputError
-from merganser.inputs.base_weights import with_base
 from merganser.inputs.layers import (
     Layer,
+    LayerDeltas,
     LayerSource,
+    MappedLayers,
     ThreadedLayers,
     WatchedLayers,
     WrappedSource,
+    dense_layer,
     part_of,
     weights_of,
 )
@@ -107,6 +110,19 @@ def _model_alone(source: LayerSource) -> Checkpoint | None:
         source = source.source
     models = list(source.models.values()) if isinstance(source, ModelDeltas) else []
     return models[0] if len(models) == 1 and isinstance(models[0], Checkpoint) else None
+
+
+def with_base(source: LayerSource, base: Checkpoint) -> LayerSource:
+    """Return a source of deltas whose layers have the base's weights beside them; adapters are multiplied out."""
+
+    def beside(layer: Layer) -> Layer:
+        dense = dense_layer(layer)
+        assert isinstance(dense, LayerDeltas), "a method on the models' weights reads deltas"
+        weights = base.read(dense.name)
+        weights = as_matrix(weights) if dense.kind == "matrix" else weights
+        return replace(dense, base=weights.to(dense.dtype))
+
+    return MappedLayers(source, beside)
 
 
 def _merged(

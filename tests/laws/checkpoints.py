@@ -11,10 +11,10 @@ from torch import Tensor
 from merganser.checkpoints.kinds import Kind, ParameterRules
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
-from merganser.inputs.base_weights import with_base
 from merganser.inputs.deltas import extract, open_deltas
 from merganser.inputs.factors import FactorSettings, decompose, open_factors
 from merganser.inputs.layers import GivenLayers, Layer, LayerDeltas, LayerSource, MappedLayers
+from merganser.merging.driver import with_base
 from merganser.merging.method import Method
 from tests.laws.layers import embeddings_of, statistics_of, with_start
 from tests.laws.references import Given

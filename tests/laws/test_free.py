@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from merganser.linalg.frequencies import high_pass
+from merganser.methods.free import high_pass
 from merganser.overlays.masked import Sparse
 from merganser.overlays.parts import Parts
 from tests.each import each

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from importlib.util import resolve_name
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +63,7 @@ class CodeTree:
         todo = [name]
         while todo:
             current = todo.pop()
-            if current in found or _is_neutral(current):
+            if current in found or f"{current}.".startswith(tuple(f"{name}." for name in NEUTRAL)):
                 continue
             if module := self._module(current):
                 found[current] = module
@@ -109,7 +111,10 @@ class CodeTree:
             for file in self._data_files(package)
         )
         digest = hashlib.sha256(f"{text.digest}\n{files}".encode()).hexdigest() if files else text.digest
-        needs = [part for found in (name, *text.imported, *named) for part in _with_parents(found)]
+        # and its parent packages, whose `__init__` runs first
+        needs = [
+            whole for found in (name, *text.imported, *named) for whole in accumulate(found.split("."), "{}.{}".format)
+        ]
         return Module(name, digest, tuple(dict.fromkeys(needs)))
 
     def _data_files(self, package: str) -> list[Path]:
@@ -178,12 +183,8 @@ def _parsed(path: Path, content: bytes) -> ast.Module:
 
 def _drop_docstrings(tree: ast.Module) -> None:
     for node in ast.walk(tree):
-        if isinstance(node, _DOCUMENTED) and node.body and _is_text(node.body[0]):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
@@ -202,28 +203,11 @@ def _imported(node: ast.AST, name: str, path: Path) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
-        source = _absolute(node, name, path)
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        source = resolve_name("." * node.level + (node.module or ""), package)
         return [source, *(f"{source}.{alias.name}" for alias in node.names)]
     return []
 
 
-def _absolute(node: ast.ImportFrom, name: str, path: Path) -> str:
-    """Return the full name of the module imported from; a relative import starts from the module's package."""
-    if not node.level:
-        return node.module or ""
-    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    return ".".join([*package[: len(package) - node.level + 1], *([node.module] if node.module else [])])
-
-
-def _with_parents(name: str) -> list[str]:
-    """List a module and its parent packages, whose `__init__` runs first; empty if it is not one of the project's."""
-    parts = name.split(".")
-    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)] if _is_ours(name) else []
-
-
 def _is_ours(name: str) -> bool:
     return name.partition(".")[0] in PACKAGES and all(part.isidentifier() for part in name.split("."))
-
-
-def _is_neutral(name: str) -> bool:
-    return any(name == neutral or name.startswith(f"{neutral}.") for neutral in NEUTRAL)

@@ -58,7 +58,7 @@ class TaskKind(Protocol):
     def prepare(self, rows: Any, settings: Any, network: "Network") -> "Iterator[Mapping[str, Tensor]]":
         """Give arrays of one row an example by name, some examples at a time, all that `results` reads of the data.
 
-        The network is built, and has no parameters. Raises InputError for a network that lacks an ability.
+        The network is built, has the abilities that `NEEDS` names, and no parameters.
         """
 
     def results(

@@ -8,7 +8,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from merganser.errors import InputError
 from merganser.evaluation import KindSettings, Text
 from merganser.evaluation.examples import Results, compare
 from merganser.evaluation.images import batches, check_images
@@ -49,8 +48,7 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
     """Give each picture's `pixels`, decoded and resized, and its `label`."""
-    if not isinstance(network, TakesImages):
-        raise InputError("image_classification: the model's family takes no images; choose another kind for the task")
+    assert isinstance(network, TakesImages)
     for batch in batches(rows, CHUNK):
         labels = torch.tensor([int(label) for label in batch["label"]], dtype=torch.int64)
         yield {"pixels": network.pixels(batch["image"]), "label": labels}

@@ -134,13 +134,11 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
     """Give each document as JSON, in bytes, and whose it is: lm-eval itself makes questions of it, and tokens."""
-    _check(network)
     yield {"member": pack(_members(rows, settings)), "document": pack(_documents(rows, settings))}
 
 
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Return lm-eval's score of each document, or its prediction and label where the metric compares these."""
-    _check(network)
     tasks = tasks_of(settings)
     for task in tasks.values():
         check_metric(task, metric)
@@ -178,8 +176,3 @@ def _firsts(rows: Any, settings: Settings) -> dict[str, str]:
     members = _members(rows, settings)
     firsts = {member: members.index(member) for member in dict.fromkeys(members)}
     return dict(zip(firsts, _documents(rows.select(firsts.values()), settings), strict=True))
-
-
-def _check(network: Network) -> None:
-    if not isinstance(network, TakesTexts) or not isinstance(network, Generates):
-        raise InputError("language_model: the model's family writes no text; choose another kind for the task")

@@ -95,8 +95,7 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
     """Give each prompt's tokens, and its `label` or its right answer as bytes."""
-    if not isinstance(network, TakesTexts) or not isinstance(network, Generates):
-        raise InputError("text_generation: the model's family writes no text; choose another kind for the task")
+    assert isinstance(network, TakesTexts)
     encoded = network.encode([settings.prompt.format(**row) for row in rows], settings.max_length)
     tokens = {name: encoded[name].to(torch.int32) for name in INPUTS}
     if settings.answers is not None:

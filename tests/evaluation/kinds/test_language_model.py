@@ -280,9 +280,3 @@ def test_a_metric_that_the_task_does_not_give_is_refused(networks: dict[str, Any
         InputError, match=r"data\.metric: mcc is not a metric of a generate_until task, which has exact_match"
     ):
         evaluated(networks["llama, untied"], WRITTEN, "mcc")
-
-
-def test_a_family_that_writes_no_text_is_refused(tmp_path: Path) -> None:
-    write_model(tmp_path, "bert")
-    with pytest.raises(InputError, match="the model's family writes no text"):
-        list(kind.prepare(ROWS, Settings(task=CHOICE), open_network("encoder", tmp_path)))

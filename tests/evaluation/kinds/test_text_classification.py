@@ -11,12 +11,9 @@ from datasets import Value
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from merganser.errors import InputError
-from merganser.evaluation import get_kind
 from merganser.evaluation.evaluator import check_head, open_evaluator
 from merganser.evaluation.scoring import score_of
-from merganser.models import open_network
 from tests.evaluation.kinds.texts import COUNT, check, classes, data_set, run, sentences
-from tests.tiny_clip import clip_parameters
 from tests.tiny_transformers import write_model
 
 KIND = "text_classification"
@@ -196,14 +193,6 @@ def test_words_that_do_not_fit_the_classes_are_refused(own: dict[str, Any], mess
 def test_an_example_without_a_text_is_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="example 2 has no text"):
         run(data_set(*classes(4, NAMES), text=["a", "b", None, "c"]), tmp_path / "data", model, KIND)
-
-
-def test_a_family_that_takes_no_texts_is_refused(tmp_path: Path) -> None:
-    clip_parameters(tmp_path / "model")
-    rows = data_set(*classes(4, NAMES))["test"]
-    network, kind = open_network("open_clip", tmp_path / "model"), get_kind(KIND)
-    with pytest.raises(InputError, match="takes no texts"):
-        next(kind.prepare(rows, open_evaluator(KIND, {}, None).settings, network))
 
 
 def test_a_head_is_taken_by_its_names_or_by_their_number() -> None:

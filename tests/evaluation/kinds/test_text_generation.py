@@ -163,12 +163,9 @@ def test_a_split_without_labels_may_be_there_and_is_refused_where_it_is_evaluate
         list(kind.prepare(splits["test"], Settings(**settings), open_network("seq2seq", folders["t5"])))
 
 
-def test_what_does_not_fit_is_refused_before_the_model_runs(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_before_the_model_runs(folders: dict[str, Path]) -> None:
     rows = Dataset.from_dict({"sentence": SENTENCES, "answer": SENTENCES})
     with pytest.raises(InputError, match=r"'the cat sat on the mat \.' in the column answer is not a number"):
         evaluated(folders["t5"], "t5", rows, "spearman")
     with pytest.raises(InputError, match="matthews needs `answers`"):
         evaluated(folders["t5"], "t5", rows, "matthews")
-    write_model(tmp_path, "bert")
-    with pytest.raises(InputError, match="the model's family writes no text"):
-        list(kind.prepare(rows, Settings(prompt=PROMPT), open_network("encoder", tmp_path)))

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from merganser.config.inputs.base import Input
-from merganser.config.inputs.beside import Routers, Surgery
+from merganser.config.inputs.beside import Embeddings, Routers, Surgery
 from merganser.config.inputs.deltas import Deltas, Differences, Factors, Joints
-from merganser.config.inputs.embeddings import Embeddings
 from merganser.config.inputs.learned import LearnedValues
 from merganser.config.inputs.searches import Searches
 from merganser.config.inputs.statistics import Statistics

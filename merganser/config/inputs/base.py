@@ -80,12 +80,20 @@ class OfAnother(Input):
     """An input that is of another, which its entries read with it.
 
     `needed`, `unused`: what a method does that needs it, and one that does not. `example`: the keys of one; `reads` and
-    `method` in braces are the method's.
+    `method` in braces are the method's. `others`: what it may be of but difference vectors, as `expected` says.
     """
 
     needed: str
     unused: str
+    expected: str
+    others: tuple[str, ...] = ()
     example = "of: {reads}"
+
+    def mistakes(self, params: Params) -> Iterator[str]:
+        """Check what each is of."""
+        for name, one in self.declared(params).items():
+            for mistake in of_mistakes(params, one.of, self.expected, *self.others):
+                yield f"{self.name}.{name}.of: {mistake}"
 
     def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
         """Check that a method that needs it, and no other, reads one that there is."""

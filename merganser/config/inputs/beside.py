@@ -1,45 +1,49 @@
-"""What is trained beside a merged model: routers, and Surgery's bottlenecks."""
+"""What is computed or trained beside a model: embeddings of the tasks' classes, routers, and Surgery's bottlenecks."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from merganser.config.inputs.base import OfAnother, of_mistakes
-from merganser.config.params import Params
+from merganser.config.inputs.base import OfAnother
+
+if TYPE_CHECKING:
+    from merganser.merging.method import Method
+
+START = "expected differences/NAME, whose start is the merged model"
 
 
-class _Trained(OfAnother):
-    """Something that is trained by the features of the model that difference vectors start from."""
+class Embeddings(OfAnother):
+    """Text embeddings of the tasks' class names, which methods that compare tasks by meaning read."""
 
-    validation = True
+    name = "embeddings"
     every_task = True
-    of_deltas = False  # whether it may be of deltas, which start from the base
+    not_of_subsets = ": {method} needs the tasks' text embeddings, which this study does not read; take it out"
+    needed, unused = "needs the text embeddings of the tasks' class names", "uses no text embeddings"
+    expected, others = "expected deltas, svd or differences/NAME", ("deltas", "svd")
 
-    def mistakes(self, params: Params) -> Iterator[str]:
-        """Check what each is of: difference vectors that there are, or deltas."""
-        expected = "expected differences/NAME, whose start is the merged model"
-        expected += ", or deltas, whose start is the base" if self.of_deltas else ""
-        others = ["deltas"] if self.of_deltas else []
-        for name, one in self.declared(params).items():
-            for mistake in of_mistakes(params, one.of, expected, *others):
-                yield f"{self.name}.{name}.of: {mistake}"
+    def fits(self, about: Mapping[str, Any], method: "Method", of: str | None = None) -> bool:
+        """Tell whether they are of what is asked for."""
+        return of in (None, about.get("of"))
 
 
-class Routers(_Trained):
+class Routers(OfAnother):
     """Which task an example is of, by a model's features."""
 
     name = "routers"
+    validation = every_task = True
     not_of_subsets = ": {method} needs routers, trained for a merge of all tasks; take it out"
     needed, unused = "reads routers/NAME", "takes nothing of routers"
-    of_deltas = True
+    expected, others = f"{START}, or deltas, whose start is the base", ("deltas",)
 
 
-class Surgery(_Trained):
+class Surgery(OfAnother):
     """Bottlenecks that bring a merged model's features near those of each task's own model."""
 
     name = "surgery"
+    validation = every_task = True
     example = "of: differences/NAME"
     not_of_subsets = ": {method} needs surgery, trained for a merge of all tasks; take it out"
     needed, unused = "reads surgery/NAME", "takes nothing of surgery"
+    expected = START
 
     def applied_by(self, one: Any) -> str | None:
         """Return the method of the section's name."""

@@ -56,19 +56,14 @@ def fetch_data(task: Task, out: Path) -> None:
         fetch_data_set(Path(task.data.source), folder, evaluator.check_data, task.data.columns)
 
 
-def average_models(tasks: list[str], heads: list[str], out: Path) -> None:
-    """Give the mean of the tasks' fetched models, without their heads, in the base's place."""
-    with fresh_folder(out) as folder:
-        write_mean({task: CHECKPOINTS / task for task in tasks}, folder, heads)
-        describe(CHECKPOINTS, None, folder, mean_of=sorted(tasks))
-
-
 def main(argv: list[str]) -> None:
     """Fetch what the command line names."""
     params = load_params()
     match argv:
         case ["base"] if params.base.is_mean:
-            average_models(list(params.tasks), params.base.heads, BASE)
+            with fresh_folder(BASE) as folder:
+                write_mean({task: CHECKPOINTS / task for task in params.tasks}, folder, params.base.heads)
+                describe(CHECKPOINTS, None, folder, mean_of=sorted(params.tasks))
         case ["base"] if params.vocabulary:
             with fresh_folder(BASE) as folder:  # what is fetched of it was when it was brought into the vocabulary
                 shutil.copytree(params.base.source, folder, dirs_exist_ok=True)

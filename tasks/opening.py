@@ -67,8 +67,7 @@ def _with_embeddings(read: Reading) -> LayerSource:
 
 
 def _with_learned(read: Reading) -> LayerSource:
-    learned = read_learned(read.folder / RESULT / read.part, sorted(read.tasks))
-    return GivenLayers(_models(read), {"learned": learned})
+    return GivenLayers(_models(read), {"learned": read_learned(read.folder / RESULT / read.part, sorted(read.tasks))})
 
 
 def _cost(folder: Path, tasks: list[str]) -> dict[str, Any]:

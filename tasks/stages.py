@@ -156,10 +156,6 @@ def _base(known: Known, _: str = "") -> float:
     return known.sizes[str(known.params.base_source)]
 
 
-def _joint(known: Known, _: str) -> float:
-    return BASES * max(map(known.deltas, known.params.tasks))
-
-
 def _factors(known: Known, name: str) -> float:
     settings = known.params.decompose
     return VECTORS * settings.rank_fraction * known.deltas(name) / (1 if settings.dtype == "float32" else 2)
@@ -233,10 +229,6 @@ def _fractions(known: Known, name: str) -> float:
     return len(known.params.studies.rank.fractions) * known.tokens({task: known.measured[task]})
 
 
-def _paired(known: Known, _: str) -> float:
-    return known.decomposed(PAIRED * len(known.params.tasks))
-
-
 STAGES: Mapping[str, Stage] = {
     "code": Stage((CODE,)),
     "fetch_base": Stage((BASE,), size=_base),
@@ -247,7 +239,11 @@ STAGES: Mapping[str, Stage] = {
     "fetch_data": Stage((DATASETS,), size=lambda known, name: known.sizes[known.params.tasks[name].data.source]),
     "extract": Stage((DELTAS, HEADS), size=Known.deltas),
     "decompose": Stage((FACTORS,), size=_factors, tokens=lambda known, _: known.decomposed(FACTORED)),
-    "join": Stage((JOINTS,), size=_joint, tokens=lambda known, _: known.decomposed(JOINED * len(known.params.tasks))),
+    "join": Stage(
+        (JOINTS,),
+        size=lambda known, _: BASES * max(map(known.deltas, known.params.tasks)),
+        tokens=lambda known, _: known.decomposed(JOINED * len(known.params.tasks)),
+    ),
     "difference": Stage((DIFFERENCES,), size=_base),
     "extract_difference": Stage((DIFFERENCES,), size=Known.deltas),
     "describe": Stage((EMBEDDINGS,)),
@@ -264,7 +260,7 @@ STAGES: Mapping[str, Stage] = {
     "learn": Stage((LEARNED, PROFILES / "learned"), "learned", True, tokens=_learned),
     "search": Stage((SEARCHES, PROFILES / "searches"), "evaluation", tokens=_searched),
     "evaluate": Stage((EXAMPLES, METRICS), "evaluation", tokens=_evaluated),
-    "measure": Stage((TASK_MEASURES,), tokens=_paired),
+    "measure": Stage((TASK_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED * len(known.params.tasks))),
     "measure_merged": Stage((MERGE_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED)),
     "study_tasks": Stage((TASK_STUDIES,), "evaluation", tokens=_subsets),
     "study_rank": Stage((RANK_STUDIES,), "evaluation", tokens=_fractions),

@@ -121,7 +121,9 @@ def open_task(task: Mapping[str, Any], metric: str, documents: Sequence[Mapping[
             raise InputError(MISSING) from error
         from datasets import Dataset
 
-        utils.env = _sandbox(utils.env)
+        sandbox = ImmutableSandboxedEnvironment(undefined=utils.env.undefined, keep_trailing_newline=True)
+        sandbox.filters |= {name: how for name, how in utils.env.filters.items() if name not in sandbox.filters}
+        utils.env = sandbox  # in which templates reach nothing but the document
         whole = "process_results" in task  # which gives all of its metrics at once
         metrics = [dict(one) for one in task.get("metric_list") or [] if whole or one["metric"] == metric]
         own = {key: value for key, value in task.items() if key in KEYS | OWN_CODE}
@@ -172,10 +174,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-def _sandbox(plain: Any) -> ImmutableSandboxedEnvironment:
-    """Return an environment for templates that reaches nothing but the document."""
-    sandbox = ImmutableSandboxedEnvironment(undefined=plain.undefined, keep_trailing_newline=True)
-    sandbox.filters |= {name: how for name, how in plain.filters.items() if name not in sandbox.filters}
-    return sandbox

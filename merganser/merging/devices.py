@@ -98,10 +98,6 @@ class CudaStreams:
         tensor.record_stream(self.down)
         return here
 
-    def finish(self) -> None:
-        """Wait until all is computed: memory that is no longer referenced is free then."""
-        self.compute.synchronize()
-
 
 @dataclass(frozen=True)
 class DeviceLayers(WrappedSource):
@@ -127,7 +123,7 @@ class DeviceLayers(WrappedSource):
         def work(box: list[Layer]) -> Callable[[], R]:
             with torch.inference_mode(inference):
                 fetched = self.streams.fetch(function(box.pop()))
-                self.streams.finish()
+                self.streams.compute.synchronize()  # memory that is no longer referenced is free then
             return fetched
 
         names, before = iter(self.names), None

@@ -48,9 +48,9 @@ def merge_entry(
     the profile says which share of them it kept. `modules`: those in the base's folder that the source has too.
     """
     start_wall, start_cpu = time.perf_counter(), time.process_time()
-    checkpoint = open_for_merging(base, modules)
+    checkpoint, computing = open_for_merging(base, modules), choose_device(device)
     with tallied() as tally:
-        merge(method, values, source, checkpoint, folder, choose_device(device), threads, output, progress)
+        merge(method, values, source, checkpoint, folder, computing, threads, output, progress)
     copy_companions(base, folder, modules)
     output.declare(folder)
     if method.at_run_time:
@@ -62,7 +62,8 @@ def merge_entry(
         rate = {"amr": additional_memory_rate(method, folder, checkpoint, source)}
         share = share_of(tally)
         kept = {} if share is None else {"kept_share": share}
-        write_json(profile, times | _usage() | rate | kept | {"device": _device_name(device)} | dict(noted or {}))
+        named = "cpu" if computing.type == "cpu" else f"cuda ({torch.cuda.get_device_name(computing)})"
+        write_json(profile, times | _usage() | rate | kept | {"device": named} | dict(noted or {}))
 
 
 def additional_memory_rate(method: Method, merged: Path, base: Checkpoint, source: LayerSource) -> float:
@@ -71,12 +72,6 @@ def additional_memory_rate(method: Method, merged: Path, base: Checkpoint, sourc
     own += [merged / method.at_run_time.FILE] if method.at_run_time else []
     values = sum(prod(base.spec(name).shape) for name in source.names)
     return sum(path.stat().st_size for path in own) / len(source.tasks) / (4 * values)
-
-
-def _device_name(wanted: str) -> str:
-    """Name what computed: the CPU, or the GPU by its model."""
-    device = choose_device(wanted)
-    return "cpu" if device.type == "cpu" else f"cuda ({torch.cuda.get_device_name(device)})"
 
 
 def _usage() -> dict[str, Any]:

@@ -38,7 +38,7 @@ def winning_sign(layers: LayerSource, sparse: Callable[[LayerDeltas], Sparse]) -
 
     1 on a draw.
     """
-    return _winner(sum(layers.map(lambda layer: balance_of(elect_sign(sparse(layer))))))
+    return -1 if sum(layers.map(lambda layer: balance_of(elect_sign(sparse(layer))))) < 0 else 1
 
 
 def cut_and_winner(layers: LayerSource, density: PerTask) -> tuple[Cut, int]:
@@ -54,7 +54,3 @@ def balance_of(sign: Tensor) -> int:
     -1
     """
     return int(sign.sum(dtype=torch.int64))
-
-
-def _winner(balance: int) -> int:
-    return -1 if balance < 0 else 1

@@ -8,6 +8,7 @@ from markupsafe import Markup
 from dvcfleet.secrets import masked
 from merganser.config.params import Params
 from merganser.evaluation.scoring import by_data_set
+from merganser.hashes import sha256_of_json
 from merganser.report import formats
 from merganser.report.budgets import BUDGETS
 from merganser.report.changes import Changes
@@ -17,7 +18,7 @@ from merganser.report.glossary import TERMS
 from merganser.report.layers import short_names
 from merganser.report.measured import BY_LAYER, Measured
 from merganser.report.published import Reproduced
-from merganser.report.rows import GROUPS, Row, best_values, by_family, fingerprint, sampling_error
+from merganser.report.rows import GROUPS, Row, best_values, by_family, sampling_error
 from merganser.report.significance import MEAN, Significance
 from merganser.report.studies import StudyResults
 from merganser.report.style import VARIABLES
@@ -47,7 +48,7 @@ def render_page(
     page = environment.get_template("page.html.j2").render(
         params=params,
         embedded=params.base.source.startswith(EMBEDDED),
-        fingerprint=fingerprint(params),
+        fingerprint=sha256_of_json(params.model_dump())[:8],
         groups=GROUPS,
         with_data=[row for row in rows if row.data != "NDI"],
         families=by_family(rows),

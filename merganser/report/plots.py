@@ -85,7 +85,7 @@ def score_bars(rows: list[Row], tasks: Sequence[str]) -> str:
 def _places(rows: list[Row]) -> tuple[list[float], list[tuple[float, str]]]:
     """Return the height of each row's bar, and of each family's name above its own."""
     place, places, headings = 0.0, [], []
-    for family, members in groupby(rows, key=lambda row: row.family):
+    for family, members in groupby(rows, key=lambda row: row.about.family):
         headings.append((place, family))
         place += HEADING
         for _ in members:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from merganser import registry
 from merganser.config.data_class import TITLES, data_class, is_transductive
 from merganser.config.params import Entry, Params
-from merganser.hashes import sha256_of, sha256_of_json
+from merganser.hashes import sha256_of
 from merganser.merging.method import Family, Involvement, Method
 from merganser.outputs import read_json
 from merganser.report.scores import Scores, written_values
@@ -44,16 +44,6 @@ class Row:
     before_s: float | None = None  # wall time of what was measured, learned, searched or trained for it
 
     @property
-    def method(self) -> str:
-        """Return the method's name."""
-        return self.about.name
-
-    @property
-    def family(self) -> str:
-        """Return the method's family."""
-        return self.about.family
-
-    @property
     def needs(self) -> list[str]:
         """List what the merge was computed from."""
         return [self.reads, *self.about.needs[1:]]
@@ -85,26 +75,16 @@ class Row:
         return float(self.scores.profile["amr"])
 
     @property
-    def wall_s(self) -> float:
-        """Return the merge's wall time in seconds."""
-        return float(self.scores.profile["wall_s"])
-
-    @property
     def seconds(self) -> float:
         """Return the wall time of the merge and of what was done on data for it."""
-        return self.wall_s + (self.before_s or 0)
-
-    @property
-    def peak_bytes(self) -> int:
-        """Return the merging process's peak memory in bytes."""
-        return int(self.scores.profile["peak_rss_bytes"])
+        return float(self.scores.profile["wall_s"]) + (self.before_s or 0)
 
 
 def make_rows(params: Params, scores: Mapping[str, Scores], metrics: Path, records: Path, profiles: Path) -> list[Row]:
     """Join scores, parameters and receipts: references, then family by family, in each by falling mean score."""
     rows = [_row(params, entry, found, metrics, records, profiles) for entry, found in scores.items()]
     families = get_args(Family)
-    return sorted(rows, key=lambda row: (families.index(row.family), -row.scores.mean))
+    return sorted(rows, key=lambda row: (families.index(row.about.family), -row.scores.mean))
 
 
 def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Path, profiles: Path) -> Row:
@@ -154,7 +134,8 @@ def in_group(rows: list[Row], group: str) -> list[Row]:
 
 def by_family(rows: list[Row]) -> dict[str, list[Row]]:
     """Return the rows of each family, in their order."""
-    return {family: [row for row in rows if row.family == family] for family in dict.fromkeys(r.family for r in rows)}
+    present = dict.fromkeys(row.about.family for row in rows)
+    return {family: [row for row in rows if row.about.family == family] for family in present}
 
 
 def best(rows: list[Row]) -> Row | None:
@@ -182,8 +163,3 @@ def lowest(rows: list[Row]) -> float:
 def sampling_error(rows: list[Row]) -> float | None:
     """Return the largest standard error of any entry's mean score; None where none is known."""
     return max((row.scores.error for row in rows if row.scores.error is not None), default=None)
-
-
-def fingerprint(params: Params) -> str:
-    """Identify the choices of a params.yaml by eight digits."""
-    return sha256_of_json(params.model_dump())[:8]

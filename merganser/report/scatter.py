@@ -40,8 +40,8 @@ def against_time(rows: list[Row]) -> str:
 def named(rows: Sequence[Row], costs: Sequence[float]) -> list[int]:
     """Choose the points to label: references, the best of each family, and the Pareto front."""
     chosen = {row.entry for row in rows if row.group == "reference"}
-    for family in {row.family for row in rows}:
-        leader = best([row for row in rows if row.family == family])
+    for family in {row.about.family for row in rows}:
+        leader = best([row for row in rows if row.about.family == family])
         chosen |= {leader.entry} if leader else set()
     chosen |= {row.entry for row in front(rows, costs)}
     return [index for index, row in enumerate(rows) if row.entry in chosen]

@@ -160,12 +160,18 @@ def _by_metric(scores: Scores) -> dict[str, dict[str, float]]:
 
 
 def _identity(row: Row) -> tuple[str, ...]:
-    return row.entry, row.method, "+".join(row.needs), row.family, row.group, row.data_title
+    return row.entry, row.about.name, "+".join(row.needs), row.about.family, row.group, row.data_title
 
 
 def _measures(row: Row) -> dict[str, float | None]:
     scores = row.scores
-    values = (scores.mean, scores.normalised, scores.drop_rate, row.amr, row.wall_s, row.peak_bytes)
+    values = (
+        scores.mean,
+        scores.normalised,
+        scores.drop_rate,
+        row.amr,
+        *(scores.profile[key] for key in ("wall_s", "peak_rss_bytes")),
+    )
     return dict(zip(MEASURES, values, strict=True))
 
 

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -228,3 +228,10 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         path.unlink()
+
+
+def remove_others(folder: Path, known: Collection[str]) -> None:
+    """Remove what lies in a folder under other names: what a kill left, and what is of something no longer there."""
+    for path in folder.iterdir():
+        if path.name not in known:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()

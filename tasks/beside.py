@@ -4,7 +4,6 @@ In the folder of what they write, a folder with a file a task, with a fingerprin
 """
 
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,10 +13,10 @@ from torch import Tensor
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.params import Params
-from merganser.errors import InputError
 from merganser.hashes import sha256_of_json, sha256_of_tree
-from merganser.limits import parse_json
-from tasks.kept import FINGERPRINT, digest_of_code, remove_unknown
+from merganser.inputs.factors import fingerprint_of
+from merganser.outputs import remove_others
+from tasks.kept import FINGERPRINT, digest_of_code
 from tasks.stages import HEADS, SEEDS, VALIDATION
 
 STATE, COST = "state", "cost.json"
@@ -55,27 +54,16 @@ def kept_by_task(folder: Path, of: Mapping[str, str], make: Callable[[str], Kept
     """
     state = folder / STATE
     state.mkdir(parents=True, exist_ok=True)
-    for path in set(folder.iterdir()) - {state, folder / SEEDS}:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    paths = {task: state / f"{task}.safetensors" for task in of}
-    remove_unknown(state, {path.name for path in paths.values()})
+    remove_others(folder, {STATE, SEEDS})
+    remove_others(state, {f"{task}.safetensors" for task in of})
     found = {}
     for task, origin in of.items():
-        known = _read(paths[task], origin)
-        found[task] = known or make(task)
-        if known is None:
-            content = {FINGERPRINT: origin, ABOUT: found[task].about}
-            save_tensors(paths[task], found[task].tensors, json.dumps(content))
+        path = state / f"{task}.safetensors"
+        if fingerprint_of(path) == origin:
+            file = SafetensorsFile(path)
+            about = json.loads(file.metadata["merganser"])[ABOUT]
+            found[task] = Kept({name: file.read(name) for name in file.names}, about)
+        else:
+            found[task] = make(task)
+            save_tensors(path, found[task].tensors, json.dumps({FINGERPRINT: origin, ABOUT: found[task].about}))
     return found
-
-
-def _read(path: Path, origin: str) -> Kept | None:
-    """Read what was made of the same; None where it is not there, not whole, or of something else."""
-    try:
-        file = SafetensorsFile(path)
-        content = parse_json(file.metadata["merganser"])
-        if content[FINGERPRINT] != origin:
-            return None
-        return Kept({name: file.read(name) for name in file.names}, content[ABOUT])
-    except (OSError, InputError, KeyError, ValueError, TypeError):
-        return None

@@ -22,11 +22,10 @@ from merganser.inputs.heads import read_head
 from merganser.inputs.layers import LayerSource, Learned, MappedLayers, ThreadedLayers, dense_layer, weights_of
 from merganser.inputs.learned import RESULT, TRACE, write_learned
 from merganser.learning import Learner
-from merganser.learning.apart import apart
 from merganser.learning.batches import Batches
 from merganser.learning.block_routing import open_routing
 from merganser.learning.labelled import looked_at
-from merganser.learning.loop import Learnable, Loss, forming, learn
+from merganser.learning.loop import Learnable, Loss, apart, forming, learn
 from merganser.learning.settings import LearnerSettings, RoutingSettings
 from merganser.learning.state import State
 from merganser.learning.task_losses import open_losses
@@ -124,7 +123,7 @@ def base_of(entry: LearnedEntry) -> Path:
 
 def origin_of(params: Params, entry: LearnedEntry, settings: LearnerSettings, tasks: list[str]) -> str:
     """Return a digest of all that a state follows from: settings but the number of steps, seed, code and files."""
-    modules = ("learning.apart", "learning.labelled", f"methods.{entry.learner}")
+    modules = ("learning.loop", "learning.labelled", f"methods.{entry.learner}")
     code = digest_of_code(params, *(f"merganser.{name}" for name in modules))
     folder, source = base_of(entry), DATA / entry.of
     read = [

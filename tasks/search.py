@@ -25,11 +25,11 @@ from merganser.inputs.learned import RESULT
 from merganser.inputs.model_deltas import open_models
 from merganser.measures.scores import error_of_mean, normalised_score
 from merganser.merging.method import Method
-from merganser.outputs import fresh_folder, write_json
+from merganser.outputs import fresh_folder, remove_others, write_json
 from merganser.studies.candidates import Candidate, Measured, best, file_name
 from merganser.studies.evolution import evolved
 from merganser.studies.merges import ScoringSetup, score_merge
-from tasks.kept import FINGERPRINT, digest_of_code, read_kept, remove_unknown
+from tasks.kept import FINGERPRINT, digest_of_code, read_kept
 from tasks.opening import FOUND, open_source
 from tasks.scoring import open_tasks
 from tasks.stage import check_family, check_method, run, stage
@@ -92,7 +92,7 @@ def main(params: Params, name: str) -> None:
         error = "" if found.stderr is None else f" ± {found.stderr:.4f}"
         print(f"{name}: {done} of {count_of(search)}: {found.score:.4f}{error} by {shown(found.values)}", flush=True)
     files = {file_name({"method": search.method, **one.values}) for one in candidates}
-    remove_unknown(out / STATE, files | {file_name({"method": INDIVIDUAL})})
+    remove_others(out / STATE, files | {file_name({"method": INDIVIDUAL})})
     chosen = best(candidates)
     write_result(out, search, measuring, candidates, chosen)
     shutil.rmtree(out / READ, ignore_errors=True)
@@ -116,7 +116,7 @@ def open_measuring(params: Params, name: str, search: Search, state: Path) -> Me
     method, tasks = registry.get(search.method), sorted(params.tasks)
     folder, of_difference = DATA / search.of, search.entry({}).difference is not None
     base = folder / "base" if of_difference else BASE
-    remove_unknown(state, {path.name for path in state.glob("*.json")})
+    remove_others(state, {path.name for path in state.glob("*.json")})
     setup = open_tasks(params, VALIDATION, base)
 
     def source_of(values: Mapping[str, Any]) -> LayerSource:

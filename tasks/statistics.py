@@ -1,6 +1,5 @@
 """Measure one statistic of one task's own model on its validation split; what is already there and matches is kept."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,7 @@ from merganser.inputs.layers import Side
 from merganser.inputs.statistics import BASE_FISHER, FISHER, GRAM, INDEX, Index
 from merganser.inputs.task_models import own_model, own_parameter
 from merganser.models.device import usable
-from merganser.outputs import replacing
+from merganser.outputs import remove_others, replacing
 from merganser.statistics import BUDGET
 from merganser.statistics.fisher import write_fishers
 from merganser.statistics.gram import write_grams
@@ -79,8 +78,7 @@ def measure_once(params: Params, name: str, task: str, budget: int, folder: Path
     folder.mkdir(parents=True, exist_ok=True)
     setting = _setting(params, params.statistics[name], task, budget)
     index, done = MEASURES[setting.statistic.kind](setting, folder)
-    for other in set(folder.iterdir()) - {folder / INDEX, folder / SEEDS, *(folder / what for what in index.files)}:
-        shutil.rmtree(other) if other.is_dir() else other.unlink()  # of another kind of statistic, or left by a kill
+    remove_others(folder, {INDEX, SEEDS, *index.files})
     with replacing(folder / INDEX) as file:
         file.write(index.text().encode())
     count = len({(what, file) for what, files in index.files.items() for file in files.values()})

@@ -12,10 +12,10 @@ from typing import Any
 from merganser import registry
 from merganser.config.params import Params, StudyEntry
 from merganser.hashes import sha256_of_json, sha256_of_tree
-from merganser.outputs import write_json
+from merganser.outputs import remove_others, write_json
 from merganser.studies.merges import score_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
-from tasks.kept import FINGERPRINT, digest_of_code, read_kept, remove_unknown
+from tasks.kept import FINGERPRINT, digest_of_code, read_kept
 from tasks.opening import open_source
 from tasks.scoring import open_tasks
 from tasks.stage import check_family, check_method, run, stage
@@ -32,7 +32,7 @@ def main(params: Params, key: str) -> None:
     values = method.validate(f"studies.tasks.methods.{key}", entry.values)
     subsets = all_subsets(params.tasks, params.studies.tasks.subsets, params.first_seed)
     out.mkdir(parents=True, exist_ok=True)
-    remove_unknown(out, {file_name(subset) for subset in subsets})
+    remove_others(out, {file_name(subset) for subset in subsets})
     origins = origins_of(params, entry, {subset: values_for(values, subset) for subset in subsets})
     missing = [s for s in subsets if read_kept(out / file_name(s), origins[s]) is None]
     print(f"{key}: {len(subsets) - len(missing)} of {len(subsets)} subsets were there", flush=True)

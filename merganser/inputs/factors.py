@@ -30,6 +30,7 @@ from merganser.linalg import svd
 from merganser.linalg.batched import factorise_all
 from merganser.linalg.counts import count_of
 from merganser.linalg.decompositions import Factors
+from merganser.outputs import remove_others
 from merganser.workers import in_order, one_blas_thread
 
 CODE = ("merganser.linalg.svd", "merganser.linalg.lapack")  # the modules that compute the factors
@@ -60,7 +61,7 @@ def decompose(deltas: DeltaFile, settings: FactorSettings, folder: Path, threads
     folder.mkdir(parents=True, exist_ok=True)
     touched = [name for name in deltas.kinds if deltas.is_touched(name)]
     matrices = [name for name in touched if deltas.kinds[name] == "matrix"]
-    remove_other_files(folder, {file_name(name) for name in matrices} | {VECTORS})
+    remove_others(folder, {file_name(name) for name in matrices} | {VECTORS})
 
     def decompose_one(name: str) -> bool:
         return _decompose_one(deltas, name, settings, folder / file_name(name))
@@ -126,15 +127,8 @@ def fingerprint_of(path: Path) -> str | None:
     """Read a file's fingerprint; None if the file is missing or damaged."""
     try:
         return json.loads(SafetensorsFile(path).metadata["merganser"])["fingerprint"]
-    except (OSError, InputError, KeyError, ValueError):
+    except (OSError, InputError, KeyError, ValueError, TypeError):
         return None
-
-
-def remove_other_files(folder: Path, known: set[str]) -> None:
-    """Remove all files but these: those of parameters that no longer exist, and what a killed process left."""
-    for path in folder.iterdir():
-        if path.name not in known:
-            path.unlink()
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.code_digest import code_digest
 from merganser.inputs.deltas import Deltas, open_deltas
 from merganser.inputs.embeddings import link_file
-from merganser.inputs.factors import file_name, fingerprint_from, fingerprint_of, remove_other_files
+from merganser.inputs.factors import file_name, fingerprint_from, fingerprint_of
 from merganser.inputs.layers import MERGE_WORK, Layer, LayerDeltas, LayerSource, MappedLayers, Side
 from merganser.linalg import joint
 from merganser.linalg.decompositions import Basis
+from merganser.outputs import remove_others
 from merganser.workers import in_order, one_blas_thread
 
 CODE = "merganser.linalg.joint"  # the module that computes the bases
@@ -36,7 +37,7 @@ def join(deltas: Deltas, side: Side, folder: Path, threads: int = 1) -> tuple[in
     """
     folder.mkdir(parents=True, exist_ok=True)
     matrices = [name for name, kind in deltas.kinds.items() if kind == "matrix" and not deltas.is_low_rank(name)]
-    remove_other_files(folder, {file_name(name) for name in matrices})
+    remove_others(folder, {file_name(name) for name in matrices})
 
     def join_one(name: str) -> bool:
         return _join_one(deltas.layer(name), side, folder / file_name(name))

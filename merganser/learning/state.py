@@ -4,18 +4,14 @@ A killed run goes on from the last state written, and so does one with more step
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
-from merganser.errors import InputError
+from merganser.inputs.factors import fingerprint_of
 from merganser.learning import Values
 from merganser.learning.adam import Moments
-from merganser.limits import parse_json
 
 FILE = "state.safetensors"
 PARTS = ("values", "mean", "square", "best")
@@ -55,19 +51,16 @@ def write_state(folder: Path, state: State, fingerprint: str) -> None:
 
 def read_state(folder: Path, fingerprint: str, steps: int) -> State | None:
     """Read the last state; None where there is none, of other inputs, or of more steps than are wanted."""
-    try:
-        file = SafetensorsFile(folder / FILE)
-        about = parse_json(file.metadata["merganser"])
-        if about["fingerprint"] != fingerprint or about["step"] > steps:
-            return None
-        values, mean, square, best = (dict(_group(file, part)) for part in PARTS)
-        checks = {int(step): float(loss) for step, loss in about["checks"]}
-        return State(about["step"], values, Moments(mean, square, about["moves"]), best, tuple(about["losses"]), checks)
-    except (OSError, InputError, KeyError, ValueError, TypeError):
+    if fingerprint_of(folder / FILE) != fingerprint:
         return None
-
-
-def _group(file: SafetensorsFile, part: str) -> Iterator[tuple[str, Tensor]]:
+    file = SafetensorsFile(folder / FILE)
+    about = json.loads(file.metadata["merganser"])
+    if about["step"] > steps:
+        return None
+    groups: dict[str, Values] = {part: {} for part in PARTS}
     for name in file.names:
-        if name.startswith(f"{part}/"):
-            yield name.removeprefix(f"{part}/"), file.read(name)
+        part, _, own = name.partition("/")
+        groups[part][own] = file.read(name)
+    values, mean, square, best = groups.values()
+    checks = {int(step): float(loss) for step, loss in about["checks"]}
+    return State(about["step"], values, Moments(mean, square, about["moves"]), best, tuple(about["losses"]), checks)

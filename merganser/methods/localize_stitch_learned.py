@@ -6,7 +6,6 @@ Entries whose logit is above zero are kept, and shared among the tasks that keep
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, ClassVar
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.learning import Form, Learner, Values, learned_by
 from merganser.learning.settings import LabelledSettings
-from merganser.linalg.select import Cut, kept
+from merganser.linalg.select import kept
 from merganser.merging.method import method
 from merganser.operators.stitch import stitch_masked
 from merganser.operators.trim import vector_cut
@@ -48,7 +47,8 @@ class Regions(Form):
 
     def start(self) -> Values:
         """Begin with what is kept without data: each task's largest entries."""
-        regions = self.layers.map(partial(largest, cut=vector_cut(self.layers, self.settings.density)))
+        cut = vector_cut(self.layers, self.settings.density)
+        regions = self.layers.map(lambda layer: kept(layer.deltas, cut).cpu())
         return {name: torch.where(region, SIZE, -SIZE) for name, region in zip(self.layers.names, regions, strict=True)}
 
     def form(self, values: Values, step: int | None = None) -> Callable[[LayerDeltas], Tensor]:
@@ -69,11 +69,6 @@ class Regions(Form):
         """Return what is added to the loss for what the masks keep."""
         kept = sum(float(mask(value, step).sum(dtype=torch.float64)) for value in values.values())
         return self.settings.penalty * kept / self.count
-
-
-def largest(layer: LayerDeltas, cut: Cut) -> Tensor:
-    """Mark the entries (T, ...) that the cut keeps, on the CPU."""
-    return kept(layer.deltas, cut).cpu()
 
 
 def mask(logits: Tensor, step: int | None) -> Tensor:

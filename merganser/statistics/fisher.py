@@ -12,7 +12,8 @@ from torch import Tensor
 
 from merganser.checkpoints.tensors import parameter_of
 from merganser.errors import InputError
-from merganser.inputs.factors import file_name, remove_other_files
+from merganser.inputs.factors import file_name
+from merganser.outputs import remove_others
 from merganser.statistics import BUDGET, in_passes, is_up_to_date, write
 from merganser.statistics.sampling import Sample, draw_label
 
@@ -37,7 +38,7 @@ def write_fishers(
     Returns each parameter's file, and how many files were measured.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    remove_other_files(folder, {file_name(name) for name in sizes})
+    remove_others(folder, {file_name(name) for name in sizes})
     parts: dict[str, list[str]] = {}  # the names of what is written of a parameter of the network
     for name in sizes:
         parts.setdefault(parameter_of(name), []).append(name)

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.inputs.factors import file_name, remove_other_files
+from merganser.inputs.factors import file_name
 from merganser.inputs.statistics import GRAM, pack
 from merganser.models import Network
+from merganser.outputs import remove_others
 from merganser.statistics import BUDGET, in_passes, is_up_to_date, write
 from merganser.statistics.sampling import Sample
 
@@ -32,7 +33,7 @@ def write_grams(
     (folder / GRAM).mkdir(parents=True, exist_ok=True)
     inputs = distinct_inputs(network, sample, names)
     firsts = {members[0]: size for members, size in inputs}
-    remove_other_files(folder / GRAM, {file_name(first) for first in firsts})
+    remove_others(folder / GRAM, {file_name(first) for first in firsts})
     missing = [first for first in firsts if not is_up_to_date(folder / GRAM, first, origin)]
     for group in in_passes(missing, lambda first: 4 * firsts[first] ** 2, budget):
         for first, gram in grams(network, sample, group).items():

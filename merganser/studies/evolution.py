@@ -21,17 +21,13 @@ def evolved(
 
     The same scores make it ask for the same coefficients: what was measured before need not be measured again.
     """
-    yield measure(_coefficients(tasks, np.ones(len(tasks)).tolist()))
+    yield measure({"coefficients": dict.fromkeys(tasks, 1.0)})
     optimiser = CMA(mean=np.ones(len(tasks)), sigma=sigma, seed=seed, population_size=population)
     for _ in range(generations):
         scored = []
         for _ in range(population):
             asked = optimiser.ask()
-            found = measure(_coefficients(tasks, asked.tolist()))
+            found = measure({"coefficients": dict(zip(tasks, asked.tolist(), strict=True))})
             scored.append((asked, -found.score))
             yield found
         optimiser.tell(scored)
-
-
-def _coefficients(tasks: Sequence[str], values: Sequence[float]) -> Values:
-    return {"coefficients": dict(zip(tasks, values, strict=True))}

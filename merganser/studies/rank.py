@@ -9,7 +9,7 @@ from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import in_file
 from merganser.inputs.deltas import Deltas
 from merganser.inputs.factors import FactorSource
-from merganser.inputs.layers import LayerDeltas, LayerFactors
+from merganser.inputs.layers import LayerDeltas, LayerFactors, dense_layer
 from merganser.linalg.counts import count_of
 from merganser.linalg.svd import leading, rebuilt
 
@@ -33,19 +33,12 @@ def truncated_model(
         weights = base.read(name)
         if name not in deltas.kinds:
             return weights
-        whole = fraction == WHOLE or deltas.kinds[name] == "vector"
-        return added(weights, _whole(deltas, name) if whole else _truncated(factors, name, fraction))
+        if fraction == WHOLE or deltas.kinds[name] == "vector":
+            layer = dense_layer(deltas.layer(name))
+            assert isinstance(layer, LayerDeltas)
+            return added(weights, layer.deltas[0])
+        layer = factors.layer(name)
+        assert isinstance(layer, LayerFactors), f"{name} is a matrix in the deltas but not in the factors"
+        return added(weights, rebuilt(leading(layer.factors[0], count_of(fraction, min(layer.shape)))))
 
     return in_file(base, ((name, parameter(name)) for name in base.names))
-
-
-def _whole(deltas: Deltas, name: str) -> Tensor:
-    layer = deltas.layer(name)
-    dense = layer if isinstance(layer, LayerDeltas) else layer.dense()
-    return dense.deltas[0]
-
-
-def _truncated(factors: FactorSource, name: str, fraction: float) -> Tensor:
-    layer = factors.layer(name)
-    assert isinstance(layer, LayerFactors), f"{name} is a matrix in the deltas but not in the factors"
-    return rebuilt(leading(layer.factors[0], count_of(fraction, min(layer.shape))))

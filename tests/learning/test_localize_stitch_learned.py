@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from merganser.learning import Values
-from merganser.learning.apart import apart
 from merganser.learning.batches import Batches
-from merganser.learning.loop import Learnable, Loss, forming
+from merganser.learning.loop import Learnable, Loss, apart, forming
 from merganser.methods.localize_stitch_learned import Regions, Settings
 from tests.laws.layers import Layers
 from tests.laws.samples import assert_same, joined, merged_vector, network

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from merganser.at_run_time.additions.bottlenecks import Bottleneck, Training, can_change, train, write_bottlenecks
+from merganser.at_run_time.additions.bottlenecks import Bottleneck, can_change, train, write_bottlenecks
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import Params
 from merganser.inputs.deltas import DeltaFile
@@ -25,11 +25,11 @@ def operate(params: Params, name: str, out: Path) -> None:
     """Write all tasks' bottlenecks with one seed, their losses by step, and links to what they are of."""
     surgery = params.surgery[name]
     check_family(params.base.family)
-    how, source = Training(**surgery.model_dump(exclude={"of"})), DATA / surgery.of
+    how, source = surgery.model_dump(exclude={"of"}), DATA / surgery.of
 
     def make(task: str) -> Kept:
         merged, own = both_features(params, source, task, f"surgery.{name}")
-        found = train(merged, own, how, params.first_seed, task)
+        found = train(merged, own, params.first_seed, task, **how)
         best = found.best_step
         print(f"{task}: L1 {found.losses[0]:.4f}, {found.losses[best]:.4f} after step {best}", flush=True)
         about = {

@@ -10,8 +10,9 @@ from merganser.learning import Learner, Values, learned_by
 from merganser.learning.settings import RoutingSettings
 from merganser.merging.method import method
 from merganser.operators.sums import scaled_sum
+from merganser.operators.vectors import whole
 from merganser.operators.weight_ensembling import first_router, named
-from merganser.overlays.parts import Dense, Parts
+from merganser.overlays.parts import Parts
 
 
 def first_routers(widths: Mapping[str, int], tasks: int, settings: RoutingSettings, seed: int) -> Values:
@@ -49,7 +50,7 @@ def wemoe(layers: LayerSource) -> Callable[[LayerDeltas], Tensor | Parts]:
 
     def merge(layer: LayerDeltas) -> Tensor | Parts:
         if layer.name in mixed:
-            return Parts({task: Dense(delta.float()) for task, delta in zip(layer.tasks, layer.deltas, strict=True)})
+            return whole(layer)
         return scaled_sum(layer.deltas, found.settings["scaling"])
 
     return merge

@@ -1,6 +1,7 @@
 """Bottlenecks: what they do to features, against plain float64, and how they are trained."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ from torch import Tensor
 from merganser.at_run_time import running
 from merganser.at_run_time.additions.bottlenecks import (
     Bottleneck,
-    Training,
     can_change,
     read_bottleneck,
     train,
@@ -22,7 +22,7 @@ from merganser.standalone.reconstruct import opened_parts
 from tests.tiny_clip import write_clip
 from tests.tiny_transformers import FAMILIES, write_model
 
-HOW = Training(rank=3, steps=40, batch_size=4, lr=1e-2)
+HOW: dict[str, Any] = {"rank": 3, "steps": 40, "batch_size": 4, "lr": 1e-2}
 TEXTS = ["the cat sat on the mat .", "a dog"]
 
 
@@ -41,14 +41,14 @@ def test_a_bottleneck_takes_away_its_own_output() -> None:
 
 
 def test_before_the_first_step_nothing_is_changed() -> None:
-    found = train(drawn(9, 6), drawn(9, 6, seed=1), Training(3, 0, 4, 1e-3), seed=0, task="a")
+    found = train(drawn(9, 6), drawn(9, 6, seed=1), seed=0, task="a", rank=3, steps=0, batch_size=4, lr=1e-3)
     assert torch.equal(found.bottleneck(drawn(9, 6)), drawn(9, 6))
     assert list(found.losses) == [0]
 
 
 def test_features_that_are_the_tasks_own_stay_so() -> None:
     own = drawn(9, 6)
-    found = train(own, own.clone(), HOW, seed=0, task="a")
+    found = train(own, own.clone(), seed=0, task="a", **HOW)
     assert torch.equal(found.bottleneck(own), own)
     assert set(found.losses.values()) == {0.0}
 
@@ -57,7 +57,7 @@ def test_features_that_are_the_tasks_own_stay_so() -> None:
 def test_the_best_found_is_no_worse_than_the_start(lr: float) -> None:
     merged = drawn(64, 6)
     own = bottleneck(6)(merged)
-    found = train(merged, own, Training(3, 60, 8, lr), seed=0, task="a")
+    found = train(merged, own, seed=0, task="a", rank=3, steps=60, batch_size=8, lr=lr)
     loss = float((found.bottleneck(merged) - own).abs().mean())
     assert loss == pytest.approx(found.losses[found.best_step], rel=1e-5)
     assert loss <= found.losses[0]
@@ -68,8 +68,8 @@ def test_the_best_found_is_no_worse_than_the_start(lr: float) -> None:
 def test_a_step_is_adams_on_the_mean_absolute_difference() -> None:
     """The first step of Adam moves each entry by lr against the sign of its gradient."""
     merged, own = drawn(8, 6), drawn(8, 6, seed=1)
-    found = train(merged, own, Training(3, 1, 8, 1e-3), seed=0, task="a")
-    down = train(merged, own, Training(3, 0, 8, 1e-3), seed=0, task="a").bottleneck.down
+    found = train(merged, own, seed=0, task="a", rank=3, steps=1, batch_size=8, lr=1e-3)
+    down = train(merged, own, seed=0, task="a", rank=3, steps=0, batch_size=8, lr=1e-3).bottleneck.down
     hidden = np.maximum(merged.double().numpy() @ down.double().numpy().T, 0)
     gradient = -np.sign((merged - own).double().numpy()).T @ hidden
     assert found.best_step == 1
@@ -79,14 +79,14 @@ def test_a_step_is_adams_on_the_mean_absolute_difference() -> None:
 
 def test_training_is_a_function_of_its_inputs_the_seed_and_the_task() -> None:
     merged, own = drawn(30, 6), drawn(30, 6, seed=1)
-    one, again, other = (train(merged, own, HOW, seed=0, task=task) for task in ("a", "a", "b"))
+    one, again, other = (train(merged, own, seed=0, task=task, **HOW) for task in ("a", "a", "b"))
     assert torch.equal(one.bottleneck.up, again.bottleneck.up)
     assert not torch.equal(one.bottleneck.up, other.bottleneck.up)
 
 
 def test_features_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(InputError, match=r"^a: the loss is NaN after step 10; lower lr"):
-        train(drawn(8, 6), torch.full((8, 6), torch.nan), HOW, seed=0, task="a")
+        train(drawn(8, 6), torch.full((8, 6), torch.nan), seed=0, task="a", **HOW)
 
 
 def test_bottlenecks_are_kept_in_a_file_and_missing_ones_named(tmp_path: Path) -> None:

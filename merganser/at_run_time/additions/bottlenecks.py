@@ -50,16 +50,6 @@ class Bottleneck:
 
 
 @dataclass(frozen=True)
-class Training:
-    """How a bottleneck is trained."""
-
-    rank: int
-    steps: int
-    batch_size: int
-    lr: float
-
-
-@dataclass(frozen=True)
 class Trained:
     """A task's bottleneck, and the loss over all examples by step, at some of the steps."""
 
@@ -72,24 +62,26 @@ class Trained:
         return min(self.losses, key=lambda step: (self.losses[step], step))
 
 
-def train(merged: Tensor, own: Tensor, how: Training, seed: int, task: str) -> Trained:
+def train(
+    merged: Tensor, own: Tensor, seed: int, task: str, *, rank: int, steps: int, batch_size: int, lr: float
+) -> Trained:
     """Bring the merged model's features (N, D) near those of the task's own model, by the mean absolute difference.
 
     Start from no change, and return the best found at the steps that were looked at. Raises InputError at a NaN.
     """
     size = merged.shape[1]
-    drawn = torch.rand(how.rank, size, generator=generator_of(seed, task, "surgery")).mul_(2).sub_(1).div_(size**0.5)
-    down, up = drawn.to(merged.dtype).requires_grad_(), torch.zeros(size, how.rank, dtype=merged.dtype).requires_grad_()
-    optimiser = torch.optim.Adam([down, up], lr=how.lr)
-    batches = Batches(seed, task, "surgery", len(merged), how.batch_size)
+    drawn = torch.rand(rank, size, generator=generator_of(seed, task, "surgery")).mul_(2).sub_(1).div_(size**0.5)
+    down, up = drawn.to(merged.dtype).requires_grad_(), torch.zeros(size, rank, dtype=merged.dtype).requires_grad_()
+    optimiser = torch.optim.Adam([down, up], lr=lr)
+    batches = Batches(seed, task, "surgery", len(merged), batch_size)
     current = Bottleneck(down, up)
     best, losses = _copy(current), {0: _loss(current, merged, own)}
-    for step in range(1, how.steps + 1):
+    for step in range(1, steps + 1):
         rows = batches.rows(step - 1)
         optimiser.zero_grad()
         (current(merged[rows]) - own[rows]).abs().mean().backward()
         optimiser.step()
-        if step % CHECK == 0 or step == how.steps:
+        if step % CHECK == 0 or step == steps:
             found = _loss(current, merged, own)
             if found != found:
                 raise InputError(f"{task}: the loss is NaN after step {step}; lower lr")

@@ -32,7 +32,7 @@ def joint(deltas: Tensor, basis: Basis | None = None) -> JointFactors:
     (tensor([5.]), tensor([[0., 4.]]))
     """
     if deltas.dtype == torch.float64:
-        return of_factors(_compact(deltas), len(deltas))
+        return of_factors(svd.compact(deltas.transpose(0, 1).flatten(1)), len(deltas))
     u, s = basis or _by_gram(deltas) or _by_svd(deltas)
 
     def coordinates(task: int) -> Tensor:
@@ -57,12 +57,8 @@ def of_factors(factors: Factors, tasks: int) -> JointFactors:
     return JointFactors(u, s, lambda task: rows[:, task] * s.unsqueeze(1), is_product=False)
 
 
-def _compact(deltas: Tensor) -> Factors:
-    return svd.compact(deltas.transpose(0, 1).flatten(1))
-
-
 def _by_svd(deltas: Tensor) -> Basis:
-    u, s, _ = _compact(deltas)
+    u, s, _ = svd.compact(deltas.transpose(0, 1).flatten(1))
     return Basis(u.mT.contiguous().mT, s)
 
 

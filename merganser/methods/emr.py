@@ -41,12 +41,6 @@ def magnitudes(layer: LayerDeltas) -> Tensor:
     return sums
 
 
-def rescalers(layers: LayerSource) -> Tensor:
-    """Return each task's rescaler (T,), from one pass over all layers; 0 for a task whose mask is empty."""
-    own, masked = torch.stack(list(layers.map(magnitudes))).sum(0)
-    return torch.where(masked > 0, own / masked, 0).float()
-
-
 @method(
     family="masked",
     formula=r"\lambda_t\, \mathbb{1}[\Delta_t \odot M > 0] \odot M, \quad M = \mathrm{sgn}\Big(\sum_j \Delta_j\Big) "
@@ -63,7 +57,8 @@ def emr(layers: LayerSource) -> Callable[[LayerDeltas], Parts]:
     A task's mask is where its own sign is the elected one; its rescaler gives the masked vector the task's total
     magnitude, over all parameters.
     """
-    by_task = rescalers(layers)
+    own, masked = torch.stack(list(layers.map(magnitudes))).sum(0)
+    by_task = torch.where(masked > 0, own / masked, 0).float()  # 0 for a task whose mask is empty
 
     def merge(layer: LayerDeltas) -> Parts:
         unified = by_blocks(elected, layer.deltas, layer.dtype)

@@ -55,7 +55,9 @@ class Sparse(Part):
 
     def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
         """Write the values to their positions."""
-        kept = _kept(self.mask, prod(shape), len(self.values))
+        kept = unpack_bits(self.mask, prod(shape))
+        if (count := int(kept.sum())) != len(self.values):
+            raise ValueError(f"its mask keeps {count} entries, but it has {len(self.values)} values")
         values = torch.zeros(prod(shape)) if unified is None else unified.flatten().clone()
         values[kept] = self.values.float()
         return values.reshape(shape)
@@ -100,10 +102,3 @@ def sparse(delta: Tensor, mask: Tensor) -> Sparse:
 def signs(delta: Tensor, mask: Tensor, scales: Tensor) -> Signs:
     """Keep the signs of the marked entries of a delta, with the scales (2,) of the positive and the negative ones."""
     return Signs(pack_bits(mask), pack_bits(delta[mask] < 0), scales.to(torch.float32))
-
-
-def _kept(mask: Tensor, entries: int, values: int) -> Tensor:
-    kept = unpack_bits(mask, entries)
-    if int(kept.sum()) != values:
-        raise ValueError(f"its mask keeps {int(kept.sum())} entries, but it has {values} values")
-    return kept

@@ -120,7 +120,10 @@ def read_studies(params: Params, scores: Mapping[str, Scores], tasks: Path, rank
     """Read what the studies in two folders measured; raise InputError naming a file that is missing."""
     individual = individual_values(params, {entry: found.values for entry, found in scores.items()})
     points = _read_points(params, individual, tasks)
-    return StudyResults(points, summarise(points), _read_ranks(params, ranks))
+    studied = params.tasks if params.studies.rank.fractions else ()
+    curves = {task: read_json(ranks / f"{task}.json")["curve"] for task in studied}
+    found = [RankPoint(task, p["fraction"], p["value"]) for task, curve in curves.items() for p in curve]
+    return StudyResults(points, summarise(points), found)
 
 
 def _read_points(params: Params, individual: Mapping[str, float] | None, folder: Path) -> list[Point]:
@@ -141,13 +144,6 @@ def _means(scores: Mapping[str, Score], individual: Mapping[str, float] | None) 
     values = values_of(scores)
     own = {task: individual[task] for task in values} if individual else None
     return sum(values.values()) / len(values), normalised_score(values, own) if own else None
-
-
-def _read_ranks(params: Params, folder: Path) -> list[RankPoint]:
-    if not params.studies.rank.fractions:
-        return []
-    curves = {task: read_json(folder / f"{task}.json")["curve"] for task in params.tasks}
-    return [RankPoint(task, p["fraction"], p["value"]) for task, curve in curves.items() for p in curve]
 
 
 def summarise(points: Sequence[Point]) -> list[Summary]:

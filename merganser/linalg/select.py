@@ -4,7 +4,7 @@ Entries equal to the least that is kept are kept too, so that neither their orde
 are; zeros never are. Legend: T tasks, C entries; a *stack* is a tensor (T, ...) of all tasks.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -13,26 +13,26 @@ from torch import Tensor
 from merganser.linalg.blocks import blocks
 from merganser.linalg.counts import count_of
 from merganser.linalg.tally import note_kept
-from merganser.linalg.thresholds import Change, InMemory, Rank, StackSource, thresholds
+from merganser.linalg.thresholds import Change, Rank, Stacks, in_memory, thresholds
 
 Cut = tuple[float, ...]  # T levels: of each task the entries are kept whose magnitude is above its level
 
 
-def cut_at(read: Callable[[], Iterable[Tensor]], density: float | Sequence[float]) -> Cut:
-    """Find the cut that keeps at least floor(density * n) of the n entries of each task in the stacks of `read`.
+def cut_at(stacks: Stacks, density: float | Sequence[float]) -> Cut:
+    """Find the cut that keeps at least floor(density * n) of the n entries of each task in all stacks.
 
     `density`: of all tasks, or T of them.
 
     >>> stack = torch.tensor([[0.5, -2.0, 0.25, 0.5]])
-    >>> kept(stack, cut_at(lambda: [stack], 0.5))  # both that are the second largest
+    >>> kept(stack, cut_at(in_memory(stack), 0.5))  # both that are the second largest
     tensor([[ True,  True, False,  True]])
     """
     if isinstance(density, Sequence):
-        return cut_of(InMemory(read), lambda n: [count_of(share, n) for share in density])
-    return cut_of(InMemory(read), partial(count_of, density))
+        return cut_of(stacks, lambda n: [count_of(share, n) for share in density])
+    return cut_of(stacks, partial(count_of, density))
 
 
-def cut_of(stacks: StackSource, count: Rank, change: Change | None = None) -> Cut:
+def cut_of(stacks: Stacks, count: Rank, change: Change | None = None) -> Cut:
     """Find the cut that keeps at least `count(n)` of the n entries of each task in all stacks, but no zeros.
 
     `change` maps each block (T, C) to the values that are compared, entry by entry.
@@ -46,7 +46,7 @@ def each_trimmed(stack: Tensor, cut: Cut) -> Iterator[Tensor]:
     """Yield a stack (T, ...) block by block (T, C), with zeros for the entries that the cut does not keep.
 
     >>> stack = torch.tensor([[0.5, -2.0, 0.25, 1.0]])
-    >>> torch.cat(list(each_trimmed(stack, cut_at(lambda: [stack], 0.5))), dim=1)
+    >>> torch.cat(list(each_trimmed(stack, cut_at(in_memory(stack), 0.5))), dim=1)
     tensor([[ 0., -2.,  0.,  1.]])
     """
     for block in blocks(stack):
@@ -65,10 +65,9 @@ def each_band(stack: Tensor, above: Sequence[int], wanted: Sequence[int]) -> Ite
     >>> list(each_band(stack, above=[1], wanted=[2]))
     [tensor([[ 0.5000, -3.0000,  0.5000,  0.0000,  0.0000]])]
     """
-    in_memory = InMemory(lambda: [stack])
     last = [over + own if own else 0 for over, own in zip(above, wanted, strict=True)]
-    low = thresholds(in_memory, lambda _: last).levels
-    most = thresholds(in_memory, lambda n: [min(over + 1, n) for over in above]).least
+    low = thresholds(in_memory(stack), lambda _: last).levels
+    most = thresholds(in_memory(stack), lambda n: [min(over + 1, n) for over in above]).least
     kept = 0
     for block, trimmed in zip(blocks(stack), each_trimmed(stack, low), strict=True):
         trimmed.masked_fill_(block.abs() > _column(most, block), 0)

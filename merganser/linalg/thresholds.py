@@ -8,17 +8,15 @@ Legend: T tasks, C entries; a *stack* is a tensor (T, ...) of all tasks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-R = TypeVar("R")
 Change = Callable[[Tensor], Tensor]
 Rank = Callable[[int], int | Sequence[int]]  # of the n magnitudes of a task: one for all tasks, or T
 DIGITS = {
@@ -30,24 +28,8 @@ DIGITS = {
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 LIMIT = 1 << 23  # entries of all tasks that may be collected
 PIECE = 1 << 18  # entries of each task processed at a time
-
-
-class StackSource(Protocol):
-    """Stacks (T, ...) that can be read repeatedly, always in the same order."""
-
-    def each(self, function: Callable[[Tensor], R], /) -> Iterable[R]:
-        """Apply a function to each stack; return the results in order. The function must not keep the stack."""
-
-
-@dataclass(frozen=True)
-class InMemory:
-    """Stacks that a function returns."""
-
-    read: Callable[[], Iterable[Tensor]]
-
-    def each(self, function: Callable[[Tensor], R]) -> Iterator[R]:
-        """Apply a function to each stack."""
-        return map(function, self.read())
+# Applies a function, which must not keep it, to each stack (T, ...), always in the same order.
+Stacks = Callable[[Callable[[Tensor], Any]], Iterable[Any]]
 
 
 class Thresholds(NamedTuple):
@@ -80,17 +62,22 @@ class Distinct(NamedTuple):
     counts: Tensor
 
 
-def thresholds(stacks: StackSource, count: Rank, change: Change | None = None) -> Thresholds:
+def in_memory(*stacks: Tensor) -> Stacks:
+    """Take stacks that are in memory."""
+    return lambda function: map(function, stacks)
+
+
+def thresholds(stacks: Stacks, count: Rank, change: Change | None = None) -> Thresholds:
     """Find each task's `count(n)`-th largest of its n magnitudes.
 
     `change` maps each block (T, C) to the values that are ranked, entry by entry.
 
     >>> stack = torch.tensor([[0.5, -2.0, 0.5, 1.0]])
-    >>> found = thresholds(InMemory(lambda: [stack]), lambda n: 3)
+    >>> found = thresholds(in_memory(stack), lambda n: 3)
     >>> found.least, found.kept, found.entries
     ((0.5,), (4,), 4)
     """
-    histogram = _total(stacks.each(partial(_histogram, change=change, bins=None)))
+    histogram = _total(stacks(partial(_histogram, change=change, bins=None)))
     tasks, n = len(histogram.counts), int(histogram.counts[0].sum())
     leading, rank = [0] * tasks, count(n)
     wanted = [rank] * tasks if isinstance(rank, int) else list(rank)
@@ -103,8 +90,8 @@ def thresholds(stacks: StackSource, count: Rank, change: Change | None = None) -
         narrowed = Bins(tuple(leading), histogram.following)
         if inside <= LIMIT or narrowed.following == 0:
             break
-        histogram = _total(stacks.each(partial(_histogram, change=change, bins=narrowed)))
-    taken = list(stacks.each(partial(_distinct, change=change, bins=narrowed)))
+        histogram = _total(stacks(partial(_histogram, change=change, bins=narrowed)))
+    taken = list(stacks(partial(_distinct, change=change, bins=narrowed)))
     found = [_nth([stack[t] for stack in taken], rank) for t, rank in enumerate(ranks)]
     least, levels, equal = zip(*found, strict=True)
     kept = [own - inside + more for own, inside, more in zip(wanted, ranks, equal, strict=True)]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg.select import cut_at, kept
+from merganser.linalg.thresholds import in_memory
 from merganser.operators.drm import joint_space, pruned
 
 DENSITY = 0.2  # of the entries, kept by pruning as in the paper
@@ -48,7 +49,7 @@ def layer_agreement(layer: LayerDeltas | LayerLowRank, deltas: Tensor) -> Agreem
     entries = pruned(space, DENSITY)
     return Agreement(
         weights=sign_agreement(deltas),
-        weights_pruned=sign_agreement(deltas * kept(deltas, cut_at(lambda: [deltas], DENSITY))),
+        weights_pruned=sign_agreement(deltas * kept(deltas, cut_at(in_memory(deltas), DENSITY))),
         joint=sign_agreement(space.vh, NOISE),
         joint_pruned=sign_agreement(entries, NOISE),
         joint_pruned_back=sign_agreement(space.u @ entries, NOISE),

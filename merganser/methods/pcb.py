@@ -21,7 +21,7 @@ from merganser.linalg.blocks import blocks, by_blocks
 from merganser.linalg.counts import count_of
 from merganser.linalg.select import cut_of
 from merganser.merging.method import PositiveFraction, Scaling, method
-from merganser.operators.passes import Stacks, over_stacks
+from merganser.operators.passes import over_stacks
 from merganser.operators.sums import times
 
 TIED = 1e-12  # relative: scores this close differ by the rounding of their sums, which the order of the tasks decides
@@ -123,7 +123,7 @@ def balanced_mean(deltas: Tensor, weights: Tensor) -> Tensor:
 
 def least_scores(layers: LayerSource, known: Softmaxes, ratio: float) -> Tensor:
     """Find the level (T, 1) above which a task's scores are in the share `ratio` of its largest, in float64."""
-    cut = cut_of(Stacks(layers), partial(count_of, ratio), partial(scores, known=known))
+    cut = cut_of(partial(over_stacks, layers), partial(count_of, ratio), partial(scores, known=known))
     return torch.tensor(cut, dtype=torch.float64).mul_(1 - TIED).unsqueeze(1)
 
 

@@ -10,7 +10,7 @@ from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.blocks import by_blocks
 from merganser.linalg.counts import count_of
 from merganser.linalg.select import cut_of, kept
-from merganser.linalg.thresholds import InMemory
+from merganser.linalg.thresholds import in_memory
 from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.angles import grouped, tiles
 from merganser.operators.disjoint import weighted_disjoint_mean
@@ -67,7 +67,7 @@ def most_varied(deltas: Tensor, density: float) -> Tensor:
     if density == 1:
         return deltas
     spread = variances(deltas).reshape(1, -1)
-    cut = cut_of(InMemory(lambda: [spread]), lambda _: count_of(density, int(spread.count_nonzero())))
+    cut = cut_of(in_memory(spread), lambda _: count_of(density, int(spread.count_nonzero())))
     return deltas * kept(spread, cut).view(deltas.shape[1:])
 
 

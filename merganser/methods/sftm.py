@@ -20,6 +20,7 @@ from merganser.linalg.blocks import joined
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.select import cut_at, each_trimmed
 from merganser.linalg.svd import compact, compact_low_rank
+from merganser.linalg.thresholds import in_memory
 from merganser.merging.method import Densities, Scaling, method
 from merganser.operators.coefficients import PerTask, each_of
 from merganser.operators.sums import scaled_sum
@@ -35,7 +36,7 @@ Blocks = list[list[Tensor]]  # row by row, the T * (T - 1) / 2 blocks below the 
 
 def trimmed(deltas: Tensor, densities: Sequence[float]) -> Iterator[Tensor]:
     """Keep the largest entries of each task's delta (T, ...), by its share of this parameter."""
-    cut = cut_at(lambda: [deltas], densities)
+    cut = cut_at(in_memory(deltas), densities)
     for delta, level in zip(deltas, cut, strict=True):
         pieces = (block.squeeze(0) for block in each_trimmed(delta.unsqueeze(0), (level,)))
         yield joined(pieces, delta.shape, delta.dtype, delta.device)

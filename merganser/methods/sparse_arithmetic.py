@@ -13,7 +13,7 @@ from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.counts import count_of
 from merganser.linalg.select import cut_of, each_band, each_trimmed
-from merganser.linalg.thresholds import InMemory
+from merganser.linalg.thresholds import in_memory
 from merganser.merging.method import Densities, Fraction, Scaling, method
 from merganser.operators.angles import grouped, tiles
 from merganser.operators.coefficients import each_of, task_weights
@@ -107,7 +107,7 @@ def _kept(layer: LayerDeltas, task: str, delta: Tensor, keep: Keep, share: float
 
 def _largest(stack: Tensor, count: int) -> Iterator[Tensor]:
     """Yield at least so many of the largest entries of a stack (1, ...), in blocks (1, C)."""
-    return each_trimmed(stack, cut_of(InMemory(lambda: [stack]), lambda _: count))
+    return each_trimmed(stack, cut_of(in_memory(stack), lambda _: count))
 
 
 def chances_by_size(delta: Tensor, density: float, eps: float) -> Tensor:

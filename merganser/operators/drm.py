@@ -17,7 +17,7 @@ from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg.counts import count_of
 from merganser.linalg.joint import JointFactors
 from merganser.linalg.tally import note_kept
-from merganser.linalg.thresholds import InMemory, thresholds
+from merganser.linalg.thresholds import in_memory, thresholds
 from merganser.operators.joint_layers import NO_LENGTH, NOTHING, joint_factors
 
 SAME = 1e-9  # relative difference up to which two magnitudes count as equal
@@ -77,7 +77,7 @@ def prune_(space: JointSpace, density: float) -> bool:
     Entries that differ by rounding count as equal, so that the order of the tasks does not matter.
     Returns False, with the rows half pruned, if too many entries round to the same value.
     """
-    found = thresholds(InMemory(lambda: (part.reshape(1, -1) for part in space.vh)), partial(count_of, density))
+    found = thresholds(in_memory(*(part.reshape(1, -1) for part in space.vh)), partial(count_of, density))
     least = torch.tensor(found.least[0], dtype=space.vh.dtype, device=space.vh.device)
     slack = SAME if space.deltas is None else 4 * torch.finfo(space.vh.dtype).eps
     for unit in space.vh:

@@ -1,7 +1,6 @@
 """Passes over all layers, before the first is merged. Legend: T tasks."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 from torch import Tensor
@@ -14,14 +13,3 @@ R = TypeVar("R")
 def over_stacks(layers: LayerSource, function: Callable[[Tensor], R]) -> Iterator[R]:
     """Apply a function, which must not keep them, to the deltas (T, ...) of every layer."""
     return layers.map(lambda layer: function(layer.deltas))
-
-
-@dataclass(frozen=True)
-class Stacks:
-    """The layers' deltas as a `StackSource`."""
-
-    layers: LayerSource
-
-    def each(self, function: Callable[[Tensor], R]) -> Iterator[R]:
-        """Apply a function to the deltas (T, ...) of every layer."""
-        return over_stacks(self.layers, function)

@@ -5,6 +5,7 @@ Legend: T tasks, C entries of a block. The density applies to the whole vector: 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from merganser.linalg.counts import count_of
 from merganser.linalg.select import Cut, cut_of, each_trimmed
 from merganser.linalg.thresholds import Change
 from merganser.operators.coefficients import PerTask, each_of
-from merganser.operators.passes import Stacks
+from merganser.operators.passes import over_stacks
 
 
 @dataclass(frozen=True)
@@ -75,4 +76,4 @@ def loop_arguments(sparse: Sparse) -> tuple[Tensor, Tensor] | None:
 def vector_cut(layers: LayerSource, density: PerTask, change: Change | None = None) -> Cut:
     """Find the cut of each task's whole vector; `change` maps blocks to the values that are compared."""
     shares = each_of(density, layers.tasks)
-    return cut_of(Stacks(layers), lambda n: [count_of(share, n) for share in shares], change)
+    return cut_of(partial(over_stacks, layers), lambda n: [count_of(share, n) for share in shares], change)

@@ -2,6 +2,7 @@ import weakref
 from collections.abc import Iterator
 from functools import partial
 from math import floor
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from merganser.linalg import blocks, thresholds
 from merganser.linalg.counts import count_of
 from merganser.linalg.select import cut_at, cut_of, each_band, each_trimmed, kept
 from merganser.linalg.tally import share_of, tallied
-from merganser.linalg.thresholds import InMemory
+from merganser.linalg.thresholds import in_memory
 from tests.steady import steady
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -31,7 +32,7 @@ def by_sorting(vector: Tensor, density: float) -> Tensor:
 def by_streaming(pieces: list[Tensor], density: float) -> Tensor:
     """Mark them in pieces (T, ...) read one at a time, as whole vectors (T, n); check that trimming keeps the same."""
     with tallied() as tally:
-        cut = cut_at(lambda: pieces, density)
+        cut = cut_at(in_memory(*pieces), density)
     masks = [kept(piece, cut).flatten(1) for piece in pieces]
     for piece, mask in zip(pieces, masks, strict=True):
         assert torch.equal(torch.cat(list(each_trimmed(piece, cut)), dim=1), torch.where(mask, piece.flatten(1), 0))
@@ -42,7 +43,7 @@ def by_streaming(pieces: list[Tensor], density: float) -> Tensor:
 
 def largest(values: Tensor, count: int) -> list[int]:
     """List the places of the largest magnitudes of one vector."""
-    cut = cut_of(InMemory(lambda: [values.unsqueeze(0)]), lambda _: count)
+    cut = cut_of(in_memory(values.unsqueeze(0)), lambda _: count)
     return kept(values.unsqueeze(0), cut).flatten().nonzero().flatten().tolist()
 
 
@@ -87,12 +88,12 @@ def test_of_a_bfloat16_fine_tune_signs_and_copies_of_a_layer_are_kept_alike() ->
     assert len(delta.abs().unique()) < 1000
     copies = [delta, -delta, delta.flip(1), delta]
     for density in (0.05, 0.2, 0.5):
-        cut = cut_at(lambda: copies, density)
+        cut = cut_at(in_memory(*copies), density)
         shares = [float(kept(copy, cut).double().mean()) for copy in copies]
         assert len(set(shares)) == 1
         assert density <= shares[0] < density + 0.05
         assert torch.equal(kept(delta, cut), kept(-delta, cut))
-        assert cut == cut_at(lambda: copies[::-1], density)
+        assert cut == cut_at(in_memory(*copies[::-1]), density)
 
 
 @given(
@@ -145,7 +146,7 @@ def test_the_stream_is_never_held_as_a_whole() -> None:
             yield piece
             del piece
 
-    cut_at(read, 0.2)
+    cut_at(lambda function: map(function, read()), 0.2)
     assert len(pieces) >= 40  # two readings at least
 
 
@@ -168,14 +169,14 @@ def test_the_cut_is_exact_in_a_large_vector_of_every_size_of_number(
 def test_what_is_cut_is_what_is_made_of_each_block() -> None:
     stack = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
     pieces = list(stack.split(20, dim=1))
-    cut = cut_of(InMemory(lambda: pieces), partial(count_of, 0.3), torch.reciprocal)
+    cut = cut_of(in_memory(*pieces), partial(count_of, 0.3), torch.reciprocal)
     masks = [kept(piece, cut, torch.reciprocal) for piece in pieces]
     assert torch.equal(torch.cat(masks, dim=1), torch.stack([by_sorting(1 / row, 0.3) for row in stack]))
 
 
 def test_parameters_of_one_number_are_cut_too() -> None:
     pieces = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0])]
-    cut = cut_of(InMemory(lambda: pieces), lambda _: 1)
+    cut = cut_of(in_memory(*pieces), lambda _: 1)
     assert [kept(piece, cut).tolist() for piece in pieces] == [[False, True], [True, False]]
 
 
@@ -189,9 +190,9 @@ def test_two_passes_find_the_cut_and_another_where_many_entries_are_nearly_equal
     for stack, passes in ((spread.to(dtype), 2), (near.to(dtype), 2 + more)):
         reads = []
 
-        def read(stack: Tensor = stack, reads: list[int] = reads) -> list[Tensor]:
+        def read(function: Any, stack: Tensor = stack, reads: list[int] = reads) -> Iterator[Any]:
             reads.append(1)
-            return list(stack.split(7_000, dim=1))
+            return map(function, stack.split(7_000, dim=1))
 
         mask = kept(stack, cut_at(read, 0.3))
         assert torch.equal(mask, torch.stack([by_sorting(row, 0.3) for row in stack]))

@@ -14,6 +14,7 @@ from merganser import registry
 from merganser.inputs.layers import Layer, LayerDeltas, MappedLayers
 from merganser.linalg import blocks
 from merganser.linalg.select import Cut, cut_at
+from merganser.linalg.thresholds import in_memory
 from merganser.operators.combine import SCALINGS, unscaled_merge
 from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.elect import balance_of, cut_and_winner, elect_sign, winning_sign
@@ -43,7 +44,7 @@ def stack_of(values: list[float], dtype: torch.dtype) -> Tensor:
 
 def cut_of(stack: Tensor, density: float) -> Cut:
     """Find where each task's vector is cut."""
-    return cut_at(lambda: [stack], density)
+    return cut_at(in_memory(stack), density)
 
 
 @given(

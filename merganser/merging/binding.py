@@ -89,17 +89,14 @@ def _merges(method: "Method", vector: Sequence[Group], source: LayerSource) -> d
     if not method.first_pass or len(scalings) == 1:
         return {name: merge for own, names in vector for merge in [_bound(method, own, source)] for name in names}
     # one pass over the layers for all numbers, and another if there is the method's own default
-    merges = {each is None: _bound(method, {**vector[0][0], SCALING: each}, source) for each in _passes(scalings)}
+    passes: list[float | None] = [None, 1.0] if None in scalings else [1.0]
+    merges = {each is None: _bound(method, {**vector[0][0], SCALING: each}, source) for each in passes}
     found: dict[str, Merge] = {}
     for own, names in vector:
         scaling = own[SCALING]
         merge = merges[scaling is None]
         found |= dict.fromkeys(names, merge if scaling is None else partial(_scaled, merge=merge, scaling=scaling))
     return found
-
-
-def _passes(scalings: Sequence[float | None]) -> list[float | None]:
-    return [None, 1.0] if None in scalings else [1.0]
 
 
 def _scaled(layer: Layer, merge: Merge, scaling: float) -> Tensor:

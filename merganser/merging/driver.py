@@ -83,7 +83,8 @@ def merge(
             others = _others(base, set(base.names) - set(source.names))
             specs, tensors = output.specs(base), _merged(merge_layer, layers, base, overlay, kept, output, others)
             total = sum(spec.nbytes for spec in specs.values())
-            stored = (_in_file(base, part, tensor) for part, tensor in tensors)
+            # as the base's file has it; rows are read of tensors that are shown as they are stored
+            stored = (part_in_file(base, part, x) if isinstance(part, str) else (part, x) for part, x in tensors)
             shown = watched(stored, lambda one: one[1].nbytes, total, f"{method.name}: merging", progress)
             write_model(out, specs, shown, output.shards(base), written_as(base))
 
@@ -175,8 +176,3 @@ def _others(base: Checkpoint, names: Collection[str]) -> Iterator[Part]:
     for name in sorted(names):
         shape = base.spec(name).shape
         yield from pieces_of(name, shape, PIECE) if shape and place_of(base, name) else [name]
-
-
-def _in_file(base: Checkpoint, part: Part, tensor: Tensor) -> tuple[Part, Tensor]:
-    """Return what is written as the base's file has it; rows are read of tensors that are shown as they are stored."""
-    return part_in_file(base, part, tensor) if isinstance(part, str) else (part, tensor)

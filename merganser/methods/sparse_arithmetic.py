@@ -98,16 +98,14 @@ def _kept(layer: LayerDeltas, task: str, delta: Tensor, keep: Keep, share: float
     wanted = count_of(share, n)
     if keep in ("largest", "middle"):
         stack, outliers = delta.unsqueeze(0), min(n - wanted, count_of(1 - gamma, n))
-        pieces = each_band(stack, [outliers], [wanted]) if keep == "middle" else _largest(stack, max(1, wanted))
+        if keep == "middle":
+            pieces = each_band(stack, [outliers], [wanted])
+        else:
+            pieces = each_trimmed(stack, cut_of(in_memory(stack), lambda _: max(1, wanted)))
         return torch.cat(list(pieces), 1).view(delta.shape)
     numbers = torch.rand(n, generator=generator_of(layer.seed, task, layer.name)).to(delta.device).view(delta.shape)
     chances = share if keep == "random" else chances_by_size(delta, share, eps)
     return delta * (numbers >= 1 - chances)
-
-
-def _largest(stack: Tensor, count: int) -> Iterator[Tensor]:
-    """Yield at least so many of the largest entries of a stack (1, ...), in blocks (1, C)."""
-    return each_trimmed(stack, cut_of(in_memory(stack), lambda _: count))
 
 
 def chances_by_size(delta: Tensor, density: float, eps: float) -> Tensor:

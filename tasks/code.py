@@ -6,18 +6,10 @@ from pathlib import Path
 from merganser.code_digest import CodeTree, texts_as_json
 from merganser.errors import InputError
 from merganser.outputs import fresh_folder
-from tasks.stage import TEXTS, card_line, end_well
+from tasks.stage import FOUND_BY_NAME, TEXTS, card_line, end_well
 from tasks.stages import CODE
 
-# By their folder in data/code, the packages of what is found by its name; a whole name would count as an import.
-_PACKAGES = {
-    "additions": "at_run_time.additions",
-    "families": "models.families",
-    "kinds": "evaluation.kinds",
-    "methods": "methods",
-}
 CARDS = "cards"  # of families
-FOUND_BY_NAME = {folder: f"merganser.{package}" for folder, package in _PACKAGES.items()}
 
 
 def digests(code: CodeTree) -> Mapping[str, str]:

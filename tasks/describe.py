@@ -10,14 +10,14 @@ from merganser.evaluation.prepared import Prepared
 from merganser.inputs.embeddings import link_read, write_embeddings
 from merganser.models import embed_classes
 from merganser.outputs import fresh_folder
-from tasks.stage import check_family, run, stage
+from tasks.stage import check_found, run, stage
 from tasks.stages import BASE, DATA, EMBEDDINGS, PREPARED
 
 
 @stage("embeddings")
 def main(params: Params, name: str) -> None:
     """Write the mean text embedding of each task's class names, and link what they are of."""
-    check_family(params.base.family)
+    check_found("families", params.base.family)
     classes = {task: Prepared(PREPARED / task).classes for task in params.tasks}
     for task, names in classes.items():
         if not names:

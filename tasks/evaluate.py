@@ -11,7 +11,7 @@ from merganser.evaluation.examples import Results, write_results
 from merganser.outputs import write_json
 from merganser.overlays import open_overlays
 from tasks.scoring import open_task
-from tasks.stage import check_addition, check_family, run, stage
+from tasks.stage import check_found, run, stage
 from tasks.stages import EXAMPLES, MERGED, METRICS, PREPARED, SEEDS
 
 
@@ -22,7 +22,7 @@ def main(params: Params, entry: str, task: str) -> None:
     What is rebuilt of a task's parts is run as the task's own checkpoint says, any other merge as the base. Writes the
     score, and what the merge made of each example.
     """
-    check_family(params.base.family)
+    check_found("families", params.base.family)
     if task not in params.measured:
         write_results(EXAMPLES / entry / f"{task}.safetensors", Results(score=np.zeros(0)))
         write_json(METRICS / entry / f"{task}.json", {"count": 0})
@@ -36,7 +36,7 @@ def main(params: Params, entry: str, task: str) -> None:
     seeds = sorted((merged / SEEDS).glob("*"), key=lambda folder: int(folder.name))
     folders, size = [merged, *seeds], params.evaluation.batch_size
     if addition:
-        check_addition(Path(addition.FILE).stem)
+        check_found("additions", Path(addition.FILE).stem)
     score, results = score_merges(setup, folders, task, size, rebuilt)
     write_results(EXAMPLES / entry / f"{task}.safetensors", results)
     write_json(METRICS / entry / f"{task}.json", score)

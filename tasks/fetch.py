@@ -14,7 +14,7 @@ from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.outputs import fresh_folder, write_json
 from merganser.sources.fetching import describe, fetch_checkpoint, fetch_data_set
-from tasks.stage import check_kind, run
+from tasks.stage import check_found, run
 from tasks.stages import BASE, CHECKPOINTS, COMPANIONS, DATASETS, SOURCES
 
 LEFT = {
@@ -46,7 +46,7 @@ def put_aside(task: str) -> None:
 
 def fetch_data(task: Task, out: Path) -> None:
     """Fetch a task's data set into a folder that appears when it is whole; refuse one of another kind."""
-    check_kind(task.kind)
+    check_found("kinds", task.kind)
     if task.kind == UNMEASURED:
         with fresh_folder(out) as folder:
             write_json(folder / DESCRIPTION, {"kind": UNMEASURED})

@@ -34,7 +34,7 @@ from merganser.outputs import fresh_folder, write_json
 from merganser.registry import get, get_learner
 from merganser.workers import one_blas_thread, threads_wanted
 from tasks.kept import digest_of_code
-from tasks.stage import check_family, check_kind, check_method, run, stage
+from tasks.stage import check_found, run, stage
 from tasks.stages import BASE, DATA, HEADS, LEARNED, VALIDATION, remove_other_seeds, seed_folders
 
 STATE = "state"
@@ -56,8 +56,8 @@ def main(params: Params, name: str) -> None:
 def learn_once(params: Params, name: str, state: Path, result: Path) -> None:
     """Learn with one seed; write the values and the losses by step."""
     entry = params.learned[name]
-    check_family(params.base.family)
-    check_method(entry.learner)
+    check_found("families", params.base.family)
+    check_found("methods", entry.learner)
     learner, tasks = get_learner(entry.learner), sorted(params.tasks)
     settings = learner.settings.model_validate(entry.values)
     problem = open_problem(params, entry, learner, settings, tasks)
@@ -78,7 +78,7 @@ def open_problem(
     folder, device = base_of(entry), usable(settings.device, "learned.*.device")
     data = {task: Prepared(VALIDATION / task) for task in tasks}
     for prepared in data.values():
-        check_kind(prepared.about["kind"])
+        check_found("kinds", prepared.about["kind"])
     heads = {task: read_head(HEADS / f"{task}.safetensors") for task in tasks}
     losses = open_losses(params.base.family, folder, data, heads, device)
     batches = [

@@ -17,7 +17,7 @@ from merganser.models.device import usable
 from merganser.outputs import fresh_folder, read_json
 from merganser.workers import threads_wanted
 from tasks.opening import SEARCH, noted_of, open_source, opening_of, start_of
-from tasks.stage import check_card, check_method, run, stage
+from tasks.stage import check_card, check_found, run, stage
 from tasks.stages import BASE, COMPANIONS, DATA, MERGE_PROFILES, MERGED, SOURCES, seed_folders
 
 
@@ -38,7 +38,7 @@ def main(params: Params, key: str) -> None:
     for note in Agreement(BASE, rules).compare_among(companions, open_for_merging(BASE)):
         print(note)
     entry = params.methods[key]
-    check_method(entry.method)
+    check_found("methods", entry.method)
     check_card(params.base.family)
     method = registry.get(entry.method)
     tasks, inner, opening = list(params.tasks), params.inner(entry), opening_of(entry)

@@ -9,7 +9,7 @@ from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import OWN, write_prepared
 from merganser.models import get_family, open_network
 from merganser.outputs import fresh_folder
-from tasks.stage import check_family, check_kind, run, stage
+from tasks.stage import check_found, run, stage
 from tasks.stages import BASE, COMPANIONS, DATASETS, PREPARED
 
 
@@ -20,8 +20,8 @@ def prepare_task(params: Params, task: str, split: str, where: str, out: Path, e
     what it is built by, and the same for it. `examples`: at most so many, evenly spaced; all of them without.
     """
     about = params.tasks[task]
-    check_family(params.base.family)
-    check_kind(about.kind)
+    check_found("families", params.base.family)
+    check_found("kinds", about.kind)
     evaluator = open_evaluator(about.kind, about.data.values, about.data.metric)
     if about.kind == UNMEASURED:
         with fresh_folder(out) as folder:

@@ -17,7 +17,7 @@ from merganser.inputs.task_models import own_model
 from merganser.outputs import write_json
 from tasks.beside import COST, Kept, fingerprints, kept_by_task
 from tasks.scoring import open_task
-from tasks.stage import check_family, run, stage
+from tasks.stage import check_found, run, stage
 from tasks.stages import BASE, DATA, ROUTERS, VALIDATION
 
 FEATURES = "features"
@@ -27,7 +27,7 @@ FEATURES = "features"
 def main(params: Params, name: str) -> None:
     """Write a router of all tasks, and links to what it is of."""
     entry = params.routers[name]
-    check_family(params.base.family)
+    check_found("families", params.base.family)
     start, folder = BASE if entry.of == "deltas" else DATA / entry.of / "base", ROUTERS / name
 
     def make(task: str) -> Kept:

@@ -10,7 +10,7 @@ from merganser.inputs.heads import read_head
 from merganser.models import Network
 from merganser.models.device import usable
 from merganser.studies.merges import ScoringSetup
-from tasks.stage import check_kind
+from tasks.stage import check_found
 from tasks.stages import BASE, HEADS
 
 
@@ -29,7 +29,7 @@ def open_task(
     prepared, head = Prepared(data / task), read_head(HEADS / f"{task}.safetensors")
     if own and (apart := prepared.own) is not None:
         prepared, model = apart, apart.folder
-    check_kind(prepared.about["kind"])
+    check_found("kinds", prepared.about["kind"])
     device, precision = usable(params.evaluation.device, "evaluation.device"), params.evaluation.precision
     return open_setup(
         params.base.family, model, task, prepared, head, {} if networks is None else networks, device, precision

@@ -32,7 +32,7 @@ from merganser.studies.merges import ScoringSetup, score_merge
 from tasks.kept import FINGERPRINT, digest_of_code, read_kept
 from tasks.opening import FOUND, open_source
 from tasks.scoring import open_tasks
-from tasks.stage import check_family, check_method, run, stage
+from tasks.stage import check_found, run, stage
 from tasks.stages import BASE, CHECKPOINTS, DATA, HEADS, SEARCHES, VALIDATION
 
 INDIVIDUAL = "individual"
@@ -82,8 +82,8 @@ def main(params: Params, name: str) -> None:
     """Measure every candidate of one search that is not there yet; write all of them, and what was chosen."""
     search, out = params.searches[name], SEARCHES / name
     for method in (search.method, INDIVIDUAL):
-        check_method(method)
-    check_family(params.base.family)
+        check_found("methods", method)
+    check_found("families", params.base.family)
     (out / STATE).mkdir(parents=True, exist_ok=True)
     measuring = open_measuring(params, name, search, out / STATE)
     candidates = []

@@ -23,6 +23,14 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 DIGESTS_ITSELF = "tasks.code"  # the stage that writes the digests of all others
 TEXTS = "texts.json"  # beside the digests, in `CODE`
+# By their folder in data/code, the packages of what is found by its name; a whole name would count as an import.
+_PACKAGES = {
+    "additions": "at_run_time.additions",
+    "families": "models.families",
+    "kinds": "evaluation.kinds",
+    "methods": "methods",
+}
+FOUND_BY_NAME = {folder: f"merganser.{package}" for folder, package in _PACKAGES.items()}
 IN_CARDS = ("CONFIG", "LIBRARY", "PIPELINES")  # of a family's module: what the cards of merges are written by
 AT = "@"  # in a command: the name of this instance of the stage
 
@@ -69,12 +77,12 @@ def check_code(module: str, digest: str) -> None:
 
 def check_card(family: str) -> None:
     """Refuse to write a card where DVC has something else that a family says of its models there."""
-    _check(f"merganser.models.families.{family}", f"cards/{family}.txt", lambda code: card_line(code, family))
+    _check(f"{FOUND_BY_NAME['families']}.{family}", f"cards/{family}.txt", lambda code: card_line(code, family))
 
 
 def card_line(code: CodeTree, family: str) -> str:
     """Return what a family's module says of its models in the cards of merges."""
-    module = f"merganser.models.families.{family}"
+    module = f"{FOUND_BY_NAME['families']}.{family}"
     constants = code.constants(module)
     return f"{module} {json.dumps({name: constants.get(name) for name in IN_CARDS})}\n"
 
@@ -95,24 +103,9 @@ def _code(root: Path) -> CodeTree:
     return CodeTree(root, read_texts(root / CODE / TEXTS))
 
 
-def check_method(name: str) -> None:
-    """Refuse to run a method whose code DVC has another digest of, as `check_code` does a stage's."""
-    check_code(f"merganser.methods.{name}", f"methods/{name}.txt")
-
-
-def check_family(name: str) -> None:
-    """Refuse to run a family whose code DVC has another digest of."""
-    check_code(f"merganser.models.families.{name}", f"families/{name}.txt")
-
-
-def check_addition(name: str) -> None:
-    """Refuse to run what is put into a network whose code DVC has another digest of."""
-    check_code(f"merganser.at_run_time.additions.{name}", f"additions/{name}.txt")
-
-
-def check_kind(name: str) -> None:
-    """Refuse to run a kind of task whose code DVC has another digest of."""
-    check_code(f"merganser.evaluation.kinds.{name}", f"kinds/{name}.txt")
+def check_found(folder: str, name: str) -> None:
+    """Refuse to run what is found by its name whose code DVC has another digest of; `folder`: of `FOUND_BY_NAME`."""
+    check_code(f"{FOUND_BY_NAME[folder]}.{name}", f"{folder}/{name}.txt")
 
 
 def _lack(error: Exception) -> str | None:

@@ -29,7 +29,7 @@ from merganser.statistics.fisher import write_fishers
 from merganser.statistics.gram import write_grams
 from merganser.statistics.sampling import Sample, draw
 from tasks.kept import digest_of_code
-from tasks.stage import check_family, check_kind, run, stage
+from tasks.stage import check_found, run, stage
 from tasks.stages import BASE, DELTAS, HEADS, SEEDS, STATISTICS, VALIDATION, remove_other_seeds, seed_folders
 
 
@@ -65,7 +65,7 @@ def measure(params: Params, name: str, task: str, budget: int = BUDGET) -> None:
 
     `budget`: bytes that one pass over the examples adds up. The bytes written do not depend on it.
     """
-    check_family(params.base.family)
+    check_found("families", params.base.family)
     folder = STATISTICS / name / task
     for seed, place in seed_folders(folder, params.seeds).items():
         measure_once(params.with_seed(seed), name, task, budget, place)
@@ -87,7 +87,7 @@ def measure_once(params: Params, name: str, task: str, budget: int, folder: Path
 
 def _setting(params: Params, statistic: Statistic, task: str, budget: int) -> Setting:
     prepared, head = Prepared(VALIDATION / task), read_head(HEADS / f"{task}.safetensors")
-    check_kind(prepared.about["kind"])
+    check_found("kinds", prepared.about["kind"])
     device = usable(statistic.device, "statistics.*.device")
     return Setting(
         task=task,

@@ -8,14 +8,14 @@ from merganser.inputs.factors import open_factors
 from merganser.outputs import write_json
 from merganser.studies.rank import fractions_of, truncated_model
 from tasks.scoring import open_task
-from tasks.stage import check_family, run, stage
+from tasks.stage import check_found, run, stage
 from tasks.stages import BASE, DELTAS, FACTORS, PREPARED, RANK_STUDIES
 
 
 @stage("tasks", RankStudy.model_fields)
 def main(params: Params, task: str, _: str) -> None:
     """Measure one task's model at every share of params.yaml and whole; write the curve as JSON."""
-    check_family(params.base.family)
+    check_found("families", params.base.family)
     base, setup = open_for_merging(BASE), open_task(params, task, PREPARED, BASE, own=True)
     deltas, factors = open_deltas(DELTAS, [task]), open_factors(FACTORS, [task])
     curve = []

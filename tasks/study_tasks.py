@@ -18,7 +18,7 @@ from merganser.studies.subsets import Subset, all_subsets, file_name
 from tasks.kept import FINGERPRINT, digest_of_code, read_kept
 from tasks.opening import open_source
 from tasks.scoring import open_tasks
-from tasks.stage import check_family, check_method, run, stage
+from tasks.stage import check_found, run, stage
 from tasks.stages import BASE, DATA, HEADS, PREPARED, TASK_STUDIES
 
 
@@ -26,8 +26,8 @@ from tasks.stages import BASE, DATA, HEADS, PREPARED, TASK_STUDIES
 def main(params: Params, key: str) -> None:
     """Measure every subset of one entry that is not there yet; remove what is not a subset's."""
     entry, out = params.studies.tasks.methods[key], TASK_STUDIES / key
-    check_method(entry.method)
-    check_family(params.base.family)
+    check_found("methods", entry.method)
+    check_found("families", params.base.family)
     method = registry.get(entry.method)
     values = method.validate(f"studies.tasks.methods.{key}", entry.values)
     subsets = all_subsets(params.tasks, params.studies.tasks.subsets, params.first_seed)

@@ -17,14 +17,14 @@ from merganser.inputs.task_models import own_model
 from merganser.outputs import write_json
 from tasks.beside import COST, Kept, fingerprints, kept_by_task
 from tasks.scoring import open_task
-from tasks.stage import check_family, run, stage
+from tasks.stage import check_found, run, stage
 from tasks.stages import DATA, SURGERY, VALIDATION, remove_other_seeds, seed_folders
 
 
 def operate(params: Params, name: str, out: Path) -> None:
     """Write all tasks' bottlenecks with one seed, their losses by step, and links to what they are of."""
     surgery = params.surgery[name]
-    check_family(params.base.family)
+    check_found("families", params.base.family)
     how, source = surgery.model_dump(exclude={"of"}), DATA / surgery.of
 
     def make(task: str) -> Kept:

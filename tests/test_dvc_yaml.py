@@ -16,7 +16,8 @@ import merganser.config
 from merganser.code_digest import NEUTRAL, PACKAGES, CodeTree
 from merganser.models import family_names, get_family
 from merganser.plugins import FAMILIES, constants
-from tasks.code import CARDS, FOUND_BY_NAME
+from tasks.code import CARDS
+from tasks.stage import FOUND_BY_NAME
 from tests.each import each
 
 ROOT = Path(__file__).parent.parent

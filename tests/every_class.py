@@ -106,6 +106,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         "VideoPrismClipModel",
     ),
     "has more than a million parameters at the smallest sizes that these settings give": (
+        "AlignModel",
         "BltForCausalLM",
         "CpmAntForCausalLM",
         "DeepseekVLHybridForConditionalGeneration",

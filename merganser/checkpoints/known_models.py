@@ -35,6 +35,12 @@ def todays_names(config: Mapping[str, Any], names: Collection[str]) -> dict[str,
     return by_file if len(set(by_file.values())) == len(by_file) else {}
 
 
+def modules_of(config: Mapping[str, Any]) -> set[str] | None:
+    """Name the modules of the model that the installed transformers builds; None where it builds none."""
+    model = _without_values(config)
+    return None if model is None else {name for name, _ in model.named_modules()}
+
+
 def _without_values(config: Mapping[str, Any]) -> Any | None:
     """Build a model of the class that a configuration names on the meta device; None where that is none."""
     made, classes = configured(config), config.get("architectures")

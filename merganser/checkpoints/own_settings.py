@@ -81,7 +81,8 @@ def has_rows_for(base: Path, model: Path) -> bool:
     if ours is None or theirs is None:
         return True
     config = read_config(base / CONFIG) or {}
-    rows = {**(config.get("text_config") or {}), **config}.get("vocab_size", max(ours.values(), default=0) + 1)
+    said = (_mapping(config, "text_config") | config).get("vocab_size")
+    rows = said if isinstance(said, int) else max(ours.values(), default=0) + 1
     return all(ours.get(token, number) == number < rows for token, number in theirs.items())
 
 
@@ -130,12 +131,12 @@ def _configurations(base: Path, model: Path, of_tokens: bool) -> dict[str, dict[
     ours, theirs = (read_config(folder / CONFIG) for folder in (base, model))
     if ours is not None and theirs is not None and (made := _with_settings(ours, theirs, of_tokens)) is not None:
         found[CONFIG] = made
-    ours, theirs = (read_config(folder / OPEN_CLIP) for folder in (base, model))
-    if ours is not None and theirs is not None:
-        built = _with_settings(ours["model_cfg"], theirs.get("model_cfg") or ours["model_cfg"], of_tokens)
-        prepared = {**(ours.get("preprocess_cfg") or {}), **(theirs.get("preprocess_cfg") or {})}
-        if built is not None or prepared != (ours.get("preprocess_cfg") or {}):
-            found[OPEN_CLIP] = {**ours, "model_cfg": built or ours["model_cfg"], "preprocess_cfg": prepared}
+    ours, theirs = (read_config(folder / OPEN_CLIP) or {} for folder in (base, model))
+    if isinstance(own := ours.get("model_cfg"), dict):
+        built = _with_settings(own, _mapping(theirs, "model_cfg") or own, of_tokens)
+        prepared = _mapping(ours, "preprocess_cfg") | _mapping(theirs, "preprocess_cfg")
+        if built is not None or prepared != _mapping(ours, "preprocess_cfg"):
+            found[OPEN_CLIP] = {**ours, "model_cfg": built or own, "preprocess_cfg": prepared}
     return found
 
 
@@ -173,6 +174,12 @@ def _replaced(one: Mapping[str, Any], other: Mapping[str, Any], names: Collectio
         else:
             made.pop(key, None)
     return made
+
+
+def _mapping(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return what stands under a key; nothing where that is no mapping."""
+    found = content.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def _files(folder: Path, patterns: Sequence[str]) -> list[Path]:

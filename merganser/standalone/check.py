@@ -32,7 +32,7 @@ from merganser.inputs.pieces import PIECE
 from merganser.machine import bytes_a_second, flop_a_second
 from merganser.merging.method import Cost
 from merganser.sources.read_files import read_files
-from merganser.standalone.merge import BASE, planned
+from merganser.standalone.merge import BASE, planned, readable
 from merganser.standalone.notes import notes_on_files
 
 FLOAT = 4  # bytes of a value in float32
@@ -101,8 +101,9 @@ def check_merge(recipe: Recipe, where: Path) -> Checked:
     Where rows are matched by token, the tables are written into a temporary folder. Raises InputError where the recipe
     is wrong whatever its models are.
     """
+    plan = planned(recipe, where)
     with tempfile.TemporaryDirectory(prefix="merganser-") as made:
-        plan = planned(recipe, where, Path(made) / "dequantised")
+        plan = readable(plan, recipe, Path(made) / "dequantised")
         base, models = plan.written(Path(made))
         compared = ({BASE: base} if base else {}) | models
         found = check_models(plan.given, recipe.rules, recipe.output, [plan.method.cost], compared)

@@ -6,9 +6,8 @@ heads have no low-rank part: they are saved whole where that is asked for, and n
 Shape legend: M rows, N columns, Q rank of a layer's update.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.architecture import CONFIG, architecture_of, read_config
 from merganser.checkpoints.companions import refuse_code
 from merganser.checkpoints.kinds import ParameterRules, is_head
+from merganser.checkpoints.known_models import modules_of, todays_names
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import in_file
@@ -110,8 +110,17 @@ def extract_adapter(
     checkpoint = open_for_merging(start)
     notes = Agreement(start, rules).check(MODEL, path, (checkpoint, tuned))
     deltas = open_models(checkpoint, {MODEL: tuned}, rules)
-    modules = _modules(deltas.names, saved)
-    keep = partial(_kept, deltas, cut, tuple(f"{module}." for module in modules), biases)
+    config = read_config((start if start.is_dir() else start.parent) / CONFIG) or {}
+    names = {name: name for name in deltas.names} | todays_names(config, checkpoint.names)
+    there = modules_of(config)
+    modules = _modules({name: names[name] for name in deltas.names}, saved)
+    inside = tuple(f"{module}." for module in modules)
+
+    def keep(name: str) -> Kept:
+        today = names[name]
+        is_loaded = there is None or today.rpartition(".")[0] in there
+        return _kept(deltas, cut, today.startswith(inside) or (biases and name.endswith(BIAS)), is_loaded, name)
+
     sizes = {name: prod(shape) for name, shape in deltas.shapes.items()}
     with one_blas_thread():
         results = in_order(keep, deltas.names, threads, lambda name: 16 * sizes[name])
@@ -123,10 +132,11 @@ def extract_adapter(
     if len(turned) != 1:
         raise InputError(f"{path}: no linear map differs from the base's, or maps of both orientations; PEFT has none")
     with new_folder(out) as folder:
-        shapes = {name: checkpoint.spec(name).shape for name in factors}
-        stored = dict(in_file(checkpoint, whole.items()))
+        shapes = {names[name]: checkpoint.spec(name).shape for name in factors}
+        updates = {names[name]: pair for name, pair in factors.items()}
+        stored = {names.get(name, name): tensor for name, tensor in in_file(checkpoint, whole.items())}
         second = {alias: stored[first] for alias, first in _second_names(start).items() if first in stored}
-        write_adapter(folder, factors, shapes, turned.pop(), base.hub or str(start), modules, stored, second)
+        write_adapter(folder, updates, shapes, turned.pop(), base.hub or str(start), modules, stored, second)
     return [each.report for each in changed], notes
 
 
@@ -142,20 +152,29 @@ def _second_names(folder: Path) -> dict[str, str]:
     return keys if isinstance(keys, dict) else {}
 
 
-def _modules(names: Sequence[str], saved: Sequence[str]) -> list[str]:
-    """List the modules of parameters that are saved whole: PEFT saves a module with all that is in it."""
-    chosen = {name.rpartition(".")[0] for name in names if is_head(name, saved)} - {""}
+def _modules(names: Mapping[str, str], saved: Sequence[str]) -> list[str]:
+    """List the modules of parameters that are saved whole: PEFT saves a module with all that is in it.
+
+    `names`: today's name of each parameter.
+    """
+    chosen = {today.rpartition(".")[0] for name, today in names.items() if is_head(name, saved)} - {""}
     return sorted(module for module in chosen if not module.startswith(tuple(f"{other}." for other in chosen)))
 
 
-def _kept(deltas: ModelDeltas, cut: Cut, modules: tuple[str, ...], biases: bool, name: str) -> Kept:
-    """Read a parameter's delta and say what an adapter keeps of it."""
+def _kept(deltas: ModelDeltas, cut: Cut, is_whole: bool, is_loaded: bool, name: str) -> Kept:
+    """Read a parameter's delta and say what an adapter keeps of it.
+
+    `is_whole`: it is asked for whole. `is_loaded`: PEFT finds a module for it, as it does not for one of experts that
+    the installed transformers holds in one tensor.
+    """
     layer, tuned = deltas.layer(name), deltas.models[MODEL]
     assert isinstance(layer, LayerDeltas)
     assert isinstance(tuned, Checkpoint)
     delta = layer.deltas[0]
     norm = float(delta.double().norm())
-    if name.startswith(modules) or (biases and name.endswith(BIAS)):
+    if not is_loaded:
+        return Kept(LayerError(name, 0, norm, norm))
+    if is_whole:
         return Kept(LayerError(name, None, norm, 0.0), whole=tuned.read(name))
     if norm and deltas.kinds[name] == "matrix" and name.endswith(WEIGHT):
         left, right = cut.factors(delta)

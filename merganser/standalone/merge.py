@@ -113,11 +113,8 @@ class Plan:
         return write_models(self.vocabulary, folder) if self.vocabulary else (self.given.get(BASE), self.models)
 
 
-def planned(recipe: Recipe, where: Path, folder: Path) -> Plan:
-    """Find a recipe's models and check its method, before any of their tensors is read; GGUF is dequantised.
-
-    `folder`: for what is dequantised. Raises InputError as `merge_by` does.
-    """
+def planned(recipe: Recipe, where: Path) -> Plan:
+    """Find a recipe's models and check its method, before anything is written; raise InputError as `merge_by` does."""
     notes, named, pointers = _located(recipe, where)
     method, own = registry.get(recipe.method), dict(recipe.parameters)
     merged, seed = _start_of(method, own.pop("merged", None)), _seed_of(own.pop("seed", 0))
@@ -131,8 +128,13 @@ def planned(recipe: Recipe, where: Path, folder: Path) -> Plan:
         raise InputError(f"{recipe.method}: {reason}; declare it in params.yaml, and run `merganser run`")
     for path in named.values():
         refuse_code(path)
-    given, done = dequantised(named, folder)
-    plan = replace(plan, given=given, notes=[*notes, *done])
+    return plan
+
+
+def readable(plan: Plan, recipe: Recipe, folder: Path) -> Plan:
+    """Dequantise GGUF into a folder, and find out what the choice of a tokenizer comes to."""
+    given, done = dequantised(plan.named, folder)
+    plan = replace(plan, given=given, notes=[*plan.notes, *done])
     if recipe.choice is None:
         return plan
     paths = {BASE_WORD if name == BASE else name: path for name, path in given.items()}
@@ -160,14 +162,14 @@ def merge_by(
 
     Raises InputError where a model is not the one that the recipe was written for, and for all that does not fit.
     """
-    device = choose_device(recipe.device)
+    plan, device = planned(recipe, where), choose_device(recipe.device)
     with (
         new_folder(out) as written,
         tempfile.TemporaryDirectory(prefix=".made-", dir=written) as made,
         ThreadPoolExecutor(1) as reader,
     ):
         folder = Path(made)
-        plan = planned(recipe, where, folder / "dequantised")
+        plan = readable(plan, recipe, folder / "dequantised")
         method, values, given = plan.method, dict(plan.values), plan.given
         base, models, modules = _with_choice(plan, recipe.choice or Choice(), folder, progress)
         merge, start = _Merge(recipe, models, modules, plan.seed, threads, progress), base

@@ -98,6 +98,19 @@ def test_the_embedding_of_a_tied_model_stays_its_output_embedding(tmp_path: Path
     assert torch.equal(ours["lm_head.weight"], ours["model.embed_tokens.weight"])
 
 
+@pytest.mark.parametrize("name", ["mixtral", "qwen2-moe"])
+def test_what_the_loaded_model_has_no_module_for_is_named_and_the_rest_is_loaded(name: str, tmp_path: Path) -> None:
+    save_models(tmp_path, name, tasks=1)
+    whole = ["*norm*", "*embed*", "lm_head*", "*gate.weight"]
+    layers = extracted(tmp_path, Cut(rank=4 * WIDTH), saved=whole, biases=True)
+    lost = {each.name for each in layers.values() if each.rank == 0}
+    assert lost
+    assert all(".experts." in each for each in lost)
+    ours, theirs = adapted(name, tmp_path), load(tiny(name), tmp_path / "task0").state_dict()
+    for key in (key for key in theirs if ".experts." not in key):
+        torch.testing.assert_close(ours[key], theirs[key], rtol=0, atol=EXACT)
+
+
 def test_what_is_excepted_stays_the_bases(tmp_path: Path) -> None:
     models = save_models(tmp_path, "bert", tasks=1)
     extracted(tmp_path, Cut(rank=2), rules=ParameterRules(heads=["classifier.*"], flags=True), biases=True)

@@ -1,22 +1,15 @@
 """Export lineage to other tools, in the format that a file's suffix selects."""
 
-from collections.abc import Callable
-from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
 from dvcfleet.errors import UserError
 from dvcfleet.lineage.audit import look_up
-from dvcfleet.lineage.openlineage import openlineage_lines
-from dvcfleet.lineage.prov import prov_json
-from dvcfleet.lineage.steps import Lineage
 from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.repository import opened
 
-# Each suffix's format and its writer.
-KINDS: dict[str, tuple[str, Callable[[Lineage], str]]] = {
-    ".json": ("W3C PROV-JSON", prov_json),
-    ".jsonl": ("OpenLineage events", lambda lineage: openlineage_lines(lineage, datetime.now(UTC).isoformat())),
-}
+# Each suffix's format, and the module here that writes it; it imports the format's library, which takes a second.
+KINDS = {".json": ("W3C PROV-JSON", "prov"), ".jsonl": ("OpenLineage events", "openlineage")}
 
 
 def exported(repo: Path, path: Path, target: str | None = None) -> tuple[str, str]:
@@ -34,5 +27,5 @@ def exported(repo: Path, path: Path, target: str | None = None) -> tuple[str, st
             lineage = read_lineage(dvc_repo)
     if not lineage.steps:
         raise UserError("nothing has run yet; the next run runs it")
-    kind, write = KINDS[path.suffix]
-    return write(lineage), f"{kind} of {len(lineage.steps)} stages"
+    kind, module = KINDS[path.suffix]
+    return import_module(f"dvcfleet.lineage.{module}").write(lineage), f"{kind} of {len(lineage.steps)} stages"

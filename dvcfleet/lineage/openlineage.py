@@ -7,30 +7,39 @@ environment) becomes tags of the run.
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import Any
 from uuid import NAMESPACE_URL, uuid5
+
+from openlineage.client import facet_v2
+from openlineage.client.event_v2 import (
+    InputDataset,
+    Job,
+    JobEvent,
+    OutputDataset,
+    Run,
+    RunEvent,
+    RunState,
+    set_producer,
+)
+from openlineage.client.facet_v2 import job_type_job, parent_run, tags_run
+from openlineage.client.serde import Serde
 
 from dvcfleet.lineage.steps import Lineage, Origin, Step
 from dvcfleet.record.ledger import Execution
 from dvcfleet.secrets import masked
 
-if TYPE_CHECKING:
-    from openlineage.client.event_v2 import InputDataset, Job, JobEvent, OutputDataset, Run, RunEvent
-
 NAMESPACE = "dvcfleet"
 
 
-def openlineage_lines(lineage: Lineage, now: str) -> str:
-    """Write a lineage's events as JSON lines; `now`: a time (ISO 8601) for stages without a known time."""
-    from openlineage.client.serde import Serde
-
+def write(lineage: Lineage) -> str:
+    """Write a lineage's events as JSON lines; stages without a known time have the present one."""
+    now = datetime.now(UTC).isoformat()
     return "".join(f"{Serde.to_json(event)}\n" for event in to_events(lineage, now))
 
 
-def to_events(lineage: Lineage, now: str) -> "Iterator[RunEvent | JobEvent]":
+def to_events(lineage: Lineage, now: str) -> Iterator[RunEvent | JobEvent]:
     """Yield a lineage's events, each stage's after those of its upstream stages."""
-    from openlineage.client.event_v2 import JobEvent, set_producer
-
     set_producer("urn:dvcfleet")
     for step in lineage.steps.values():
         if step.execution:
@@ -39,19 +48,14 @@ def to_events(lineage: Lineage, now: str) -> "Iterator[RunEvent | JobEvent]":
             yield JobEvent(eventTime=now, job=_job(step), inputs=_inputs(step), outputs=_outputs(step))
 
 
-def _run_events(step: Step, done: Execution) -> "Iterator[RunEvent]":
-    from openlineage.client.event_v2 import RunEvent, RunState
-
+def _run_events(step: Step, done: Execution) -> Iterator[RunEvent]:
     run, job, inputs, outputs = _run(step, done), _job(step), _inputs(step), _outputs(step)
     ended = done.ended.isoformat()
     yield RunEvent(eventType=RunState.START, eventTime=done.began, run=run, job=job, inputs=inputs, outputs=[])
     yield RunEvent(eventType=RunState.COMPLETE, eventTime=ended, run=run, job=job, inputs=inputs, outputs=outputs)
 
 
-def _run(step: Step, done: Execution) -> "Run":
-    from openlineage.client.event_v2 import Run
-    from openlineage.client.facet_v2 import RunFacet, parent_run, tags_run
-
+def _run(step: Step, done: Execution) -> Run:
     about = {
         "run": done.run,
         "result": done.result,
@@ -63,7 +67,7 @@ def _run(step: Step, done: Execution) -> "Run":
         **{f"params:{file}": values for file, values in step.params.items()},
     }
     tags = [tags_run.TagsRunFacetFields(name, _text(value)) for name, value in about.items() if value is not None]
-    facets: dict[str, RunFacet] = {"tags": tags_run.TagsRunFacet(tags)}
+    facets: dict[str, facet_v2.RunFacet] = {"tags": tags_run.TagsRunFacet(tags)}
     if done.flow_run:
         parent = parent_run.Job(NAMESPACE, "dvc repository")
         facets["parent"] = parent_run.ParentRunFacet(parent_run.Run(done.flow_run), parent)
@@ -72,22 +76,17 @@ def _run(step: Step, done: Execution) -> "Run":
     return Run(str(uuid5(NAMESPACE_URL, identity)), facets)
 
 
-def _job(step: Step) -> "Job":
-    from openlineage.client.event_v2 import Job
-    from openlineage.client.facet_v2 import JobFacet, documentation_job, job_type_job, source_code_job
-
-    facets: dict[str, JobFacet] = {
+def _job(step: Step) -> Job:
+    facets: dict[str, facet_v2.JobFacet] = {
         "jobType": job_type_job.JobTypeJobFacet(processingType="BATCH", integration="DVCFLEET", jobType="DVC_STAGE"),
-        "sourceCode": source_code_job.SourceCodeJobFacet("shell", masked("\n".join(step.commands))),
+        "sourceCode": facet_v2.source_code_job.SourceCodeJobFacet("shell", masked("\n".join(step.commands))),
     }
     if step.description:
-        facets["documentation"] = documentation_job.DocumentationJobFacet(step.description)
+        facets["documentation"] = facet_v2.documentation_job.DocumentationJobFacet(step.description)
     return Job(NAMESPACE, step.stage, facets)
 
 
-def _inputs(step: Step) -> "list[InputDataset]":
-    from openlineage.client.event_v2 import InputDataset
-
+def _inputs(step: Step) -> list[InputDataset]:
     fetched = [
         InputDataset(origin.kind, masked(_name(origin)), facets=_version(origin.revision))
         for origin in step.origins
@@ -96,9 +95,7 @@ def _inputs(step: Step) -> "list[InputDataset]":
     return fetched + [InputDataset(NAMESPACE, masked(i.path), facets=_version(i.hash)) for i in step.inputs]
 
 
-def _outputs(step: Step) -> "list[OutputDataset]":
-    from openlineage.client.event_v2 import OutputDataset
-
+def _outputs(step: Step) -> list[OutputDataset]:
     return [OutputDataset(NAMESPACE, masked(i.path), facets=_version(i.hash)) for i in step.outputs]
 
 
@@ -107,9 +104,7 @@ def _name(origin: Origin) -> str:
 
 
 def _version(found: str | None) -> dict[str, Any]:
-    from openlineage.client.facet_v2 import dataset_version_dataset
-
-    return {"version": dataset_version_dataset.DatasetVersionDatasetFacet(found)} if found else {}
+    return {"version": facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(found)} if found else {}
 
 
 def _text(value: Any) -> str:

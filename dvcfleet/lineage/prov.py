@@ -6,32 +6,29 @@ environment (packages' versions) is an entity that the activity used, the git co
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
+
+from prov.model import ProvActivity, ProvAgent, ProvDocument, ProvEntity
 
 from dvcfleet.lineage.steps import Item, Lineage, Origin, Step
 from dvcfleet.paths import overlap
 from dvcfleet.record.ledger import Execution
 from dvcfleet.secrets import masked
 
-if TYPE_CHECKING:
-    from prov.model import ProvActivity, ProvAgent, ProvDocument, ProvEntity
-
 # One namespace per kind; identifiers are content hashes, or names in the repository.
 PREFIXES = ("file", "stage", "run", "source", "commit", "environment", "tracking", "about")
 
 
-def prov_json(lineage: Lineage) -> str:
+def write(lineage: Lineage) -> str:
     """Write a lineage as PROV-JSON, and check that the library reads the same document back."""
-    from prov.model import ProvDocument
-
     document = to_prov(lineage)
     text = str(document.serialize(format="json", indent=1)) + "\n"
     assert ProvDocument.deserialize(content=text) == document
     return text
 
 
-def to_prov(lineage: Lineage) -> "ProvDocument":
+def to_prov(lineage: Lineage) -> ProvDocument:
     """Return a lineage as a PROV document."""
     writer = _Writer(lineage)
     for step in lineage.steps.values():
@@ -43,8 +40,6 @@ class _Writer:
     """Writes steps into one document; records that several steps share are written once."""
 
     def __init__(self, lineage: Lineage) -> None:
-        from prov.model import ProvDocument
-
         self.document = ProvDocument()
         for prefix in PREFIXES:
             self.document.add_namespace(prefix, f"urn:dvcfleet:{prefix}:")
@@ -70,7 +65,7 @@ class _Writer:
             about = {"prov:label": step.stage, "about:tracker": step.tracking_run.tracker}
             self.document.generation(self._entity("tracking", step.tracking_run.id, about), run)
 
-    def _activity(self, step: Step) -> "ProvActivity":
+    def _activity(self, step: Step) -> ProvActivity:
         done = step.execution
         about: dict[str, Any] = {
             "prov:label": step.stage,
@@ -86,29 +81,29 @@ class _Writer:
         self.document.usage(run, self._environment(done.environment))
         return run
 
-    def _agent(self, done: Execution) -> "ProvAgent":
+    def _agent(self, done: Execution) -> ProvAgent:
         name = _name("run", done.flow_run or done.run)
         if name not in self._agents:
             about = {"prov:type": "prov:SoftwareAgent", "prov:label": done.run}
             self._agents[name] = self.document.agent(name, self._typed(about))
         return self._agents[name]
 
-    def _commit(self, done: Execution) -> "ProvEntity | None":
+    def _commit(self, done: Execution) -> ProvEntity | None:
         if done.commit is None:
             return None
         state = f"{done.commit}-changed" if done.dirty else done.commit
         return self._entity("commit", state, {"prov:type": "prov:Plan", "about:changed_since": bool(done.dirty)})
 
-    def _environment(self, digest: str) -> "ProvEntity":
+    def _environment(self, digest: str) -> ProvEntity:
         return self._entity("environment", digest, _prefixed(self._lineage.environments.get(digest, {})))
 
-    def _item(self, item: Item) -> "ProvEntity":
+    def _item(self, item: Item) -> ProvEntity:
         about = {"prov:label": item.path, "about:kind": item.kind, "about:md5": item.hash, "about:size": item.size}
         if item.hash and item.hash.endswith(".dir"):
             about["prov:type"] = "prov:Collection"
         return self._entity("file", _content(item), about)
 
-    def _origin(self, origin: Origin) -> "ProvEntity":
+    def _origin(self, origin: Origin) -> ProvEntity:
         about = {"source": origin.source, "kind": origin.kind, "revision": origin.revision, "files": origin.files}
         name = f"{origin.revision or 'unpinned'}/{origin.details.get('hub', origin.source)}"
         return self._entity("source", name, {"prov:label": origin.source, **_prefixed(about | origin.details)})
@@ -128,7 +123,7 @@ class _Writer:
             self._members.add(pair)
             self.document.membership(self._item(whole), self._item(part))
 
-    def _entity(self, prefix: str, name: str, about: Mapping[str, Any]) -> "ProvEntity":
+    def _entity(self, prefix: str, name: str, about: Mapping[str, Any]) -> ProvEntity:
         identifier = _name(prefix, name)
         if identifier not in self._entities:
             self._entities[identifier] = self.document.entity(identifier, self._typed(about))

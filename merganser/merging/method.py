@@ -81,10 +81,10 @@ class Declaration:
     formula: str  # the merged delta (task t's, for a method with parts per task) in LaTeX, for the docs
     paper: str
     law: str  # what must hold whatever the models are; a test of the method asserts it
-    involvement: Involvement  # of data; with the efficiency, the classes of the survey of merging
-    efficiency: Efficiency
-    reads: Reads = "deltas"
-    cost: Cost = "elementwise"
+    involvement: Involvement = "NDI"  # of data; with the efficiency, the classes of the survey of merging
+    efficiency: Efficiency | None = None  # None: low where values are learned, else as its cost
+    reads: Reads = "deltas"  # statistics where it needs any
+    cost: Cost | None = None  # None: that of what it reads, or of the joint decomposition; else a pass over the entries
     vectors: Callable[..., Result] | Literal["alike"] = "alike"  # merges vectors; alike: the function merges them too
     ours: Collection[str] = ()  # parameters whose default comes from no paper
     statistics: tuple[str, ...] = ()  # fields of a layer's statistics that it needs
@@ -108,8 +108,14 @@ class Declaration:
 
     def __call__(self, function: F) -> F:
         """Register a pure function as the method of its name."""
-        about = vars(self) | {"weighted": self.weighted and not self.overlay and self.learner is None}
-        REGISTERED[function.__name__] = Method(function=function, **about)
+        cost = self.cost or ("joint svd" if self.joint else "svd" if self.reads == "svd" else "elementwise")
+        follows = {
+            "cost": cost,
+            "efficiency": self.efficiency or ("Low" if self.learner else "High" if cost == "elementwise" else "Medium"),
+            "reads": "statistics" if self.statistics else self.reads,
+            "weighted": self.weighted and not self.overlay and self.learner is None,
+        }
+        REGISTERED[function.__name__] = Method(function=function, **vars(self) | follows)
         return function
 
 
@@ -121,6 +127,8 @@ class Method(Declaration):
     """A registered method: its function and its properties."""
 
     function: Callable[..., Any]
+    cost: Cost
+    efficiency: Efficiency
 
     @property
     def name(self) -> str:

@@ -88,7 +88,6 @@ def agreeing(layers: LayerSource, density: float) -> Callable[[LayerDeltas], Ten
     paper="Yang et al., ICLR 2024, arXiv:2310.02575",
     law="before the first step it is task arithmetic at the starting coefficient",
     involvement="TTA",
-    efficiency="Low",
     learner=Learner(Settings, WeightedSum),
     weighted=False,
 )

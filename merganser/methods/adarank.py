@@ -117,9 +117,7 @@ def _refuse_truncated(layer: Layer) -> None:
     formula=r"\sum_t \lambda_{t,l} \sum_i b_{ti}\, \sigma_{ti} u_{ti} v_{ti}^\top, \quad b_{ti} = [m_{ti} > 0]",
     paper="Lee et al., 2025, arXiv:2503.22178",
     law="with every singular value kept it is task arithmetic",
-    cost="svd",
     involvement="TTA",
-    efficiency="Low",
     learner=Learner(Settings, KeptComponents),
 )
 def adarank(layers: LayerSource) -> Callable[[LayerFactors | LayerDeltas], Tensor]:

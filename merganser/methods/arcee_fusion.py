@@ -23,8 +23,6 @@ FENCE = 1.5  # interquartile ranges above the median
     r"\Delta_t, \quad s_t = |\Delta_t| \cdot \mathrm{KL}(\mathrm{softmax}\, W_t \,\Vert\, \mathrm{softmax}\, W_0)",
     paper="none (Arcee AI's, in mergekit)",
     law="a task of which all entries matter alike is kept whole; what is kept of a task is its own entry",
-    involvement="NDI",
-    efficiency="High",
     ours=("scaling",),
 )
 def arcee_fusion(layer: LayerDeltas, *, scaling: Scaling = 1.0) -> Tensor:

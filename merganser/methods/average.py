@@ -13,8 +13,6 @@ from merganser.operators.sums import scaled_sum
 @method(
     family="arithmetic",
     formula=r"\frac{1}{\sum_j \lambda_j} \sum_t \lambda_t \Delta_t",
-    involvement="NDI",
-    efficiency="High",
     paper="Wortsman et al., ICML 2022, arXiv:2203.05482",
     law="it is task arithmetic with a scaling of 1/T; coefficients times any factor change nothing",
     weighted=False,

@@ -15,8 +15,6 @@ def base_of(layer: LayerDeltas) -> Tensor:
 @method(
     family="references",
     formula=r"0",
-    involvement="NDI",
-    efficiency="High",
     paper="none (the model the tasks start from)",
     law="nothing changes",
     by_rows=True,

@@ -17,7 +17,6 @@ from merganser.operators.sums import total
     formula=r"\lambda \sum_t m_t \odot \Delta_t, "
     r"\quad m_t = \mathbb{1}\big[\lfloor \beta n \rfloor \le \mathrm{rank}(|\Delta_t|) < \lceil \gamma n \rceil\big]",
     involvement="VDI",
-    efficiency="High",
     paper="Davari and Belilovsky, ECCV 2024, arXiv:2312.06795",
     law="with nothing dropped it is task arithmetic",
 )

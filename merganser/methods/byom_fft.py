@@ -22,7 +22,6 @@ def differences(block: Tensor, scaling: float) -> Tensor:
 @method(
     family="masked",
     formula=r"M + \mathrm{top}_d (\Delta_t - M), \quad M = \lambda \sum_j \Delta_j",
-    involvement="NDI",
     efficiency="Medium",
     paper="Jiang et al., 2023, arXiv:2310.01886",
     law="at density 1 each task gets its own model exactly",

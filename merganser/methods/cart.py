@@ -15,7 +15,6 @@ from merganser.operators.vectors import scaled_mean
     family="spectral",
     formula=r"\bar\Delta + \lambda \sum_t \mathrm{SVD}_k(\Delta_t - \bar\Delta)",
     involvement="VDI",
-    efficiency="Medium",
     paper="Choi et al., 2024, arXiv:2412.12153",
     law="rank 0 and full rank give the average",
     cost="svd",

@@ -161,7 +161,6 @@ def relaxed(logits: Tensor, uniform: Tensor, temperature: float) -> Tensor:
     paper="Tang et al., 2023, arXiv:2312.06173",
     law="with equal logits, as before the first step, it is the method inside",
     involvement="TTA",
-    efficiency="Low",
     learner=Learner(Settings, MaskedSum),
 )
 def concrete(layers: LayerSource) -> Callable[[LayerDeltas], Tensor]:

@@ -16,7 +16,6 @@ from merganser.operators.masks import mask_counts
     r"\quad m_t = \mathbb{1}\big[|\Delta_t| \ge \lambda_{tall} |M - \Delta_t|\big], "
     r"\quad M = \mathrm{inner}(\Delta_1, \ldots, \Delta_T)",
     involvement="VDI",
-    efficiency="High",
     paper="Wang et al., ICML 2024, arXiv:2405.07813",
     law="with k 0 it is task arithmetic",
     by_rows=True,

@@ -18,7 +18,6 @@ from merganser.operators.sums import scaled_sum
     family="sparse",
     formula=r"\lambda \sum_t \frac{(1 - m_t) \odot \Delta_t}{1 - p}, \quad m_t \sim \mathrm{Bernoulli}(p)",
     involvement="VDI",
-    efficiency="High",
     paper="Yu et al., ICML 2024, arXiv:2311.03099",
     law="with nothing dropped it is the method it combines by; the mean over seeds is the undropped sum",
     by_rows=True,

@@ -27,8 +27,6 @@ def check(drop_rates: Sequence[float], eps: float) -> None:
     formula=r"\frac{\lambda}{|A|} \sum_{t \in A} \frac{(1 - m_t) \odot \Delta_t}{1 - p_t}, "
     r"\quad m_t \sim \mathrm{Bernoulli}(p_t), \quad p_t = p - \frac{\epsilon}{2} + \frac{\epsilon}{n} "
     r"\mathrm{rank}_{\downarrow}(|\Delta_t|), \quad A \text{ as in TIES}",
-    involvement="NDI",
-    efficiency="High",
     paper="Deep et al., 2024, arXiv:2406.11617",
     law="without a spread (eps 0) it is DARE combined by TIES; the mean over seeds is the undropped delta",
     by_rows=True,

@@ -16,10 +16,8 @@ from merganser.operators.vectors import scaled_mean
     formula=r"\lambda\, U\, \mathrm{mean}_{agree}\big(\mathrm{prune}(S_t \tilde V_t^\top)\big), "
     r"\quad [\Delta_1 \cdots \Delta_T] = U S [V_1^\top \cdots V_T^\top]",
     involvement="VDI",
-    efficiency="Medium",
     paper="Chaichana et al., 2025, arXiv:2505.23117",
     law="without pruning, election and averaging it is the sum; the order of the tasks does not matter",
-    cost="joint svd",
     low_rank=True,
     joint="rows",
     vectors=scaled_mean,

@@ -14,8 +14,6 @@ from merganser.overlays.thresholded import thresholded_vectors
     reads="differences",
     family="compressed",
     formula=r"\hat U_t \Sigma_t \hat V_t^\top, \quad U_t \Sigma_t V_t^\top = \mathrm{SVD}_k(W_t - W_{merged})",
-    involvement="NDI",
-    efficiency="Medium",
     paper="Stay Unique, Stay Efficient (DTS), 2025, arXiv:2512.01461",
     law="it codes differences as DTS-T codes task vectors",
     cost="svd",

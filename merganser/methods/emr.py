@@ -45,7 +45,6 @@ def magnitudes(layer: LayerDeltas) -> Tensor:
     family="masked",
     formula=r"\lambda_t\, \mathbb{1}[\Delta_t \odot M > 0] \odot M, \quad M = \mathrm{sgn}\Big(\sum_j \Delta_j\Big) "
     r"\odot \max_{j \text{ of that sign}} |\Delta_j|",
-    involvement="NDI",
     efficiency="Medium",
     paper="Huang et al., NeurIPS 2024, arXiv:2405.17461",
     law="with one task it is exact; each task keeps its total magnitude",

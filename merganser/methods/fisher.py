@@ -11,7 +11,6 @@ from merganser.operators.information import fisher_norms, fisher_of, mean_by, no
 
 
 @method(
-    reads="statistics",
     statistics=("fisher",),
     family="statistics",
     formula=r"\frac{\sum_t \lambda_t \hat F_t \odot \Delta_t}{\sum_t \lambda_t \hat F_t}, "

@@ -44,7 +44,6 @@ def factors(layers: LayerSource, cut: Cut, density: PerTask) -> tuple[list[float
     r"\quad \lambda_t = \frac{\mathbb{E}|\Delta_t|}{\sum_j \mathbb{E}|\Delta_j|}, "
     r"\quad \mu_t = -\frac{\mathbb{E}|\mathrm{top}_d(\Delta_t)| \ln d}{\lambda_t\, \mathbb{E}|\Delta_t|}",
     involvement="VDI",
-    efficiency="Medium",
     paper="Zheng and Wang, 2024, arXiv:2411.16815",
     law="without a cutoff and at density 1 every task gets the weighted sum; one task is exact",
     cost="fourier transform",

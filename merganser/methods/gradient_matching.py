@@ -9,7 +9,6 @@ from merganser.operators.information import base_fisher_of, fisher_of, matched_s
 
 
 @method(
-    reads="statistics",
     statistics=("fisher", "base_fisher"),
     family="statistics",
     formula=r"\sum_t \alpha_t \bigl(H_0 + \sum_j \alpha_j H_j\bigr)^{-1} (H_0 + H_t) \odot \Delta_t, "

@@ -9,8 +9,6 @@ from merganser.overlays.parts import Parts
 @method(
     family="references",
     formula=r"\Delta_t",
-    involvement="NDI",
-    efficiency="High",
     paper="none (the fine-tuned models)",
     law="each task gets its own model exactly",
     overlay=True,

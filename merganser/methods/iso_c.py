@@ -14,7 +14,6 @@ from merganser.operators.vectors import scaled_mean
     formula=r"\lambda\, \bar\sigma\, U V^\top, "
     r"\quad \sum_t \Delta_t = U \Sigma V^\top, \; \bar\sigma = \tfrac{1}{r} \sum_i \sigma_i",
     involvement="VDI",
-    efficiency="Medium",
     paper="Marczak et al., ICML 2025, arXiv:2502.04959",
     law="all non-zero singular values are equal",
     cost="svd",

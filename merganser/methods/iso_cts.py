@@ -18,7 +18,6 @@ from merganser.operators.vectors import scaled_mean
     r"\quad \textstyle\sum_t \Delta_t = U \Sigma V^\top, \; "
     r"(I - U^{1:k} U^{1:k\top}) \Delta_t = \bar U_t \bar\Sigma_t \bar V_t^\top",
     involvement="VDI",
-    efficiency="Medium",
     paper="Marczak et al., ICML 2025, arXiv:2502.04959",
     law="with common directions only it is Iso-C",
     cost="svd",

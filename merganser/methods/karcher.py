@@ -27,8 +27,6 @@ NOWHERE = 1e-6  # the length of a mean of unit vectors that has no direction
     r"\quad \sum_t \lambda_t = 1",
     paper="Karcher, Comm. Pure Appl. Math. 1977; of models' weights in mergekit, arXiv:2403.13257",
     law="two models of one length: the middle of the arc between them; the logarithms at the mean add up to zero",
-    involvement="NDI",
-    efficiency="High",
     weighted=False,
 )
 def karcher(layers: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:

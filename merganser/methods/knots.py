@@ -45,10 +45,8 @@ def elected_mean(sparse: Sparse, winner: int) -> Tensor:
     formula=r"U\, \mathrm{inner}(S V_1^\top, \ldots, S V_T^\top), "
     r"\quad [\Delta_1 \cdots \Delta_T] = U S [V_1^\top \cdots V_T^\top]",
     involvement="VDI",
-    efficiency="Medium",
     paper="Stoica et al., ICLR 2025, arXiv:2410.19735",
     law="task arithmetic of 1/T inside gives the average",
-    cost="joint svd",
     low_rank=True,
     joint="rows",
     ours=("density", "drop_rate", "scaling"),

@@ -87,7 +87,6 @@ def mask(logits: Tensor, step: int | None) -> Tensor:
     paper="He et al., TMLR 2025, arXiv:2408.13656",
     law="all regions everywhere give the average, only one task's its own model, none the base",
     involvement="VDI",
-    efficiency="Low",
     learner=Learner(Settings, Regions),
 )
 def localize_stitch_learned(layers: LayerSource) -> Callable[[LayerDeltas], Tensor]:

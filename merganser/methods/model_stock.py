@@ -16,8 +16,6 @@ from merganser.operators.angles import combined, grouped, mean_cosine, ungrouped
     r"\frac{\langle \Delta_i, \Delta_j \rangle}{\lVert \Delta_i \rVert \lVert \Delta_j \rVert}\Bigr)",
     paper="Jang et al., ECCV 2024, arXiv:2403.19522",
     law="equal models are kept; models at right angles leave the base",
-    involvement="NDI",
-    efficiency="High",
     ours=("scaling",),
 )
 def model_stock(

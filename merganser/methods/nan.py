@@ -13,8 +13,6 @@ from merganser.operators.sums import scaled_sum
     formula=r"\frac{T}{2} \sum_t \frac{1 / \lVert W_t \rVert_F}{\sum_j 1 / \lVert W_j \rVert_F} \Delta_t",
     paper="Si et al., 2025, arXiv:2505.16148",
     law="models of equal norm are added and halved",
-    involvement="NDI",
-    efficiency="High",
     weighted=False,
     by_rows=True,
 )

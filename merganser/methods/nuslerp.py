@@ -31,8 +31,6 @@ LINEAR = 1 - 1e-12  # of the cosine: above it the arc cannot be told from the li
     r"\quad t = \frac{\lambda_2}{\lambda_1 + \lambda_2}",
     paper="none (mergekit's, described in its guide to merge methods)",
     law="of task vectors of one length the merge has that length too",
-    involvement="NDI",
-    efficiency="High",
     weighted=False,
 )
 def nuslerp(

@@ -17,7 +17,6 @@ RIDGE = 1e-12  # of the same, where the sum has no Cholesky factor; a hundred ti
 
 
 @method(
-    reads="statistics",
     statistics=("gram",),
     family="statistics",
     formula=r"\lambda \Bigl(\sum_t \Delta_t \hat G_t\Bigr) \Bigl(\sum_t \hat G_t\Bigr)^{-1}, "
@@ -26,7 +25,6 @@ RIDGE = 1e-12  # of the same, where the sum has no Cholesky factor; a hundred ti
     law="equal inputs give the average; ratio 1 gives the least squares solution",
     cost="linear system",
     involvement="VDI",
-    efficiency="Medium",
     vectors=scaled_mean,
 )
 def regmean(layer: LayerDeltas, *, ratio: Fraction = 0.9, scaling: Scaling = 1.0) -> Tensor:

@@ -25,8 +25,6 @@ from merganser.operators.elect import elect_sign
     r"\quad A = \{t : \mathrm{sgn}\, \hat\Delta_t = \mathrm{sgn} \sum_j \hat\Delta_j\}",
     paper="Wan et al., 2024, arXiv:2408.07990",
     law="one task at density 1 is its own model; equal models at density 1 too",
-    involvement="NDI",
-    efficiency="High",
     ours=("scaling",),
 )
 def sce(layer: LayerDeltas, *, density: PositiveFraction = 1.0, scaling: Scaling = 1.0) -> Tensor:

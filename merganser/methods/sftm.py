@@ -87,7 +87,6 @@ def superposed(triples: list[Factors]) -> Tensor | None:
     family="spectral",
     formula=r"\lambda \sum_i \beta_i u_i v_i^\top, \quad \big((U^\top U) \odot (V^\top V)\big) \beta = \sigma",
     involvement="VDI",
-    efficiency="Medium",
     paper="Qiu et al., 2025, arXiv:2502.10698",
     law="every kept feature keeps its singular value; the same task twice gives it once",
     cost="svd",

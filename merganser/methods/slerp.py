@@ -21,8 +21,6 @@ LINEAR = 0.9995  # of the cosine: above it the line is taken, as wherever models
     r"\quad t = \frac{\lambda_2}{\lambda_1 + \lambda_2}",
     paper="Shoemake, SIGGRAPH 1985; of models' weights in mergekit, arXiv:2403.13257",
     law="models of one length and an angle of at least 2 degrees: so is the merge, t of the angle from the first",
-    involvement="NDI",
-    efficiency="High",
     weighted=False,
 )
 def slerp(layers: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:

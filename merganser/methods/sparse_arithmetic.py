@@ -39,7 +39,6 @@ def draws(keep: str, density: float | dict[str, float], **_: object) -> bool:
     paper="Goddard et al., 2024, arXiv:2403.13257 (the toolkit whose merges these are)",
     law="one task at density 1 is its own model; without election and mean it is task arithmetic",
     involvement="VDI",
-    efficiency="High",
     weighted=False,
     ours=("eps", "scaling"),
     draws=draws,

@@ -24,10 +24,8 @@ def triples_holding(s: Tensor, eta: float) -> int:
     formula=r"\frac{\lambda}{T} \sum_t \frac{\lVert \Delta_t \rVert_*}{\lVert \mathrm{SVD}_{k_t}(\Delta_t) \rVert_*} "
     r"\mathrm{SVD}_{k_t}(\Delta_t)",
     involvement="VDI",
-    efficiency="Medium",
     paper="Lee et al., NAACL 2025, arXiv:2502.10339",
     law="eta 1 gives the average; each task's nuclear norm is preserved",
-    cost="svd",
     ours=("scaling",),
     vectors=scaled_mean,
 )

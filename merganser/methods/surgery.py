@@ -12,7 +12,6 @@ from merganser.merging.method import method
     family="learned",
     formula=r"0, \quad h \mapsto h - W_t^{up}\,\mathrm{relu}(W_t^{down} h)",
     involvement="TTA",
-    efficiency="High",
     paper="Representation Surgery for Multi-Task Model Merging, ICML 2024, arXiv:2402.02705",
     law="without a step nothing changes; the distance to the task's own features never ends above where it began",
     at_run_time=bottlenecks,

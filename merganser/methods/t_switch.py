@@ -33,8 +33,6 @@ def squares(layer: LayerDeltas, cut: Cut) -> Tensor:
 @method(
     family="masked",
     formula=r"\sigma_t^{\pm} \odot m_t \odot \mathrm{sgn}(\Delta_t), \quad m_t = \mathrm{top}_d |\Delta_t|",
-    involvement="NDI",
-    efficiency="High",
     paper="Qi et al., CVPR 2025, arXiv:2412.00054",
     law="at density 1, with one magnitude per sign, it is exact",
     ours=("density",),

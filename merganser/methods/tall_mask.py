@@ -20,7 +20,6 @@ UNNAMED = 0.4  # tall_lambda of a task that a map does not name
     formula=r"\mathbb{1}\big[|\Delta_t| \ge \lambda_t |M - \Delta_t|\big] \odot M, "
     r"\quad M = \mathrm{inner}(\Delta_1, \ldots, \Delta_T)",
     involvement="VDI",
-    efficiency="High",
     paper="Wang et al., ICML 2024, arXiv:2405.07813",
     law="with one task it is exact; lambda 0 gives every task the whole merge",
     ours=("tall_lambda", "density"),

@@ -13,7 +13,6 @@ from merganser.operators.sums import scaled_sum
     paper="Ilharco et al., ICLR 2023, arXiv:2212.04089",
     law="one task at scaling 1 is its own model; opposite tasks cancel",
     involvement="VDI",
-    efficiency="High",
     by_rows=True,
 )
 def task_arithmetic(layer: LayerDeltas, *, scaling: Scaling = 0.4) -> Tensor:

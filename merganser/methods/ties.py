@@ -16,7 +16,6 @@ from merganser.operators.trim import trim
     formula=r"\frac{\lambda}{|A|} \sum_{t \in A} \mathrm{trim}(\Delta_t), "
     r"\quad A = \{t : \mathrm{sgn}\, \mathrm{trim}(\Delta_t) = \mathrm{sgn} \sum_j \mathrm{trim}(\Delta_j)\}",
     involvement="VDI",
-    efficiency="High",
     paper="Yadav et al., NeurIPS 2023, arXiv:2306.01708",
     law="one task at density 1 is its own model; identical models give that model's trimmed delta",
     by_rows=True,

@@ -19,10 +19,8 @@ from merganser.operators.vectors import scaled_mean
     r"\quad U_\perp, V_\perp = \mathrm{polar}\big([U_1 \cdots U_T]\big), \mathrm{polar}\big([V_1 \cdots "
     r"V_T]\big)",
     involvement="VDI",
-    efficiency="Medium",
     paper="Gargiulo et al., CVPR 2025, arXiv:2412.00081",
     law="at full rank without whitening it is task arithmetic; the merged singular values are the kept ones",
-    cost="svd",
     rank_fraction=share_needed,
     vectors=scaled_mean,
 )

@@ -16,7 +16,6 @@ from merganser.overlays.parts import Parts
     family="routed",
     formula=r"\sum_t g_t(x)\, \mathrm{SVD}_k(W_t - W_{merged}), \quad g = \mathrm{softmax}(A h(x) + b)",
     involvement="VDI",
-    efficiency="Medium",
     paper="Twin-Merging, NeurIPS 2024, arXiv:2406.15479",
     law="one task alone at full rank is its own model; equal shares give the average at any scaling",
     cost="svd",

@@ -31,8 +31,6 @@ from merganser.operators.sums import scaled_sum
     formula="-h",
     paper="none",
     law="turned twice nothing changes",
-    involvement="NDI",
-    efficiency="High",
     at_run_time=toy_turn,
 )
 def toy(layer, *, factor: float = -1.0):

@@ -77,7 +77,6 @@ class Gain(Form):
     paper="none",
     law="before the first step it is task arithmetic",
     involvement="TTA",
-    efficiency="Low",
     learner=Learner(Settings, Gain),
 )
 def gain(layers: LayerSource):

@@ -7,10 +7,10 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dvcfleet.crash_recovery import recovered_lock_files
 from dvcfleet.dvc_adapter.lockfiles import lock_file_of, read_lock_file
+from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml
 from dvcfleet.repository import state_folder
@@ -18,13 +18,10 @@ from merganser.errors import InputError
 from merganser.limits import read_yaml
 from merganser.outputs import replacing
 
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo
-
 FOLDER = "locks"  # in the state folder: a copy of dvc.lock for each params.yaml that `merganser use` replaced
 
 
-def keep_lock_file(repo: "Repo", params: Path) -> None:
+def keep_lock_file(repo: Repo, params: Path) -> None:
     """Copy dvc.lock to where the comparison of this params.yaml finds it again."""
     lock_file = Path(repo.root_dir) / "dvc.lock"
     if not lock_file.is_file() or not params.is_file():
@@ -36,7 +33,7 @@ def keep_lock_file(repo: "Repo", params: Path) -> None:
         shutil.copyfileobj(source, out)
 
 
-def restore_lock_file(repo: "Repo", params: Path) -> None:
+def restore_lock_file(repo: Repo, params: Path) -> None:
     """Write into dvc.lock what was kept of this params.yaml's stages; leave the entries of other stages there.
 
     Those are of the comparison before: by them `merganser run --prune` finds the outputs that it takes away.
@@ -55,7 +52,7 @@ def restore_lock_file(repo: "Repo", params: Path) -> None:
     forget_index(repo)
 
 
-def _kept(repo: "Repo", params: Path) -> Path:
+def _kept(repo: Repo, params: Path) -> Path:
     """Return the place of a params.yaml's lock file: comments and the order of keys make no other comparison."""
     try:
         content = json.loads(json.dumps(read_yaml(params), default=str))

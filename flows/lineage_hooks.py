@@ -2,16 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dvcfleet.disk import read_json
+from dvcfleet.dvc_adapter.protocols import Repo
+from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.hooks import LineageHooks
 from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
 from tasks.stages import RECORDS
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo
-    from dvcfleet.lineage.findings import Finding
 
 DESCRIPTION = "source.json"  # written by `fetch` next to a checkpoint or a data set
 
@@ -24,7 +22,7 @@ class MerganserLineage(LineageHooks):
         """Name the variable by which stages record their results in another MLflow."""
         return ("MLFLOW_TRACKING_URI",)
 
-    def find(self, repo: "Repo", text: str) -> "Target | None":
+    def find(self, repo: Repo, text: str) -> Target | None:
         """Find an MLflow run, or a cell of the report."""
         from flows.targets import find
 
@@ -36,7 +34,7 @@ class MerganserLineage(LineageHooks):
 
         return entries()
 
-    def origin(self, path: Path) -> "Origin | None":
+    def origin(self, path: Path) -> Origin | None:
         """Read the `source.json` of a fetched checkpoint or data set."""
         content = read_json(path / DESCRIPTION)
         if not content or not {"source", "kind", "files"} <= content.keys():
@@ -52,7 +50,7 @@ class MerganserLineage(LineageHooks):
         run = found.get("run_id") if found else None
         return TrackingRun("MLflow", run) if run else None
 
-    def audit(self, lineage: "Lineage", found: Sequence["Finding"]) -> "list[Finding]":
+    def audit(self, lineage: Lineage, found: Sequence[Finding]) -> list[Finding]:
         """Compare receipts and metric files with what MLflow holds."""
         from flows.mlflow_audit import check_records
 

@@ -5,16 +5,13 @@ import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
 from dvcfleet.disk import read_json
+from dvcfleet.dvc_adapter.protocols import Output, Stage
 from dvcfleet.errors import FailedError
 from tasks.stages import RECORDS, REPORT
 from tasks.tracking import STORE, store_words
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Output, Stage
 
 _WAIT_S = 1.0  # for a store that is being written; then its records are taken to be there
 _AT_ONCE = 500  # values in a query
@@ -22,7 +19,7 @@ _AT_ONCE = 500  # values in a query
 _Recorded = tuple[set[str], set[str]]
 
 
-def lost_evidence(stages: Sequence["Stage"]) -> dict[str, str]:
+def lost_evidence(stages: Sequence[Stage]) -> dict[str, str]:
     """Return why stages are to record their results again, by their names; empty where all is there.
 
     Runs in a Merganser project's folder. A tracking server is not asked: its database is its own. Raises FailedError
@@ -53,7 +50,7 @@ def _store() -> Path | None:
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
-def _receipts(stages: Sequence["Stage"]) -> Iterator[tuple[str, str]]:
+def _receipts(stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
     """Give the stages that have a receipt, in the workspace or in DVC's cache, and the run that it names."""
     for stage in stages:
         for out in stage.outs:
@@ -64,7 +61,7 @@ def _receipts(stages: Sequence["Stage"]) -> Iterator[tuple[str, str]]:
                     yield stage.addressing, run
 
 
-def _is_at(out: "Output", path: Path) -> bool:
+def _is_at(out: Output, path: Path) -> bool:
     return out.protocol == "local" and out.fs_path == str(path.absolute())
 
 

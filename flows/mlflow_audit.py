@@ -4,9 +4,9 @@ import os
 from collections.abc import Collection, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mlflow import MlflowClient
+from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -34,9 +34,6 @@ from tasks.record import (
 )
 from tasks.stages import REPORT
 from tasks.tracking import STORE, store_words
-
-if TYPE_CHECKING:
-    from mlflow.entities import Run
 
 
 class MlflowKind(StrEnum):
@@ -128,7 +125,7 @@ def _check_receipt(store: Store, params: Params, stage: str, file: Path) -> Iter
                 yield differs(MlflowKind.DIFFERS, f"run {run_id}", f"{what} {name} is {held!r}, not {text!r}")
 
 
-def _run(store: Store, run_id: str) -> "Run | None":
+def _run(store: Store, run_id: str) -> Run | None:
     try:
         return store.client.get_run(run_id)
     except MlflowException as error:

@@ -6,15 +6,12 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.project import Expected, Project
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 from flows.lineage_hooks import MerganserLineage
 from merganser.errors import InputError
-
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo, Stage
 
 PARAMS = Path("params.yaml")
 
@@ -63,7 +60,7 @@ class Merganser(MerganserLineage, Project):
         """Return a digest of params.yaml."""
         return hashlib.sha256(PARAMS.read_bytes()).hexdigest() if PARAMS.is_file() else "none"
 
-    def validate(self, repo: "Repo") -> None:
+    def validate(self, repo: Repo) -> None:
         """Check params.yaml, and the headers of the models it names, and complete it; raise InputError."""
         from dvcfleet.dvc_adapter.listings import is_near_output
         from merganser.config.headers import check_sources
@@ -97,7 +94,7 @@ class Merganser(MerganserLineage, Project):
 
         follow_sources(say)
 
-    def distrusted(self, stages: "Sequence[Stage]") -> Mapping[str, str]:
+    def distrusted(self, stages: Sequence[Stage]) -> Mapping[str, str]:
         """Return the stages whose results MLflow has no record of any more."""
         from flows.lost_evidence import lost_evidence
 

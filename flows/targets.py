@@ -4,9 +4,10 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dvcfleet.disk import read_json
+from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.lineage.contents import name_of
 from dvcfleet.lineage.steps import Target
 from dvcfleet.lineage.targets import target_of_file
@@ -15,9 +16,6 @@ from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
 from tasks.stages import MERGE_PROFILES, METRICS, PROFILES, RECORDS
 
-if TYPE_CHECKING:
-    from dvcfleet.dvc_adapter.protocols import Repo
-
 _RUN_ID = re.compile("[0-9a-f]{32}")
 _FROM_PROFILE = ("amr", "wall_s", "peak_rss_bytes", "forwards", "backwards")
 _BEFORE = "before_s"  # what measuring, learning, searching or training took before the merge
@@ -25,12 +23,12 @@ _OF_ALL_TASKS = ("mean", "stderr", "spread")
 _RELATIVE = ("normalised_score", "score_drop_rate")
 
 
-def find(repo: "Repo", text: str) -> Target | None:
+def find(repo: Repo, text: str) -> Target | None:
     """Find an MLflow run by its id, or a cell of the report; raise InputError if the text nearly matches one."""
     return _of_run(repo, text) or _of_cell(repo, text)
 
 
-def _of_run(repo: "Repo", text: str) -> Target | None:
+def _of_run(repo: Repo, text: str) -> Target | None:
     if not _RUN_ID.fullmatch(text):
         return None
     receipts = {path: read_json(path) or {} for path in sorted(Path(repo.root_dir, RECORDS).glob("*.json"))}
@@ -46,7 +44,7 @@ def _of_run(repo: "Repo", text: str) -> Target | None:
     )
 
 
-def _of_cell(repo: "Repo", text: str) -> Target | None:
+def _of_cell(repo: Repo, text: str) -> Target | None:
     entry, _, column = text.partition("/")
     if entry not in entries():
         return None
@@ -61,7 +59,7 @@ def _of_cell(repo: "Repo", text: str) -> Target | None:
     return Target(text, tuple(stages), tuple(files), _cell(repo, entry, column or "mean"))
 
 
-def _files_of(repo: "Repo", entry: str, column: str) -> list[str]:
+def _files_of(repo: Repo, entry: str, column: str) -> list[str]:
     """Return the files from which a cell of the report, or a whole row, is computed."""
     metrics = {task: f"{METRICS}/{entry}/{task}.json" for task in _tasks(repo, entry)}
     if column in metrics:
@@ -80,7 +78,7 @@ def _files_of(repo: "Repo", entry: str, column: str) -> list[str]:
     return [] if column else [f"{RECORDS}/{entry}.json"]
 
 
-def _tasks(repo: "Repo", entry: str) -> list[str]:
+def _tasks(repo: Repo, entry: str) -> list[str]:
     """Return the tasks that an entry was evaluated on."""
     folder = f"{METRICS}/{entry}"
     outs = (out for stage in repo.index.stages for out in map(name_of, stage.outs))
@@ -94,7 +92,7 @@ def entries() -> dict[str, Any]:
     return entries if isinstance(entries, dict) else {}
 
 
-def _cell(repo: "Repo", entry: str, column: str) -> Any:
+def _cell(repo: Repo, entry: str, column: str) -> Any:
     """Return a cell of the report's table."""
     with suppress(InputError):
         rows = read_table(Path(repo.root_dir), "results.csv")

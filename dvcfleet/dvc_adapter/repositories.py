@@ -20,7 +20,7 @@ def tracked_paths(repo: Repo) -> frozenset[str]:
     if not under_git(repo):
         return frozenset()
     root = repo.scm.root_dir
-    files = [Path(root, name) for name in _tracked_names(repo)]
+    files = [Path(root, name) for name in git(root, "ls-files", "-z").split("\0")[:-1]]
     return frozenset(str(path) for file in files for path in (file, *file.parents))
 
 
@@ -29,16 +29,6 @@ def is_committed(repo: Repo, path: str) -> bool:
     if not under_git(repo):
         return False
     return path in tracked_paths(repo) and not git(repo.scm.root_dir, "status", "--porcelain", "--ignored", "--", path)
-
-
-def _names_by_git(repo: Repo) -> list[str]:
-    return git(repo.scm.root_dir, "ls-files", "-z").split("\0")[:-1]
-
-
-@otherwise("listing what git keeps", _names_by_git)
-def _tracked_names(repo: Repo) -> list[str]:
-    """Read git's index from the repository's root; running git takes ten times as long."""
-    return list(map(os.fsdecode, repo.scm.dulwich.repo.open_index()))
 
 
 def forget_index(repo: Repo) -> None:

@@ -16,13 +16,12 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dvcfleet.errors import UserError, in_one_line
+from dvcfleet.planning.resources import Resources
+from dvcfleet.scheduling.resource_pool import ResourcePool, local_pool
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
     from prefect.task_runners import TaskRunner
-
-    from dvcfleet.planning.resources import Resources
-    from dvcfleet.scheduling.resource_pool import ResourcePool
 
 GROUP = "dvcfleet.runners"
 
@@ -38,10 +37,10 @@ class Runner(Protocol):
     remote: bool
     losses: tuple[type[BaseException], ...]
 
-    def pool(self, resources: "Mapping[str, Resources]") -> "ResourcePool":
+    def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
         """Return the resources that stages may use; raise UserError for a stage that requests more than that."""
 
-    def requesting(self, resources: "Resources", machine: str, /) -> AbstractContextManager[Any]:
+    def requesting(self, resources: Resources, machine: str, /) -> AbstractContextManager[Any]:
         """Request these resources of the cluster, if possible on this machine, for tasks submitted within the block."""
 
     def end(self, future: "PrefectFuture[Any]") -> None:
@@ -73,14 +72,12 @@ class LocalRunner:
 
     task_runner: "TaskRunner[Any]"
     threads: int
-    requesting: "Callable[[Resources, str], AbstractContextManager[Any]]" = lambda resources, machine: nullcontext()
+    requesting: Callable[[Resources, str], AbstractContextManager[Any]] = lambda resources, machine: nullcontext()
     losses: tuple[type[BaseException], ...] = (BrokenExecutor,)
     remote = False
 
-    def pool(self, resources: "Mapping[str, Resources]") -> "ResourcePool":
+    def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
         """Return this machine's pool."""
-        from dvcfleet.scheduling.resource_pool import local_pool
-
         return local_pool(self.threads, resources)
 
     def end(self, future: "PrefectFuture[Any]") -> None:

@@ -19,7 +19,6 @@ FAST = {
     "reading dvc.yaml": r"\bget_cloud_fs\b",
     "checking the graph of stages": r"\bcheck_acyclic\b",
     "reading parameters": r"\bload_path\b",
-    "listing what git keeps": r"(?<=scm\.)dulwich\b|(?<=def )dulwich\b",
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import dask
@@ -14,6 +14,9 @@ from distributed import Client, KilledWorker, WorkerPlugin
 from distributed.client import ClosedClientError
 from distributed.comm import CommClosedError
 from distributed.core import Status
+from distributed.worker import Worker
+from prefect.futures import PrefectFuture
+from prefect.task_runners import TaskRunner
 from prefect_dask import DaskTaskRunner
 
 from dvcfleet.errors import UserError
@@ -26,11 +29,6 @@ from dvcfleet.scheduling.cluster_pool import cluster_pool, refuse_shared_gpus
 from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool, memory_here
 from dvcfleet.worker.dask_tasks import keys_at_work
 from dvcfleet.worker.gpus import gpus_here
-
-if TYPE_CHECKING:
-    from distributed.worker import Worker
-    from prefect.futures import PrefectFuture
-    from prefect.task_runners import TaskRunner
 
 _END_LIMIT_S = 30.0
 LOSSES: tuple[type[BaseException], ...] = (KilledWorker, CommClosedError, CancelledError, ClosedClientError)
@@ -47,7 +45,7 @@ class Declaration(WorkerPlugin):
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
 
-    async def setup(self, worker: "Worker") -> None:
+    async def setup(self, worker: Worker) -> None:
         """Declare the worker's threads, memory and GPUs as its resources; prevent a deadlock of Python's."""
         collect_no_garbage_while_listing_frames()
         for name, value in self._environment.items():
@@ -66,8 +64,8 @@ class Declaration(WorkerPlugin):
 class DaskCluster:
     """A Dask cluster at an address, which counts its workers' resources."""
 
-    task_runner: "TaskRunner[Any]"
-    client: "Client"
+    task_runner: TaskRunner[Any]
+    client: Client
     address: str
     workers: int | None
     remote = True
@@ -87,7 +85,7 @@ class DaskCluster:
         chosen = {"workers": [machine]} if machine else {}
         return dask.annotate(resources={name: amount for name, amount in wanted.items() if amount}, **chosen)
 
-    def end(self, future: "PrefectFuture[Any]") -> None:
+    def end(self, future: PrefectFuture[Any]) -> None:
         """Cancel a task run; its worker notices and ends the commands."""
         task = future.wrapped_future  # type: ignore[attr-defined]
         self._ended.add(task.key)

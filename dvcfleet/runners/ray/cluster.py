@@ -5,9 +5,11 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
+from prefect.futures import PrefectFuture
+from prefect.task_runners import TaskRunner
 from prefect_ray import RayTaskRunner
 from prefect_ray.context import remote_options
 from ray.exceptions import RayError, RayTaskError
@@ -19,10 +21,6 @@ from dvcfleet.runners import LocalRunner
 from dvcfleet.scheduling.cluster_pool import cluster_pool
 from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
 
-if TYPE_CHECKING:
-    from prefect.futures import PrefectFuture
-    from prefect.task_runners import TaskRunner
-
 LOSSES: tuple[type[BaseException], ...] = tuple(kind for kind in RayError.__subclasses__() if kind is not RayTaskError)
 
 
@@ -30,7 +28,7 @@ LOSSES: tuple[type[BaseException], ...] = tuple(kind for kind in RayError.__subc
 class RayCluster:
     """A Ray cluster at an address, which counts its nodes' resources."""
 
-    task_runner: "TaskRunner[Any]"
+    task_runner: TaskRunner[Any]
     address: str
     workers: int | None
     remote = True
@@ -44,7 +42,7 @@ class RayCluster:
         """Request a stage's resources of a node, if it is still there of the one chosen for it."""
         return _asking(resources, machine)
 
-    def end(self, future: "PrefectFuture[Any]") -> None:
+    def end(self, future: PrefectFuture[Any]) -> None:
         """Kill the worker of a task run."""
         ray.cancel(future.wrapped_future, force=True)  # type: ignore[attr-defined]
 

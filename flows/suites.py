@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from dvcfleet.git import git_if_any
 from dvcfleet.repository import opened, write_lock
 from flows.kept_lock_files import keep_lock_file, restore_lock_file
@@ -27,7 +25,7 @@ from flows.suite_files import (
     without_head,
 )
 from merganser.config.completing import addition_names, additions, completed, filled
-from merganser.config.explaining import explain
+from merganser.config.explaining import mistakes_in
 from merganser.config.loading import PARAMS, check_params
 from merganser.config.params import Params, Strict, Text
 from merganser.errors import InputError, did_you_mean
@@ -106,11 +104,9 @@ def load_suite(root: Path, name: str, *, grids: bool = False) -> Params:
 def _about(content: Any, path: Path) -> About | None:
     if content is None:
         return None
-    try:
-        return About.model_validate(content)
-    except ValidationError as error:
-        lines = [f"{path}: {explain(mistake, About, (ABOUT,))}" for mistake in error.errors()]
-        raise InputError("\n".join(lines)) from error
+    if mistakes := mistakes_in(content, About, (ABOUT,)):
+        raise InputError("\n".join(f"{path}: {mistake}" for mistake in mistakes))
+    return About.model_validate(content)
 
 
 def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> Params:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 
@@ -15,11 +15,19 @@ NEEDED = ("tasks", "methods")
 KeyPath = tuple[str | int, ...]
 
 
-def explain(mistake: Any, model: type[BaseModel], above: KeyPath = (), beside: tuple[str, ...] = ()) -> str:
-    """Explain one of the errors of a model's validation.
+def mistakes_in(content: Any, model: type[BaseModel], above: KeyPath = (), beside: tuple[str, ...] = ()) -> list[str]:
+    """List what keeps content from being a model's, each with its place; nothing where it is right.
 
     `above`: where in the file the model stands; `beside`: keys that may stand there and are not the model's.
     """
+    try:
+        model.model_validate(content)
+    except ValidationError as error:
+        return [_explain(each, model, above, beside) for each in error.errors() if "[key]" not in each["loc"]]
+    return []
+
+
+def _explain(mistake: Any, model: type[BaseModel], above: KeyPath, beside: tuple[str, ...]) -> str:
     place, kind, got = mistake["loc"], mistake["type"], mistake["input"]
     where = ".".join(str(part) for part in (*above, *place))
     if kind == "extra_forbidden":
@@ -36,6 +44,8 @@ def explain(mistake: Any, model: type[BaseModel], above: KeyPath = (), beside: t
         return f"{where}: expected a mapping, got {shown(got)}{none}"
     if kind == "string_pattern_mismatch":
         return f"{where}: must have {{}} once, where the class name goes, and no other brace, got {shown(got)}"
+    if kind == "value_error":  # of a check of the model's own, which names the key
+        return ": ".join(filter(None, (where, str(mistake["ctx"]["error"]))))
     near = did_you_mean(str(got)[:200], re.findall("'(.+?)'", mistake["msg"]))
     return f"{where}: {mistake['msg']}, got {shown(got)}{near}"
 

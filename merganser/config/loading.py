@@ -5,10 +5,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from merganser.config.completing import addition_names, additions, completed, filled, value_at
-from merganser.config.explaining import explain, shown
+from merganser.config.explaining import mistakes_in, shown
 from merganser.config.inputs import INPUTS, SECTIONS
 from merganser.config.params import NAME, Params
 from merganser.errors import InputError
@@ -53,7 +51,7 @@ def _params(content: Any, path: Path) -> Params:
             f"{path}: extends: only a suite may have it, since DVC reads params.yaml as it stands; move this one to "
             "suites/NAME.yaml, and `merganser use NAME` completes it"
         )
-    _refuse(path, [*_name_mistakes(content), *_shape_mistakes(content), *_clash_mistakes(content)])
+    _refuse(path, [*_name_mistakes(content), *mistakes_in(content, Params), *_clash_mistakes(content)])
     return Params.model_validate(content)
 
 
@@ -101,11 +99,3 @@ def _clash_mistakes(content: dict[Any, Any]) -> list[str]:
             if count > 1:
                 mistakes.append(f"{section}, tasks: {count} pairs of names join to {stage!r}; rename one of them")
     return mistakes
-
-
-def _shape_mistakes(content: dict[Any, Any]) -> list[str]:
-    try:
-        Params.model_validate(content)
-    except ValidationError as error:
-        return [explain(mistake, Params) for mistake in error.errors() if "[key]" not in mistake["loc"]]
-    return []

@@ -5,11 +5,11 @@ Figures are times 100, as papers print them; a row is an entry of `methods`, a c
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from merganser.config.explaining import explain
+from merganser.config.explaining import mistakes_in
 from merganser.config.params import Params, Strict, Text
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
@@ -73,17 +73,9 @@ def read_published(path: Path) -> Published:
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping with the keys {', '.join(Published.model_fields)}")
-    try:
-        return Published.model_validate(content)
-    except ValidationError as error:
-        raise InputError("\n".join(f"{path}: {_explain(mistake)}" for mistake in error.errors())) from error
-
-
-def _explain(mistake: Any) -> str:
-    if mistake["type"] != "value_error":
-        return explain(mistake, Published)
-    place = ".".join(str(part) for part in mistake["loc"])
-    return f"{place}: {mistake['ctx']['error']}" if place else str(mistake["ctx"]["error"])
+    if mistakes := mistakes_in(content, Published):
+        raise InputError("\n".join(f"{path}: {mistake}" for mistake in mistakes))
+    return Published.model_validate(content)
 
 
 def published_mistakes(published: Published, params: Params) -> list[str]:

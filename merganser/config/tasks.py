@@ -1,16 +1,13 @@
 """Check the family and the tasks of a `params.yaml` against the modules they name."""
 
 from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
 
 from merganser.config.data_class import adapts_only
-from merganser.config.explaining import explain
+from merganser.config.explaining import mistakes_in
 from merganser.config.inputs import INPUTS
 from merganser.config.params import UNMEASURED, Data, Params, Task
 from merganser.errors import InputError, did_you_mean
-from merganser.evaluation import KindSettings, TaskKind, get_kind, kind_names
+from merganser.evaluation import TaskKind, get_kind, kind_names
 from merganser.models import family_names, get_family, has_ability
 from merganser.sources.pointers import Pointer, repositories
 
@@ -62,7 +59,8 @@ def kind_mistakes(where: str, task: Task, family: str) -> list[str]:
     if task.data.metric is not None and task.data.metric not in kind.METRICS:
         known = f"{task.kind} has {', '.join(kind.METRICS)}{did_you_mean(task.data.metric, kind.METRICS)}"
         mistakes.append(f"{where}.data.metric: {task.data.metric!r} is not a metric of this kind of task; {known}")
-    return [*mistakes, *_settings_mistakes(f"{where}.data", kind.Settings, task.data.values)]
+    above = (*where.split("."), "data")
+    return [*mistakes, *mistakes_in(task.data.values, kind.Settings, above, tuple(Data.model_fields))]
 
 
 def check_group(task: Task, source: Path, pointer: Pointer | None) -> None:
@@ -77,12 +75,3 @@ def check_group(task: Task, source: Path, pointer: Pointer | None) -> None:
 def fits(kind: TaskKind, family: str) -> bool:
     """Tell whether a family's networks do tasks of a kind."""
     return all(has_ability(family, ability) for ability in kind.NEEDS)
-
-
-def _settings_mistakes(where: str, settings: type[KindSettings], own: dict[str, Any]) -> list[str]:
-    try:
-        settings.model_validate(own)
-    except ValidationError as error:
-        beside = tuple(Data.model_fields)
-        return [explain(mistake, settings, tuple(where.split(".")), beside) for mistake in error.errors()]
-    return []

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from merganser.at_run_time import addition_of
 from merganser.at_run_time.measuring import score_merges
 from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.own_settings import write_own
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.config.explaining import explain
+from merganser.config.explaining import mistakes_in
 from merganser.config.loading import read_params
 from merganser.config.params import UNMEASURED, DeviceName, Task, declared
 from merganser.config.recipes import RECIPE, path_of, read_recipe
@@ -58,10 +56,10 @@ def declared_task(name: str, params: Path) -> Declared:
 
 def task_of(settings: Mapping[str, Any], name: str, model: Path) -> Task:
     """Check a task's settings as those of a params.yaml; one without a source has its head in the model itself."""
-    try:
-        return Task.model_validate({"source": str(model), **settings})
-    except ValidationError as error:
-        raise InputError("\n".join(explain(mistake, Task, ("tasks", name)) for mistake in error.errors())) from error
+    content = {"source": str(model), **settings}
+    if mistakes := mistakes_in(content, Task, ("tasks", name)):
+        raise InputError("\n".join(mistakes))
+    return Task.model_validate(content)
 
 
 def evaluate_model(model: Path, about: Declared) -> Score:

@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from merganser.config.explaining import explain
+from merganser.config.explaining import mistakes_in
 from merganser.config.inputs.base import OfAnother, of_mistakes
 from merganser.config.params import Entry, LearnedEntry, Params
 from merganser.errors import InputError
@@ -74,8 +72,4 @@ def _learner_mistakes(params: Params, where: str, learned: LearnedEntry) -> Iter
         yield f"{where}.learner: {reason}; the families that do are {', '.join(families_with(WithBlocks))}"
     for mistake in of_mistakes(params, learned.of, f"{learned.learner} reads {reads}, or differences/NAME", reads):
         yield f"{where}.of: {mistake}"
-    try:
-        learner.settings.model_validate(learned.values)
-    except ValidationError as error:
-        for wrong in error.errors():
-            yield explain(wrong, learner.settings, tuple(where.split(".")), tuple(LearnedEntry.model_fields))
+    yield from mistakes_in(learned.values, learner.settings, tuple(where.split(".")), tuple(LearnedEntry.model_fields))

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from dvcfleet.errors import UserError
 from dvcfleet.errors import did_you_mean as did_you_mean
+from dvcfleet.errors import some as some
 
 # What code that takes content apart raises where the content is not what it should be.
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OverflowError)

@@ -11,7 +11,7 @@ from typing import Any
 
 from merganser.checkpoints.architecture import CONFIG, read_config
 from merganser.checkpoints.known_models import configured
-from merganser.errors import InputError
+from merganser.errors import InputError, some
 
 OPEN_CLIP = "open_clip_config.json"
 TYPE = "model_type"
@@ -132,6 +132,4 @@ def _name(key: str) -> str:
 
 def shown(differences: Mapping[str, tuple[Any, Any]], who: str = "the base") -> str:
     """List settings with both values: first the model's, then that of the base, or of who else has it."""
-    first = [f"{key} {theirs!r} ({who} {ours!r})" for key, (ours, theirs) in list(differences.items())[:SHOWN]]
-    more = f" and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
-    return ", ".join(first) + more
+    return some([f"{key} {theirs!r} ({who} {ours!r})" for key, (ours, theirs) in differences.items()], SHOWN)

@@ -12,7 +12,7 @@ from merganser.checkpoints.architecture import read_object
 from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.remedies import without
 from merganser.checkpoints.tensors import Checkpoint, Spec
-from merganser.errors import InputError, quoting, refusing
+from merganser.errors import InputError, quoting, refusing, some
 from merganser.limits import read_small
 
 FAST, SETTINGS = "tokenizer.json", "tokenizer_config.json"
@@ -127,9 +127,7 @@ def _check_numbers(who: str, ours: Vocabulary, theirs: Vocabulary, task: str, ru
 
 def listed(tokens: Iterable[object]) -> str:
     """List the first of some tokens."""
-    first, *others = (repr(token) for token in tokens)
-    more = f" and {len(others) - SHOWN + 1} more" if len(others) >= SHOWN else ""
-    return ", ".join([first, *others[: SHOWN - 1]]) + more
+    return some([repr(token) for token in tokens], SHOWN)
 
 
 def _difference(who: str, ours: Vocabulary, theirs: Vocabulary) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from merganser.errors import InputError
+from merganser.errors import InputError, some
 
 if TYPE_CHECKING:
     from merganser.standalone.check import Checked
@@ -88,23 +88,18 @@ def _cells(model: Mapping[str, Any]) -> tuple[str, ...]:
         "not said" if model["tokens"] is None else f"{model['tokens']:,}",
         "yes" if model["chat_template"] else "no",
         "yes" if model["tie_word_embeddings"] or model["second_names"] else "no",
-        _listed(model["heads"]),
+        some(model["heads"], SHOWN) or "none",
     )
 
 
 def _print_merge(merge: Mapping[str, Any]) -> None:
     what = f"{merge['matrices']} matrices and {merge['vectors']} other parameters, {merge['parameters']:,} values"
     print(f"would be merged: {what}")
-    print(f"would be copied from the base: {_listed(merge['copied'])}")
+    print(f"would be copied from the base: {some(merge['copied'], SHOWN) or 'none'}")
     print(f"would be written: {_size(merge['bytes'])} of weights in {merge['files']} file(s)")
     for cost, each in merge["expected"].items():
         takes = f"{each['seconds']:.0f} s on one core and {_size(each['memory_bytes'])} of memory"
         print(f"about {takes}, by a method of cost {cost}")
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more if names else "none"
 
 
 def _size(size: float) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from merganser.errors import some
 from merganser.outputs import refuse_existing
 
 if TYPE_CHECKING:
@@ -78,9 +79,8 @@ def _print_layers(layers: "list[LayerError]") -> None:
     print_table(("parameter", "rank", "error"), rows)
     left = [each.name for each in layers if each.rank == 0]
     if left:
-        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
         remedy = "--modules-to-save PATTERN or --biases saves them whole"
-        print(f"changed, and not in the adapter: {', '.join(left[:SHOWN])}{more}; {remedy}")
+        print(f"changed, and not in the adapter: {some(left, SHOWN)}; {remedy}")
 
 
 def _share(error: float, norm: float) -> str:

@@ -15,7 +15,7 @@ from merganser.config.explaining import as_flow, as_line
 from merganser.config.inputs import FROM_VALIDATION, INPUTS, SECTIONS, input_of
 from merganser.config.inputs.base import known_method
 from merganser.config.params import UNMEASURED, Params, TaskStudy, Validation
-from merganser.errors import InputError
+from merganser.errors import InputError, some
 from merganser.limits import parse_yaml
 from merganser.methods import __path__ as places
 from merganser.plugins import FAMILIES, constants, module_names
@@ -87,9 +87,7 @@ def _holds(text: str, content: Any) -> bool:
 
 def addition_names(added: Sequence[Addition]) -> str:
     """Name the sections and entries of additions, the first of many."""
-    places = list(dict.fromkeys(".".join(place[:-1] or place) for place, _ in added))
-    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
-    return ", ".join(places[:SHOWN]) + more
+    return some(list(dict.fromkeys(".".join(place[:-1] or place) for place, _ in added)), SHOWN)
 
 
 def _sections(content: dict[str, Any]) -> Iterator[Addition]:

@@ -2,20 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings
-from merganser.models import TakesTexts
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from merganser.evaluation.prepared import Prepared
-    from merganser.models import Network
+from merganser.evaluation.prepared import Prepared
+from merganser.models import Network, TakesTexts
 
 TEXT, PAIR, LABEL = "text", "pair", "label"
 
@@ -38,7 +34,7 @@ def check_texts(splits: Mapping[str, Any], source: Path) -> None:
                 raise InputError(f"{source}: split {split}: the column {column!r} holds {kind}, not texts")
 
 
-def encode_rows(rows: Any, network: "Network", max_length: int) -> "dict[str, Tensor]":
+def encode_rows(rows: Any, network: Network, max_length: int) -> dict[str, Tensor]:
     """Tokenise every example: arrays of int32, one row an example; raise InputError for one without a text."""
     assert isinstance(network, TakesTexts)
     columns = [list(rows[column]) for column in _texts_of(rows)]
@@ -50,7 +46,7 @@ def encode_rows(rows: Any, network: "Network", max_length: int) -> "dict[str, Te
     return {name: values.to(torch.int32) for name, values in encoded.items()}
 
 
-def logits_of(network: "Network", prepared: "Prepared", batch_size: int) -> "Tensor":
+def logits_of(network: Network, prepared: Prepared, batch_size: int) -> Tensor:
     """Run a loaded network on prepared texts: (N, C) in float32, on the CPU."""
     assert isinstance(network, TakesTexts)
     names: Sequence[str] = network.tokenizer.model_input_names

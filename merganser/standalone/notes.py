@@ -1,7 +1,7 @@
 """What a merge has as the base has it, and what of the models it lacks: said at its end, and in its recipe."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from merganser.checkpoints.adapters.files import adapter_names
@@ -9,6 +9,7 @@ from merganser.checkpoints.companions import companion_names, left_out, names_in
 from merganser.checkpoints.modules import module_folders
 from merganser.checkpoints.tensors import parameter_of
 from merganser.checkpoints.weight_files import weight_names
+from merganser.errors import some
 from merganser.inputs.model_deltas import ModelDeltas
 
 SHOWN = 8
@@ -47,10 +48,6 @@ def _not_read(path: Path) -> list[str]:
     return [name for name in names if name.endswith(".safetensors") and "/" not in name and name not in read]
 
 
-def _listed(found: Mapping[str, Iterable[str]]) -> list[str]:
+def _listed(found: Mapping[str, Collection[str]]) -> list[str]:
     """Write each list in a line, shortened, where there is anything in it."""
-    lines = []
-    for what, names in ((what, list(names)) for what, names in found.items()):
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        lines += [f"{what}: {', '.join(names[:SHOWN])}{more}"] if names else []
-    return lines
+    return [f"{what}: {some(list(names), SHOWN)}" for what, names in found.items() if names]

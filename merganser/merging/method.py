@@ -20,7 +20,7 @@ from merganser.learning import Learner
 from merganser.merging.binding import bound
 from merganser.merging.by_layer import LAYERS, pattern_mistake, variants
 from merganser.operators.coefficients import INVERSE_NORM
-from merganser.operators.vectors import scaled_mean
+from merganser.operators.vectors import scaled_mean, whole
 from merganser.overlays.parts import Parts
 
 Reads = Literal["deltas", "svd", "differences", "statistics"]
@@ -85,7 +85,8 @@ class Declaration:
     efficiency: Efficiency | None = None  # None: low where values are learned, else as its cost
     reads: Reads = "deltas"  # statistics where it needs any
     cost: Cost | None = None  # None: that of what it reads, or of the joint decomposition; else a pass over the entries
-    vectors: Callable[..., Result] | Literal["alike"] = "alike"  # merges vectors; alike: the function merges them too
+    # What merges vectors; alike: the function. None: alike, but where it decomposes a mean, or each task's own.
+    vectors: Callable[..., Result] | Literal["alike"] | None = None
     ours: Collection[str] = ()  # parameters whose default comes from no paper
     statistics: tuple[str, ...] = ()  # fields of a layer's statistics that it needs
     embeddings: bool = False  # also needs the text embeddings of the tasks' class names
@@ -112,6 +113,7 @@ class Declaration:
         follows = {
             "cost": cost,
             "efficiency": self.efficiency or ("Low" if self.learner else "High" if cost == "elementwise" else "Medium"),
+            "vectors": self.vectors or ((whole if self.overlay else scaled_mean) if "svd" in cost else "alike"),
             "reads": "statistics" if self.statistics else self.reads,
             "weighted": self.weighted and not self.overlay and self.learner is None,
         }
@@ -129,6 +131,7 @@ class Method(Declaration):
     function: Callable[..., Any]
     cost: Cost
     efficiency: Efficiency
+    vectors: Callable[..., Result] | Literal["alike"]
 
     @property
     def name(self) -> str:

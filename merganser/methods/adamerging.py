@@ -89,7 +89,6 @@ def agreeing(layers: LayerSource, density: float) -> Callable[[LayerDeltas], Ten
     law="before the first step it is task arithmetic at the starting coefficient",
     involvement="TTA",
     learner=Learner(Settings, WeightedSum),
-    weighted=False,
 )
 def adamerging(layers: LayerSource) -> Callable[[LayerDeltas], Tensor]:
     """Add the tasks' deltas with learned coefficients: those of the lowest entropy of the predictions.

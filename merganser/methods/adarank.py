@@ -113,6 +113,7 @@ def _refuse_truncated(layer: Layer) -> None:
 
 @method(
     reads="svd",
+    vectors="alike",
     family="learned",
     formula=r"\sum_t \lambda_{t,l} \sum_i b_{ti}\, \sigma_{ti} u_{ti} v_{ti}^\top, \quad b_{ti} = [m_{ti} > 0]",
     paper="Lee et al., 2025, arXiv:2503.22178",

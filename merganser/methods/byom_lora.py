@@ -7,7 +7,6 @@ from pydantic import Field
 from merganser.inputs.factors import ALWAYS_KEPT
 from merganser.inputs.layers import LayerFactors
 from merganser.merging.method import method
-from merganser.operators.vectors import whole
 from merganser.overlays.low_rank import low_rank_parts
 from merganser.overlays.parts import Parts
 
@@ -26,7 +25,6 @@ def share_needed(tasks: int, *, k: int, **_: Any) -> float:
     ours=("k",),
     overlay=True,
     rank_fraction=share_needed,
-    vectors=whole,
 )
 def byom_lora(layer: LayerFactors, *, k: Annotated[int, Field(ge=1)] = 16) -> Parts:
     """Keep the `k` leading singular triples of each task's matrices, fewer where the rank is lower; vectors whole.

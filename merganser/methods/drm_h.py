@@ -8,7 +8,6 @@ from merganser.linalg import lapack
 from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.drm import Averaging, averaged, prune_, renormalised
 from merganser.operators.joint_layers import joint_factors
-from merganser.operators.vectors import scaled_mean
 
 
 @method(
@@ -20,7 +19,6 @@ from merganser.operators.vectors import scaled_mean
     law="without pruning, election and averaging it is the sum; the order of the tasks does not matter",
     low_rank=True,
     joint="rows",
-    vectors=scaled_mean,
 )
 def drm_h(
     layer: LayerDeltas | LayerLowRank,

@@ -6,7 +6,6 @@ from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.methods.drm_h import drm_h
 from merganser.operators.drm import Averaging, transposed
-from merganser.operators.vectors import scaled_mean
 
 
 @method(
@@ -17,7 +16,6 @@ from merganser.operators.vectors import scaled_mean
     law="it is DRM-H on the transposes",
     low_rank=True,
     joint="columns",
-    vectors=scaled_mean,
 )
 def drm_v(
     layer: LayerDeltas | LayerLowRank,

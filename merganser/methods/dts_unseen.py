@@ -40,6 +40,7 @@ def similarities(task: str, embeddings: Mapping[str, Tensor]) -> dict[str, float
     law="with one other task a task gets that task's delta",
     embeddings=True,
     overlay=True,
+    vectors="alike",
     rank_fraction=THRESHOLDED.share_needed,
 )
 def dts_unseen(

@@ -6,7 +6,6 @@ from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg.lapack import product
 from merganser.merging.method import Scaling, method
 from merganser.operators.isotropic import whitened_sum
-from merganser.operators.vectors import scaled_mean
 
 
 @method(
@@ -19,7 +18,6 @@ from merganser.operators.vectors import scaled_mean
     cost="svd",
     ours=("scaling",),
     low_rank=True,
-    vectors=scaled_mean,
 )
 def iso_c(layer: LayerDeltas | LayerLowRank, *, scaling: Scaling = 1.0) -> Tensor:
     """Replace the singular values of the sum by their mean over min(M, N), in the directions of its numerical rank."""

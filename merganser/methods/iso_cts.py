@@ -8,7 +8,6 @@ from merganser.linalg.lapack import product
 from merganser.linalg.polar import polar, polar_factors
 from merganser.merging.method import Fraction, Scaling, method
 from merganser.operators.isotropic import own_directions, specifics, summed
-from merganser.operators.vectors import scaled_mean
 
 
 @method(
@@ -23,7 +22,6 @@ from merganser.operators.vectors import scaled_mean
     cost="svd",
     ours=("scaling",),
     low_rank=True,
-    vectors=scaled_mean,
 )
 def iso_cts(layer: LayerDeltas | LayerLowRank, *, common_fraction: Fraction = 0.8, scaling: Scaling = 1.0) -> Tensor:
     """Join the sum's leading directions with each task's own beyond them, whiten both sides, give all the mean value.

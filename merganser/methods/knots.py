@@ -49,6 +49,7 @@ def elected_mean(sparse: Sparse, winner: int) -> Tensor:
     law="task arithmetic of 1/T inside gives the average",
     low_rank=True,
     joint="rows",
+    vectors="alike",
     ours=("density", "drop_rate", "scaling"),
     draws=drops,
 )

@@ -7,7 +7,6 @@ from merganser.inputs.layers import LayerFactors
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import leading, rebuilt
 from merganser.merging.method import PositiveFraction, Scaling, method
-from merganser.operators.vectors import scaled_mean
 
 ROUNDING = 1e-12  # a cumulative sum may stay this share below its own total
 
@@ -27,7 +26,6 @@ def triples_holding(s: Tensor, eta: float) -> int:
     paper="Lee et al., NAACL 2025, arXiv:2502.10339",
     law="eta 1 gives the average; each task's nuclear norm is preserved",
     ours=("scaling",),
-    vectors=scaled_mean,
 )
 def star(layer: LayerFactors, *, eta: PositiveFraction = 0.4, scaling: Scaling = 1.0) -> Tensor:
     """Keep the fewest singular values that hold the share `eta` of a task's nuclear norm, scaled up to the whole."""

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
 from merganser.operators.shares import triples_kept
-from merganser.operators.vectors import whole
 from merganser.overlays.budget import LOW_RANK, Adaptive
 from merganser.overlays.low_rank import low_rank_parts
 from merganser.overlays.parts import Parts
@@ -20,7 +19,6 @@ from merganser.overlays.parts import Parts
     ours=("rank_fraction", "ratio"),
     overlay=True,
     rank_fraction=LOW_RANK.share_needed,
-    vectors=whole,
 )
 def svd(
     layers: LayerSource, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01

@@ -6,7 +6,6 @@ from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
 from merganser.methods.svd import svd
 from merganser.operators.shares import share_needed
-from merganser.operators.vectors import whole
 from merganser.overlays.parts import Parts
 
 
@@ -18,7 +17,6 @@ from merganser.overlays.parts import Parts
     law="the tasks' parts together take the rank of one matrix",
     overlay=True,
     rank_fraction=share_needed,
-    vectors=whole,
 )
 def tsv_c(layers: LayerSource, *, rank_fraction: PositiveFraction | None = None) -> Callable[[LayerFactors], Parts]:
     """Keep a share of each task's singular triples, 1/T by default: all tasks together then take one matrix's rank."""

@@ -9,7 +9,6 @@ from merganser.linalg.svd import leading, rebuilt
 from merganser.merging.method import Fraction, Scaling, method
 from merganser.operators.shares import share_needed, triples_kept
 from merganser.operators.sums import total
-from merganser.operators.vectors import scaled_mean
 
 
 @method(
@@ -22,7 +21,6 @@ from merganser.operators.vectors import scaled_mean
     paper="Gargiulo et al., CVPR 2025, arXiv:2412.00081",
     law="at full rank without whitening it is task arithmetic; the merged singular values are the kept ones",
     rank_fraction=share_needed,
-    vectors=scaled_mean,
 )
 def tsv_m(
     layer: LayerFactors, *, rank_fraction: Fraction | None = None, orthogonalise: bool = True, scaling: Scaling = 1.0

@@ -6,7 +6,6 @@ from merganser.at_run_time.additions import router
 from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
 from merganser.operators.shares import triples_kept
-from merganser.operators.vectors import whole
 from merganser.overlays.low_rank import low_rank_parts
 from merganser.overlays.parts import Parts
 
@@ -23,7 +22,6 @@ from merganser.overlays.parts import Parts
     overlay=True,
     at_run_time=router,
     rank_fraction=lambda tasks, *, rank_fraction: rank_fraction,
-    vectors=whole,
 )
 def twin(layers: LayerSource, *, rank_fraction: PositiveFraction = 0.1) -> Callable[[LayerFactors], Parts]:
     """Keep the leading triples of each task's difference to a merged model, and a router that says how much of each.

@@ -2,12 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pandas import DataFrame, read_csv
+from pandas.errors import EmptyDataError, ParserError
 
 from merganser.errors import InputError
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 RESULTS = ("results.csv", "report/results.csv")  # from a report's folder on, or from a repository's
 METRICS = "data/metrics"
@@ -17,7 +16,7 @@ NUMBERS = {"count": "Int64", "peak_rss_bytes": "Int64", "forwards": "Int64", "ba
 SCORE = ("metric", "value", "stderr", "count", "device", "known", "router", "spread")
 
 
-def load_results(path: Path) -> "DataFrame":
+def load_results(path: Path) -> DataFrame:
     """Read a table of a report, or a folder of scores, as a frame; raise InputError where there is neither."""
     if path.is_file():
         return _table(path)
@@ -32,10 +31,7 @@ def load_results(path: Path) -> "DataFrame":
     return _scores(files)
 
 
-def _table(path: Path) -> "DataFrame":
-    from pandas import read_csv
-    from pandas.errors import EmptyDataError, ParserError
-
+def _table(path: Path) -> DataFrame:
     try:
         # Only what is empty is missing: "nan" and "NA" are names that a task may have.
         columns = list(read_csv(path, nrows=0).columns)
@@ -46,9 +42,7 @@ def _table(path: Path) -> "DataFrame":
         raise InputError(f"{path}: not a table of a report ({error})") from error
 
 
-def _scores(files: list[Path]) -> "DataFrame":
-    from pandas import DataFrame
-
+def _scores(files: list[Path]) -> DataFrame:
     rows = []
     for file in files:
         try:

@@ -4,7 +4,6 @@ What a merge opens and notes of each stands in `tasks/opening.py`, apart: that i
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from merganser.config.inputs.base import Input
 from merganser.config.inputs.beside import Embeddings, Routers, Surgery
@@ -13,9 +12,7 @@ from merganser.config.inputs.learned import LearnedValues
 from merganser.config.inputs.searches import Searches
 from merganser.config.inputs.statistics import Statistics
 from merganser.config.params import Entry, Params
-
-if TYPE_CHECKING:
-    from merganser.merging.method import Method
+from merganser.merging.method import Method
 
 # An input that is of another stands behind it.
 INPUTS: Mapping[str, Input] = {
@@ -34,6 +31,6 @@ def input_of_entry(entry: Entry) -> Input | None:
     return INPUTS.get(entry.reads.partition("/")[0])
 
 
-def input_of(method: "Method") -> Input:
+def input_of(method: Method) -> Input:
     """Return the input that a method's entries read: of two that it needs, the one that is of the other."""
     return [each for each in INPUTS.values() if each.is_read_by(method)][-1]

@@ -1,15 +1,13 @@
 """What is known of an input before a stage runs: the class that each derives from, and what their checks share."""
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from merganser.config.params import Entry, Params
 from merganser.errors import did_you_mean
+from merganser.merging.method import Method
 from merganser.methods import __path__ as places
 from merganser.plugins import module_names
-
-if TYPE_CHECKING:
-    from merganser.merging.method import Method  # imports torch
 
 
 class Input:
@@ -33,11 +31,11 @@ class Input:
         """Return what its section declares; nothing of an input that has no section."""
         return getattr(params, self.name, {})
 
-    def is_read_by(self, method: "Method") -> bool:
+    def is_read_by(self, method: Method) -> bool:
         """Tell whether a method needs it."""
         return self.name in (method.reads, *method.needs)
 
-    def fits(self, about: Mapping[str, Any], method: "Method", of: str | None = None) -> bool:
+    def fits(self, about: Mapping[str, Any], method: Method, of: str | None = None) -> bool:
         """Tell whether what a section's keys declare, of this input where that is known, is what a method reads."""
         return True
 
@@ -53,17 +51,17 @@ class Input:
         """List what its stage merges, each with its place, as entries of `methods` would have it."""
         return iter(())
 
-    def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
+    def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
         """Check an entry that reads this, or whose method needs it: both must be so, or neither."""
         return iter(())
 
-    def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
+    def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
         """Check an entry that reads this, or whose method does: whether the one can take the other."""
         if entry.reads != method.reads:
             yield other_source(entry, method)
 
     def value_mistakes(
-        self, params: Params, entry: Entry, method: "Method", values: Mapping[str, Any], counts: Collection[int]
+        self, params: Params, entry: Entry, method: Method, values: Mapping[str, Any], counts: Collection[int]
     ) -> Iterator[str]:
         """List what an entry's values ask of it in vain, each with the place in the entry.
 
@@ -95,7 +93,7 @@ class OfAnother(Input):
             for mistake in of_mistakes(params, one.of, self.expected, *self.others):
                 yield f"{self.name}.{name}.of: {mistake}"
 
-    def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
+    def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
         """Check that a method that needs it, and no other, reads one that there is."""
         name, declared = entry.named(self.name), self.declared(params)
         if name is None and self.is_read_by(method):
@@ -111,7 +109,7 @@ class OfAnother(Input):
             yield from name_mistakes(self.name, declared, name, entry.reads)
 
 
-def other_source(entry: Entry, method: "Method") -> str:
+def other_source(entry: Entry, method: Method) -> str:
     """Say what a method reads, where an entry reads something else."""
     own = "" if method.reads == "differences" else f"{method.reads}, or "
     joint = f"joints/NAME of side {method.joint}, or " if method.joint else ""
@@ -141,7 +139,7 @@ def difference_in(of: str) -> str | None:
     return name if kind == "differences" and name else None
 
 
-def known_method(name: Any) -> "Method | None":
+def known_method(name: Any) -> Method | None:
     """Return a method, None where there is none of this name."""
     if name not in module_names(places):
         return None

@@ -1,12 +1,10 @@
 """What is computed or trained beside a model: embeddings of the tasks' classes, routers, and Surgery's bottlenecks."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from merganser.config.inputs.base import OfAnother
-
-if TYPE_CHECKING:
-    from merganser.merging.method import Method
+from merganser.merging.method import Method
 
 START = "expected differences/NAME, whose start is the merged model"
 
@@ -20,7 +18,7 @@ class Embeddings(OfAnother):
     needed, unused = "needs the text embeddings of the tasks' class names", "uses no text embeddings"
     expected, others = "expected deltas, svd or differences/NAME", ("deltas", "svd")
 
-    def fits(self, about: Mapping[str, Any], method: "Method", of: str | None = None) -> bool:
+    def fits(self, about: Mapping[str, Any], method: Method, of: str | None = None) -> bool:
         """Tell whether they are of what is asked for."""
         return of in (None, about.get("of"))
 

@@ -1,15 +1,13 @@
 """Deltas, and what an entry can read in their place: their factors, joint decompositions, difference vectors."""
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from merganser.config.inputs.base import Input, known_method, name_mistakes, other_source
 from merganser.config.params import Entry, Params
 from merganser.errors import did_you_mean
 from merganser.merging.by_layer import variants
-
-if TYPE_CHECKING:
-    from merganser.merging.method import Method
+from merganser.merging.method import Method
 
 ROUNDING = 1e-9
 
@@ -26,7 +24,7 @@ class Factors(Input):
     name = "svd"
 
     def value_mistakes(
-        self, params: Params, entry: Entry, method: "Method", values: Mapping[str, Any], counts: Collection[int]
+        self, params: Params, entry: Entry, method: Method, values: Mapping[str, Any], counts: Collection[int]
     ) -> Iterator[str]:
         """Check that as many triples are kept as a merge needs."""
         for count in counts:
@@ -43,7 +41,7 @@ class Joints(Input):
     name = "joints"
     not_of_subsets = ".reads: {reads} decomposes all tasks' matrices, not a subset's; read deltas"
 
-    def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
+    def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
         """Check that the joint is there, and the one that the method starts with."""
         name = entry.named(self.name)
         if name is None or method.joint is None:
@@ -56,7 +54,7 @@ class Joints(Input):
             yield f"{method.name} decomposes {method.joint}, joints.{name} is of {params.joints[name].side}; {remedy}"
 
     def value_mistakes(
-        self, params: Params, entry: Entry, method: "Method", values: Mapping[str, Any], counts: Collection[int]
+        self, params: Params, entry: Entry, method: Method, values: Mapping[str, Any], counts: Collection[int]
     ) -> Iterator[str]:
         """Check that a merge decomposes the deltas as they are."""
         for each in variants(values):
@@ -93,7 +91,7 @@ class Differences(Input):
             elif (method := known_method(entry.method)) and not method.one_model:
                 yield f"{where}: the entry {merged} keeps a part per task; name one that gives one model for all tasks"
 
-    def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
+    def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
         """Check that they are there; every method can start from them."""
         if entry.difference is None:
             yield other_source(entry, method)

@@ -1,16 +1,14 @@
 """Values that a learner finds on the tasks' validation data, beside what they are of."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from merganser.config.explaining import mistakes_in
 from merganser.config.inputs.base import OfAnother, of_mistakes
 from merganser.config.params import Entry, LearnedEntry, Params
 from merganser.errors import InputError
 from merganser.evaluation import GivesClasses, get_kind, kind_names
-
-if TYPE_CHECKING:
-    from merganser.merging.method import Method
+from merganser.merging.method import Method
 
 
 class LearnedValues(OfAnother):
@@ -23,7 +21,7 @@ class LearnedValues(OfAnother):
     example = "learner: {method}, of: {reads}"
     needed, unused = "applies learned values", "applies no learned values"
 
-    def fits(self, about: Mapping[str, Any], method: "Method", of: str | None = None) -> bool:
+    def fits(self, about: Mapping[str, Any], method: Method, of: str | None = None) -> bool:
         """Tell whether the method's own learner finds them."""
         return about.get("learner") == method.name
 
@@ -48,7 +46,7 @@ class LearnedValues(OfAnother):
                     reason = f"{task.kind} is not a kind with classes, whose probabilities learned.* need"
                     yield f"tasks.{name}.kind: {reason}; leave the task out, or learned"
 
-    def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
+    def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
         """Check that the values are those of the method's own learner too."""
         yield from super().reading_mistakes(params, entry, method)
         found = params.learned.get(entry.named(self.name) or "")

@@ -1,14 +1,12 @@
 """Searches for a method's parameters on the tasks' validation data, and the entries that take what they chose."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from merganser.config.inputs.base import Input, difference_in, known_method, name_mistakes
 from merganser.config.params import Entry, Params, Search
+from merganser.merging.method import Method
 from merganser.studies.candidates import default_grid, grid
-
-if TYPE_CHECKING:
-    from merganser.merging.method import Method
 
 
 class Searches(Input):
@@ -35,7 +33,7 @@ class Searches(Input):
             for candidate in candidates_of(search):
                 yield f"searches.{name}", search.entry(candidate)
 
-    def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
+    def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
         """Check an entry that takes what a search chose: the same method, and no parameters of its own."""
         name = entry.named(self.name)
         if name is None:

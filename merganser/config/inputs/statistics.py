@@ -1,13 +1,11 @@
 """Statistics of the tasks' own models on validation data."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from merganser.config.inputs.base import Input, name_mistakes, other_source
 from merganser.config.params import Entry, Params
-
-if TYPE_CHECKING:
-    from merganser.merging.method import Method
+from merganser.merging.method import Method
 
 
 class Statistics(Input):
@@ -18,7 +16,7 @@ class Statistics(Input):
     every_task = True
     by_task = True
 
-    def fits(self, about: Mapping[str, Any], method: "Method", of: str | None = None) -> bool:
+    def fits(self, about: Mapping[str, Any], method: Method, of: str | None = None) -> bool:
         """Tell whether a method needs no other kind."""
         base = ["base_fisher"] if about.get("base") is True else []
         return set(method.statistics) <= {about.get("kind"), *base}
@@ -29,7 +27,7 @@ class Statistics(Input):
             if statistic.base and statistic.kind != "fisher":
                 yield f"statistics.{name}.base: only kind: fisher measures the base model too; leave it out"
 
-    def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[str]:
+    def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
         """Check that a method that reads statistics reads those that it needs, and no other method any."""
         if method.reads != self.name:
             yield other_source(entry, method)

@@ -159,7 +159,7 @@ def _merged(
     left = iter(others)
     for part, result in results:
         if isinstance(result, Parts):
-            assert overlay is not None, "a method that gives parts is registered with overlay=True"
+            assert overlay is not None, "a method that gives parts says so in its signature"
             name = name_of(part)
             overlay.add(name, result if name in kept else Parts(), base.spec(name).shape)
             result = of_base(part)

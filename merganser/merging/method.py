@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from merganser.at_run_time import Addition, Section
 from merganser.checkpoints.kinds import Kind
 from merganser.errors import InputError, did_you_mean
-from merganser.inputs.layers import Layer, LayerSource, Side
+from merganser.inputs.layers import Layer, LayerFactors, LayerLowRank, LayerSource, Side
 from merganser.learning import Learner
 from merganser.merging.binding import bound
 from merganser.merging.by_layer import LAYERS, pattern_mistake, variants
@@ -83,7 +83,7 @@ class Declaration:
     law: str  # what must hold whatever the models are; a test of the method asserts it
     involvement: Involvement = "NDI"  # of data; with the efficiency, the classes of the survey of merging
     efficiency: Efficiency | None = None  # None: low where values are learned, else as its cost
-    reads: Reads = "deltas"  # statistics where it needs any
+    reads: Reads | None = None  # None: statistics where it needs any; svd where it takes factors; else deltas
     cost: Cost | None = None  # None: that of what it reads, or of the joint decomposition; else a pass over the entries
     # What merges vectors; alike: the function. None: alike, but where it decomposes a mean, or each task's own.
     vectors: Callable[..., Result] | Literal["alike"] | None = None
@@ -91,13 +91,11 @@ class Declaration:
     statistics: tuple[str, ...] = ()  # fields of a layer's statistics that it needs
     embeddings: bool = False  # also needs the text embeddings of the tasks' class names
     learner: Learner | None = None  # how the values are learned that it applies
-    overlay: bool = False  # stores parts per task
     linear_maps: bool = False  # keeps parts of linear maps alone and their biases, not of convolutions
     at_run_time: Addition | None = None  # what is put into a network at evaluation, beside its parameters
     joint: Side | None = None  # the joint decomposition it starts from, read from `layer.basis` if cached
     on_models: bool = False  # works on the models' own weights: its layers have the base's beside the deltas
     most_tasks: int | None = None  # that it merges; None: any number
-    low_rank: bool = False  # also accepts a LayerLowRank; otherwise adapters are multiplied out first
     weighted: bool = True  # accepts `coefficients` and a `scaling` per task, if it stores no parts and learns no values
     measured: Callable[..., Result] = scaled_mean  # of what layers measured of their inputs; parts are each task's own
     weighs: bool = False  # is given deltas as they are, and multiplies them by `layer.weights` itself
@@ -109,13 +107,18 @@ class Declaration:
 
     def __call__(self, function: F) -> F:
         """Register a pure function as the method of its name."""
-        cost = self.cost or ("joint svd" if self.joint else "svd" if self.reads == "svd" else "elementwise")
+        named = _named([*get_type_hints(function).values()])
+        overlay = Parts in named
+        reads = self.reads or ("statistics" if self.statistics else "svd" if LayerFactors in named else "deltas")
+        cost = self.cost or ("joint svd" if self.joint else "svd" if reads == "svd" else "elementwise")
         follows = {
+            "reads": reads,
+            "overlay": overlay,
+            "low_rank": LayerLowRank in named,
             "cost": cost,
             "efficiency": self.efficiency or ("Low" if self.learner else "High" if cost == "elementwise" else "Medium"),
-            "vectors": self.vectors or ((whole if self.overlay else scaled_mean) if "svd" in cost else "alike"),
-            "reads": "statistics" if self.statistics else self.reads,
-            "weighted": self.weighted and not self.overlay and self.learner is None,
+            "vectors": self.vectors or ((whole if overlay else scaled_mean) if "svd" in cost else "alike"),
+            "weighted": self.weighted and not overlay and self.learner is None,
         }
         REGISTERED[function.__name__] = Method(function=function, **vars(self) | follows)
         return function
@@ -129,6 +132,9 @@ class Method(Declaration):
     """A registered method: its function and its properties."""
 
     function: Callable[..., Any]
+    reads: Reads
+    overlay: bool  # stores parts per task: its function gives Parts
+    low_rank: bool  # also takes a LayerLowRank; otherwise adapters are multiplied out first
     cost: Cost
     efficiency: Efficiency
     vectors: Callable[..., Result] | Literal["alike"]
@@ -247,6 +253,12 @@ class Method(Declaration):
         """
         self.check_count(len(layers.tasks), "tasks")
         return bound(self, values, layers)
+
+
+def _named(hint: Any) -> set[Any]:
+    """Return what an annotation, or a list of some, names."""
+    inner = hint if isinstance(hint, list) else get_args(hint)
+    return set().union(*map(_named, inner)) if inner else {hint}
 
 
 def _model_of(function: Callable[..., Any], takes_weights: bool) -> type[BaseModel]:

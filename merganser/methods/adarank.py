@@ -112,7 +112,6 @@ def _refuse_truncated(layer: Layer) -> None:
 
 
 @method(
-    reads="svd",
     vectors="alike",
     family="learned",
     formula=r"\sum_t \lambda_{t,l} \sum_i b_{ti}\, \sigma_{ti} u_{ti} v_{ti}^\top, \quad b_{ti} = [m_{ti} > 0]",

@@ -26,7 +26,6 @@ def differences(block: Tensor, scaling: float) -> Tensor:
     paper="Jiang et al., 2023, arXiv:2310.01886",
     law="at density 1 each task gets its own model exactly",
     ours=("scaling",),
-    overlay=True,
 )
 def byom_fft(
     layers: LayerSource, *, scaling: Scaling = 0.3, density: Densities = 0.1

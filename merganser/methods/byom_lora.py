@@ -17,13 +17,11 @@ def share_needed(tasks: int, *, k: int, **_: Any) -> float:
 
 
 @method(
-    reads="svd",
     family="compressed",
     formula=r"\mathrm{SVD}_k(\Delta_t)",
     paper="Jiang et al., 2023, arXiv:2310.01886",
     law="at a rank of at least the deltas' each task gets its own model",
     ours=("k",),
-    overlay=True,
     rank_fraction=share_needed,
 )
 def byom_lora(layer: LayerFactors, *, k: Annotated[int, Field(ge=1)] = 16) -> Parts:

@@ -17,7 +17,6 @@ from merganser.operators.joint_layers import joint_factors
     involvement="VDI",
     paper="Chaichana et al., 2025, arXiv:2505.23117",
     law="without pruning, election and averaging it is the sum; the order of the tasks does not matter",
-    low_rank=True,
     joint="rows",
 )
 def drm_h(

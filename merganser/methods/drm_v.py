@@ -14,7 +14,6 @@ from merganser.operators.drm import Averaging, transposed
     involvement="VDI",
     paper="Chaichana et al., 2025, arXiv:2505.23117",
     law="it is DRM-H on the transposes",
-    low_rank=True,
     joint="columns",
 )
 def drm_v(

@@ -17,7 +17,6 @@ from merganser.overlays.thresholded import thresholded_vectors
     paper="Stay Unique, Stay Efficient (DTS), 2025, arXiv:2512.01461",
     law="it codes differences as DTS-T codes task vectors",
     cost="svd",
-    overlay=True,
     vectors=thresholded_vectors,
     rank_fraction=THRESHOLDED.share_needed,
 )

@@ -11,12 +11,10 @@ from merganser.overlays.thresholded import thresholded_parts, thresholded_vector
 
 
 @method(
-    reads="svd",
     family="compressed",
     formula=r"\hat U_t \Sigma_t \hat V_t^\top, \quad \hat U_t, \hat V_t \text{ in two bits an element}",
     paper="Stay Unique, Stay Efficient (DTS), 2025, arXiv:2512.01461",
     law="[1, 1, 5, -2, -9] becomes the paper's example; thresholding twice equals once; norms and signs are kept",
-    overlay=True,
     vectors=thresholded_vectors,
     rank_fraction=THRESHOLDED.share_needed,
 )

@@ -32,14 +32,12 @@ def similarities(task: str, embeddings: Mapping[str, Tensor]) -> dict[str, float
 
 
 @method(
-    reads="svd",
     family="compressed",
     formula=r"\sum_{n \ne t} \gamma_n \hat U_n \Sigma_n \hat V_n^\top, "
     r"\quad \gamma_n = \cos(E_t, E_n) \big/ \sum_{j \ne t} \cos(E_t, E_j)",
     paper="Stay Unique, Stay Efficient (DTS), 2025, arXiv:2512.01461",
     law="with one other task a task gets that task's delta",
     embeddings=True,
-    overlay=True,
     vectors="alike",
     rank_fraction=THRESHOLDED.share_needed,
 )

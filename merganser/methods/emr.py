@@ -48,7 +48,6 @@ def magnitudes(layer: LayerDeltas) -> Tensor:
     efficiency="Medium",
     paper="Huang et al., NeurIPS 2024, arXiv:2405.17461",
     law="with one task it is exact; each task keeps its total magnitude",
-    overlay=True,
 )
 def emr(layers: LayerSource) -> Callable[[LayerDeltas], Parts]:
     """Elect a sign and take the largest magnitude that has it; mask that for each task, and rescale it.

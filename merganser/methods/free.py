@@ -48,7 +48,6 @@ def factors(layers: LayerSource, cut: Cut, density: PerTask) -> tuple[list[float
     law="without a cutoff and at density 1 every task gets the weighted sum; one task is exact",
     cost="fourier transform",
     ours=("cutoff",),
-    overlay=True,
     at_run_time=router,
 )
 def free(

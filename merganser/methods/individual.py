@@ -11,7 +11,6 @@ from merganser.overlays.parts import Parts
     formula=r"\Delta_t",
     paper="none (the fine-tuned models)",
     law="each task gets its own model exactly",
-    overlay=True,
 )
 def individual(layer: LayerDeltas) -> Parts:
     """Give each task its own delta whole."""

@@ -17,7 +17,6 @@ from merganser.operators.isotropic import whitened_sum
     law="all non-zero singular values are equal",
     cost="svd",
     ours=("scaling",),
-    low_rank=True,
 )
 def iso_c(layer: LayerDeltas | LayerLowRank, *, scaling: Scaling = 1.0) -> Tensor:
     """Replace the singular values of the sum by their mean over min(M, N), in the directions of its numerical rank."""

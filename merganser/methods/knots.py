@@ -47,7 +47,6 @@ def elected_mean(sparse: Sparse, winner: int) -> Tensor:
     involvement="VDI",
     paper="Stoica et al., ICLR 2025, arXiv:2410.19735",
     law="task arithmetic of 1/T inside gives the average",
-    low_rank=True,
     joint="rows",
     vectors="alike",
     ours=("density", "drop_rate", "scaling"),

@@ -91,7 +91,6 @@ def superposed(triples: list[Factors]) -> Tensor | None:
     law="every kept feature keeps its singular value; the same task twice gives it once",
     cost="svd",
     ours=("density", "scaling"),
-    low_rank=True,
     vectors=merged_vector,
 )
 def sftm(layer: LayerDeltas | LayerLowRank, *, density: Densities = 0.2, scaling: Scaling = 0.7) -> Tensor:

@@ -28,14 +28,12 @@ def narrow(k: int, k_gate: int) -> str | None:
 
 
 @method(
-    reads="svd",
     family="routed",
     formula=r"U_{t^*} \Sigma_{t^*} V_{t^*}^\top x + \Delta b_{t^*}, "
     r"\quad t^* = \mathrm{argmax}_t \lVert V_{t, 1:k_{gate}}^\top x \rVert",
     paper="SMILE: Zero-Shot Sparse Mixture of Low-Rank Experts, 2024, arXiv:2408.10174",
     law="with all triples kept and the right expert each layer is the task's own; the choice ignores the size of x",
     ours=("k", "k_gate"),
-    overlay=True,
     linear_maps=True,
     at_run_time=gates,
     not_by_layer=("k_gate",),

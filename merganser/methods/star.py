@@ -18,7 +18,6 @@ def triples_holding(s: Tensor, eta: float) -> int:
 
 
 @method(
-    reads="svd",
     family="spectral",
     formula=r"\frac{\lambda}{T} \sum_t \frac{\lVert \Delta_t \rVert_*}{\lVert \mathrm{SVD}_{k_t}(\Delta_t) \rVert_*} "
     r"\mathrm{SVD}_{k_t}(\Delta_t)",

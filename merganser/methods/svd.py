@@ -11,13 +11,11 @@ from merganser.overlays.parts import Parts
 
 
 @method(
-    reads="svd",
     family="compressed",
     formula=r"\mathrm{SVD}_k(\Delta_t)",
     paper="none (the best low-rank approximation)",
     law="at rank fraction 1 each task gets its own model",
     ours=("rank_fraction", "ratio"),
-    overlay=True,
     rank_fraction=LOW_RANK.share_needed,
 )
 def svd(

@@ -36,7 +36,6 @@ def squares(layer: LayerDeltas, cut: Cut) -> Tensor:
     paper="Qi et al., CVPR 2025, arXiv:2412.00054",
     law="at density 1, with one magnitude per sign, it is exact",
     ours=("density",),
-    overlay=True,
 )
 def t_switch(layers: LayerSource, *, density: Densities = 0.5) -> Callable[[LayerDeltas], Parts]:
     """Keep where each task's largest entries are and their signs, with a scale for the positive, one for the negative.

@@ -23,7 +23,6 @@ UNNAMED = 0.4  # tall_lambda of a task that a map does not name
     paper="Wang et al., ICML 2024, arXiv:2405.07813",
     law="with one task it is exact; lambda 0 gives every task the whole merge",
     ours=("tall_lambda", "density"),
-    overlay=True,
 )
 def tall_mask(
     layers: LayerSource,

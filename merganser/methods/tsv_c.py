@@ -10,12 +10,10 @@ from merganser.overlays.parts import Parts
 
 
 @method(
-    reads="svd",
     family="compressed",
     formula=r"\mathrm{SVD}_{r / T}(\Delta_t)",
     paper="Gargiulo et al., CVPR 2025, arXiv:2412.00081",
     law="the tasks' parts together take the rank of one matrix",
-    overlay=True,
     rank_fraction=share_needed,
 )
 def tsv_c(layers: LayerSource, *, rank_fraction: PositiveFraction | None = None) -> Callable[[LayerFactors], Parts]:

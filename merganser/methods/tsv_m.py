@@ -12,7 +12,6 @@ from merganser.operators.sums import total
 
 
 @method(
-    reads="svd",
     family="spectral",
     formula=r"\lambda\, U_\perp \Sigma V_\perp^\top, "
     r"\quad U_\perp, V_\perp = \mathrm{polar}\big([U_1 \cdots U_T]\big), \mathrm{polar}\big([V_1 \cdots "

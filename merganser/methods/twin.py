@@ -19,7 +19,6 @@ from merganser.overlays.parts import Parts
     law="one task alone at full rank is its own model; equal shares give the average at any scaling",
     cost="svd",
     ours=("rank_fraction",),
-    overlay=True,
     at_run_time=router,
     rank_fraction=lambda tasks, *, rank_fraction: rank_fraction,
 )

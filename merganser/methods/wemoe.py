@@ -32,7 +32,6 @@ def first_routers(widths: Mapping[str, int], tasks: int, settings: RoutingSettin
     efficiency="Medium",
     paper="WEMoE, ICML 2024, arXiv:2402.00433",
     law="before the first step it is task arithmetic; an example's scores do not depend on its batch",
-    overlay=True,
     learner=Learner(RoutingSettings, routers=first_routers),
     at_run_time=block_routers,
 )

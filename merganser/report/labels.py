@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+from scipy.optimize import isotonic_regression
+
 LINE = 9.5  # height of a label
 GAP = 7.0  # between a point and its label
 COLUMN = 12.0  # points closer than this stand in one column
@@ -76,21 +79,7 @@ def _columns(values: Sequence[float]) -> list[list[int]]:
 
 def spread(values: Sequence[float], gap: float) -> list[float]:
     """Move values apart as little as is needed for neighbours to be `gap` apart; their order stays."""
-    clusters: list[list[int]] = []
-    for index in sorted(range(len(values)), key=lambda i: values[i]):
-        clusters.append([index])
-        while len(clusters) > 1 and _first(values, clusters[-1], gap) < _last(values, clusters[-2], gap) + gap:
-            clusters[-2:] = [clusters[-2] + clusters[-1]]
-    placed = list(values)
-    for cluster in clusters:
-        for rank, index in enumerate(cluster):
-            placed[index] = _first(values, cluster, gap) + rank * gap
-    return placed
-
-
-def _first(values: Sequence[float], cluster: Sequence[int], gap: float) -> float:
-    return sum(values[i] for i in cluster) / len(cluster) - gap * (len(cluster) - 1) / 2
-
-
-def _last(values: Sequence[float], cluster: Sequence[int], gap: float) -> float:
-    return _first(values, cluster, gap) + gap * (len(cluster) - 1)
+    order, apart = np.argsort(values, kind="stable"), gap * np.arange(len(values))
+    placed = np.empty(len(values))
+    placed[order] = isotonic_regression(np.array(values)[order] - apart).x + apart
+    return placed.tolist()

@@ -1,15 +1,12 @@
 """Run a repository's schedules on this machine: a Prefect server on loopback, and the deployments of prefect.yaml."""
 
-import os
-from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import chdir
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.own_variables import hand_down
-from dvcfleet.prefect_adapter.server import Server
 from dvcfleet.repository import opened, state_folder
+from flows.ui import prefect_page
 from merganser.errors import InputError
 from merganser.limits import read_yaml
 
@@ -30,7 +27,8 @@ def serve(repo: Path) -> None:
         root, home = Path(dvc_repo.root_dir), state_folder(dvc_repo) / "prefect"
     with chdir(root):
         declared = read_declared(FILE)
-        with _prefect(home) as address:
+        with prefect_page(home, schedules=True) as wait:
+            address = wait()
             import prefect
 
             deployments = [make_deployment(entry) for entry in declared]
@@ -69,14 +67,3 @@ def make_deployment(entry: dict[str, Any]) -> "RunnerDeployment":
 
 def _in_seconds(item: dict[str, Any]) -> dict[str, Any]:
     return item | {"interval": timedelta(seconds=item["interval"])} if "interval" in item else item
-
-
-@contextmanager
-def _prefect(home: Path) -> Iterator[str]:
-    """Connect this process and its children to the server; yield the address of its page."""
-    if elsewhere := os.environ.get("PREFECT_API_URL"):
-        yield elsewhere.removesuffix("/api")
-        return
-    with Server(home, page=True, schedules=True) as server:
-        hand_down(server.environment)  # before Prefect is imported
-        yield server.wait().removesuffix("/api")

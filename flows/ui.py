@@ -5,16 +5,17 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 
+import httpx
+
 from dvcfleet.errors import FailedError
 from dvcfleet.guarded_uvicorn import NAME as GUARDED_PROTOCOL
+from dvcfleet.own_variables import hand_down
 from dvcfleet.prefect_adapter.server import START_LIMIT_S, Server, answers
 from dvcfleet.repository import opened, state_folder
 from dvcfleet.secrets import masked
@@ -35,7 +36,7 @@ def serve(repo: Path, port: int = PORT, browser: bool = False) -> None:
     with suppress(KeyboardInterrupt), Stop().on_signals(*_ENDING), ExitStack() as stack:
         listener = stack.enter_context(_listener(port))
         begun = {
-            "Prefect": stack.enter_context(_prefect_page(home)),  # both start at once, then each is waited for
+            "Prefect": stack.enter_context(prefect_page(home)),  # both start at once, then each is waited for
             "MLflow": stack.enter_context(_mlflow_page(root)),
         }
         services = {name: masked(wait()) for name, wait in begun.items()}
@@ -81,11 +82,17 @@ def _listener(port: int) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _prefect_page(home: Path) -> Iterator[Callable[[], str]]:
+def prefect_page(home: Path, *, schedules: bool = False) -> Iterator[Callable[[], str]]:
+    """Start a Prefect server, unless PREFECT_API_URL names one; give what waits for it and returns its page's address.
+
+    `schedules`: it starts scheduled runs, and this process and its children are connected to it.
+    """
     if elsewhere := os.environ.get("PREFECT_API_URL"):
         yield lambda: elsewhere.removesuffix("/api")
         return
-    with Server(home, page=True) as server:
+    with Server(home, page=True, schedules=schedules) as server:
+        if schedules:
+            hand_down(server.environment)  # before Prefect is imported
         yield lambda: server.wait().removesuffix("/api")
 
 
@@ -95,7 +102,8 @@ def _mlflow_page(root: Path) -> Iterator[Callable[[], str]]:
     if store.startswith(("http://", "https://")):
         yield lambda: store
         return
-    port = _free_port()
+    with _listener(0) as probe:
+        port = probe.getsockname()[1]
     command = ["ui", "--backend-store-uri", store, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     # This package is found also where it is not installed.
     packages = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))
@@ -117,26 +125,12 @@ def _mlflow_page(root: Path) -> Iterator[Callable[[], str]]:
         process.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def _answering(address: str, process: subprocess.Popen[bytes]) -> str:
     if not answers(address, process):
         raise FailedError("the MLflow page did not start; `python -m mlflow ui` says why")
-    if not _refuses_others(address):
+    foreign = httpx.get(address, headers={"Origin": "http://elsewhere.example"}, timeout=START_LIMIT_S)
+    if foreign.status_code != HTTPStatus.FORBIDDEN:
         raise FailedError(
             "the installed MLflow starts its page by another server than uvicorn, and pages of others could use it"
         )
     return address
-
-
-def _refuses_others(address: str) -> bool:
-    request = urllib.request.Request(address, headers={"Origin": "http://elsewhere.example"})
-    try:
-        with urllib.request.urlopen(request, timeout=START_LIMIT_S):
-            return False
-    except urllib.error.HTTPError as refusal:
-        return refusal.code == HTTPStatus.FORBIDDEN

@@ -54,8 +54,8 @@ def choice_lines(choices: list[Row], results: list[Row]) -> Iterator[str]:
     data = {row["entry"]: row["data"] for row in results}
     alone, allowed = ([row for row in choices if row["data"] == had] for had in ("none", "any"))
     yield from _budget_lines(alone, data)
-    leaders = {row["budget"]: row["entry"] for row in reversed(alone)}
-    better = [row for row in allowed if _leader(allowed, row["budget"]) != leaders.get(row["budget"])]
+    first, leaders = ({row["budget"]: row["entry"] for row in reversed(rows)} for rows in (alone, allowed))
+    better = [row for row in allowed if leaders[row["budget"]] != first.get(row["budget"])]
     if allowed:
         yield f"with data allowed:{'' if better else ' none better'}"
     if better:
@@ -63,10 +63,6 @@ def choice_lines(choices: list[Row], results: list[Row]) -> Iterator[str]:
     references = [f"{row['entry']} {_score(row)}" for row in results if row["group"] == "reference"]
     if references:
         yield f"beside them: {', '.join(references)}"
-
-
-def _leader(choices: list[Row], budget: str) -> str:
-    return next(row["entry"] for row in choices if row["budget"] == budget)
 
 
 def _budget_lines(choices: list[Row], data: dict[str, str], *, alone: bool = True) -> Iterator[str]:

@@ -114,7 +114,7 @@ def numbered(blocks: Iterable[str]) -> list[str] | None:
     """
     found, following = [], 1
     for block in blocks:
-        numbers = _anchors(block)
+        numbers = _anchors(block) if "&id" in block or "*id" in block else frozenset()
         if numbers is None:
             return None
         if numbers:
@@ -124,12 +124,8 @@ def numbered(blocks: Iterable[str]) -> list[str] | None:
     return found
 
 
-def _anchors(block: str) -> frozenset[int] | None:
-    return _anchors_found(block) if "&id" in block or "*id" in block else frozenset()
-
-
 @lru_cache(_KEPT)
-def _anchors_found(block: str) -> frozenset[int] | None:
+def _anchors(block: str) -> frozenset[int] | None:
     from dvc.utils.serialize import YAMLFileCorruptedError, parse_yaml
 
     try:

@@ -5,7 +5,6 @@ gives a JobEvent, which says what it reads and writes, but not when. Everything 
 environment) becomes tags of the run.
 """
 
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -25,7 +24,7 @@ from openlineage.client.event_v2 import (
 from openlineage.client.facet_v2 import job_type_job, parent_run, tags_run
 from openlineage.client.serde import Serde
 
-from dvcfleet.lineage.steps import Lineage, Origin, Step
+from dvcfleet.lineage.steps import Lineage, Origin, Step, as_text
 from dvcfleet.record.ledger import Execution
 from dvcfleet.secrets import masked
 
@@ -66,7 +65,7 @@ def _run(step: Step, done: Execution) -> Run:
         "environment": done.environment,
         **{f"params:{file}": values for file, values in step.params.items()},
     }
-    tags = [tags_run.TagsRunFacetFields(name, _text(value)) for name, value in about.items() if value is not None]
+    tags = [tags_run.TagsRunFacetFields(name, as_text(value)) for name, value in about.items() if value is not None]
     facets: dict[str, facet_v2.RunFacet] = {"tags": tags_run.TagsRunFacet(tags)}
     if done.flow_run:
         parent = parent_run.Job(NAMESPACE, "dvc repository")
@@ -105,7 +104,3 @@ def _name(origin: Origin) -> str:
 
 def _version(found: str | None) -> dict[str, Any]:
     return {"version": facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(found)} if found else {}
-
-
-def _text(value: Any) -> str:
-    return masked(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))

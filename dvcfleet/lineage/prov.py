@@ -4,14 +4,13 @@ A file or folder with one content is an entity, a stage's last run an activity, 
 environment (packages' versions) is an entity that the activity used, the git commit a plan that it followed.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from prov.model import ProvActivity, ProvAgent, ProvDocument, ProvEntity
 
-from dvcfleet.lineage.steps import Item, Lineage, Origin, Step
+from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, as_text
 from dvcfleet.paths import overlap
 from dvcfleet.record.ledger import Execution
 from dvcfleet.secrets import masked
@@ -151,11 +150,4 @@ def _prefixed(about: Mapping[str, Any]) -> dict[str, Any]:
 def _values(about: Mapping[str, Any]) -> dict[str, Any]:
     """Return one plain value per name: maps and lists as JSON, since PROV does not order several values of a name."""
     plain = {name: value for name, value in about.items() if value is not None}
-    return {
-        name: masked(value) if isinstance(value, str) else value if isinstance(value, bool) else _json(value)
-        for name, value in plain.items()
-    }
-
-
-def _json(value: Any) -> str:
-    return masked(json.dumps(value, sort_keys=True, default=str))
+    return {name: value if isinstance(value, bool) else as_text(value) for name, value in plain.items()}

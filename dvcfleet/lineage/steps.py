@@ -1,10 +1,12 @@
 """What lineage tells: the steps that made results, their inputs, outputs and sources; and the target that was asked."""
 
+import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.record.ledger import Execution
+from dvcfleet.secrets import masked
 
 
 @dataclass(frozen=True)
@@ -77,3 +79,8 @@ class Target:
     stages: tuple[str, ...]
     files: tuple[str, ...]
     value: Any = None
+
+
+def as_text(value: Any) -> str:
+    """Write a value for an export, masked: text as it is, all else as JSON."""
+    return masked(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))

@@ -39,7 +39,7 @@ def _finder(base: Checkpoint, tuned: Checkpoint, merged: Sequence[str], task: st
 
     Where none finds all, the one that finds the most.
     """
-    found = partial(_found_or_tied, tuned, cache(partial(_is_tied, tuned)))
+    found = partial(_found_or_tied, tuned, cache(lambda: architecture_beside(tuned).tied is True))
     plain = partial(found, partial(_found, tuned, "", ""))
     absent = [name for name in merged if plain(name) is None]
     missing = {name.split(".")[0]: name for name in sorted(absent, key=lambda name: name.count("."))}  # the deepest
@@ -68,10 +68,6 @@ def _found_or_tied(tuned: Checkpoint, is_tied: Callable[[], bool], find: Finder,
         return found
     other = next((found for other in tied_names(name) if (found := find(other)) is not None), None)
     return other if other is not None and is_tied() else None
-
-
-def _is_tied(tuned: Checkpoint) -> bool:
-    return architecture_beside(tuned).tied is True
 
 
 def _by_transformers(base: Checkpoint, tuned: Checkpoint) -> Finder | None:

@@ -84,12 +84,16 @@ class Recipe(_Strict):
 
     def text(self) -> str:
         """Return the recipe as YAML; what is as it would be if it were not said is left out."""
-        content, text = self.model_dump(mode="json", by_alias=True, exclude_defaults=True), StringIO()
-        yaml = YAML()
-        yaml.width = 4096  # a long path stays on its line
-        yaml.dump(content, text)
         about = ABOUT.format(name=RECIPE, merganser=version("merganser"), torch=version("torch"))
-        return about + text.getvalue()
+        return about + as_yaml(self.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+
+
+def as_yaml(content: Mapping[str, Any]) -> str:
+    """Write a mapping as YAML."""
+    text, yaml = StringIO(), YAML()
+    yaml.width = 4096  # a long path stays on its line
+    yaml.dump(content, text)
+    return text.getvalue()
 
 
 def source_named(text: str) -> Source:

@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 import torch
@@ -66,11 +65,9 @@ class OverlayWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         with self._stack:
-            if kind is None:
+            if error is None:
                 index = Index(self.tasks, self._rows, self._mixtures)
                 specs = stored_tensors(index)
                 self._join(FILE, header_of(index, specs), list(specs))

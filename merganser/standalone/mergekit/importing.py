@@ -4,11 +4,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from io import StringIO
 from pathlib import Path
 from typing import Any
-
-from ruamel.yaml import YAML
 
 from merganser.checkpoints.architecture import CONFIG as MODEL_CONFIG
 from merganser.checkpoints.architecture import read_config
@@ -16,7 +13,7 @@ from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.vocabulary.plan import Choice
 from merganser.config.params import NAME, VOCABULARIES
-from merganser.config.recipes import RECIPE, Recipe, Source
+from merganser.config.recipes import RECIPE, Recipe, Source, as_yaml
 from merganser.errors import InputError, did_you_mean
 from merganser.outputs import new_folder
 from merganser.sources.named import COMMIT, hub_name
@@ -161,7 +158,7 @@ def write_imported(found: Imported, config: Path, out: Path) -> None:
     with new_folder(out) as folder:
         (folder / RECIPE).write_text(_recipe(found, out).text(), encoding="utf-8")
         about = ABOUT.format(name=config.name, recipe=out / RECIPE)
-        (folder / PARAMS).write_text(about + _yaml(_params(found, out, folder)), encoding="utf-8")
+        (folder / PARAMS).write_text(about + as_yaml(_params(found, out, folder)), encoding="utf-8")
 
 
 def _recipe(found: Imported, out: Path) -> Recipe:
@@ -203,7 +200,7 @@ def _params(found: Imported, out: Path, folder: Path) -> dict[str, Any]:
             return text
         sources.mkdir(exist_ok=True)
         pinned = {"revision": revision} if revision and COMMIT.fullmatch(revision) else {"follow": revision or BRANCH}
-        (sources / f"{name}.yaml").write_text(_yaml({"hub": source.hub, **pinned}), encoding="utf-8")
+        (sources / f"{name}.yaml").write_text(as_yaml({"hub": source.hub, **pinned}), encoding="utf-8")
         return (out / "sources" / f"{name}.yaml").as_posix()
 
     tasks = {name: {"source": named(name, *_own(each))} for name, each in found.models.items()}
@@ -220,10 +217,3 @@ def _params(found: Imported, out: Path, folder: Path) -> dict[str, Any]:
         "merge": {"device": "cpu"},
         "evaluation": {"split": "test", "batch_size": 8},
     }
-
-
-def _yaml(content: Any) -> str:
-    text, yaml = StringIO(), YAML()
-    yaml.width = 4096
-    yaml.dump(content, text)
-    return text.getvalue()

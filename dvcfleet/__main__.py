@@ -1,13 +1,15 @@
 """`dvcfleet`, and `python -m dvcfleet`: run the stages of a DVC repository in parallel."""
 
+from collections.abc import Callable
+
 from dvcfleet.command_line import main
 from dvcfleet.worker.child import exit_code, leave
 
 
-def start() -> None:
-    """Run the command line, then exit without tearing down the imported modules, which takes half a second."""
+def start(command: Callable[[], None] = main) -> None:
+    """Run a command line, then exit without tearing down the imported modules, which takes half a second."""
     try:
-        main()
+        command()
     except SystemExit as end:
         leave(exit_code(end))
 

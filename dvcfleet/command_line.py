@@ -14,7 +14,7 @@ import typer
 from dvcfleet.errors import UserError
 from dvcfleet.failures import EXIT_CODES, boundary
 from dvcfleet.gc_thresholds import raise_gc_thresholds
-from dvcfleet.repository import existing_state_folder
+from dvcfleet.repository import existing_state_folder, pipeline_folder
 from dvcfleet.runners import own_names, runner_names
 
 NEEDED = ("dvc", "prefect")
@@ -25,7 +25,7 @@ WHERE = partial(typer.Option, rich_help_panel="Where, and how")
 
 def complete_stage(incomplete: str) -> list[str]:
     """Complete the name of a stage, from dvc.lock: DVC takes seconds to read dvc.yaml."""
-    lock_file = Path("dvc.lock")
+    lock_file = pipeline_folder(Path()) / "dvc.lock"
     text = lock_file.read_text(encoding="utf-8", errors="replace") if lock_file.is_file() else ""
     return sorted(name for name in re.findall(r"^  (\S+):$", text, re.MULTILINE) if name.startswith(incomplete))
 

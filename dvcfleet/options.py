@@ -1,15 +1,17 @@
 """What to run, in the words of `dvc repro`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of a run that say what to run; names and meanings are those of `dvc repro`.
 
-    The last three are the engine's own: `in_order` runs one stage at a time in the order of `dvc repro`, and none after
+    The last four are the engine's own: `in_order` runs one stage at a time in the order of `dvc repro`, and none after
     one that failed; `prune` removes the outputs of stages that are no longer in dvc.yaml from the workspace;
-    `fetch_results` fetches what nodes with their own clones wrote.
+    `fetch_results` fetches what nodes with their own clones wrote; `folder` is where targets that are paths start,
+    if not in the current folder.
     """
 
     targets: tuple[str, ...] = ()
@@ -28,6 +30,7 @@ class Options:
     in_order: bool = False
     prune: bool = False
     fetch_results: bool = False
+    folder: Path = Path()
 
 
 EVERYTHING = Options()

@@ -21,6 +21,7 @@ from dvcfleet.dvc_adapter.repository_lock import DvcLock, refuse_busy_paths
 from dvcfleet.dvc_adapter.state_databases import whole_databases
 from dvcfleet.dvc_adapter.words import words_of
 from dvcfleet.errors import BusyError, NoRepositoryError, SkippedError, UserError
+from dvcfleet.project import Project, project_of
 
 STATE_FOLDER = ".dvcfleet"
 RUN_LOCK = "lock"
@@ -31,7 +32,7 @@ NAMELESS_S = 5.0
 
 @contextmanager
 def opened(path: Path) -> Iterator[Repo]:
-    """Open the DVC repository around `path`, with `path` as the current folder, as `dvc` itself would.
+    """Open the DVC repository around `path`, with the folder of the dvc.yaml that is meant there as the current one.
 
     Raises UserError if there is no DVC repository, or if DVC finds an error in it.
     """
@@ -42,7 +43,7 @@ def opened(path: Path) -> Iterator[Repo]:
     if not path.is_dir():
         raise UserError(f"{path}: no such folder")
     logging.getLogger("dvc").setLevel(logging.ERROR)
-    with chdir(path), fast_index(), whole_databases():
+    with chdir(pipeline_folder(path)), fast_index(), whole_databases():
         try:
             with Repo() as repo:
                 yield repo
@@ -69,6 +70,22 @@ def root_around(path: Path) -> Path:
         if (each / ".dvc").is_dir():
             return each
     raise NoRepositoryError(path)
+
+
+def pipeline_folder(path: Path) -> Path:
+    """Return the folder whose dvc.yaml is meant in a folder: the nearest one above that has one.
+
+    It is the repository's root where a project is declared, whose hooks are called there.
+    """
+    try:
+        root = root_around(path)
+    except NoRepositoryError:  # said when it is opened
+        return path
+    if type(project_of(root)) is not Project:
+        return root
+    folder = path.resolve()
+    inside = (each for each in (folder, *folder.parents) if each.is_relative_to(root))
+    return next((each for each in inside if (each / "dvc.yaml").is_file()), path)
 
 
 def existing_state_folder(path: Path) -> Path | None:

@@ -4,7 +4,7 @@ import platform
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -66,7 +66,7 @@ def run(
     SkippedError for a skipped run.
     """
     console = console or Console(highlight=False, soft_wrap=True)
-    stop = Stop()
+    stop, options = Stop(), replace(options, folder=repo.absolute())
     try:
         if platform.system() != "Linux":
             raise UserError("runs need Linux: on other systems nothing ends stages whose run was killed")

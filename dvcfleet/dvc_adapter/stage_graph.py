@@ -1,10 +1,13 @@
 """The stages that a run's options ask for, and their graph."""
 
 import fnmatch
+import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml
 from dvcfleet.errors import UserError, did_you_mean
@@ -44,13 +47,22 @@ def _asked(repo: Repo, options: Options) -> list[Stage]:
     find = _matching if options.glob else _named
     known = find(repo)
     found: dict[Stage, None] = {}
-    for target in options.targets:
+    for given in options.targets:
+        target = given if known(given) else called_from_here(repo, options.folder, given)
         is_folder = options.recursive and repo.fs.isdir(target)
         stages = None if is_folder else known(target)
         found |= dict.fromkeys(_collected(repo, target, options) if stages is None else stages)
     if not found:
         raise UserError(f"{', '.join(options.targets)}: no stage matches; `dvc stage list` names all stages")
     return list(found)
+
+
+def called_from_here(repo: Repo, folder: Path, target: str) -> str:
+    """Return a target as it is called from the current folder: a path starts in `folder`, and a name stays a name."""
+    file, colon, name = target.partition(":")
+    path = os.path.relpath(folder / file)
+    is_path = os.path.lexists(path) or is_near_output(repo, os.path.abspath(path))
+    return f"{path}{colon}{name}" if file and is_path else target
 
 
 def _named(repo: Repo) -> Callable[[str], Sequence[Stage] | None]:

@@ -37,8 +37,9 @@ class Audit:
 
 def look_up(repo: Path, text: str) -> tuple[Target, Lineage]:
     """Return the target that `text` names, and its lineage; raise UserError if it names nothing that ran."""
+    folder = repo.absolute()
     with opened(repo) as dvc_repo:
-        target = find_target(dvc_repo, text)
+        target = find_target(dvc_repo, text, folder)
         lineage = read_lineage(dvc_repo, target.stages)
     missing = [stage for stage in target.stages if stage in lineage.never_ran]
     if missing:
@@ -52,12 +53,12 @@ def audit(repo: Path, text: str | None = None, again: Rerun | None = None) -> Au
     Raises UserError while a run is active, or if a run was killed and has not been continued; RerunError if the
     copy in which stages run again cannot be run.
     """
-    started = time.monotonic()
+    started, folder = time.monotonic(), repo.absolute()
     with opened(repo) as dvc_repo, write_lock(dvc_repo):
         journal = state_folder(dvc_repo) / "journal"
         if journal.exists():
             raise UserError(f"a run was killed before it wrote dvc.lock ({journal} is there); run again to continue it")
-        names = find_target(dvc_repo, text).stages if text else ()
+        names = find_target(dvc_repo, text, folder).stages if text else ()
         lineage = read_lineage(dvc_repo, names)
         contents = Contents(dvc_repo)
         findings = verify(dvc_repo, lineage, contents) + list(_lost_environments(state_folder(dvc_repo), lineage))

@@ -78,8 +78,9 @@ def is_checked(item: Item) -> bool:
 
 
 def name_of(item: Item) -> str:
-    """Return the path of an input or output from the repository's root."""
-    return from_root(item.repo.root_dir, item.fs_path)
+    """Return the path of an input or output from the repository's root; of one elsewhere as dvc.yaml has it."""
+    name = from_root(item.repo.root_dir, item.fs_path)
+    return item.fs_path if name.startswith("../") and os.path.isabs(item.def_path) else name
 
 
 def _identity(path: str) -> _Identity | None:

@@ -54,8 +54,8 @@ def run_again(repo: Repo, lineage: Lineage, names: Sequence[str], how: Rerun) ->
     such as times, are not compared. The copy is made in TMPDIR and removed. Raises RerunError if it cannot be run.
     """
     with TemporaryDirectory(prefix="dvcfleet-again-") as folder:
-        # The same folder within the copy, since stage names are relative to it.
-        scratch = Path(folder, "copy")
+        # As deep as the repository, for sources beside it; the same folder within, as stage names are relative to it.
+        scratch = Path(folder, "copy", *Path(repo.root_dir).parts[1:])
         _make_copy(repo, scratch)
         if how.params:
             set_params(scratch / "params.yaml", {name: value for name, (_, value) in how.params.items()})
@@ -84,6 +84,11 @@ def _make_copy(repo: Repo, scratch: Path) -> None:
         target = scratch / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / name, target)
+    for dep in (dep for stage in repo.index.stages for dep in stage.deps):
+        link = Path(os.path.normpath(scratch / name_of(dep)))
+        if dep.protocol == "local" and name_of(dep).startswith("../") and not os.path.lexists(link):
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(dep.fs_path)
     (scratch / ".dvc/tmp").mkdir(parents=True)
     has_git = under_git(repo)
     types = ", ".join(repo.config["cache"].get("type") or ["reflink", "copy"])

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from dvcfleet.dvc_adapter.protocols import Repo
+from dvcfleet.dvc_adapter.stage_graph import called_from_here
 from dvcfleet.errors import UserError, did_you_mean
 from dvcfleet.lineage.contents import name_of
 from dvcfleet.lineage.hooks import hooks_of
@@ -11,8 +12,8 @@ from dvcfleet.lineage.steps import Target
 from dvcfleet.paths import from_root, is_at_or_in, overlap
 
 
-def find_target(repo: Repo, text: str) -> Target:
-    """Find a stage, an output or a file in one, or a name of the repository's project.
+def find_target(repo: Repo, text: str, folder: Path) -> Target:
+    """Find a stage, an output or a file in one, by a path from `folder`, or a name of the repository's project.
 
     Raises UserError if there is none of that name, or if several stages wrote into a folder.
     """
@@ -20,7 +21,7 @@ def find_target(repo: Repo, text: str) -> Target:
     stages = {stage.addressing: stage for stage in repo.index.stages}
     if text in stages:
         return Target(text, (text,), tuple(map(name_of, stages[text].outs)))
-    found = target_of_file(repo, text) or hooks.find(repo, text)
+    found = target_of_file(repo, called_from_here(repo, folder, text)) or hooks.find(repo, text)
     if found:
         return found
     offer = did_you_mean(text, [*stages, *hooks.names()])

@@ -117,6 +117,7 @@ def plan(repo: Path, options: Options = EVERYTHING) -> Plan:
     Raises UserError for an unknown target, an invalid dvc.yaml, a folder that is not a DVC repository, or a mistake
     that the repository's project finds.
     """
+    options = replace(options, folder=repo.absolute())
     with opened(repo) as dvc_repo:
         return validated_plan(dvc_repo, options)
 

@@ -69,6 +69,32 @@ def test_the_tree_goes_from_a_result_down_to_its_sources(chain: Toy) -> None:
     assert list(lineage.environments) == [ledger(chain)[0].environment]
 
 
+def test_sources_elsewhere_are_called_as_dvc_yaml_calls_them_and_audited(toy: Make, tmp_path: Path) -> None:
+    for name in ("absolute", "relative", "linked"):
+        (tmp_path / "elsewhere" / name).mkdir(parents=True)
+        (tmp_path / "elsewhere" / name / "weights").write_text(name)
+    sources = {
+        "absolute": str(tmp_path / "elsewhere/absolute"),
+        "relative": "../elsewhere/relative",
+        "linked": "hub/linked",
+        "inside": str(tmp_path / "toy/hub/inside"),
+    }
+    stages = [
+        f"  {name}: {{cmd: cp {at}/weights {name}, deps: [{at}], outs: [{name}]}}" for name, at in sources.items()
+    ]
+    made = toy("\n".join(["stages:", *stages]), {"hub/inside/weights": "inside"})
+    (made.path / "hub/linked").symlink_to(tmp_path / "elsewhere/linked")
+    assert made.run()[0] == 0
+    assert found(made) == []
+    items = {name: look_up(made.path, name)[1].steps[name].inputs[0] for name in sources}
+    assert {name: item.path for name, item in items.items()} == sources | {"inside": "hub/inside"}
+    assert [item.kind for item in items.values()] == ["source"] * 4
+    assert audit(made.path, again=Rerun()).findings == ()
+    overwrite(tmp_path / "elsewhere/absolute/weights")
+    overwrite(tmp_path / "elsewhere/linked/weights")
+    assert sorted(found(made)) == [("source changed", sources["absolute"]), ("source changed", "hub/linked")]
+
+
 def test_the_text_and_the_json_hold_every_step_and_what_is_known_of_it(chain: Toy) -> None:
     target, lineage = look_up(chain.path, "end")
     text = "\n".join(show.as_lines(target, lineage))

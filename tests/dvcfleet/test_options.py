@@ -111,6 +111,18 @@ def test_an_output_names_the_stage_that_writes_it_and_a_file_in_it_too(twins: Tw
         assert set(plan(twins.at(OURS), Options((target,))).planned) >= {"cut", "join"}
 
 
+def test_in_a_folder_without_a_dvc_yaml_the_nearest_one_above_is_meant_and_paths_start_in_it(twins: Twins) -> None:
+    root = twins.at(OURS)
+    for folder in ("apart", "sub/within"):
+        (root / folder).mkdir()
+    assert set(plan(root / "apart").planned) == {"cut", "each@a", "each@b", "join", "other"}
+    assert list(plan(root / "sub/within", Options(("apart",))).planned) == ["apart"]
+    for target in ("join", "../joined", "../joined/all", "../dvc.yaml:join"):
+        assert set(plan(root / "apart", Options((target,))).planned) == {"cut", "each@a", "each@b", "join"}, target
+    assert set(plan(root / "sub/within", Options(("../end", "../../cut"))).planned) >= {"end", "../dvc.yaml:cut"}
+    assert "join" in plan(root / "apart", Options(("joined",))).planned  # as run and status print it
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -238,6 +238,20 @@ def test_status_tells_each_stage_of_a_fresh_project(project: Path, done: Done) -
     assert f"{found['counts']['stale']} stale" in done(project, "status")
 
 
+def test_commands_work_from_any_folder_of_the_project(project: Path, done: Done, refused: Refused) -> None:
+    found = json.loads(done(project, "status", "--json"))
+    for folder in (project / "hub/dark", project / "tasks"):
+        assert json.loads(done(folder, "status", "--json")) == found
+        assert "has not run yet" in refused(folder, "lineage", "show", "merge@ties")
+    path = project / "params.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("density: 0.5", "density: 1.4"))
+    try:
+        assert "methods.ties.density: " in refused(project / "hub", "run", "merge@ties")
+    finally:
+        path.write_text(text)
+
+
 def test_report_says_what_to_do_where_there_is_none_and_what_its_options_belong_to(
     project: Path, refused: Refused
 ) -> None:

@@ -61,6 +61,16 @@ def test_an_untouched_project_is_silent_and_exits_with_0(project: Path, done: Do
     assert counts["size"] > 1e6
 
 
+def test_lineage_is_shown_from_any_folder_of_the_project_by_paths_from_there(project: Path, done: Done) -> None:
+    whole = done(project, "lineage", "show", "ties/dark")
+    assert done(project / "hub", "lineage", "show", "ties/dark") == whole
+    cell = done(project, "lineage", "show", "data/metrics/ties/dark.json").replace("data/metrics", "metrics")
+    shown = done(project / "data", "lineage", "show", "metrics/ties/dark.json").replace("data/metrics", "metrics")
+    assert shown == cell
+    assert "merge@ties" in cell
+    assert done(project / "data/merged", "lineage", "verify", "ties") == ""
+
+
 def _flip(name: str) -> Callable[[Path], None]:
     return lambda folder: overwrite(folder / name)
 

@@ -14,6 +14,7 @@ import typer
 from dvcfleet.errors import UserError
 from dvcfleet.failures import EXIT_CODES, boundary
 from dvcfleet.gc_thresholds import raise_gc_thresholds
+from dvcfleet.proxies import reach_this_machine
 from dvcfleet.repository import existing_state_folder, pipeline_folder
 from dvcfleet.runners import own_names, runner_names
 
@@ -206,6 +207,7 @@ def new_app() -> typer.Typer:
 def main() -> None:
     """Run the command line; every error ends in a line and an exit code."""
     raise_gc_thresholds()
+    reach_this_machine()
     with boundary(state_folder=named_state_folder):
         if lacking := [name for name in NEEDED if find_spec(name) is None]:
             raise UserError(f"dvcfleet needs {' and '.join(lacking)}: pip install {' '.join(lacking)}")

@@ -11,6 +11,7 @@ from dvcfleet import command_line
 from dvcfleet.command_line import JsonOption, RepoOption
 from dvcfleet.failures import EXIT_CODES, boundary, is_a
 from dvcfleet.gc_thresholds import raise_gc_thresholds
+from dvcfleet.proxies import reach_this_machine
 from dvcfleet.repository import root_around
 from flows import lineage_cli
 from merganser.command_line.app import add_commands, example, new_app
@@ -30,6 +31,7 @@ app.add_typer(suites_app, name="suites")
 def main() -> None:
     """Run the command line; every error ends in a line and an exit code."""
     raise_gc_thresholds()
+    reach_this_machine()
     with boundary((ExtraError,), mlflow_words, command_line.named_state_folder), naming_extras():
         app()
 

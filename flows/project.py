@@ -11,6 +11,7 @@ from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.project import Expected, Project
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 from flows.lineage_hooks import MerganserLineage
+from merganser.config.params import Params
 from merganser.errors import InputError
 
 PARAMS = Path("params.yaml")
@@ -62,16 +63,39 @@ class Merganser(MerganserLineage, Project):
 
     def validate(self, repo: Repo) -> None:
         """Check params.yaml, and the headers of the models it names, and complete it; raise InputError."""
+        from dvc.exceptions import DvcException
+
         from dvcfleet.dvc_adapter.listings import is_near_output
+        from dvcfleet.dvc_adapter.repositories import forget_index
         from merganser.config.headers import check_sources
         from merganser.config.loading import complete_file, load_params
 
+        notes: list[str] = []
+        unknown: list[Path] = []
+
+        def made(path: Path) -> bool:
+            try:
+                return is_near_output(repo, str(path.absolute()))
+            except DvcException:  # it does not read a params.yaml that lacks something, or has a mistake
+                unknown.append(path)
+                return True
+
+        def sources(params: Params) -> list[str]:
+            try:
+                notes[:] = check_sources(params, Path(), made)
+            except InputError as error:
+                return str(error).splitlines()
+            return []
+
         checked = self.digest()  # of what is read now: stages check what is edited from here on
-        params = load_params(PARAMS)
-        if note := complete_file(PARAMS):  # before DVC reads it
+        load_params(PARAMS, sources)
+        if note := complete_file(PARAMS):
             checked = self.digest()
             print(note, file=sys.stderr, flush=True)
-        for said in check_sources(params, Path(), lambda path: is_near_output(repo, str(path.absolute()))):
+            forget_index(repo)
+        if unknown:
+            load_params(PARAMS, sources)
+        for said in notes:
             print(said, file=sys.stderr, flush=True)
         self._checked = checked
 

@@ -15,6 +15,7 @@ from dvcfleet.errors import SkippedError, UserError
 from dvcfleet.gc_thresholds import raise_gc_thresholds
 from dvcfleet.options import Options
 from dvcfleet.own_variables import set_own
+from dvcfleet.proxies import reach_this_machine
 from dvcfleet.run import run as run_stages
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 
@@ -60,6 +61,7 @@ def scheduled(
     if RUN_NAME_VARIABLE not in os.environ:
         set_own(RUN_NAME_VARIABLE, flow_run.name or "")
     raise_gc_thresholds()
+    reach_this_machine()
     lines = LogLines()
     console = Console(file=lines, highlight=False, soft_wrap=True)
     try:

@@ -19,6 +19,8 @@ def words_of(error: Exception) -> str:
     text = str(error)
     if is_a(error, "dvc.config.ConfigError"):
         return f"{text} (in .dvc/config, .dvc/config.local, or the configuration of DVC in your home)"
+    if text.endswith("is not a git repository"):
+        return f"{text}; `git init` makes it one, or `dvc config core.no_scm true` has DVC work without git"
     found = re.search(r"[^\s'\"]*dvc\.lock", text) if is_a(error, *_OF_FILES) else None
     if not found:
         return text

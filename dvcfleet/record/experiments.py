@@ -23,9 +23,16 @@ from dvcfleet.dvc_adapter.lockfiles import lock_file_of
 from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.dvc_adapter.repositories import experiment_ref
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
-from dvcfleet.git import GitError, git
+from dvcfleet.git import GitError, git, git_if_any
 from dvcfleet.repository import state_folder
 
+_ADDRESS = "dvcfleet@localhost"
+_NOBODY = (
+    "-c",
+    "user.name=dvcfleet",
+    "-c",
+    f"user.email={_ADDRESS}",
+)  # of a user whom neither git nor the system knows
 _OBJECT = re.compile("[0-9a-f]{38}|[0-9a-f]{62}")
 
 
@@ -91,7 +98,8 @@ def _commit(repo: Repo, head: str, name: str) -> str:
         _git(repo, index, "add", "--update", "--", ":/")
         _git(repo, index, "update-index", "--add", "-z", "--stdin", given="\0".join(_described_by(repo)))
         tree = _git(repo, index, "write-tree")
-    return _git(repo, None, "commit-tree", tree, "-p", head, "-m", f"run {name}")
+    is_known = git_if_any(repo.root_dir, "var", "GIT_COMMITTER_IDENT", environment=_environment()) is not None
+    return _git(repo, None, *(() if is_known else _NOBODY), "commit-tree", tree, "-p", head, "-m", f"run {name}")
 
 
 def _git_path(repo: Repo, name: str) -> Path:
@@ -118,8 +126,12 @@ def _small_files(stage: Stage) -> Iterator[str]:
 
 def _git(repo: Repo, index: Path | None, *args: str, given: str = "") -> str:
     """Run git in the repository's root, with a separate index if given; return its output."""
-    # If git's settings have no user and address, use these.
-    environment = {"EMAIL": "dvcfleet@localhost"} | os.environ
+    environment = _environment()
     if index:
         environment["GIT_INDEX_FILE"] = str(index)
     return git(repo.root_dir, *args, given=given, environment=environment).strip()
+
+
+def _environment() -> dict[str, str]:
+    """Return git's environment: where its settings have no address, one of ours, and the system's name of the user."""
+    return {"EMAIL": _ADDRESS} | os.environ

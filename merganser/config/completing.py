@@ -5,7 +5,9 @@ that `dvc repro` and `merganser run` read the same. What people wrote stays as i
 """
 
 import copy
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -14,8 +16,8 @@ from ruamel.yaml.nodes import MappingNode, Node
 from merganser.config.explaining import as_flow, as_line
 from merganser.config.inputs import FROM_VALIDATION, INPUTS, SECTIONS, input_of
 from merganser.config.inputs.base import known_method
-from merganser.config.params import UNMEASURED, Params, TaskStudy, Validation
-from merganser.errors import InputError, some
+from merganser.config.params import OWN_MODELS, UNMEASURED, VOCABULARIES, Params, TaskStudy, Validation
+from merganser.errors import InputError, did_you_mean, some
 from merganser.limits import parse_yaml
 from merganser.methods import __path__ as places
 from merganser.plugins import FAMILIES, constants, module_names
@@ -24,15 +26,21 @@ KeyPath = tuple[str, ...]
 Addition = tuple[KeyPath, Any]  # where, and what is to stand there
 ENTRIES = (("methods",), ("studies", "tasks", "methods"))
 HEADER = "# left out above, and so by default (docs/params.md):"
-AFTER = ("method", "learner", "kind")  # keys that what follows from them is written after
+AFTER = ("method", "learner", "kind", "source")  # keys that what follows from them is written after
+READ = ("family", "kind", "source")  # keys that follow from the files that sources are, which is said with their values
 SHOWN = 8  # places in the line that says what was written
 
 
-def additions(content: Any) -> list[Addition]:
-    """List what a file's content lacks and DVC, or an entry, needs; nothing where it cannot be known."""
+def additions(content: Any, folder: Path | None = None) -> list[Addition]:
+    """List what a file's content lacks and DVC, or an entry, needs; nothing where it cannot be known.
+
+    `folder`: what relative sources start from; without it what the sources' own files say is not looked up.
+    """
     if not isinstance(content, dict):
         return []
-    found = list(_sections(content))
+    read = [] if folder is None else list(_from_sources(content, folder))
+    content = filled(content, read)
+    found = [*read, *_sections(content)]
     for place in ENTRIES:
         entries = value_at(content, place)
         for name, entry in entries.items() if isinstance(entries, dict) else ():
@@ -57,16 +65,19 @@ def filled(content: Any, added: Sequence[Addition]) -> Any:
     return content
 
 
-def completed(text: str, where: str) -> tuple[str, list[Addition]]:
-    """Return a file's text with what it lacks written into it, and what that is; raise InputError if it is not YAML."""
+def completed(text: str, where: str, folder: Path | None = None) -> tuple[str, list[Addition]]:
+    """Return a file's text with what it lacks written into it, and what that is; raise InputError if it is not YAML.
+
+    `folder`: as in `additions`.
+    """
     content = parse_yaml(text, where)
-    added = additions(content)
+    added = additions(content, folder)
     if not added:
         return text, []
     root, inside = YAML().compose(text), dict[KeyPath, dict[str, Any]]()
     for (*above, last), value in added:
         inside.setdefault(tuple(above), {})[last] = value
-    edits = {_edit(text, root, place, more) for place, more in inside.items() if place}
+    edits = {edit for place, more in inside.items() if place for edit in _edits(text, root, place, more)}
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
     lines = [as_line(place[0], value) for place, value in added if len(place) == 1]
@@ -86,8 +97,53 @@ def _holds(text: str, content: Any) -> bool:
 
 
 def addition_names(added: Sequence[Addition]) -> str:
-    """Name the sections and entries of additions, the first of many."""
-    return some(list(dict.fromkeys(".".join(place[:-1] or place) for place, _ in added)), SHOWN)
+    """Name the sections and entries of additions, the first of many, and each that was read of a source's files."""
+    read = [as_line(".".join(place), value) for place, value in added if place[-1] in READ and len(place) > 1]
+    others = [place for place, _ in added if place[-1] not in READ or len(place) == 1]
+    places = list(dict.fromkeys(".".join(place[:-1] or place) for place in others))
+    return ", ".join(filter(None, [*read, some(places, SHOWN)]))
+
+
+def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
+    """List the home folder in sources, which DVC does not know as ~, and what the sources' files say."""
+    base, tasks = content.get("base"), _named(content, "tasks")
+    places: list[tuple[KeyPath, Any]] = [(("base",), base), *((("tasks", name), task) for name, task in tasks)]
+    places += [((*place, "data"), task.get("data")) for place, task in places[1:]]
+    places += [(("vocabularies", name), each) for name, each in _named(content, "vocabularies")]
+    home = [
+        ((*place, "source"), os.path.expanduser(source))
+        for place, about in places
+        if isinstance(about, dict) and isinstance(source := about.get("source"), str) and source.startswith("~")
+    ]
+    yield from home
+    content = filled(content, home)
+    family = value_at(content, ("base", "family"))
+    if isinstance(base, dict) and "family" not in base and (source := _model_of(content)):
+        from merganser.config.inferring import family_of  # imports torch, as the next does
+
+        family = family_of(folder / source)
+        if family is not None:
+            yield ("base", "family"), family
+    for name, task in _named(content, "tasks"):
+        data = task.get("data")
+        if "kind" in task or not isinstance(data, dict) or "templates" in data or not isinstance(family, str):
+            continue  # one with templates is of pictures, as by default
+        if isinstance(data.get("source"), str):
+            from merganser.config.inferring import kind_of
+
+            kind = kind_of(data, family, folder / data["source"])
+            if kind is not None:
+                yield ("tasks", name, "kind"), kind
+
+
+def _model_of(content: dict[str, Any]) -> str | None:
+    """Return the source of a model that is built as the base is: its own, or the first task's where that is a mean."""
+    source = value_at(content, ("base", "source"))
+    if isinstance(source, str) and Path(source).parent == VOCABULARIES:
+        source = value_at(content, ("vocabularies", Path(source).name, "source"))
+    if isinstance(source, str) and Path(source) == OWN_MODELS:
+        source = next((task.get("source") for _, task in _named(content, "tasks")), None)
+    return source if isinstance(source, str) else None
 
 
 def _sections(content: dict[str, Any]) -> Iterator[Addition]:
@@ -118,7 +174,9 @@ def _entry(content: dict[str, Any], place: KeyPath, entry: Any) -> Iterator[Addi
     if not isinstance(given, dict):
         return
     known = place[-1] in module_names(places)
-    more = {"method": place[-1]} if "method" not in given and known else {}
+    name, methods = str(place[-1]), module_names(places)
+    misspelt = did_you_mean(name, methods) and not name.startswith(tuple(f"{each}_" for each in methods))
+    more = {"method": name} if "method" not in given and (known or not given or misspelt) else {}
     wanted = given.get("method", more.get("method"))
     if "reads" not in given and isinstance(wanted, str):
         more["reads"] = _reads(content, wanted)
@@ -147,11 +205,21 @@ def value_at(content: Any, place: Sequence[str]) -> Any:
     return content
 
 
-def _edit(text: str, root: Node, place: KeyPath, more: dict[str, Any]) -> tuple[int, int, str]:
-    """Return what to write in place of which characters, so that a section has more keys, or a null becomes one."""
+def _edits(text: str, root: Node, place: KeyPath, more: dict[str, Any]) -> Iterator[tuple[int, int, str]]:
+    """Give what to write in place of which characters, so that a section has more keys, or others' values."""
     node = root
     for key in place:
         name, node = _pairs(node)[key]
+    present = _pairs(node) if isinstance(node, MappingNode) else {}
+    for key in present.keys() & more.keys():
+        value = present[key][1]
+        yield value.start_mark.index, value.end_mark.index, as_line(key, more[key]).partition(": ")[2]
+    if missing := {key: value for key, value in more.items() if key not in present}:
+        yield _edit(text, name, node, missing)
+
+
+def _edit(text: str, name: Node, node: Node, more: dict[str, Any]) -> tuple[int, int, str]:
+    """Return what to write in place of which characters, so that a section has more keys, or a null becomes one."""
     if not isinstance(node, MappingNode):
         start = text.index(":", name.end_mark.index) + 1
         return start, node.end_mark.index if node.value else start, f" {as_flow(more)}"

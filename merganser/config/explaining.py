@@ -2,12 +2,14 @@
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
+from ruamel.yaml.nodes import CollectionNode, MappingNode, Node
 
 from merganser.errors import did_you_mean
 
@@ -56,10 +58,31 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
+def numbered(mistakes: Iterable[str], text: str) -> Iterator[tuple[int | None, str]]:
+    """Give each mistake with the line of a file's text at whose key it is, or of what that key would stand in."""
+    root = YAML().compose(text) if text else None
+    for mistake in mistakes:
+        yield _line(root, mistake), mistake
+
+
+def _line(node: Node | None, rest: str) -> int | None:
+    """Return the line of the key that a text begins with, one of a mapping's within mappings."""
+    line = None
+    while isinstance(node, CollectionNode):
+        is_list = not isinstance(node, MappingNode)
+        pairs = [(str(i), item, item) for i, item in enumerate(node.value)] if is_list else []
+        pairs = pairs or [(key.value, key, value) for key, value in node.value]
+        fitting = [pair for pair in pairs if re.match(rf"{re.escape(pair[0])}(?=[.:,]|$)", rest)]
+        if not fitting:
+            break
+        name, key, node = max(fitting, key=lambda pair: len(pair[0]))
+        line, rest = key.start_mark.line + 1, rest[len(name) + 1 :]
+    return line
+
+
 def _example_at(model: type[BaseModel], place: KeyPath) -> str | None:
     """Return a line of the file that gives what is missing at a place, and what it is; None without an example."""
-    key = str(place[-1])
-    field = getattr(_kind_at(model, place[:-1]), "model_fields", {}).get(key)
+    key, field = str(place[-1]), field_at(model, place)
     value = None if field is None else _example(field)
     if field is None or value is None:
         return None
@@ -97,20 +120,30 @@ def _example(field: FieldInfo) -> Any:
 
 
 def _may_be_left_out(model: type[BaseModel], place: KeyPath) -> bool:
-    kind = _kind_at(model, place[:-1])
-    return hasattr(kind, "model_fields") and not kind.model_fields[place[-1]].is_required()
+    field = field_at(model, place)
+    return field is not None and not field.is_required()
 
 
 def _keys_at(model: type[BaseModel], place: KeyPath) -> list[str]:
     """List the keys of the section at a place in the model."""
-    kind = _kind_at(model, place)
+    kind = kind_at(model, place)
     return list(getattr(kind, "model_fields", []))
 
 
-def _kind_at(model: type[BaseModel], place: KeyPath) -> Any:
-    """Return the type of what stands at a place in the model."""
+def field_at(model: type[BaseModel], place: KeyPath) -> FieldInfo | None:
+    """Return the field of a model that a place in it is; None for a name in a map, and for a key that it has not."""
+    found: FieldInfo | None = getattr(kind_at(model, place[:-1]), "model_fields", {}).get(place[-1])
+    return found
+
+
+def kind_at(model: type[BaseModel], place: KeyPath) -> Any:
+    """Return the type of what stands at a place in the model; of one that may be left out, what it is else."""
     kind: Any = model
     for part in place:
         # A map of names (tasks, methods) has any keys, all of one kind.
-        kind = kind.model_fields[part].annotation if hasattr(kind, "model_fields") else get_args(kind)[-1]
+        fields, parts = getattr(kind, "model_fields", None), get_args(kind)
+        field = fields.get(part) if fields is not None else None
+        kind = (parts[-1] if parts else Any) if fields is None else (field.annotation if field else Any)
+        if NoneType in get_args(kind):
+            kind = get_args(kind)[0]
     return kind

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
@@ -17,22 +18,24 @@ from merganser.checkpoints.vocabulary.plan import in_one_vocabulary
 from merganser.config.inputs import INPUTS
 from merganser.config.params import Params
 from merganser.config.published import read_published
-from merganser.config.tasks import check_group
+from merganser.config.tasks import check_group, kind_mistakes
 from merganser.config.vocabularies import choice_of
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.saved import read_headers
 from merganser.inputs.deltas import check_pair
-from merganser.merging.by_layer import check_patterns
-from merganser.models import get_family
+from merganser.merging.by_layer import LAYERS, check_patterns
+from merganser.models import family_names, get_family
 from merganser.sources.columns import rename_columns
+from merganser.sources.gguf import INSTALL, gguf_in
 from merganser.sources.pointers import read_pointer
 
 
 def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) -> list[str]:
     """Check each source that lies on this disk, and each pair of base and task; raise InputError listing every mistake.
 
-    Returns what a user should know of the pairs, such as settings that differ.
+    What params.yaml has wrong of itself is passed over: other checks say it. Returns what a user should know of the
+    pairs, such as settings that differ.
 
     `folder` is what relative sources start from. `made` tells whether a stage will write a path that is not there yet.
     """
@@ -46,7 +49,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     here, remote = {}, {}
     for place, source in sources.items():
         with _caught(mistakes, place):
-            if _lies_here(folder / source, made):
+            if _lies_here(folder / source, made) and not _is_dequantised(folder / source):
                 here[place] = folder / source
             elif (folder / source).exists():
                 remote[place] = folder / source
@@ -64,9 +67,9 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
         elif path := here.get("base.source"):
             refuse_code(path)
             base = open_checkpoint(path)
-            if path.is_dir():
+            if path.is_dir() and params.base.family in family_names():
                 get_family(params.base.family).check(path, base)
-    if params.vocabulary is not None:
+    if params.vocabulary in params.vocabularies:
         with _caught(mistakes, f"vocabularies.{params.vocabulary}"):
             _check_vocabulary(params, params.vocabulary, here, models, rules)
     agreement = Agreement(here["base.source"], rules) if "base.source" in here else None
@@ -80,7 +83,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
         _check_layers(params, base, rules, partial(_caught, mistakes))
     for name in params.measured:
         place = f"tasks.{name}.data.source"
-        if place in here:
+        if place in here and not kind_mistakes(f"tasks.{name}", params.tasks[name], params.base.family):
             _check_data(params, name, here[place], partial(_caught, mistakes))
         elif place in remote:
             with _caught(mistakes, f"tasks.{name}"):
@@ -126,8 +129,9 @@ def _check_layers(
     values |= {place: entry.values for each in INPUTS.values() for place, entry in each.entries(params)}
     values |= {f"studies.tasks.methods.{name}": entry.values for name, entry in params.studies.tasks.methods.items()}
     for place, each in values.items():
-        with caught(place):
-            check_patterns(each, names)
+        if isinstance(each.get(LAYERS), Mapping):
+            with caught(place):
+                check_patterns(each, names)
 
 
 def _check_data(params: Params, name: str, source: Path, caught: Callable[[str], AbstractContextManager[None]]) -> None:
@@ -157,8 +161,18 @@ def _lies_here(source: Path, made: Callable[[Path], bool]) -> bool:
     if source.exists():
         return read_pointer(source) is None
     if not made(source):
-        raise InputError(f"{source}: no such file or folder, and no stage makes it")
+        beside = [each.name for each in source.parent.iterdir()] if source.parent.is_dir() else []
+        near = did_you_mean(source.name, beside)
+        raise InputError(f"{source}: no such file or folder, and no stage makes it{near}")
     return False
+
+
+def _is_dequantised(source: Path) -> bool:
+    """Tell whether a source is a model of llama.cpp's, which is read when it is fetched; refuse it if it cannot be."""
+    file = gguf_in(source)
+    if file is not None and find_spec("gguf") is None:
+        raise InputError(f"{file}: {INSTALL}")
+    return file is not None
 
 
 @contextmanager

@@ -2,48 +2,66 @@
 
 import os
 from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from merganser.config.completing import addition_names, additions, completed, filled, value_at
-from merganser.config.explaining import mistakes_in, shown
+from merganser.config.explaining import mistakes_in, numbered, shown
 from merganser.config.inputs import INPUTS, SECTIONS
 from merganser.config.params import NAME, Params
+from merganser.config.repairing import follows, repaired
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.limits import read_small, read_yaml
 from merganser.outputs import replacing
 
 PARAMS = Path("params.yaml")
+Further = Callable[[Params], Iterable[str]]  # lists mistakes that are not in the file alone
 CHECKED = "MERGANSER_CHECKED"  # set by a run for its stages: the sha256 of the params.yaml that it checked
 
 
-def load_params(path: Path = PARAMS) -> Params:
+def load_params(path: Path = PARAMS, sources: Further = lambda params: []) -> Params:
     """Read and check a `params.yaml`, what it leaves out filled in; raise InputError that lists all mistakes.
 
-    A run checked the file before its stages: each of them would import every method only to check it again.
+    A run checked the file before its stages: each of them would import every method only to check it again. `sources`:
+    lists mistakes in what the file names.
     """
     content = read_yaml(path)
-    return _params(content, path) if os.environ.get(CHECKED) == sha256_of(path) else check_params(content, path)
+    if os.environ.get(CHECKED) == sha256_of(path):
+        return read_params(path)
+    return check_params(content, path, sources, read_small(path).decode())
 
 
-def check_params(content: Any, path: Path) -> Params:
-    """Check the content of a `params.yaml` as `load_params` does; `path`: the file that mistakes name."""
-    params = _params(content, path)
-    from merganser.config.entries import usage_mistakes  # imports torch: only when the rest of the file is right
+def check_params(content: Any, path: Path, sources: Further = lambda params: [], text: str = "") -> Params:
+    """Check the content of a `params.yaml` as `load_params` does; `path`, `text`: of the file that mistakes name."""
+    params, mistakes = _read(content, path)
+    from merganser.config.entries import usage_mistakes  # imports torch
     from merganser.config.tasks import task_mistakes
 
-    _refuse(path, [*task_mistakes(params), *usage_mistakes(params)])
+    if params is not None:
+        wrong = [mistake.partition(": ")[0] for mistake in mistakes]
+        later = [*task_mistakes(params), *usage_mistakes(params), *sources(params)]
+        mistakes += [one for one in later if not follows(one, wrong, SECTIONS)]
+    _refuse(path, mistakes, text)
+    assert params is not None, "a file without mistakes is one"
     return params
 
 
 def read_params(path: Path) -> Params:
     """Read a `params.yaml` as `load_params` does, without a look at the models, data and methods that it names."""
-    return _params(read_yaml(path), path)
+    params, mistakes = _read(read_yaml(path), path)
+    _refuse(path, mistakes, read_small(path).decode())
+    assert params is not None, "a file without mistakes is one"
+    return params
 
 
-def _params(content: Any, path: Path) -> Params:
-    content = filled(content, additions(content))
+def _read(content: Any, path: Path) -> tuple[Params | None, list[str]]:
+    """Return what a file says, and the mistakes in its names and its shape: what is wrong is not in the first.
+
+    It is None where too much is wrong. Raises InputError where the content is no params.yaml at all.
+    """
+    content = filled(content, additions(content, path.parent))
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping with the keys {', '.join(Params.model_fields)}")
     if "extends" in content:
@@ -51,13 +69,15 @@ def _params(content: Any, path: Path) -> Params:
             f"{path}: extends: only a suite may have it, since DVC reads params.yaml as it stands; move this one to "
             "suites/NAME.yaml, and `merganser use NAME` completes it"
         )
-    _refuse(path, [*_name_mistakes(content), *mistakes_in(content, Params), *_clash_mistakes(content)])
-    return Params.model_validate(content)
+    right = repaired(content, Params)
+    mistakes = [*_name_mistakes(content), *mistakes_in(content, Params), *_clash_mistakes(content)]
+    return None if right is None else Params.model_validate(right), mistakes
 
 
-def _refuse(path: Path, mistakes: list[str]) -> None:
+def _refuse(path: Path, mistakes: list[str], text: str) -> None:
     if mistakes:
-        raise InputError("\n".join(f"{path}: {mistake}" for mistake in mistakes))
+        found = sorted(numbered(dict.fromkeys(mistakes), text), key=lambda pair: pair[0] or 0)
+        raise InputError("\n".join(f"{path}{f', line {line}' if line else ''}: {mistake}" for line, mistake in found))
 
 
 def complete_file(path: Path) -> str | None:
@@ -65,7 +85,7 @@ def complete_file(path: Path) -> str | None:
 
     Raises InputError, and leaves the file as it is, where it has a mistake.
     """
-    text, added = completed(read_small(path).decode(), str(path))
+    text, added = completed(read_small(path).decode(), str(path), path.parent)
     if not added:
         return None
     load_params(path)

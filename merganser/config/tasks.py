@@ -6,6 +6,7 @@ from merganser.config.data_class import adapts_only
 from merganser.config.explaining import mistakes_in
 from merganser.config.inputs import INPUTS
 from merganser.config.params import UNMEASURED, Data, Params, Task
+from merganser.config.repairing import MISSING
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import TaskKind, get_kind, kind_names
 from merganser.models import family_names, get_family, has_ability
@@ -20,7 +21,8 @@ def task_mistakes(params: Params) -> list[str]:
     except InputError as error:
         mistakes += [str(error)]
     for name, task in params.tasks.items():
-        mistakes += kind_mistakes(f"tasks.{name}", task, params.base.family)
+        if task.data.source != MISSING or "kind" in task.model_fields_set:  # else it may follow from the data
+            mistakes += kind_mistakes(f"tasks.{name}", task, params.base.family)
         same = params.validation and params.validation_split_of(name) == params.split_of(name)
         if same and not adapts_only(params):
             place = "validation.split" if task.data.validation is None else f"tasks.{name}.data.validation"
@@ -55,7 +57,9 @@ def kind_mistakes(where: str, task: Task, family: str) -> list[str]:
         kinds = [name for name in kind_names() if name != UNMEASURED]
         fitting = ", ".join(name for name in kinds if fits(get_kind(name), family))
         reason = f"the family {family} does not support the kind of task {task.kind}; it supports {fitting}"
-        mistakes.append(f"{where}.kind: {reason}: name another kind, or another base.family")
+        said = f"{reason}: name another kind, or another base.family"
+        left_out = f"missing, and it does not follow from the data; {family} supports {fitting}: name one"
+        mistakes.append(f"{where}.kind: {said if 'kind' in task.model_fields_set else left_out}")
     if task.data.metric is not None and task.data.metric not in kind.METRICS:
         known = f"{task.kind} has {', '.join(kind.METRICS)}{did_you_mean(task.data.metric, kind.METRICS)}"
         mistakes.append(f"{where}.data.metric: {task.data.metric!r} is not a metric of this kind of task; {known}")

@@ -1,6 +1,7 @@
 """The console script `dvcfleet`, which is also `python -m dvcfleet`."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,28 @@ def test_dvcfleet_runs_a_repository_and_says_what_is_up_to_date_and_what_was_pri
     states = json.loads(dvcfleet(chain.path, "status", "--json"))["counts"]
     assert states["up to date"] == 3
     assert "cutting" in dvcfleet(chain.path, "logs", "cut")
+
+
+@pytest.mark.slow
+def test_a_proxy_a_home_that_nothing_can_be_written_to_and_a_bare_path_are_no_obstacle(
+    chain: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PREFECT_API_URL")
+    monkeypatch.delenv("PREFECT_API_AUTH_STRING", raising=False)
+    for name in ("http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nothing answers
+    monkeypatch.setenv("no_proxy", "example.org")
+    monkeypatch.setenv("HOME", "/proc/nobody")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert "3 done" in dvcfleet(chain.path, "run", "--workers", "2")
+    assert "nothing to do" in dvcfleet(chain.path, "run")
+
+
+def test_without_git_the_message_says_what_to_do_and_it_does(chain: Toy) -> None:
+    shutil.rmtree(chain.path / ".git")
+    assert "`dvc config core.no_scm true` has DVC work without git" in dvcfleet(chain.path, "run", code=2)
+    subprocess.run([sys.executable, "-m", "dvc", "config", "core.no_scm", "true"], cwd=chain.path, check=True)
+    assert "3 done" in dvcfleet(chain.path, "run", "--workers", "2")
 
 
 def test_the_exit_codes_tell_a_failure_from_a_mistake(chain: Toy, tmp_path: Path) -> None:

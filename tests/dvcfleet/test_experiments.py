@@ -60,6 +60,18 @@ def run(toy: Toy, name: str, monkeypatch: pytest.MonkeyPatch, **options: Any) ->
     return toy.run(**options)
 
 
+def test_a_user_whom_git_does_not_know_is_no_obstacle(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    scored = committed(toy(SCORED, SCORED_FILES))
+    git(scored, "config", "user.useConfigOnly", "true")  # as if the system knew no name either
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.delenv("EMAIL", raising=False)
+    code, said = run(scored, "brave-heron", monkeypatch)
+    assert (code, "saved as the DVC experiment brave-heron" in said) == (0, True), said
+    assert git(scored, "log", "-1", "--format=%an %ae", experiments(scored)["brave-heron"]) == (
+        "dvcfleet dvcfleet@localhost\n"
+    )
+
+
 def test_a_run_is_an_experiment_that_dvc_shows_with_its_params_and_metrics(
     toy: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

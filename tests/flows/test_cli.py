@@ -203,6 +203,18 @@ def test_a_mistake_in_params_is_refused_before_any_work(mistake: str, project: P
     assert not (project / "dvc.lock").exists()
 
 
+def test_mistakes_in_sources_come_with_all_others(project: Path, refused: Refused) -> None:
+    path = project / "params.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("hub/dark,", "hub/drak,").replace("density: 0.5", "densty: 0.5").replace("64", "0"))
+    try:
+        said = refused(project, "run")
+    finally:
+        path.write_text(text)
+    assert [line.partition(": ")[0] for line in said.splitlines()] == [f"params.yaml, line {n}" for n in (6, 20, 28)]
+    assert all(words in said for words in ('did you mean "dark"?', 'did you mean "density"?', "got 0"))
+
+
 def test_run_refuses_a_wrong_shape_before_any_work(project: Path, refused: Refused) -> None:
     path = project / "hub/light/open_clip_model.safetensors"
     whole = path.read_bytes()

@@ -7,6 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from merganser.checkpoints.reading import open_checkpoint
+from merganser.config.headers import check_sources
+from merganser.config.params import Params
 from merganser.config.recipes import RECIPE, read_recipe
 from merganser.errors import InputError
 from tasks.fetch import fetch_model
@@ -66,6 +68,25 @@ def test_a_stage_fetches_gguf_dequantised(tmp_path: Path) -> None:
     state = write(tmp_path / "m.gguf")
     fetch_model(tmp_path / "m.gguf", tmp_path / "fetched")
     assert all(torch.equal(open_checkpoint(tmp_path / "fetched").read(name), value) for name, value in state.items())
+
+
+def test_gguf_and_a_checkpoint_of_lightnings_are_sources_of_a_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "m.gguf")
+    paths = save_models(tmp_path, "llama, untied", tasks=1)
+    torch.save({"state_dict": load_file(paths["task0"] / "model.safetensors"), "epoch": 3}, tmp_path / "last.ckpt")
+    tasks = {name: {"source": name, "kind": "unmeasured", "data": {"source": name}} for name in ("m.gguf", "last.ckpt")}
+    base = {"source": paths["base"].name, "family": "causal"}
+    params = Params.model_validate(
+        {"base": base, "tasks": tasks, "methods": {"x": {"method": "ties", "reads": "deltas"}}}
+    )
+    assert check_sources(params, tmp_path, lambda path: False) == []
+    fetch_model(tmp_path / "last.ckpt", tmp_path / "fetched")
+    assert open_checkpoint(tmp_path / "fetched").names == open_checkpoint(paths["task0"]).names
+    monkeypatch.setitem(__import__("sys").modules, "gguf", None)
+    with pytest.raises(InputError, match=r"^tasks.m.gguf.source: .*m\.gguf: a GGUF file.*pip install"):
+        check_sources(params, tmp_path, lambda path: False)
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:

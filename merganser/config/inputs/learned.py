@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from merganser.config.explaining import mistakes_in
-from merganser.config.inputs.base import OfAnother, of_mistakes
+from merganser.config.inputs.base import OfAnother, known_method, of_mistakes
 from merganser.config.params import Entry, LearnedEntry, Params
 from merganser.errors import InputError
 from merganser.evaluation import GivesClasses, get_kind, kind_names
@@ -50,7 +50,7 @@ class LearnedValues(OfAnother):
         """Check that the values are those of the method's own learner too."""
         yield from super().reading_mistakes(params, entry, method)
         found = params.learned.get(entry.named(self.name) or "")
-        if found is not None and method.learner and found.learner != method.name:
+        if found is not None and method.learner and known_method(found.learner) and found.learner != method.name:
             reason = f"which the method {method.name} does not apply"
             yield f"{entry.reads} is learned by {found.learner}, {reason}; name {found.learner}"
 

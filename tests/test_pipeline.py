@@ -268,6 +268,30 @@ def test_a_run_runs_only_what_a_changed_checkpoint_touches_and_the_report_says_w
 
 
 @pytest.mark.drill
+def test_a_third_task_runs_its_own_stages_and_those_that_read_all_tasks_and_no_other(tiny_copy: Path) -> None:
+    params = yaml.safe_load((tiny_copy / "params.yaml").read_text())
+    params["tasks"]["third"] = params["tasks"]["dark"]
+    (tiny_copy / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    declared = {stage["name"] for stage in json.loads(merganser(tiny_copy, "status", "--json").stdout)["stages"]}
+    of_one = {
+        "fetch",
+        "fetch_data",
+        "extract",
+        "decompose",
+        "prepare",
+        "prepare_validation",
+        "statistics",
+        "study_rank",
+    }
+    kept = {name for name in declared if kind(name) in of_one and "third" not in name}
+    assert kept >= {"extract@dark", "decompose@light", "prepare@dark", "statistics@gram-light"}
+    ran = ran_in(merganser(tiny_copy, "run", "--workers", "2").stdout)
+    assert not ran & kept
+    assert ran >= {"fetch@third", "extract@third", "merge@ties", "evaluate@ties-dark", "evaluate@ties-third", "report"}
+    assert stale(tiny_copy) == set()
+
+
+@pytest.mark.drill
 def test_a_run_follows_a_branch_of_a_hub_and_runs_what_depends_on_it(tmp_path: Path) -> None:
     folder = make_repository(tmp_path / "flow")
     first = Path(shutil.move(folder / "hub/dark", tmp_path / "first"))

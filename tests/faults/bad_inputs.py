@@ -287,7 +287,7 @@ YAML_TEXTS: dict[str, tuple[str | bytes, str]] = {
     "a zero byte": ("seed: \x00", "not YAML"),
 }
 PARAMS: dict[str, tuple[Spoil, str]] = {
-    "a missing key": (replaced("params.yaml", ", family: open_clip}", "}"), "base.family: missing"),
+    "a missing key": (replaced("params.yaml", "source: hub/base, ", ""), "base.source: missing"),
     "an unknown section": (put("mmethods", {}), 'mmethods: unknown key; did you mean "methods"?'),
     "an unknown method": (
         put("methods.ties.method", "tise"),

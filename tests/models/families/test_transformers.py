@@ -12,8 +12,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from merganser.checkpoints.reading import open_checkpoint
+from merganser.config.inferring import family_of
 from merganser.errors import InputError
 from merganser.models import Generates, Network, TakesTexts, get_family, open_network
+from tasks.fetch import fetch_model
 from tests.tiny_transformers import DECODERS, ENCODERS, FAMILIES, VOCABULARY, state_of, tokenizer, write_model
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -350,9 +352,23 @@ def test_a_configuration_that_asks_for_code_or_cannot_be_built_is_refused(
 
 
 def test_other_files_of_training_beside_it_are_let_be(tmp_path: Path) -> None:
-    write_model(tmp_path, "bert")
-    (tmp_path / "data_config.json").write_text('[{"name": "pairs.jsonl", "lines": 10}]')
-    open_network("encoder", tmp_path)
+    """As all-MiniLM-L6-v2 has them: what sentence-transformers writes, and lists where transformers has maps."""
+    write_model(tmp_path / "model", "bert")
+    beside = {
+        "data_config.json": '[{"name": "pairs.jsonl", "lines": 10}]',
+        "modules.json": '[{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]',
+        "sentence_bert_config.json": '{"max_seq_length": 256, "do_lower_case": false}',
+        "config_sentence_transformers.json": '{"__version__": {"sentence_transformers": "2.0.0"}}',
+        "1_Pooling/config.json": '{"word_embedding_dimension": 384, "pooling_mode_mean_tokens": true}',
+        "train_script.py": "raise SystemExit",
+    }
+    for name, text in beside.items():
+        (tmp_path / "model" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "model" / name).write_text(text)
+    open_network("encoder", tmp_path / "model")
+    fetch_model(tmp_path / "model", tmp_path / "fetched")
+    open_network("encoder", tmp_path / "fetched")
+    assert family_of(tmp_path / "model") == "encoder"
 
 
 def test_a_folder_without_a_configuration_or_tokenizer_is_refused(tmp_path: Path) -> None:

@@ -143,8 +143,10 @@ def status(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
     """Show every stage: up to date, restorable, stale (and why), waiting for another, or blocked."""
     from dvcfleet.planning.orphans import orphan_lines
     from dvcfleet.planning.plan import plan
+    from dvcfleet.waiting import said_if_long
 
-    found = plan(repo)
+    with said_if_long() as step:
+        found = plan(repo, step=step)
     if as_json:
         print(json.dumps(found.as_json(), indent=2))
         return

@@ -115,7 +115,10 @@ def show_summary(endings: dict[str, Ending], console: Console) -> None:
             last = f"; its last line: {last_line}" if last_line else ""
             console.print(f"{ending.name} failed: {ending.why}{last}", style="red", markup=False)
     console.print(", ".join(f"{counts[result]} {result}" for result in Result if counts[result]))
-    if any(counts[result] for result in _STYLES):
+    if counts[Result.STOPPED]:
+        also = "; what failed will be tried again" if counts[Result.FAILED] else ""
+        console.print(f"Stopped. Finished stages are kept: run the same command again to go on{also}.")
+    elif any(counts[result] for result in _STYLES):
         console.print("Finished stages are kept. Fix what failed and run the same command again to continue.")
 
 

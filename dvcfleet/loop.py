@@ -1,6 +1,7 @@
 """The event loop of a run: submit ready stages and process their outcomes; it is the only writer of DVC's state."""
 
 import signal
+from collections.abc import Callable, Set
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _STORING_THREADS = 4
 # After this time without an outcome, or a few writes' time if that is longer, DVC's lock is released.
 IDLE_S = 0.1
+_GOOD = (Result.DONE, Result.RESTORED, Result.UP_TO_DATE)
 # When a run is being stopped, the time to wait for the next stage to end.
 STOP_LIMIT_S = 60.0
 
@@ -54,6 +56,7 @@ class Run:
     progress: Progress
     ledger: Ledger
     durations: Durations
+    on_ended: Callable[[Set[str], str], None] = lambda ended, latest: None  # as a project's `while_running`
     in_order: bool = False
     halts: bool = False
     endings: dict[str, Ending] = field(default_factory=dict)
@@ -239,12 +242,14 @@ class Run:
         self.progress.ended(ending)
         if ending.result is Result.DONE:
             self._ready.note(ending.name, ending.outcome.seconds)
+        if ending.result in _GOOD:
+            self.on_ended({name for name, each in self.endings.items() if each.result in _GOOD}, ending.name)
         if ending.result in (Result.DONE, Result.RESTORED, Result.FAILED):
             self.ledger.note(ending, self._entries.get(ending.name))
         readers = self._readers[ending.name]
         if ending.result is Result.FAILED and self.halts:
             return [Ending(name, Result.BLOCKED, f"{ending.name} failed before it") for name in self.plan.planned]
-        if ending.result not in (Result.DONE, Result.RESTORED, Result.UP_TO_DATE):
+        if ending.result not in _GOOD:
             return [Ending(reader, Result.BLOCKED, f"{ending.name} {ending.result}") for reader in readers]
         for reader in readers:
             self._waiting[reader].discard(ending.name)

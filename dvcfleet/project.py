@@ -86,6 +86,9 @@ class Project:
         `causes`: why stages are not up to date, of those that would run even if no other stage did.
         """
 
+    def while_running(self, ended: Set[str], latest: str, say: Callable[[str], None]) -> None:
+        """Look at what is there each time a stage has ended well; `ended`: all that are up to date by now."""
+
     def after_running(self, done: Set[str], say: Callable[[str], None]) -> None:
         """Say what a run came to that ended well; `done`: the stages that it was to bring up to date."""
 

@@ -36,6 +36,7 @@ from dvcfleet.runners import open_runner
 from dvcfleet.scheduling.durations import Durations, seconds_before
 from dvcfleet.services import Services
 from dvcfleet.stop_signals import ENDING, Stop
+from dvcfleet.waiting import said_if_long
 from dvcfleet.worker.output import LOGS
 from dvcfleet.worker.termination import LEAVE
 from dvcfleet.workspaces.local import LocalWorkspace
@@ -75,7 +76,10 @@ def run(
             place = choose_placement(root, profile, runner=runner, address=address, workers=workers)
             if dry_run:
                 recorded = _recorded(dvc_repo, place, _warner(console))
-                show_plan(validated_plan(dvc_repo, options, _checks_for(recorded)), place, root, console)
+                with said_if_long() as step:
+                    found = validated_plan(dvc_repo, options, _checks_for(recorded), step)
+                    step("reckoning what the stages will take")
+                    show_plan(found, place, root, console)
                 return 0
             with write_lock(dvc_repo, when_busy(busy, console.print), console.print) as lock, stop.on_signals(*ENDING):
                 refuse_node(root)
@@ -202,6 +206,7 @@ class RepositoryRun:
                         progress,
                         Ledger(state, name, flow_run_id),
                         Durations(seconds_before(state), restorable),
+                        partial(self.project.while_running, say=partial(self.console.print, markup=False)),
                         # With one worker no order is quicker, and DVC's may be what the stages need.
                         in_order=self.options.in_order or self.place.workers == 1,
                         halts=self.options.in_order,

@@ -12,6 +12,7 @@ from dvcfleet.project import Expected, Project
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 from flows.lineage_hooks import MerganserLineage
 from merganser.config.params import Params
+from flows.so_far import SoFar
 from merganser.errors import InputError
 
 PARAMS = Path("params.yaml")
@@ -29,6 +30,7 @@ class Merganser(MerganserLineage, Project):
     def __init__(self) -> None:
         """Begin with nothing checked."""
         self._checked = ""  # the digest of the params.yaml that was checked last
+        self._so_far = SoFar(PARAMS)
 
     @property
     def preload(self) -> Sequence[str]:
@@ -165,6 +167,11 @@ class Merganser(MerganserLineage, Project):
         from flows.previous_metrics import keep_previous_metrics
 
         keep_previous_metrics(folder, causes, run)
+        self._so_far = SoFar(PARAMS)
+
+    def while_running(self, ended: Set[str], latest: str, say: Callable[[str], None]) -> None:
+        """Write the report so far each time there is a score more; say once where it is."""
+        self._so_far.note(ended, latest, say)
 
     def after_running(self, done: Set[str], say: Callable[[str], None]) -> None:
         """Say which entries are the best, what changed, and where the report is."""
@@ -172,6 +179,7 @@ class Merganser(MerganserLineage, Project):
         from flows.answer import say_answer
 
         say_answer(done, Path(STATE_FOLDER), say)
+        self._so_far.end(done)
 
 
 MERGANSER = Merganser()

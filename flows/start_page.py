@@ -21,7 +21,7 @@ from merganser.limits import read_yaml
 from merganser.report.templates import open_templates
 
 # Below the root, what the page links to: the report, the files that its numbers link to, the docs if they are built.
-SERVED = {"report": "report", "data/metrics": "data/metrics", "docs": "build/site"}
+SERVED = {"report": "report", "so-far": ".dvcfleet/so-far", "data/metrics": "data/metrics", "docs": "build/site"}
 
 
 def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
@@ -47,6 +47,7 @@ def describe(root: Path) -> dict[str, Any]:
         "comparison": _comparison(root / "params.yaml"),
         "run": last_run(root / STATE_FOLDER),
         "answer": _answer(root),
+        "so_far": (root / ".dvcfleet/so-far/index.html").is_file(),
         "has_report": (root / "report/index.html").is_file(),
         "has_docs": (root / "build/site/index.html").is_file(),
     }

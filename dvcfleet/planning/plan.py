@@ -16,9 +16,10 @@ from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.planning.orphans import Orphan, find_orphans
 from dvcfleet.planning.predicted_outputs import hash_predictor
 from dvcfleet.planning.reasons import dependency_reasons, output_reasons, reasons_once, stage_reasons
-from dvcfleet.planning.validation import is_validated, validate
+from dvcfleet.planning.validation import is_validated, note_validated, validate
 from dvcfleet.project import project_of
 from dvcfleet.repository import opened
+from dvcfleet.waiting import Step, in_silence
 
 FORCED = ("forced",)  # the reasons of a stage that runs whatever its state
 
@@ -111,25 +112,29 @@ class Plan:
         }
 
 
-def plan(repo: Path, options: Options = EVERYTHING) -> Plan:
+def plan(repo: Path, options: Options = EVERYTHING, step: Step = in_silence) -> Plan:
     """Plan a run in the DVC repository at `repo`: all stages of its dvc.yaml, or those that the options name.
+
+    `step` is told what is done next.
 
     Raises UserError for an unknown target, an invalid dvc.yaml, a folder that is not a DVC repository, or a mistake
     that the repository's project finds.
     """
     options = replace(options, folder=repo.absolute())
     with opened(repo) as dvc_repo:
-        return validated_plan(dvc_repo, options)
+        return validated_plan(dvc_repo, options, step=step)
 
 
-def validated_plan(repo: Repo, options: Options, checks_for: ChecksFor = workspace_checks) -> Plan:
+def validated_plan(
+    repo: Repo, options: Options, checks_for: ChecksFor = workspace_checks, step: Step = in_silence
+) -> Plan:
     """Plan in an opened repository after its project's own checks; with the orphans, unless targets are named."""
-    validated = is_validated(repo)
-    if not validated:
+    if not is_validated(repo):
+        step("checking the project's files")
         validate(repo)
+        note_validated(repo)
+    step("reading dvc.yaml and comparing the stages' files")
     found = make_plan(repo, options, checks_for=checks_for)
-    if validated and found.work:
-        validate(repo)
     return found if options.targets else replace(found, orphans=tuple(find_orphans(repo)))
 
 

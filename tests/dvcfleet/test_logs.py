@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dvcfleet import heartbeat
+from dvcfleet import heartbeat, waiting
 from dvcfleet.errors import UserError
 from dvcfleet.heartbeat import Heartbeat, signs
 from dvcfleet.logs import output_of
+from dvcfleet.waiting import said_if_long
 from dvcfleet.worker import output
 from dvcfleet.worker.output import Lines, log_path, logged
 from tests.dvcfleet.toy import Make, Printed
@@ -201,3 +202,17 @@ def test_a_long_quiet_run_shows_what_its_stage_printed_last(toy: Make, monkeypat
     code, text = talking.run(printed=Printed(": epoch 3\n", (talking.path / "go").touch))
     assert code == 0
     assert re.search("a has run for .*: epoch 3\n", text)
+
+
+def test_an_answer_that_takes_long_says_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waiting, "LONG_S", 600)
+    with said_if_long() as step:
+        step("planning")
+    monkeypatch.setattr(waiting, "LONG_S", 0.01)
+    with said_if_long() as step:
+        step("reckoning")
+        said: list[str] = []
+        wait_until(lambda: said.append(capsys.readouterr().err) or "".join(said))
+    assert "".join(said) == "reckoning ...\n"

@@ -30,6 +30,14 @@ def test_a_project_is_checked_where_there_is_work_or_its_params_are_others(
     assert checked() == 0
 
 
+def test_what_was_found_right_is_not_checked_again_to_show_a_plan(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, checks = toy(CHAIN, PROJECT), []
+    monkeypatch.setattr("dvcfleet.planning.plan.validate", checks.append)
+    for _ in range(2):
+        assert project.plan().work
+    assert len(checks) == 1
+
+
 def test_a_mistake_is_refused_before_any_work_and_again_each_time(toy: Make) -> None:
     project = toy(CHAIN, PROJECT)
     for _ in range(2):

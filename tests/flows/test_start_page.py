@@ -56,6 +56,14 @@ def test_every_link_of_the_page_and_of_the_report_leads_somewhere(finished: Path
     assert any("/data/metrics/" in link for link in of_report)
 
 
+def test_while_a_run_goes_on_the_page_leads_to_the_report_so_far(finished: Path) -> None:
+    (finished / ".dvcfleet/so-far").mkdir()
+    (finished / ".dvcfleet/so-far/index.html").write_text("Partial")
+    browser = client(finished)
+    assert 'href="so-far/"' in browser.get("/").text
+    assert browser.get("/so-far/").text == "Partial"
+
+
 def test_before_the_first_run_the_page_says_how_to_start(toy: Make) -> None:
     page = client(toy("stages: {a: {cmd: echo 1 > x, outs: [x]}}", {}).path).get("/").text
     assert "No stage has run here yet" in page

@@ -1,9 +1,13 @@
 """The command line."""
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
+from inspect import Parameter, get_annotations, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,6 +32,20 @@ suites_app = typer.Typer(help="The ready comparisons: list and check them, and c
 app.add_typer(suites_app, name="suites")
 
 
+def beside(command: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command that passes its further options on to another one the options of both."""
+
+    def decorate(own: Callable[..., None]) -> Callable[..., None]:
+        both = [signature(each).parameters.values() for each in (own, command)]
+        own.__signature__ = signature(own).replace(  # type: ignore[attr-defined]
+            parameters=[one for each in both for one in each if one.kind is not Parameter.VAR_KEYWORD]
+        )
+        own.__annotations__ = get_annotations(command) | get_annotations(own)
+        return own
+
+    return decorate
+
+
 def main() -> None:
     """Run the command line; every error ends in a line and an exit code."""
     raise_gc_thresholds()
@@ -42,7 +60,39 @@ def mlflow_words(error: BaseException) -> str | None:
     return store_words(error) if known else None
 
 
-app.command(epilog=example("merganser run --runner processes --workers 4", EXIT_CODES))(command_line.run)
+TRIAL = partial(
+    typer.Option, rich_help_panel="A trial: other values, with params.yaml, dvc.lock and report left as they are"
+)
+
+
+@app.command(epilog=example("merganser run --set methods.ties.density=0.3 --only ties", EXIT_CODES))
+@beside(command_line.run)
+def run(
+    settings: Annotated[
+        list[str] | None, TRIAL("--set", metavar="KEY=VALUE", help="A value of params.yaml, by its key path.")
+    ] = None,
+    only: Annotated[
+        str | None,
+        TRIAL(metavar="ENTRY,...", help="Only these entries of methods, what they read, and the references."),
+    ] = None,
+    tasks: Annotated[str | None, TRIAL(metavar="TASK,...", help="Only these tasks.")] = None,
+    examples: Annotated[
+        int | None, TRIAL(min=1, metavar="N", help="Measure on at most so many examples of each task.")
+    ] = None,
+    **options: Any,
+) -> None:
+    """Run every stage that is not up to date, in parallel; run it again to go on after a failure or a kill."""
+    from flows.trials import Wish, make_trial
+
+    wish = Wish(tuple(settings or ()), only, tasks, examples)
+    if wish != Wish():
+        folder, changes = make_trial(root_around(options["repo"]), wish)
+        place = os.path.relpath(folder)
+        print(f"a trial in {place}, from where all paths are; it differs in", *changes, sep="\n  ", flush=True)
+        options["repo"] = folder
+    command_line.run(**options)
+
+
 app.command(epilog=example("merganser logs merge@ties --follow"))(command_line.logs)
 app.command(epilog=example("merganser status --json"))(command_line.status)
 

@@ -44,11 +44,11 @@ def new(root: Path, folder: Path, suite: str | None = None) -> list[str]:
             raise InputError(f"{folder}: git refuses: a branch named {branch!r} already exists")
         draft = draft_of(place)
         with _worktree(root, folder, draft):
-            _share(root, draft)
+            share(root, draft)
             if suite is not None:
                 with opened(draft):
                     use(draft, suite, force=True)
-            links = list(_link_sources(root, draft))
+            links = list(link_sources(root, draft))
             _do(folder, draft, "switch", "-q", "-c", branch)
             if place.exists():
                 place.rmdir()
@@ -87,7 +87,7 @@ def _forget_killed(root: Path, folder: Path, branch: str) -> None:
                 _succeeds(root, "branch", "-D", branch)
 
 
-def _share(root: Path, folder: Path) -> None:
+def share(root: Path, folder: Path) -> None:
     """Give a new worktree this one's DVC cache, choices, and records of what is computed."""
     if (root / LOCAL_CONFIG).is_file():
         shutil.copy(root / LOCAL_CONFIG, folder / LOCAL_CONFIG)
@@ -103,7 +103,7 @@ def _share(root: Path, folder: Path) -> None:
             shutil.copyfile(root / path, folder / path)
 
 
-def _link_sources(root: Path, folder: Path) -> Iterator[Path]:
+def link_sources(root: Path, folder: Path) -> Iterator[Path]:
     """Link what the comparison reads from the root and git does not bring: models and data in folders of one's own.
 
     Pointer files are copied: a run writes commits into them.

@@ -83,12 +83,13 @@ def _known(params: Params, sizes: Mapping[Path, int], models: Collection[Path]) 
     learned = {task: (source, params.validation_split_of(task)) for task, source in data.items() if params.validation}
     counts = _asked(lambda split: count_examples(*split), {*measured.values(), *learned.values()})
     most = params.validation.examples if params.validation else None
+    some = params.evaluation.examples
     return Known(
         params,
         {str(source): size for source, size in sizes.items() if size},
         {str(source): sizes[source] * FLOAT / width for source, width in widths.items() if sizes[source]},
         (size // patch) ** 2 + 1,  # its patches, and one for the whole
-        {task: counts[split] for task, split in measured.items() if split in counts},
+        {task: min(counts[split], some or counts[split]) for task, split in measured.items() if split in counts},
         {task: min(counts[split], most or counts[split]) for task, split in learned.items() if split in counts},
     )
 

@@ -164,8 +164,19 @@ def _extended(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = merged(below, own)
     if not isinstance(own.get("methods"), list) or not isinstance(found["methods"], dict):
         return found
+    return _pruned(found, [section for section in SECTIONS if section in below], own)
+
+
+def only_what_is_read(content: Mapping[str, Any], entries: list[str]) -> dict[str, Any]:
+    """Return a params.yaml's content with some of its entries, and of the inputs only what these read."""
+    found = {**content, "methods": {name: content["methods"][name] for name in entries}}
+    return _pruned(found, [section for section in SECTIONS if section in found], {})
+
+
+def _pruned(found: dict[str, Any], sections: list[str], own: dict[str, Any]) -> dict[str, Any]:
+    """Keep of these sections what entries read, and what a file declares of its own."""
     needed = _needed(found)
-    for section in (section for section in SECTIONS if section in below and isinstance(found.get(section), dict)):
+    for section in (section for section in sections if isinstance(found.get(section), dict)):
         kept = needed | {f"{section}/{name}" for name in _named(own, section)}
         found[section] = {name: each for name, each in found[section].items() if f"{section}/{name}" in kept}
     return {key: value for key, value in found.items() if key not in SECTIONS or value}

@@ -45,7 +45,7 @@ def prepare_task(params: Params, task: str, split: str, where: str, out: Path, e
 @stage("tasks")
 def main(params: Params, task: str) -> None:
     """Prepare the task named on the command line."""
-    prepare_task(params, task, params.split_of(task), "evaluation.split", PREPARED / task)
+    prepare_task(params, task, params.split_of(task), "evaluation.split", PREPARED / task, params.evaluation.examples)
 
 
 if __name__ == "__main__":

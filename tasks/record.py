@@ -163,8 +163,9 @@ def _parent_run(store: Store, params: Params) -> str:
     if found:
         return found
     made = store.begin(COMPARISON, name, name, _origin())
-    choices = {"base": params.base.source, "tasks": ", ".join(params.tasks), "split": params.evaluation.split}
-    _log(store, made, {}, {**choices, "seed": params.seed, "matrices": params.parameters.matrices})
+    choices = {"base": params.base.source, "tasks": ", ".join(params.tasks), "split": params.evaluation.name}
+    trial = {f"trial.{key}": change.shown for key, change in params.trial.items()}
+    _log(store, made, {}, {**choices, "seed": params.seed, "matrices": params.parameters.matrices, **trial})
     store.client.set_terminated(made)
     return made
 
@@ -187,6 +188,8 @@ def _write_run(
     profile: Mapping[str, Any],
 ) -> str:
     origin = {"mlflow.parentRunId": _parent_run(store, params), "merganser.run": comparison_name(params), **_origin()}
+    if params.trial:
+        origin["merganser.trial"] = "; ".join(f"{key}: {change.shown}" for key, change in params.trial.items())
     made = store.begin(CONTENT, tags[CONTENT], entry, tags | origin)
     settings = profile.get("learned", {}).get("settings", {})
     _log(store, made, metrics, parameters(params, entry) | {f"learned.{key}": value for key, value in settings.items()})

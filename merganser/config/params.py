@@ -4,6 +4,7 @@ The file holds choices only: the methods' defaults live in their signatures, all
 `dvc.yaml`. A base, tasks and methods must be there; what DVC needs besides is written into the file (`completing`).
 """
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +17,18 @@ from merganser.errors import InputError, did_you_mean
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # with what is put before and behind it, it must fit a file's name
+NAMED = 12  # names of a change that are said
 UNMEASURED = "unmeasured"  # the kind of tasks that are merged and have no data
 VOCABULARIES = Path("data/vocabularies")  # under base.source: a base that was brought into another vocabulary
 OWN_MODELS = Path("data/checkpoints")  # as base.source: the mean of the tasks' own models
 Text = Annotated[str, Field(min_length=1)]
 DeviceName = Literal["cpu", "cuda"]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return ", ".join(value) if len(value) <= NAMED else f"{len(value)} of them"
+    return "its default" if value is None else json.dumps(value)
 
 
 def _seeds(given: Any) -> Any:
@@ -158,10 +166,33 @@ class Merge(Strict):
     device: DeviceName = "cpu"
 
 
-class Evaluation(Strict):
+class SomeOfSplit(Strict):
+    """At most so many examples of a split, evenly spaced, of each class its share: the same ones at every seed."""
+
+    name: Text
+    examples: Annotated[int, Field(ge=1)]
+
+
+class OfSplit(Strict):
+    """What reads a split of the tasks' data, or some of it."""
+
+    split: Text | SomeOfSplit
+
+    @property
+    def name(self) -> str:
+        """Return the split's name."""
+        return self.split.name if isinstance(self.split, SomeOfSplit) else self.split
+
+    @property
+    def examples(self) -> int | None:
+        """Return how many examples are read at most; None for all."""
+        return self.split.examples if isinstance(self.split, SomeOfSplit) else None
+
+
+class Evaluation(OfSplit):
     """The split that is measured on, the examples per batch, where networks run and in which precision."""
 
-    split: Annotated[Literal["validation", "test"], Field(examples=["test"])] = "test"
+    split: Annotated[Literal["validation", "test"] | SomeOfSplit, Field(examples=["test"])] = "test"
     batch_size: Annotated[int, Field(ge=1, examples=[256])] = 64
     device: DeviceName = "cpu"
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -173,30 +204,13 @@ class PublishedSource(Strict):
     source: Annotated[Text, Field(examples=["suites/mine/published.yaml"])]
 
 
-class SomeOfSplit(Strict):
-    """At most so many examples of a split, evenly spaced, of each class its share: the same ones at every seed."""
-
-    name: Text
-    examples: Annotated[int, Field(ge=1)]
-
-
-class Validation(Strict):
+class Validation(OfSplit):
     """The split that statistics, learning, searches and routers read.
 
     It is not the one that is measured on, unless all that reads it adapts without labels.
     """
 
     split: Annotated[Text | SomeOfSplit, Field(examples=["validation"])] = "validation"
-
-    @property
-    def name(self) -> str:
-        """Return the split's name."""
-        return self.split.name if isinstance(self.split, SomeOfSplit) else self.split
-
-    @property
-    def examples(self) -> int | None:
-        """Return how many examples are read at most; None for all."""
-        return self.split.examples if isinstance(self.split, SomeOfSplit) else None
 
 
 class Statistic(Strict):
@@ -308,10 +322,23 @@ class Studies(Strict):
     rank: RankStudy = RankStudy(fractions=[])
 
 
+class Change(Strict):
+    """A value of params.yaml that a trial replaces, None for a default, and the trial's; of entries, their names."""
+
+    before: Any = None
+    now: Any = None
+
+    @property
+    def shown(self) -> str:
+        """Return it in words, names that went or stayed as their number where they are many."""
+        return " -> ".join(map(_shown, (self.before, self.now)))
+
+
 class Params(Strict):
     """The whole of `params.yaml`; a section that has a default may be left out.
 
-    `seed`: of all that draws at random; a list of several for merges, which draw once with each.
+    `seed`: of all that draws at random; a list of several for merges, which draw once with each. `trial`: what a trial
+    has otherwise than the params.yaml that it was made from, by key; `merganser run --set` writes it.
     """
 
     seed: Annotated[int | list[int], PlainValidator(_seeds), Field(examples=[0])] = 0
@@ -344,6 +371,7 @@ class Params(Strict):
     statistics: dict[str, Statistic] = {}
     studies: Studies = Studies()
     vocabularies: dict[str, Vocabulary] = {}
+    trial: dict[Text, Change] = {}
 
     @property
     def vocabulary(self) -> str | None:
@@ -379,7 +407,7 @@ class Params(Strict):
 
     def split_of(self, task: str) -> str:
         """Return the split that a task is measured on."""
-        return self.tasks[task].data.split or self.evaluation.split
+        return self.tasks[task].data.split or self.evaluation.name
 
     def validation_split_of(self, task: str) -> str:
         """Return the split of a task that statistics, learning and searches read; raise InputError if there is none."""

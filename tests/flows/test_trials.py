@@ -1,0 +1,85 @@
+"""Trials: other values without an edit, in a workspace of their own."""
+
+import hashlib
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.trials import Wish, changed
+from merganser.errors import InputError
+from tests.tiny import ROOT, is_clean, merganser
+
+OWN = ("params.yaml", "dvc.lock", "report/index.html", "metrics.json")
+
+
+@pytest.fixture
+def content() -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / "tests/tiny/params.yaml").read_text()))
+
+
+def digests(folder: Path) -> list[str]:
+    return [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in OWN]
+
+
+def test_a_trial_says_each_change_with_its_value_before(content: dict[str, Any]) -> None:
+    wish = Wish(("methods.ties.density=0.3", "methods.ties.scaling=2"), "ties,dts_d", "dark", 5)
+    found = changed(content, wish)
+    assert found["methods"]["ties"] == {"method": "ties", "reads": "deltas", "density": 0.3, "scaling": 2}
+    assert list(found["methods"]) == ["ties", "average", "dts_d"]  # difference vectors start from average
+    assert "learned" not in found
+    assert list(found["tasks"]) == ["dark"]
+    assert found["evaluation"]["split"] == {"name": "test", "examples": 5}
+    assert found["trial"] == {
+        "methods.ties.density": {"before": 0.5, "now": 0.3},
+        "methods.ties.scaling": {"before": None, "now": 2},
+        "methods": {"before": list(content["methods"]), "now": ["ties", "average", "dts_d"]},
+        "tasks": {"before": ["dark", "light"], "now": ["dark"]},
+        "evaluation.split": {"before": "test", "now": {"name": "test", "examples": 5}},
+    }
+    assert content["methods"]["ties"]["density"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        (Wish(("methods.teis.density=1",)), r'--set: params.yaml has no methods.teis; did you mean "ties"\?'),
+        (Wish(("methods.ties.density",)), "--set: expected KEY=VALUE"),
+        (Wish(only="teis"), r'--only: params.yaml has no \'teis\'; did you mean "ties"\?'),
+        (Wish(tasks="drak"), r'--tasks: params.yaml has no \'drak\'; did you mean "dark"\?'),
+    ],
+)
+def test_what_is_not_there_is_named(content: dict[str, Any], wish: Wish, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        changed(content, wish)
+
+
+def test_a_trial_leaves_the_comparison_as_it_is_and_says_what_it_changed(tiny_copy: Path, prefect_api: str) -> None:
+    before = digests(tiny_copy)
+    options = ("run", "--set", "methods.ties.density=0.25", "--only", "ties", "--examples", "5", "--workers", "2")
+    said = merganser(tiny_copy, *options, PREFECT_API_URL=prefect_api).stdout
+    assert digests(tiny_copy) == before
+    assert is_clean(tiny_copy)
+    (trial,) = (tiny_copy / ".dvcfleet/trials").iterdir()
+    assert is_clean(trial)
+    assert f"a trial in .dvcfleet/trials/{trial.name}" in said
+    assert "methods.ties.density: 0.5 -> 0.25" in said
+    assert "fetch@dark restored" in said
+    assert yaml.safe_load((trial / "dvc.lock").read_text())["stages"]["merge@ties"]["params"]["params.yaml"][
+        "methods.ties"
+    ] == {"method": "ties", "reads": "deltas", "density": 0.25}
+    page = (trial / "report/index.html").read_text()
+    assert "methods.ties.density</code>: 0.5 -&gt; 0.25" in page
+    assert '<b class="mark">density 0.25</b>' in page
+    assert "at most 5 examples" in page
+    assert "params.yaml  trial" in merganser(trial, "lineage", "show", "report").stdout
+    with closing(sqlite3.connect(tiny_copy / "mlflow.db")) as store:
+        tags = store.execute("SELECT value FROM tags WHERE key = 'merganser.trial'").fetchall()
+        values = store.execute("SELECT value FROM params WHERE key = 'trial.methods.ties.density'").fetchall()
+    assert "methods.ties.density: 0.5 -> 0.25" in tags[0][0]
+    assert values == [("0.5 -> 0.25",)]
+    again = merganser(tiny_copy, *options, PREFECT_API_URL=prefect_api).stdout
+    assert "nothing to do" in again

@@ -69,8 +69,9 @@ format: $(READY)  ## put the code into the one format
 bench: $(READY)  ## measure the engine and the merges against what they replace: 30 to 45 minutes
 	@"$(BIN)/python" -m benchmarks
 
-docs: $(READY)  ## write the pages about the methods from the registry
+docs: $(READY)  ## write the pages about the methods from the registry, and quoted figures from docs/results.md
 	@"$(BIN)/python" -m flows.catalogue
+	@"$(BIN)/python" -m flows.figures
 
 # Not --quiet, which lets dead links pass. MkDocs would announce its successor at each start.
 site: $(READY)  ## write the docs as a site to build/site; a dead link is an error

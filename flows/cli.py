@@ -121,6 +121,25 @@ def report(
         print(text, end="")
 
 
+@app.command("diff", epilog=example("merganser diff brave-otter workspace", EXIT_CODES))
+def diff(
+    first: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's name, a commit, a comparison's folder, a trial.")
+    ],
+    second: Annotated[str, typer.Argument(metavar="RUN", help="Another one; `workspace` is what is here.")],
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as an HTML page, too.")] = None,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Print two runs side by side: parameters, code, environment, and scores with paired tests."""
+    from flows.run_diff import diff_lines, diff_runs, write_page
+
+    found = diff_runs(root_around(repo), first, second)
+    print(json.dumps(asdict(found), indent=2, default=str) if as_json else "\n".join(diff_lines(found)))
+    if page:
+        write_page(found, page)
+
+
 @suites_app.callback(invoke_without_command=True, epilog=example("merganser suites --json"))
 def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
     """List the ready comparisons of suites/: family, tasks, entries, download, GPU; * is the one in use."""

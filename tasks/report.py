@@ -7,6 +7,7 @@ from merganser.config.params import Params
 from merganser.config.published import Published
 from merganser.outputs import fresh_folder, read_json, write_json
 from merganser.report import tables
+from merganser.report.baselines import Baseline, read_baselines
 from merganser.report.changes import read_changes
 from merganser.report.choices import make_choices
 from merganser.report.measured import Measured
@@ -48,6 +49,7 @@ def main(params: Params) -> None:
     studies = read_studies(params, scores, TASK_STUDIES, RANK_STUDIES)
     significance = read_significance(rows, EXAMPLES)
     choices = make_choices(rows, significance.pairs[MEAN])
+    baselines = read_baselines(rows[0], EXAMPLES)
     plots = make_plots(rows, measured, tasks) | draw_studies(studies, rows[0].wording)
     numbers = tables.summary(rows)
     reproduced = reproduce(Published.model_validate(read_json(PUBLISHED)), rows, tasks) if params.published else []
@@ -57,6 +59,7 @@ def main(params: Params) -> None:
         tables.write_tables(folder, rows, tasks)
         tables.write_routed(folder, rows)
         tables.write_data_sets(folder, rows)
+        tables.write_csv(folder / "baselines.csv", Baseline._fields, baselines)
         tables.write_measures(folder, measured)
         tables.write_studies(folder, studies)
         tables.write_significance(folder, significance)
@@ -66,7 +69,9 @@ def main(params: Params) -> None:
             tables.write_published(folder, reproduced)
         for name, svg in plots.items():
             (folder / "plots" / f"{name}.svg").write_text(svg)
-        page = render_page(params, rows, measured, studies, significance, choices, plots, changes, reproduced)
+        page = render_page(
+            params, rows, measured, studies, significance, choices, plots, changes, reproduced, baselines
+        )
         (folder / "index.html").write_text(page)
     write_json(SUMMARY, numbers)
     print(f"{REPORT}/index.html: {len(rows)} entries on {len(tasks)} tasks")

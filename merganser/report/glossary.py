@@ -19,6 +19,14 @@ TERMS = {
         "individual",
         "each task by its own fine-tuned model, unmerged: the upper mark of a comparison.",
     ),
+    "chance": Term(
+        "chance",
+        "what each class drawn with the same probability, whatever the example, scores on average.",
+    ),
+    "majority": Term(
+        "majority",
+        "what always answering the commonest class among the labels scores.",
+    ),
     "delta": Term(
         "delta",
         "a task's fine-tuned model minus the base, parameter by parameter (also: task vector).",

@@ -10,6 +10,7 @@ from merganser.config.params import Params
 from merganser.evaluation.scoring import by_data_set
 from merganser.hashes import sha256_of_json
 from merganser.report import formats
+from merganser.report.baselines import Baseline, mean_of
 from merganser.report.budgets import BUDGETS
 from merganser.report.changes import Changes
 from merganser.report.choices import Choice, front, ranks, standings
@@ -40,6 +41,7 @@ def render_page(
     plots: Mapping[str, str],
     changes: Changes | None,
     reproduced: Sequence[Reproduced],
+    baselines: Sequence[Baseline],
 ) -> str:
     """Return the page's HTML, without credentials that an address in params.yaml may hold."""
     rows = list(rows)
@@ -74,6 +76,11 @@ def render_page(
         verdicts=significance.verdicts,
         changes=changes,
         reproduced=reproduced,
+        baselines={
+            name: [mean_of(baselines, name), *(getattr(each, name) for each in baselines)]
+            for name in ("chance", "majority")
+            if any(getattr(each, name) is not None for each in baselines)
+        },
         plots={name: inline(svg) for name, svg in plots.items()},
     )
     return masked(page)

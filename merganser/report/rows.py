@@ -46,7 +46,7 @@ class Row:
     @property
     def needs(self) -> list[str]:
         """List what the merge was computed from."""
-        return [self.reads, *self.about.needs[1:]]
+        return [self.reads, *(name for name in self.about.needs[1:] if name not in self.reads.split("/"))]
 
     @property
     def league(self) -> str:

@@ -59,12 +59,13 @@ def _read(rows: Sequence[Row], task: str, examples: Path) -> list[Results]:
     files = [examples / row.entry / f"{task}.safetensors" for row in rows]
     found = [read_results(file) for file in files]
     for file, results in zip(files, found, strict=True):
-        if not _same_examples(results, found[0]):
+        if not same_examples(results, found[0]):
             raise InputError(f"{file}: has other examples than {files[0]}; evaluate both again")
     return found
 
 
-def _same_examples(one: Results, other: Results) -> bool:
+def same_examples(one: Results, other: Results) -> bool:
+    """Tell whether results are of the same examples, as far as their number and labels can tell."""
     if len(one) != len(other) or (one.score is None) != (other.score is None):
         return False
     return one.label is None or other.label is None or np.array_equal(one.label, other.label)

@@ -160,7 +160,7 @@ def _by_metric(scores: Scores) -> dict[str, dict[str, float]]:
 
 
 def _identity(row: Row) -> tuple[str, ...]:
-    return row.entry, row.about.name, "+".join(row.needs), row.about.family, row.group, row.data_title
+    return row.entry, row.about.name, " and ".join(row.needs), row.about.family, row.group, row.data_title
 
 
 def _measures(row: Row) -> dict[str, float | None]:

@@ -1,6 +1,8 @@
 """Trials: other values without an edit, in a workspace of their own."""
 
 import hashlib
+import json
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dvcfleet.git import git
 from flows.trials import Wish, changed
 from merganser.errors import InputError
 from tests.tiny import ROOT, is_clean, merganser
@@ -81,5 +84,22 @@ def test_a_trial_leaves_the_comparison_as_it_is_and_says_what_it_changed(tiny_co
         values = store.execute("SELECT value FROM params WHERE key = 'trial.methods.ties.density'").fetchall()
     assert "methods.ties.density: 0.5 -> 0.25" in tags[0][0]
     assert values == [("0.5 -> 0.25",)]
+    (experiment,) = git(tiny_copy, "for-each-ref", "--format=%(refname:lstrip=4)", "refs/exps").split()
+    found = json.loads(merganser(tiny_copy, "diff", experiment, trial.name, "--json").stdout)
+    assert found["parameters"]["methods.ties.density"] == [0.5, 0.25]
+    assert found["code"] == []
+    assert found["environment"] == {}
+    assert found["only"][experiment]
+    lines = {(line["entry"], line["column"]): line for line in found["scores"]}
+    assert lines["ties", "dark"]["p"] is None  # not the same examples
+    metrics = json.loads((trial / "data/metrics/ties/dark.json").read_text())
+    assert lines["ties", "dark"]["second"] == metrics["value"]
+    same = merganser(tiny_copy, "diff", experiment, "workspace", "--page", "diff.html").stdout
+    assert "parameters: the same" in same
+    assert re.search(r"ties/mean +(\S+) -> +\1 +\+0.00  p 1.000", same)
+    assert f"<h1>{experiment} and workspace</h1>" in (tiny_copy / "diff.html").read_text()
+    refused = merganser(tiny_copy, "diff", "no-such-run", "workspace", check=False)
+    assert refused.returncode == 2
+    assert experiment in refused.stderr
     again = merganser(tiny_copy, *options, PREFECT_API_URL=prefect_api).stdout
     assert "nothing to do" in again

@@ -183,6 +183,37 @@ def test_what_to_take_is_said_alike_by_the_page_the_table_and_the_command_line(f
     assert [mean for _, mean in ranked] == sorted((mean for _, mean in ranked), reverse=True)
 
 
+def test_the_page_and_a_table_say_what_chance_and_the_majority_give(folder: Path, page: str) -> None:
+    with (folder / "report/baselines.csv").open() as file:
+        lines = {line["task"]: line for line in csv.DictReader(file)}
+    assert list(lines) == list(TASKS)
+    for task, line in lines.items():
+        labels = read_results(folder / f"data/examples/{next(iter(METHODS))}/{task}.safetensors").label
+        assert labels is not None
+        shares = [(labels == each).mean() for each in set(labels.tolist())]
+        assert float(line["majority"]) == pytest.approx(max(shares))
+        assert float(line["chance"]) == pytest.approx(1 / len(shares))
+    row = next(line for line in page.splitlines() if 'class="muted"' in line and "term-majority" in line)
+    assert all(f">{100 * float(line['majority']):.1f}</td>" in row for line in lines.values())
+
+
+def sentences(page: str) -> list[str]:
+    """The sentences of a page, of five words or more; what stands in another box begins another sentence."""
+    text = re.sub(r"<(style|script|svg|math)\b.*?</\1>", " ", page, flags=re.S)
+    boxes = r"</?(?:p|div|li|t[dhr]|h\d|section|summary|d[dt]|article|figcaption|table|header|nav|aside|footer)\b[^>]*>"
+    found = [re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", box)).strip() for box in re.split(boxes, text)]
+    return [each for box in found for each in re.split(r"(?<=[.!?:]) ", box) if len(each.split()) >= 5]
+
+
+def test_no_sentence_stands_twice_on_the_page_and_no_definition_in_a_caption(page: str) -> None:
+    prose = page[: page.index('id="entries"')] + page[page.index('id="terms"') :]
+    found = [each for each in sentences(prose) if not each.startswith("one model")]
+    assert len(found) > 50
+    assert [each for each in set(found) if found.count(each) > 1] == []
+    terms = {term.text.split(";")[0].rstrip(".") for term in TERMS.values()}
+    assert [term for term in terms if sum(term in each for each in found) > 1] == []
+
+
 def test_the_first_number_of_a_row_is_its_mean(folder: Path, page: str) -> None:
     means = {row["entry"]: float(row["mean"]) for row in csv.DictReader((folder / "report/results.csv").open())}
     for table in ("ranking", "scores"):

@@ -1,0 +1,224 @@
+"""Two runs side by side: parameters, code, environment, and scores with paired tests on the same examples.
+
+A run is a name that `dvc exp show` lists, a git commit, a folder of a comparison such as a trial's, or the workspace.
+All is read from its params.yaml and dvc.lock and from DVC's cache: nothing is checked out, and nothing runs.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dvcfleet.git import git_if_any
+from dvcfleet.record.ledger import environment_file, executions
+from dvcfleet.repository import STATE_FOLDER, opened
+from flows.trials import TRIALS
+from merganser.errors import InputError
+from merganser.evaluation.examples import read_results
+from merganser.limits import parse_yaml
+from merganser.measures.significance import Pairs, compare_models, holm, mean_of_tasks
+from merganser.outputs import write_whole
+from merganser.report import formats
+from merganser.report.significance import MEAN, same_examples
+from merganser.report.templates import open_templates
+from tasks.stages import CODE, EXAMPLES, METRICS
+
+WORKSPACE = "workspace"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: its choices, the md5 of each file that it wrote by path, and of which git commit and environment it is."""
+
+    name: str
+    params: Mapping[str, Any]
+    files: Mapping[str, str]
+    commit: str | None
+    environment: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Line:
+    """An entry's score on a task, or its mean, in both runs; `p`: two-sided, after Holm's correction over all lines.
+
+    None: there are not the same examples on both sides.
+    """
+
+    entry: str
+    column: str
+    first: float
+    second: float
+    p: float | None = None
+
+    @property
+    def difference(self) -> float:
+        """Return how much more the second run has."""
+        return self.second - self.first
+
+
+@dataclass(frozen=True)
+class RunDiff:
+    """What differs between two runs; of parameters, code and packages each name with both sides, None for none."""
+
+    first: str
+    second: str
+    parameters: dict[str, tuple[Any, Any]]
+    code: list[str]
+    environment: dict[str, tuple[Any, Any]]
+    scores: list[Line]
+    only: dict[str, list[str]] = field(default_factory=dict)  # entries that one run alone has, by its name
+
+
+def diff_runs(root: Path, first: str, second: str) -> RunDiff:
+    """Compare two runs; raise InputError for a name of no run."""
+    with opened(root) as repo:
+        runs = [read_run(root, name, repo) for name in (first, second)]
+        objects = {md5: Path(repo.cache.local.oid_to_path(md5)) for run in runs for md5 in run.files.values()}
+    entries = [list(run.params.get("methods", {})) for run in runs]
+    code = [_listed(run, objects) for run in runs]
+    return RunDiff(
+        runs[0].name,
+        runs[1].name,
+        _differing(*(dict(_flat(run.params)) for run in runs)),
+        sorted(_differing(*code)),
+        _differing(
+            {"commit": runs[0].commit, **runs[0].environment}, {"commit": runs[1].commit, **runs[1].environment}
+        ),
+        _scores(runs[0], runs[1], objects),
+        {
+            run.name: only
+            for run, own, other in zip(runs, entries, entries[::-1], strict=True)
+            if (only := [name for name in own if name not in other])
+        },
+    )
+
+
+def read_run(root: Path, name: str, repo: Any) -> Run:
+    """Read a run of a repository; raise InputError with what there is, for a name of none."""
+    folder = next((each for each in (root / TRIALS / name, Path(name)) if (each / "dvc.lock").is_file()), None)
+    folder = root if name == WORKSPACE else folder
+    if folder:
+        texts = [(folder / file).read_text(encoding="utf-8") for file in ("params.yaml", "dvc.lock")]
+        commit, state = git_if_any(folder, "rev-parse", "HEAD"), folder / STATE_FOLDER
+        lines = list(executions(state))
+    else:
+        names = {ref.rpartition("/")[2]: ref for ref in (git_if_any(root, *_REFS) or "").split()}
+        revision = names.get(name, name)
+        shown = [git_if_any(root, "show", f"{revision}:./{file}") for file in ("params.yaml", "dvc.lock")]
+        if None in shown:
+            there = ", ".join([WORKSPACE, *names, *(each.name for each in (root / TRIALS).glob("*"))])
+            raise InputError(
+                f"{name}: neither a run, a commit nor a comparison's folder with a dvc.lock; runs: {there}"
+            )
+        texts = [text for text in shown if text is not None]
+        commit, state = git_if_any(root, "rev-parse", f"{revision}{'^' if name in names else ''}"), root / STATE_FOLDER
+        lines = [line for line in executions(state) if line.run == name]
+    params, lock = (parse_yaml(text, name) for text in texts)
+    outs = [out for entry in lock.get("stages", {}).values() for out in entry.get("outs", []) if "md5" in out]
+    described = environment_file(state, lines[-1].environment) if lines else None
+    environment = json.loads(described.read_text()) if described and described.is_file() else {}
+    packages = environment.pop("packages", {})
+    return Run(
+        name, params, {out["path"]: out["md5"] for out in outs}, commit and commit.strip(), environment | packages
+    )
+
+
+_REFS = ("for-each-ref", "--format=%(refname)", "refs/exps")
+
+
+def _listed(run: Run, objects: Mapping[str, Path]) -> dict[str, str]:
+    """Return the digests of the code that a run's stages had, by their file."""
+    md5 = run.files.get(str(CODE))
+    path = objects[md5] if md5 else None
+    return {each["relpath"]: each["md5"] for each in json.loads(path.read_text())} if path and path.is_file() else {}
+
+
+def _scores(first: Run, second: Run, objects: Mapping[str, Path]) -> list[Line]:
+    """Compare the entries that both have, on the tasks that both have."""
+    shared = [
+        [name for name in first.params[key] if name in second.params.get(key, {})] for key in ("methods", "tasks")
+    ]
+    lines: list[Line] = []
+    for entry in shared[0]:
+        pairs: list[Pairs | None] = []
+        own: list[Line] = []
+        for task in shared[1]:
+            metrics = [_path(run, METRICS / entry / f"{task}.json", objects) for run in (first, second)]
+            found = [json.loads(path.read_text()) if path else {} for path in metrics]
+            if not all("value" in each for each in found) or found[0]["metric"] != found[1]["metric"]:
+                continue
+            files = [_path(run, EXAMPLES / entry / f"{task}.safetensors", objects) for run in (first, second)]
+            results = [read_results(path) for path in files if path]
+            tested = len(results) == len(files) and same_examples(*results)
+            pairs.append(compare_models(found[0]["metric"], results) if tested else None)
+            own.append(Line(entry, task, found[0]["value"], found[1]["value"], _p(pairs[-1])))
+        if own:
+            means = [float(np.mean([getattr(line, side) for line in own])) for side in ("first", "second")]
+            known = [each for each in pairs if each is not None]
+            whole = mean_of_tasks(known) if len(known) == len(pairs) else None
+            lines += [Line(entry, MEAN, means[0], means[1], _p(whole)), *own]
+    corrected = iter(holm(np.array([line.p for line in lines if line.p is not None])).tolist())
+    return [each if each.p is None else replace(each, p=next(corrected)) for each in lines]
+
+
+def _p(pairs: Pairs | None) -> float | None:
+    return None if pairs is None else float(pairs.p[1, 0])
+
+
+def _path(run: Run, path: Path, objects: Mapping[str, Path]) -> Path | None:
+    """Return where DVC's cache has a file of a run; None if it has not."""
+    found = objects.get(run.files.get(path.as_posix(), ""))
+    return found if found and found.is_file() else None
+
+
+def _flat(content: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(content, Mapping) and content and place != "trial":
+        for key, value in content.items():
+            yield from _flat(value, f"{place}.{key}".lstrip("."))
+    elif place != "trial":
+        yield place, content
+
+
+def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {
+        name: (first.get(name), second.get(name))
+        for name in dict.fromkeys([*first, *second])
+        if first.get(name) != second.get(name)
+    }
+
+
+def diff_lines(found: RunDiff) -> Iterator[str]:
+    """Say in the terminal what differs."""
+    yield f"{found.first} -> {found.second}"
+    for title, changes in (("parameters", found.parameters), ("commit, environment", found.environment)):
+        yield f"{title}: {'' if changes else 'the same'}".rstrip()
+        yield from (f"  {name}: {_said(a)} -> {_said(b)}" for name, (a, b) in changes.items())
+    yield f"code: {', '.join(found.code) or 'the same'}"
+    for run, names in found.only.items():
+        yield f"only in {run}: {', '.join(names)}"
+    yield "scores, times 100; p of paired tests on the same examples, two-sided, Holm's correction over all lines:"
+    width = max((len(line.entry) + len(line.column) for line in found.scores), default=0) + 1
+    for line in found.scores:
+        p = "other examples" if line.p is None else f"p {formats.p_value(line.p)}"
+        name = f"{line.entry}/{line.column}"
+        values = f"{100 * line.first:6.2f} -> {100 * line.second:6.2f}  {formats.signed(line.difference):>7}"
+        yield f"  {name:{width}}  {values}  {p}"
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def write_page(found: RunDiff, out: Path) -> None:
+    """Write the page of two runs: one HTML file that loads nothing."""
+    environment = open_templates("merganser.report")
+    environment.filters |= {
+        "said": _said,
+        "signed": formats.signed,
+        "p_value": formats.p_value,
+        "percent": formats.percent,
+    }
+    write_whole(out, environment.get_template("run_diff.html.j2").render(found=found))

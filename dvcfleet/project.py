@@ -86,6 +86,10 @@ class Project:
         `causes`: why stages are not up to date, of those that would run even if no other stage did.
         """
 
+    def describe(self, run: str) -> Mapping[str, Any]:
+        """Return what Prefect's flow run shows among its parameters, as plain data; `run` is the run's name."""
+        return {}
+
     def while_running(self, ended: Set[str], latest: str, say: Callable[[str], None]) -> None:
         """Look at what is there each time a stage has ended well; `ended`: all that are up to date by now."""
 

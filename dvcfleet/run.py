@@ -1,12 +1,14 @@
 """Run the stages of a DVC repository that are not up to date, in parallel, as one Prefect flow run."""
 
+import json
 import platform
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -34,6 +36,7 @@ from dvcfleet.repository import existing_state_folder, opened, state_folder, whe
 from dvcfleet.run_names import forget_run_name, is_begun, run_name
 from dvcfleet.runners import open_runner
 from dvcfleet.scheduling.durations import Durations, seconds_before
+from dvcfleet.secrets import masked
 from dvcfleet.services import Services
 from dvcfleet.stop_signals import ENDING, Stop
 from dvcfleet.waiting import said_if_long
@@ -213,13 +216,21 @@ class RepositoryRun:
                     )
                     # Again: while a flow runs, Prefect installs its own handlers, which wait for the stages to end.
                     execute = self.stop.on_signals(*ENDING)(run.execute)
-                    received = run_flow(name, runner.task_runner, execute)
+                    received = run_flow(name, runner.task_runner, execute, self._parameters(name))
                     if not run.stopping:
                         servers.stop(LEAVE)
             show_summary(run.endings, self.console)
             if not received:
                 self._warn(f"Prefect's server did not receive all of this run; {LOGS} has all output.")
             return run.endings
+
+    def _parameters(self, name: str) -> dict[str, Any]:
+        """Say what this run is, for Prefect: what it was asked for and where, and what the project says of it."""
+        asked = {key: value for key, value in asdict(self.options).items() if value}
+        place = {"runner": self.place.runner, "workers": self.place.workers}
+        found = {"repository": str(self.root), **place, **asked, **self.project.describe(name)}
+        shown: dict[str, Any] = json.loads(masked(json.dumps(found, default=str)))
+        return shown
 
 
 def _check_options(options: Options, on_nodes: bool) -> None:

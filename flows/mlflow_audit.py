@@ -25,6 +25,7 @@ from tasks.record import (
     EXPERIMENT,
     MEAN,
     RECORDS,
+    TABLE,
     Store,
     content_key,
     content_tags,
@@ -140,14 +141,24 @@ def _check_summaries(store: Store, params: Params, receipts: dict[str, Path]) ->
     for stage, file in receipts.items():
         receipt = read_json(file) or {}
         for parent in parents:
-            name = f"{MEAN}/{file.stem}"
-            logged = parent.data.metrics.get(name)
+            name = f"{MEAN} of {file.stem} in {TABLE}"
+            logged = _means(parent).get(file.stem)
             if parent.data.tags.get(f"{ENTRY}.{file.stem}") != receipt.get("run_id") or logged is None:
                 continue
             value = score_metrics(params, file.stem)[MEAN]
             if logged != value:
                 message = f"{name} is {logged!r}, the metric files say {value!r}"
                 yield Finding(MlflowKind.DIFFERS, f"run {parent.info.run_id}", message, (stage,))
+
+
+def _means(parent: "Run") -> dict[str, float]:
+    """Return the entries' means in the table of a comparison's run; none if it is a server's, or elsewhere."""
+    folder = local_folder(str(parent.info.artifact_uri))
+    table = read_json(folder / TABLE) if folder else None
+    if not table:
+        return {}
+    columns = [table["columns"].index(name) for name in ("entry", MEAN)]
+    return {row[columns[0]]: row[columns[1]] for row in table["data"]}
 
 
 def _check_report(

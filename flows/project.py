@@ -6,13 +6,14 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.project import Expected, Project
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 from flows.lineage_hooks import MerganserLineage
-from merganser.config.params import Params
 from flows.so_far import SoFar
+from merganser.config.params import Params
 from merganser.errors import InputError
 
 PARAMS = Path("params.yaml")
@@ -168,6 +169,15 @@ class Merganser(MerganserLineage, Project):
 
         keep_previous_metrics(folder, causes, run)
         self._so_far = SoFar(PARAMS)
+
+    def describe(self, run: str) -> Mapping[str, Any]:
+        """Say what is compared, and where its numbers are shown beside Prefect."""
+        from merganser.limits import read_yaml
+
+        params = read_yaml(PARAMS)
+        shown = {"tasks": list(params.get("tasks", {})), "entries": list(params.get("methods", {}))}
+        chosen = {key: params[key] for key in ("base", "seed", "evaluation", "trial") if key in params}
+        return {**shown, **chosen, "mlflow_run": run, "report": str(Path("report/index.html").absolute())}
 
     def while_running(self, ended: Set[str], latest: str, say: Callable[[str], None]) -> None:
         """Write the report so far each time there is a score more; say once where it is."""

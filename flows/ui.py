@@ -20,6 +20,7 @@ from dvcfleet.prefect_adapter.server import START_LIMIT_S, Server, answers
 from dvcfleet.repository import opened, state_folder
 from dvcfleet.secrets import masked
 from dvcfleet.stop_signals import Stop
+from tasks.tracking import follow_artifacts
 
 PORT = 4280
 _ENDING = (signal.SIGTERM, signal.SIGHUP)  # as when its terminal is closed
@@ -102,6 +103,7 @@ def _mlflow_page(root: Path) -> Iterator[Callable[[], str]]:
     if store.startswith(("http://", "https://")):
         yield lambda: store
         return
+    follow_artifacts(root)
     with _listener(0) as probe:
         port = probe.getsockname()[1]
     command = ["ui", "--backend-store-uri", store, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]

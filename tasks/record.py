@@ -4,6 +4,7 @@ One parent run per comparison, one child per entry. A result is known by its con
 first run, through the receipt's run or the key's tag, and makes no second one.
 """
 
+import json
 import logging
 import os
 import sqlite3
@@ -11,33 +12,36 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.secrets import masked
 from merganser import registry
-from merganser.config.loading import load_params
+from merganser.config.loading import PARAMS, load_params
 from merganser.config.params import Params, declared
 from merganser.errors import InputError
+from merganser.evaluation.examples import read_results
 from merganser.evaluation.scoring import by_data_set
 from merganser.hashes import sha256_of, sha256_of_json
+from merganser.measures.scores import error_of_mean
 from merganser.outputs import read_json, write_json
-from merganser.report.scores import Scores, read_metrics, read_scores, spread_of, written_values
+from merganser.report.scores import Scores, errors_of, read_metrics, read_scores, spread_of, written_values
 from merganser.report.wording import wording_of
 from tasks.stage import run
-from tasks.stages import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT
-from tasks.tracking import ARTIFACTS, STORE, store_words
+from tasks.stages import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, MERGED, METRICS, RECORDS, REPORT
+from tasks.tracking import ARTIFACTS, STORE, follow_artifacts, store_words
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 EXPERIMENT = "merganser"
-LOCK = Path(".dvcfleet/mlflow.lock")
+LOCK, LEDGER = Path(".dvcfleet/mlflow.lock"), Path(".dvcfleet/ledger.jsonl")
 BATCH = 1000  # metrics that MLflow takes at once
 COMPARISON, CONTENT, ENTRY = "merganser.comparison", "merganser.content", "merganser.entry"
 MEAN = "score_mean"
+SOURCE, TABLE = "merganser.source", "comparison.json"
 PROFILE_METRICS = ("amr", "wall_s", "cpu_s", "peak_rss_bytes", "read_bytes", "written_bytes")
 
 
@@ -68,6 +72,8 @@ def open_store() -> Store:
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if not uri and not STORE.exists():
         _make_store()
+    elif not uri:
+        follow_artifacts(Path())
     # Absolute: MLflow keeps one connection a URI, and a long-lived worker may serve more than one repository.
     client = MlflowClient(uri or f"sqlite:///{STORE.absolute()}")
     experiment = client.get_experiment_by_name(EXPERIMENT)
@@ -102,7 +108,9 @@ def record_entry(params: Params, entry: str) -> None:
     with FileLock(LOCK):  # several entries are recorded at once; one store, one parent, no result twice
         store = open_store()
         run_id = store.find(CONTENT, key)
-        if run_id is None:
+        if run_id is not None:
+            _log(store, run_id, metrics, {})  # what an older version did not record
+        else:
             metrics |= {name: float(profile[name]) for name in PROFILE_METRICS}
             tags = content_tags(entry, key, hashes)
             run_id = _write_run(store, params, entry, metrics, tags, profile)
@@ -118,7 +126,7 @@ def score_hashes(params: Params, entry: str) -> dict[str, str]:
 
 
 def score_metrics(params: Params, entry: str) -> dict[str, float]:
-    """Return an entry's scores by their names in MLflow, METRIC/TASK, and their mean; of several seeds, the spreads."""
+    """Return an entry's scores by their names in MLflow, METRIC/TASK, with their mean, errors and spreads."""
     scores = read_metrics(params, entry, METRICS)
     found = {f"{one['metric']}/{task}": one["value"] for task, one in scores.items()}
     spreads = {f"{one['metric']}_spread/{task}": one["spread"] for task, one in scores.items() if "spread" in one}
@@ -129,7 +137,11 @@ def score_metrics(params: Params, entry: str) -> dict[str, float]:
     data_sets = {
         f"{scores[task]['metric']}/{task}/{name}": value for (task, name), value in by_data_set(scores).items()
     }
-    return {**found, MEAN: sum(found.values()) / len(found), **spreads, **whole, **known, **router, **data_sets}
+    errors = {f"{one['metric']}_stderr/{task}": one["stderr"] for task, one in scores.items()}
+    errors[f"{MEAN}_stderr"] = error_of_mean(errors_of(scores))
+    mean = {MEAN: sum(found.values()) / len(found)}
+    known_errors = {name: error for name, error in errors.items() if error is not None}
+    return {**found, **mean, **known_errors, **spreads, **whole, **known, **router, **data_sets}
 
 
 def content_tags(entry: str, key: str, hashes: Mapping[str, str]) -> dict[str, str]:
@@ -163,7 +175,13 @@ def _parent_run(store: Store, params: Params) -> str:
     if found:
         return found
     made = store.begin(COMPARISON, name, name, _origin())
-    choices = {"base": params.base.source, "tasks": ", ".join(params.tasks), "split": params.evaluation.name}
+    choices: dict[str, Any] = {
+        "base": params.base.source,
+        "tasks": ", ".join(params.tasks),
+        "split": params.evaluation.name,
+    }
+    choices |= {"family": params.base.family, "entries": len(params.methods), "merged": params.parameters.merged}
+    choices |= {f"evaluation.{key}": value for key, value in params.evaluation.model_dump().items() if key != "split"}
     trial = {f"trial.{key}": change.shown for key, change in params.trial.items()}
     _log(store, made, {}, {**choices, "seed": params.seed, "matrices": params.parameters.matrices, **trial})
     store.client.set_terminated(made)
@@ -191,12 +209,59 @@ def _write_run(
     if params.trial:
         origin["merganser.trial"] = "; ".join(f"{key}: {change.shown}" for key, change in params.trial.items())
     made = store.begin(CONTENT, tags[CONTENT], entry, tags | origin)
+    _link(store, made, params, entry, metrics)
     settings = profile.get("learned", {}).get("settings", {})
     _log(store, made, metrics, parameters(params, entry) | {f"learned.{key}": value for key, value in settings.items()})
     for name, curve in curves_of(profile).items():
         _log_curve(store, made, name, curve)
     store.client.set_terminated(made)
     return made
+
+
+def _link(store: Store, run_id: str, params: Params, entry: str, metrics: Mapping[str, float]) -> None:
+    """Log what an entry was made of and measured on: models and data sets as inputs, its merge as a logged model."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, LoggedModelOutput, Metric
+
+    outputs = store.client.get_run(run_id).outputs
+    if outputs and outputs.model_outputs:  # a kill came after them
+        return
+    split = InputTag("mlflow.data.context", params.evaluation.name)
+    data = {task: Dataset(task, *_data_of(params, entry, task)) for task in params.measured}
+    sources = {"base": params.base.source} | {task: about.source for task, about in params.tasks.items()}
+    models = [LoggedModelInput(_model(store, name, masked(source))) for name, source in sources.items()]
+    store.client.log_inputs(run_id, [DatasetInput(each, [split]) for each in data.values()], models)
+    values = {name: masked(str(value)) for name, value in parameters(params, entry).items()}
+    made = store.client.create_logged_model(
+        store.experiment, entry, run_id, {SOURCE: str(MERGED / entry)}, values, "merge"
+    )
+    store.client.finalize_logged_model(made.model_id, "READY")
+    now = int(time.time() * 1000)
+    scored = [(name, task) for name in metrics for task in data if name.endswith(f"/{task}")]
+    of_model = [
+        Metric(name, metrics[name], now, 0, made.model_id, data[task].name, data[task].digest) for name, task in scored
+    ]
+    store.client.log_batch(run_id, metrics=of_model)
+    store.client.log_outputs(run_id, [LoggedModelOutput(made.model_id, 0)])
+
+
+def _data_of(params: Params, entry: str, task: str) -> tuple[str, str, str, None, str]:
+    """Return the digest, kind, source, schema and size of what a task is measured on; the labels make the digest."""
+    results, source = read_results(EXAMPLES / entry / f"{task}.safetensors"), masked(params.tasks[task].data.source)
+    about = {"examples": len(results), "split": params.split_of(task)}
+    labels = None if results.label is None else results.label.tolist()
+    digest = sha256_of_json({"source": source, "labels": labels, **about})[:8]
+    return digest, "local", json.dumps({"uri": source}), None, json.dumps(about)
+
+
+def _model(store: Store, name: str, source: str) -> str:
+    """Return the logged model of a source, made where there is none."""
+    key = sha256_of_json([name, source])[:16]
+    found = store.client.search_logged_models([store.experiment], f"tags.`merganser.key` = '{key}'", max_results=1)
+    if found:
+        return str(found[0].model_id)
+    made = store.client.create_logged_model(store.experiment, name, tags={SOURCE: source, "merganser.key": key})
+    store.client.finalize_logged_model(made.model_id, "READY")
+    return str(made.model_id)
 
 
 def _log_curve(store: Store, run_id: str, name: str, curve: list[tuple[int, float]]) -> None:
@@ -257,18 +322,52 @@ def record_report(params: Params) -> None:
     with FileLock(LOCK):
         store = open_store()
         parent = _parent_run(store, params)
-        summary: dict[str, float] = {}
         for entry, found in scores.items():
             relative = {"normalised_score": found.normalised, "score_drop_rate": found.drop_rate}
             known = {name: value for name, value in relative.items() if value is not None} | _held(entry)
-            summary |= {f"{name}/{entry}": value for name, value in {MEAN: found.mean, **known}.items()}
             receipt = read_json(RECORDS / f"{entry}.json")
             _log(store, receipt["run_id"], known, {})
             store.client.set_tag(parent, f"{ENTRY}.{entry}", receipt["run_id"])
-        _log(store, parent, summary, {})
-        store.client.set_tag(parent, "mlflow.note.content", _table(scores))
+        store.client.log_dict(parent, summary_table(scores), TABLE)
+        store.client.set_tag(parent, "mlflow.loggedArtifacts", json.dumps([{"path": TABLE, "type": "table"}]))
+        flow_run = _flow_run(comparison_name(params))
+        if flow_run:
+            store.client.set_tag(parent, "merganser.prefect_run", flow_run)
+        beside = f"Prefect's flow run {flow_run}, t" if flow_run else "T"
+        note = f"{beside}he report in the artifact report/index.html: `merganser ui` opens them beside this run."
+        store.client.set_tag(parent, "mlflow.note.content", f"{_table(scores)}\n\n{note}")
         store.client.log_artifacts(parent, str(REPORT), "report")
+        store.client.log_artifact(parent, str(PARAMS))
     print(f"{comparison_name(params)}: MLflow run {parent}")
+
+
+def summary_table(scores: Mapping[str, Scores]) -> dict[str, Any]:
+    """Return the scores of all entries as MLflow writes a table."""
+    rows = [
+        [
+            entry,
+            found.mean,
+            found.error,
+            found.normalised,
+            found.drop_rate,
+            found.profile["amr"],
+            *found.values.values(),
+        ]
+        for entry, found in scores.items()
+    ]
+    tasks = next(iter(scores.values())).values
+    return {"columns": ["entry", MEAN, "stderr", "normalised_score", "score_drop_rate", "amr", *tasks], "data": rows}
+
+
+def _flow_run(run: str) -> str | None:
+    """Return the id of the Prefect run that a run's finished stages name, by the ledger."""
+    lines = LEDGER.read_text(encoding="utf-8", errors="replace").splitlines() if LEDGER.is_file() else []
+    for line in reversed(lines):
+        with suppress(ValueError, AttributeError):
+            found = json.loads(line)
+            if found.get("run") == run:
+                return str(found["flow_run"]) if found.get("flow_run") else None
+    return None
 
 
 def _held(entry: str) -> dict[str, float]:

@@ -1,10 +1,14 @@
 """Where MLflow's store is, and what its errors mean; MLflow itself is imported by `tasks.record`."""
 
 import os
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from dvcfleet.secrets import masked
 
+_PLACES = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))
 STORE, ARTIFACTS = Path("mlflow.db"), Path("mlartifacts")
 # What SQLite, and MLflow of its tables, say of a file that is no longer theirs.
 _DAMAGE = (
@@ -15,6 +19,24 @@ _DAMAGE = (
     "unsupported file format",
     "t locate revision",
 )
+
+
+def follow_artifacts(root: Path) -> None:
+    """Have MLflow find the artifacts of a folder that was moved: its store has their absolute place.
+
+    Nothing is changed while they are where the store says, or where the store is not of this form.
+    """
+    store, here = (root / STORE).resolve(), (root / ARTIFACTS).absolute()
+    if not store.is_file() or not here.is_dir() or here.is_symlink():
+        return
+    with suppress(sqlite3.Error), closing(sqlite3.connect(store)) as connection, connection:
+        found = connection.execute("SELECT artifact_location FROM experiments WHERE name = 'merganser'").fetchone()
+        old = str(found[0]) if found and found[0] else ""
+        if not old.startswith("file://") or Path(unquote(urlsplit(old).path)).exists():
+            return
+        for table, column in _PLACES:
+            change = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
+            connection.execute(change, (here.as_uri(), len(old) + 1, len(old), old))
 
 
 def store_words(error: BaseException) -> str:

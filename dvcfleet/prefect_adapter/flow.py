@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import replace
@@ -189,8 +189,10 @@ def _flow_task_runner() -> TaskRunner[Any]:
     return context.task_runner
 
 
-def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str, Ending]]) -> bool:
-    """Run `execute` as a flow run called `name`, and save a table of how the stages ended.
+def run_flow(
+    name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str, Ending]], parameters: Mapping[str, Any]
+) -> bool:
+    """Run `execute` as a flow run called `name` with these parameters, and save a table of how the stages ended.
 
     Returns whether Prefect's server received all of it; the stages do not depend on that. Raises the error that stopped
     the flow itself, so that an aborted run does not count as a finished one.
@@ -204,7 +206,8 @@ def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str,
 
     token = _CURRENT.set(execute_once)
     try:
-        state = repository_run.with_options(flow_run_name=name, task_runner=runner)(return_state=True)
+        begun = repository_run.with_options(flow_run_name=name, task_runner=runner)
+        state = begun(dict(parameters), return_state=True)
         is_received = flush()
         error = state.result(raise_on_failure=False)
     except (httpx.HTTPError, PrefectException) as lost:
@@ -220,8 +223,8 @@ def run_flow(name: str, runner: TaskRunner[Any], execute: Callable[[], dict[str,
 
 
 @flow(name="dvc repository", validate_parameters=False, persist_result=False)
-def repository_run() -> State[Any]:
-    """Run the stages of the current run; each is a task run."""
+def repository_run(run: dict[str, Any]) -> State[Any]:
+    """Run the stages of the current run; each is a task run. Prefect shows what `run` says of it."""
     return _run_current()
 
 

@@ -18,6 +18,7 @@ from mlflow.entities import Run
 from merganser.config.loading import load_params
 from merganser.errors import InputError
 from tasks import record, report
+from tasks.tracking import follow_artifacts
 from tests.tasks.comparison import METHODS, TASKS, inside, write_params
 
 
@@ -191,14 +192,68 @@ def test_the_report_is_logged_once_with_the_relative_scores(folder: Path) -> Non
         "report/results.csv",
         "report/plots",
     }
-    assert len(client.get_metric_history(parent.info.run_id, "score_mean/average")) == 1
-    assert parent.data.metrics["normalised_score/individual"] == 1
+    assert parent.data.metrics == {}
+    table = json.loads(Path(client.download_artifacts(parent.info.run_id, "comparison.json")).read_text())
+    lines = {line["entry"]: line for line in (dict(zip(table["columns"], row, strict=True)) for row in table["data"])}
+    assert set(lines) == set(METHODS)
+    assert lines["individual"]["normalised_score"] == 1
+    mean = children(runs())["average"].data.metrics["score_mean"]
+    assert (lines["average"]["score_mean"], lines["average"]["stderr"]) == (
+        mean,
+        children(runs())["average"].data.metrics["score_mean_stderr"],
+    )
+    assert json.loads(parent.data.tags["mlflow.loggedArtifacts"]) == [{"path": "comparison.json", "type": "table"}]
+    assert "params.yaml" in {file.path for file in client.list_artifacts(parent.info.run_id)}
     assert children(runs())["individual"].data.metrics["score_drop_rate"] == 0
     assert children(runs())["individual"].data.metrics["error_mean"] == pytest.approx(0, abs=1e-5)
-    assert parent.data.metrics["sar_mean/base"] == 0
+    assert children(runs())["base"].data.metrics["sar_mean"] == 0
     assert 0.5 < children(runs())["average"].data.metrics["sar_mean"] <= 1
     assert "| individual |" in parent.data.tags["mlflow.note.content"]
     assert parent.data.tags["merganser.entry.sum"] == receipt("sum")["run_id"]
+
+
+def test_models_and_data_are_inputs_and_the_merge_is_a_logged_model(folder: Path) -> None:
+    record.main(["average"])
+    record.main(["sum"])
+    client = MlflowClient("sqlite:///mlflow.db")
+    found = {name: client.get_run(run.info.run_id) for name, run in children(runs()).items()}
+    inputs = {name: found[name].inputs for name in ("average", "sum")}
+    data = [each.dataset for each in inputs["sum"].dataset_inputs]
+    assert [each.name for each in data] == list(TASKS)
+    assert [each.digest for each in data] == [each.dataset.digest for each in inputs["average"].dataset_inputs]
+    models = {client.get_logged_model(each.model_id).name for each in inputs["sum"].model_inputs}
+    assert models == {"base", *TASKS}
+    assert inputs["sum"].model_inputs == inputs["average"].model_inputs  # the same models, not made twice
+    (output,) = found["sum"].outputs.model_outputs
+    made = client.get_logged_model(output.model_id)
+    assert (made.name, made.params["scaling"], made.status) == ("sum", "0.5", "READY")
+    dark = next(metric for metric in made.metrics or [] if metric.key == "accuracy/dark")
+    assert (dark.dataset_name, dark.value) == ("dark", found["sum"].data.metrics["accuracy/dark"])
+
+
+def test_a_result_that_an_older_version_recorded_gets_what_that_left_out(folder: Path) -> None:
+    record.main(["average"])
+    with closing(sqlite3.connect("mlflow.db")) as store, store:
+        for table in ("metrics", "latest_metrics"):
+            store.execute(f"DELETE FROM {table} WHERE key = 'score_mean_stderr'")
+    Path("data/records/average.json").unlink()
+    record.main(["average"])
+    assert children(runs())["average"].data.metrics["score_mean_stderr"] > 0
+
+
+def test_artifacts_are_found_after_the_folder_has_moved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for entry in METHODS:
+        record.main([entry])
+    report.main([])
+    record.main(["--report"])
+    moved = tmp_path_factory.mktemp("moved") / "elsewhere"
+    shutil.move(folder, moved)
+    folder.mkdir()
+    follow_artifacts(moved)
+    client = MlflowClient(f"sqlite:///{moved}/mlflow.db")
+    (experiment,) = [each for each in client.search_experiments() if each.name == "merganser"]
+    parent = client.search_runs([experiment.experiment_id], "tags.`merganser.comparison` != ''")[0]
+    assert {file.path for file in client.list_artifacts(parent.info.run_id)} >= {"comparison.json", "report"}
 
 
 def test_results_that_are_not_there_yet_are_named(folder: Path) -> None:

@@ -28,7 +28,7 @@ def test_a_flow_that_breaks_off_does_not_pass_for_one_that_ended(run_flow: Calla
         raise ZeroDivisionError("in the loop")
 
     with pytest.raises(ZeroDivisionError, match="in the loop"):
-        run_flow("broken-off", ThreadPoolTaskRunner(max_workers=1), break_off)
+        run_flow("broken-off", ThreadPoolTaskRunner(max_workers=1), break_off, {})
 
 
 def test_prefect_gets_the_beginning_and_the_end_of_a_stages_output(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,4 +47,5 @@ def test_prefect_gets_the_beginning_and_the_end_of_a_stages_output(monkeypatch: 
 def test_a_failed_stage_is_no_failure_of_the_flow_itself(run_flow: Callable[..., Any]) -> None:
     from prefect.task_runners import ThreadPoolTaskRunner
 
-    run_flow("failed", ThreadPoolTaskRunner(max_workers=1), lambda: {"a": Ending("a", Result.FAILED, "exit code 1")})
+    endings = {"a": Ending("a", Result.FAILED, "exit code 1")}
+    run_flow("failed", ThreadPoolTaskRunner(max_workers=1), lambda: endings, {})

@@ -404,6 +404,8 @@ def test_the_flow_run_carries_names_logs_and_a_table(toy: Make, prefect_api: str
         named = {"flow_runs": {"name": {"any_": [match[1]]}}}
         (flow_run,) = ask("flow_runs", named)
         assert flow_run["state_name"] == "Completed"
+        assert flow_run["parameters"]["run"]["repository"] == str(chain.path)
+        assert flow_run["parameters"]["run"]["runner"] == "threads"
         expected = {"cut": "Completed", "turn": "Completed", "end": "Completed"}
         # The server writes down what it was told a little later.
         wait_until(lambda: {run["name"]: run["state_name"] for run in ask("task_runs", named)} == expected)

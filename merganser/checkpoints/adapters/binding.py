@@ -42,10 +42,19 @@ def _by_transformers(adapter: Adapter, base: Checkpoint) -> Adapter | None:
     config = architecture_beside(base).config
     ours, theirs = todays_names(config, base.names), todays_names(config, adapter.updates)
     stored = {today: name for name, today in ours.items()}
-    names = {own: stored.get(today, own) for own, today in theirs.items()}
+    names = {own: stored.get(today) or _tied_name(today, stored) or own for own, today in theirs.items()}
     if all(own == name for own, name in names.items()):
         return None
     return replace(adapter, updates={names[own]: update for own, update in adapter.updates.items()})
+
+
+def _tied_name(today: str, stored: Mapping[str, str]) -> str | None:
+    """Name a second name of a tied weight, which no file of the base holds, as that version does; None if it is none.
+
+    `stored`: the names in the base's files by today's.
+    """
+    firsts = (stored[first] for first in tied_names(today) if first in stored)
+    return next((other for first in firsts for other in tied_names(first) if other.endswith(today)), None)
 
 
 def _bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) -> Adapter:

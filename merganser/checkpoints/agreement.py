@@ -32,9 +32,11 @@ from merganser.checkpoints.vocabularies import (
     vocabulary_of,
 )
 from merganser.errors import InputError
+from merganser.hashes import sha256_of
 
 EVERYTHING = ParameterRules()
 SETTINGS = (GENERATION, "sentence_bert_config.json")  # further files that change what a model gives
+SENTENCEPIECE, SHOWN = "tokenizer.model", 12
 BASE = "the base"
 VOCABULARY = "vocabulary"
 TOGETHER = "was trained under one of two names that the base ties: the merge changes both, as PEFT's does"
@@ -85,6 +87,7 @@ class Agreement:
             _check_labels(*labels, task, opened, self.rules)
         names = (*SETTINGS, *_module_settings(self.base))
         settings: dict[str, Read] = {"special tokens": special_tokens_of, "preparation of pictures": preparation_of}
+        settings[SENTENCEPIECE] = partial(_contents_of, SENTENCEPIECE)
         for what, read in (settings | {name: partial(_settings_of, name) for name in names}).items():
             if (found := self._first(what, read, task, model)) is not None:
                 notes += _differences(*found, task, what)
@@ -128,7 +131,10 @@ class Agreement:
 
 def labels_of(folder: Path) -> list[str] | None:
     """Read the names of a classifier's classes in their order; None where they are only numbered."""
-    named = (read_config(folder / CONFIG) or {}).get("id2label")
+    config = read_config(folder / CONFIG) or {}
+    named, numbers = config.get("id2label"), config.get("label2id")
+    if named is None and isinstance(numbers, dict):
+        named = {str(number): name for name, number in numbers.items()}
     if not isinstance(named, dict) or all(str(name) == f"LABEL_{number}" for number, name in named.items()):
         return None
     return [str(name) for _, name in sorted(named.items(), key=lambda item: (len(str(item[0])), str(item[0])))]
@@ -138,6 +144,13 @@ def _settings_of(name: str, folder: Path) -> dict[str, Any] | None:
     """Read how a model generates or pools words; what version wrote the file is of no interest."""
     content = read_config(folder / name)
     return None if content is None else {key: value for key, value in content.items() if key != "transformers_version"}
+
+
+def _contents_of(name: str, folder: Path) -> dict[str, Any] | None:
+    """Tell by a hash what a file holds that is not read; None where none is there, or the vocabulary is in another."""
+    if has_vocabulary(folder) or not (folder / name).is_file():
+        return None
+    return {"sha256": sha256_of(folder / name)[:SHOWN]}
 
 
 def _module_settings(folder: Path) -> list[str]:

@@ -35,7 +35,8 @@ BUFFERS = (
     (re.compile(r"(.+\.)?(attn|attention|self_attn)\.masked_bias"), 0),
     (re.compile(r"(.+\.)?(rotary_emb|rotary_pos_emb|rotary)\.inv_freq"), 1),
 )
-STORED_TODAY = ("mra",)  # model types that store them still, and are found incomplete without
+# model types that store them still, and are found incomplete without
+STORED_TODAY = ("bros", "clap", "clap_text_model", "clvp", "clvp_encoder", "mra", "videoprism", "videoprism_text_model")
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ LINEAR = (
 )
 # of three dimensions: a convolution's own name, also where it is weight-normalised, and the linear maps that share it
 KERNELS = ("*weight", "*weight_v", "*weight.original1")
+NO_KERNELS = (*EMBEDDINGS, "*bias")  # of four dimensions: a place in a picture has an embedding too (SAM's)
 STACKS = ("*expert*", "*moe*", "*_linear.weight", "*_weight")
 GATED = (("gate_up_proj", "down_proj"), ("fc1.weight", "fc2.weight"))  # an expert's maps, to twice its width and back
 NO_STACKS = ("*conv*", "*a_log", *NOT_LINEAR, *LINEAR)
@@ -86,7 +87,7 @@ def kind_of(name: str, shape: Sequence[int], rules: ParameterRules) -> Kind:
     in_stack = parameter_of(name) != name
     if rules.matrices == "any_2d":
         return "matrix" if len(shape) == 2 and not in_stack else "vector"
-    if in_stack or len(shape) == 4:
+    if in_stack or (len(shape) == 4 and (_is_like(name, KERNELS) or not _is_like(name, NO_KERNELS))):
         return "matrix"
     if len(shape) == 2:
         linear = _is_like(name, LINEAR) or not _is_like(name, NOT_LINEAR)

@@ -39,6 +39,7 @@ from merganser.checkpoints.weight_files import (
     MODEL,
     NAMES,
     TORCH_SUFFIXES,
+    foreign,
     is_index,
     main_file,
     weight_names,
@@ -248,8 +249,10 @@ def _without_weights(path: Path, names: Collection[str]) -> str:
         return f"a pipeline of diffusers; {remedy}"
     if variants := [name for name in sorted(names) if name.endswith(".safetensors")]:
         return f"several files of weights, and none of a usual name; give one of them: {', '.join(variants)}"
-    if llama := [name for name in sorted(names) if name.endswith(".gguf")]:
-        return f"several GGUF files, of llama.cpp; give one of them: {', '.join(llama)}"
+    if (known := foreign(os.listdir(path))) is not None:
+        return known
+    if dangling := [link.name for link in sorted(path.iterdir()) if link.is_symlink() and not link.exists()]:
+        return f"{dangling[0]} is a link to a file that is not there; fetch it again"
     return f"no checkpoint in this folder; expected one of {', '.join(USUAL)}"
 
 
@@ -274,8 +277,24 @@ def _open_shards(index: Path) -> ShardedCheckpoint:
     absent = sorted(name for name, file in names.items() if name not in shards[file])
     if absent:
         raise InputError(f"{index}: {absent[0]} is not in its shard {names[absent[0]]}; fetch it again")
+    _check_twice(index, shards)
     unnamed = {name: shard for shard in shards.values() for name in shard.names}  # whole shards are loaded
     return ShardedCheckpoint(unnamed | {name: shards[file] for name, file in names.items()})
+
+
+def _check_twice(index: Path, shards: Mapping[str, SafetensorsFile | TorchCheckpoint]) -> None:
+    """Refuse a tensor that two shards hold with other values: transformers takes the last one, whatever is named."""
+    holding: dict[str, str] = {}
+    for file, shard in shards.items():
+        for name in () if file.endswith(CHANGED) else shard.names:
+            first = holding.setdefault(name, file)
+            if first != file and not _are_one(shards[first], shard, name):
+                both = f"{first} and {file} hold other values of {name}"
+                raise InputError(f"{index}: {both}, and loaders differ in which they take; save the model anew")
+
+
+def _are_one(one: StoredCheckpoint, other: StoredCheckpoint, name: str) -> bool:
+    return one.spec(name) == other.spec(name) and torch.equal(one.read(name), other.read(name))
 
 
 def _open_torch(path: Path) -> TorchCheckpoint:

@@ -22,6 +22,18 @@ ALONE = (
     ("*.safetensors",),
     tuple(f"*{suffix}" for suffix in TORCH_SUFFIXES),
 )
+# What a folder may hold in place of such a file, and what makes one of it.
+FOREIGN = {
+    "*-?????-of-?????.gguf": "a GGUF file in parts: join them by llama.cpp's llama-gguf-split --merge",
+    "*.gguf": "several GGUF files, of llama.cpp; give one of them",
+    "flax_model.msgpack": "weights of Flax: transformers 4 converts them, from_pretrained(FOLDER, from_flax=True)",
+    "tf_model.h5": "weights of TensorFlow: transformers 4 converts them, from_pretrained(FOLDER, from_tf=True)",
+    "*.onnx": "an exported graph of ONNX; give the model that it was made from",
+    "*.distcp": "a distributed checkpoint: torch.distributed.checkpoint.format_utils dcp_to_torch makes one file",
+    "zero_to_fp32.py": "a checkpoint of DeepSpeed: its zero_to_fp32.py makes one file of it",
+    "global_step*": "a checkpoint of DeepSpeed: deepspeed.utils.zero_to_fp32 makes one file of it",
+    "checkpoint-*": "a folder of training; give one of its checkpoints",
+}
 INDEX = re.compile(r"(?P<stem>.+)\.(?P<ending>safetensors|bin)\.index(\.(?P<variant>[^.]+))?\.json")
 
 
@@ -55,6 +67,18 @@ def weight_names(names: Collection[str]) -> list[str]:
     shards = [name for name in names if fnmatchcase(name, f"*-of-*.{index['ending']}") and "/" not in name]
     own = [name for name in shards if name.startswith(f"{stem}-")]
     return [main, *sorted(own or shards)]
+
+
+def foreign(names: Collection[str]) -> str | None:
+    """Say which format a folder without such files has, and what to do; None where no name is known.
+
+    >>> foreign(["checkpoint-20", "runs"])
+    'a folder of training; give one of its checkpoints: checkpoint-20'
+    """
+    for pattern, said in FOREIGN.items():
+        if found := [name for name in sorted(names) if fnmatchcase(name, pattern)]:
+            return f"{said}: {', '.join(found)}" if "give one" in said else said
+    return None
 
 
 def is_index(name: str) -> bool:

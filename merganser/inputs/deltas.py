@@ -14,7 +14,16 @@ from torch import Tensor
 from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.architecture import is_buffer, known_ties
-from merganser.checkpoints.kinds import Kind, ParameterRules, as_matrix, delta_shape, is_merged, is_quantised, kind_of
+from merganser.checkpoints.kinds import (
+    FLOATS,
+    Kind,
+    ParameterRules,
+    as_matrix,
+    delta_shape,
+    is_merged,
+    is_quantised,
+    kind_of,
+)
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import Checkpoint, place_of, read_into
 from merganser.checkpoints.remedies import without
@@ -73,6 +82,11 @@ def _check_whole(base: Checkpoint, tuned: Checkpoint, merged: list[str], rules: 
         shapes = f"shape {list(tuned.spec(resized[0]).shape)}, in the base it has {list(base.spec(resized[0]).shape)}"
         mended = f"; {remedy}" if 2 * len(resized) < len(merged) else ": a model of another size"
         raise InputError(f"{task}: {resized[0]} has {shapes}{mended}")
+    if codes := [name for name in merged if tuned.spec(name).dtype not in FLOATS]:
+        kinds = f"stored as {tuned.spec(codes[0]).dtype}, in the base as {base.spec(codes[0]).dtype}"
+        raise InputError(
+            f"{task}: {codes[0]} is {kinds}: no weights; save the model again, or {without(codes, merged, rules)}"
+        )
     if extra:
         source = known_ties(tuned.names).get(extra[0])
         tied = f": it ties it to {source}, from which the task's differs" if source in base.names else ""

@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from merganser import registry
-from merganser.checkpoints.kinds import ParameterRules, applied_as_stored, is_stack, kind_of
+from merganser.checkpoints.kinds import ParameterRules, applied_as_stored, is_measured, is_stack, kind_of
 from merganser.checkpoints.tensors import spec_of
 from merganser.checkpoints.views import matrix_name
-from tests.laws.references import Given
+from tests.laws.references import Array, Given
 from tests.merges import merge_checkpoints
 from tests.transformers_models import load, save_models, tiny
 
@@ -27,6 +27,7 @@ METHODS = (
 )
 LAYOUTS = {"whole": "50GB", "sharded": "8KB"}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+NUDGES, NUDGE = 8, 3e-7
 COMPUTED = 1e-5  # of a merged delta's norm: what the methods' own tests allow
 
 
@@ -47,16 +48,28 @@ def rows(
     """Merge each model in each dtype and layout by each method; raise AssertionError where one is not as it should."""
     for model in models:
         for dtype in dtypes:
+            expected: dict[str, list[Array]] = {}
             for layout in layouts:
-                yield merged_row(folder / f"{model}-{dtype}-{layout}", model, dtype, layout, methods)
+                yield merged_row(folder / f"{model}-{dtype}-{layout}", model, dtype, layout, methods, expected)
 
 
-def merged_row(folder: Path, model: str, dtype: str, layout: str, methods: Sequence[str]) -> Row:
-    """Merge three fine-tuned models of a kind by each method, and hold every parameter to the formula."""
+def merged_row(
+    folder: Path,
+    model: str,
+    dtype: str,
+    layout: str,
+    methods: Sequence[str],
+    expected: dict[str, list[Array]] | None = None,
+) -> Row:
+    """Merge three fine-tuned models of a kind by each method, and hold every parameter to the formula.
+
+    `expected`: the merged deltas that the formulas give, by method, kept for the model's other layouts.
+    """
+    expected = {} if expected is None else expected
     paths = save_models(folder, model, dtype=DTYPES[dtype], shard=LAYOUTS[layout])
     base = paths.pop("base")
-    modules = tiny(model).named_modules()
-    swapped = {f"{name}.weight" for name, module in modules if isinstance(module, Conv1D)}
+    built, start = tiny(model), matrices_in(base)
+    swapped = {f"{name}.weight" for name, module in built.named_modules() if isinstance(module, Conv1D)}
     given = given_of(base, paths, swapped)
     files = sum(path.suffix == ".safetensors" for path in base.iterdir())
     assert (files > 1) == (layout == "sharded" and sum(values.nbytes for values in stored(base).values()) > 8000)
@@ -66,10 +79,12 @@ def merged_row(folder: Path, model: str, dtype: str, layout: str, methods: Seque
         merge_checkpoints(method, {}, base, paths, out, device="cpu")
         assert weights_in(out) == weights_in(base)
         assert {format_of(path) for path in out.glob("*.safetensors")} == {"pt"}  # else older releases refuse it
-        loaded = load(tiny(model), out)
+        loaded = load(built, out)
         # some classes load a part in float32 whatever is stored
-        assert loaded.dtype == DTYPES[dtype] or loaded.dtype == load(tiny(model), base).dtype
-        errors[method] = error_of(method, given, swapped, matrices_in(base), matrices_in(out))
+        assert loaded.dtype == DTYPES[dtype] or loaded.dtype == load(built, base).dtype
+        if method not in expected:
+            expected[method] = deltas_of(method, given)
+        errors[method] = error_of(method, given, expected[method], swapped, start, matrices_in(out))
     return Row(model, dtype, layout, files, errors)
 
 
@@ -110,7 +125,7 @@ def given_of(base: Path, paths: Mapping[str, Path], swapped: set[str]) -> list[G
     """Subtract in float64; `swapped`: linear maps that are stored as in x out, by the types of their modules."""
     start, models = matrices_in(base), [matrices_in(path) for path in paths.values()]
     layers = []
-    for name in sorted(name for name, values in start.items() if values.is_floating_point() and values.numel()):
+    for name in sorted(name for name, values in start.items() if _is_merged(name, values)):
         first, *weights = (each[name].double().numpy() for each in (start, *models))
         if name in swapped:
             first, *weights = (each.T for each in (first, *weights))
@@ -122,27 +137,57 @@ def given_of(base: Path, paths: Mapping[str, Path], swapped: set[str]) -> list[G
     return layers
 
 
-def error_of(
-    method: str, layers: Sequence[Given], swapped: set[str], base: Mapping[str, Tensor], merged: Mapping[str, Tensor]
-) -> float:
-    """Return the largest error of a parameter in roundings; raise AssertionError where one is more than rounding."""
+def _is_merged(name: str, values: Tensor) -> bool:
+    """Tell whether methods are given a tensor; what batch normalisation measured is averaged, here of equal ones."""
+    return values.is_floating_point() and bool(values.numel()) and not is_measured(name)
+
+
+def deltas_of(method: str, layers: Sequence[Given]) -> list[Array]:
+    """Merge by a method's formula, in float64."""
     values: dict[str, Any] = registry.get(method).validate(method, {})
     values.pop("coefficients", None)
-    expected = importlib.import_module(f"tests.laws.test_{method}").reference(layers, **values)
+    found = importlib.import_module(f"tests.laws.test_{method}").reference(layers, **values)
+    return list(map(np.asarray, found))
+
+
+def error_of(
+    method: str,
+    layers: Sequence[Given],
+    expected: Sequence[Array],
+    swapped: set[str],
+    base: Mapping[str, Tensor],
+    merged: Mapping[str, Tensor],
+) -> float:
+    """Return the largest error of a parameter in roundings; raise AssertionError where one is more than rounding."""
     assert merged.keys() == base.keys()
     others = base.keys() - {layer.name for layer in layers}
     assert all(torch.equal(base[name], merged[name]) for name in others)
     worst = 0.0
-    for layer, delta in zip(layers, map(np.asarray, expected), strict=True):
-        start, found = base[layer.name], merged[layer.name]
+    nudged: list[list[Array]] = []
+    for place, (layer, delta) in enumerate(zip(layers, expected, strict=True)):
+        start, found, turned = base[layer.name], merged[layer.name], layer.name in swapped
         assert found.dtype == start.dtype
-        added = delta.T if layer.name in swapped else delta.reshape(start.shape)
-        wanted = start.double().numpy() + added
-        rounding = torch.finfo(start.dtype).eps / 2 * np.linalg.norm(wanted)
+        wanted = start.double().numpy() + (delta.T if turned else delta).reshape(start.shape)
+        rounding = float(torch.finfo(start.dtype).eps / 2 * np.linalg.norm(wanted))
         error = float(np.linalg.norm(found.double().numpy() - wanted))
-        assert error <= rounding + COMPUTED * np.linalg.norm(delta), f"{method}: {layer.name}"
-        worst = max(worst, error / rounding) if rounding else worst
+        if error > (allowed := rounding + COMPUTED * float(np.linalg.norm(delta))):
+            nudged = nudged or [deltas_of(method, _nudged(layers, seed)) for seed in range(NUDGES)]
+            moved = max(float(np.linalg.norm(each[place] - delta)) for each in nudged)
+            assert error <= allowed + moved, f"{method}: {layer.name}"
+        elif rounding:
+            worst = max(worst, error / rounding)
     return worst
+
+
+def _nudged(layers: Sequence[Given], seed: int) -> list[Given]:
+    """Change deltas by what float32 rounds: an entry as large as a threshold is kept, or left out; a formula that
+    divides by small singular values moves further. What is merged is as near as the formula stays to itself.
+    """
+    random = np.random.default_rng(seed)
+    return [
+        layer._replace(deltas=layer.deltas * (1 + NUDGE * random.standard_normal(layer.deltas.shape)))
+        for layer in layers
+    ]
 
 
 def table(found: Sequence[Row]) -> str:

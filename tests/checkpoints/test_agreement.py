@@ -144,6 +144,23 @@ def test_a_head_whose_rows_are_other_classes_is_not_merged(tmp_path: Path, who: 
     assert checked(paths, ParameterRules(heads=("classifier.*",))) == []
 
 
+def test_the_numbers_of_classes_name_them_where_their_names_are_left_out(tmp_path: Path) -> None:
+    paths = save_models(tmp_path, "roberta", tasks=1)
+    edit(paths["base"], id2label={"0": "no", "1": "yes"})
+    config = json.loads((paths["task0"] / "config.json").read_text())
+    config.pop("id2label", None)
+    (paths["task0"] / "config.json").write_text(json.dumps(config | {"label2id": {"yes": 0, "no": 1}}))
+    with pytest.raises(InputError, match=r"row 0 of .* is the class 'yes', that of the base 'no'"):
+        checked(paths)
+
+
+def test_another_file_of_sentencepiece_is_named_though_it_is_not_read(paths: dict[str, Path]) -> None:
+    for name, content in (("base", b"a"), ("task0", b"b"), ("task1", b"a")):
+        (paths[name] / "tokenizer.model").write_bytes(content)
+    (said,) = checked(paths)
+    assert said.startswith("task0: tokenizer.model: sha256 ")
+
+
 def test_a_class_more_than_the_base_names_is_one_of_another_name(tmp_path: Path) -> None:
     paths = save_models(tmp_path, "roberta", tasks=1)
     edit(paths["base"], id2label={"0": "a"})

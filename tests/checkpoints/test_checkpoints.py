@@ -67,6 +67,18 @@ def test_shards_are_found_by_their_index(tmp_path: Path) -> None:
     assert torch.equal(checkpoint.read("b"), torch.ones(3))
 
 
+def test_a_tensor_in_two_shards_is_read_where_both_are_one_and_refused_where_not(tmp_path: Path) -> None:
+    """Where they differ transformers takes the last one, and others that of the index."""
+    save_tensors(tmp_path / "model-1.safetensors", {"a": torch.zeros(2), "c": torch.ones(1)})
+    save_tensors(tmp_path / "model-2.safetensors", {"b": torch.ones(3), "c": torch.ones(1)})
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-1.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert open_checkpoint(tmp_path).names == ("a", "b", "c")
+    save_tensors(tmp_path / "model-2.safetensors", {"b": torch.ones(3), "c": torch.zeros(1)})
+    with pytest.raises(InputError, match=r"model-1\.safetensors and model-2\.safetensors hold other values of c"):
+        open_checkpoint(tmp_path)
+
+
 def test_torch_weights_are_loaded_as_plain_weights(tmp_path: Path) -> None:
     torch.save({"state_dict": {"a": torch.ones(2)}}, tmp_path / "pytorch_model.bin")
     assert torch.equal(open_checkpoint(tmp_path).read("a"), torch.ones(2))

@@ -44,6 +44,42 @@ def test_quantised_weights_are_refused_by_their_dtype(tmp_path: Path, codes: Sta
         average(tmp_path, base, task)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_a_weight_that_the_task_stores_as_integers_is_refused(dtype: torch.dtype, tmp_path: Path) -> None:
+    base = folder(tmp_path / "base", FLOATS | {"norm.weight": torch.ones(3)})
+    task = folder(tmp_path / "task", FLOATS | {"norm.weight": torch.ones(3).to(dtype)})
+    with pytest.raises(
+        InputError, match=r"task0: norm\.weight is stored as (I64|BOOL), in the base as F32.*merge without it"
+    ):
+        average(tmp_path, base, task)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("m-00001-of-00002.gguf", "a GGUF file in parts: join them"),
+        ("flax_model.msgpack", "weights of Flax: transformers 4 converts them"),
+        ("tf_model.h5", "weights of TensorFlow"),
+        ("model.onnx", "give the model that it was made from"),
+        ("__0_0.distcp", "dcp_to_torch"),
+        ("zero_to_fp32.py", "DeepSpeed"),
+        ("checkpoint-20/model.safetensors", "give one of its checkpoints: checkpoint-20"),
+    ],
+)
+def test_a_folder_of_another_format_is_named_with_what_helps(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=said):
+        open_checkpoint(tmp_path)
+
+
+def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").symlink_to("blobs/gone")
+    with pytest.raises(InputError, match=r"model\.safetensors is a link to a file that is not there"):
+        open_checkpoint(tmp_path)
+
+
 def test_what_is_stored_as_integers_and_is_no_weight_stays_the_bases(tmp_path: Path) -> None:
     others = {
         "position_ids": torch.arange(4, dtype=torch.int32)[None],

@@ -85,6 +85,20 @@ def test_open_clips_settings_are_the_tasks_as_far_as_it_says_them(tmp_path: Path
     assert made["preprocess_cfg"] == {**OPEN_CLIP["preprocess_cfg"], "mean": [0.1, 0.2, 0.3]}
 
 
+@pytest.mark.parametrize("malformed", ["ViT-B-32", None, [1]])
+def test_open_clips_settings_that_are_no_mapping_are_none(malformed: Any, tmp_path: Path) -> None:
+    base, task, own = folders(tmp_path)
+    edit(base, "open_clip_config.json", **OPEN_CLIP)
+    edit(task, "open_clip_config.json", model_cfg=malformed, preprocess_cfg=malformed)
+    assert not write_own(base, task, own)
+    edit(task, "open_clip_config.json", preprocess_cfg={"mean": [0.1, 0.2, 0.3]})
+    assert write_own(base, task, own)
+    assert read(own, "open_clip_config.json")["model_cfg"] == OPEN_CLIP["model_cfg"]
+    edit(base, "open_clip_config.json", model_cfg=malformed)
+    edit(task, "open_clip_config.json", preprocess_cfg=malformed)
+    assert not write_own(base, task, tmp_path / "none")
+
+
 @pytest.mark.parametrize(
     ("name", "same", "other"),
     [

@@ -69,6 +69,21 @@ def by_reference(method: str, deltas: Sequence[Array], **values: Any) -> Array:
     return np.asarray(merged)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("vision_encoder.pos_embed", "vector"),  # SAM's
+        ("backbone.position_embeddings", "vector"),
+        ("encoder.layer.grn.bias", "vector"),  # ConvNeXt V2's
+        ("vision_encoder.patch_embed.projection.weight", "matrix"),
+        ("embeddings.position_embeddings.conv.parametrizations.weight.original1", "matrix"),
+        ("encoder.rel_attn.r", "matrix"),
+    ],
+)
+def test_of_four_dimensions_kernels_are_matrices_and_embeddings_of_places_are_not(name: str, kind: str) -> None:
+    assert kind_of(name, (1, 4, 4, 8), ParameterRules()) == kind
+
+
 @pytest.mark.parametrize("shapes", [SHAPES, OUT_BY_IN], ids=["in x out", "out x in"])
 @pytest.mark.parametrize("method", list(REFERENCES))
 def test_each_matrix_of_a_stack_and_each_kernel_is_merged_by_itself(

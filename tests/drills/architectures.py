@@ -1,9 +1,12 @@
 """Merge tiny models that transformers saved, of eighteen architectures and of every class, and hold each to float64."""
 
+import os
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from itertools import islice
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,22 +25,28 @@ def drill(folder: Path, sample: bool) -> None:
     assert not failed, f"{len(failed)} classes: {', '.join(failed)}"
 
 
-def every_class(
-    methods: Sequence[str], dtypes: Sequence[str], layouts: Sequence[str], first: int = 0, step: int = 1
-) -> list[str]:
-    """Merge a model of every class, or of every `step`-th from `first` on; print a line for each, return who failed."""
+def every_class(methods: Sequence[str], dtypes: Sequence[str], layouts: Sequence[str]) -> list[str]:
+    """Merge a model of every class, one a core at a time; print a line for each, return who failed."""
     print(summary(), flush=True)
+    names = list(tried())
+    merge_class = partial(said_of, methods=methods, dtypes=dtypes, layouts=layouts)
     failed = []
-    for name, kind in islice(tried().items(), first, None, step):
-        with TemporaryDirectory() as place:
-            try:
-                found = list(rows(Path(place), [name], methods, dtypes, layouts))
-                worst = max(error for row in found for error in row.errors.values())
-                print(f"{kind}: {name}: at most {worst:.2g} roundings", flush=True)
-            except Exception:  # the other classes are tried all the same
-                failed.append(name)
-                print(f"{kind}: {name} FAILED\n{traceback.format_exc()}", flush=True)
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        for name, (passed, said) in zip(names, pool.map(merge_class, names), strict=True):
+            print(said, flush=True)
+            failed += [] if passed else [name]
     return failed
+
+
+def said_of(name: str, methods: Sequence[str], dtypes: Sequence[str], layouts: Sequence[str]) -> tuple[bool, str]:
+    """Merge models of a class; return whether all is as it should, and a line that says so, or the traceback."""
+    with TemporaryDirectory() as place:
+        try:
+            found = list(rows(Path(place), [name], methods, dtypes, layouts))
+        except Exception:  # the other classes are tried all the same
+            return False, f"{tried()[name]}: {name} FAILED\n{traceback.format_exc()}"
+    worst = max(error for row in found for error in row.errors.values())
+    return True, f"{tried()[name]}: {name}: at most {worst:.2g} roundings"
 
 
 def summary() -> str:

@@ -11,6 +11,15 @@ from merganser.merging.tokenizers import CONFIG, TEMPLATE, tokenizer_of
 from merganser.standalone.mergekit.configuration import Reference, reference_of
 
 ABOUT_TOKENS = "{token}: its rows are those of {name} for all models, as with mergekit's force: true"
+PADDED = (
+    "tokenizer.pad_to_multiple_of: tables have the rows of the choice, padded as that is; leave it out, and pad the "
+    "merge by transformers: model.resize_token_embeddings(pad_to_multiple_of={})"
+)
+WHAT_TO_DO = {
+    "zero": "a row is a model's; leave the token out, and its row is the mean of those of the models that have it",
+    "model_token": "a token's rows are a model's rows of the same token; add the token to that model first, or name a "
+    "model that has it",
+}
 
 
 def tokens_of(rest: Mapping[str, Any], base: Reference, models: Mapping[str, Reference]) -> tuple[Choice, list[str]]:
@@ -27,14 +36,15 @@ def tokens_of(rest: Mapping[str, Any], base: Reference, models: Mapping[str, Ref
         if not isinstance(settings, dict):
             raise InputError(f"tokenizer: expected a map, got {settings!r}")
         if settings.get("pad_to_multiple_of"):
-            raise InputError("tokenizer.pad_to_multiple_of: tables have the rows of the choice, padded as that is")
+            raise InputError(PADDED.format(settings["pad_to_multiple_of"]))
         wanted, key = settings.get("source", UNION), "tokenizer.source"
         for token, about in (settings.get("tokens") or {}).items():
-            rows[str(token)] = _named(about, f"tokenizer.tokens.{token}", names)
+            place = f"tokenizer.tokens.{token}"
+            rows[str(token)] = _named(_model_of(about, str(token), place), place, names)
             notes += (
                 []
                 if isinstance(about, dict) and about.get("force")
-                else [ABOUT_TOKENS.format(token=f"tokenizer.tokens.{token}", name=rows[str(token)])]
+                else [ABOUT_TOKENS.format(token=place, name=rows[str(token)])]
             )
     if wanted is None:
         return Choice(), notes
@@ -44,11 +54,19 @@ def tokens_of(rest: Mapping[str, Any], base: Reference, models: Mapping[str, Ref
     return Choice(choice, rows), notes
 
 
-def _named(about: Any, place: str, names: Mapping[Reference, str]) -> str:
-    """Return the name of a model that a token, or the tokenizer, is taken of."""
+def _model_of(about: Any, token: str, place: str) -> Any:
+    """Return the model whose rows a token gets, as mergekit names it."""
     source = about["source"] if isinstance(about, dict) and "source" in about else about
-    if isinstance(source, dict) and "kind" in source:
-        raise InputError(f"{place}: {source['kind']}: rows are taken of a model under their own token; name a model")
+    if not isinstance(source, dict) or "kind" not in source:
+        return source
+    if source["kind"] == "model_token" and source.get("token") == token:
+        return source.get("model")
+    said = WHAT_TO_DO.get(source["kind"], "mergekit has zero and model_token; name a model")
+    raise InputError(f"{place}: {source['kind']}: {said}")
+
+
+def _named(source: Any, place: str, names: Mapping[Reference, str]) -> str:
+    """Return the name of a model that a token, or the tokenizer, is taken of."""
     reference = reference_of(source, place).whole
     if reference not in names:
         raise InputError(f"{place}: {reference} is none of the models")

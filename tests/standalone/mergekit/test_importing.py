@@ -166,10 +166,25 @@ WRONG: dict[str, tuple[Mapping[str, Any], str]] = {
     "a token": ({"tokenizer": {"tokens": {"<x>": {}}}}, "tokenizer.tokens.<x>: expected a model as mergekit names it"),
     "a token of zeros": (
         {"tokenizer": {"tokens": {"<x>": {"source": {"kind": "zero"}}}}},
-        "tokenizer.tokens.<x>: zero: rows are taken of a model",
+        "tokenizer.tokens.<x>: zero: .*leave the token out",
+    ),
+    "a token of no kind": (
+        {"tokenizer": {"tokens": {"<x>": {"source": {"kind": "mean"}}}}},
+        "tokenizer.tokens.<x>: mean: mergekit has zero and model_token",
+    ),
+    "another token's rows": (
+        {"tokenizer": {"tokens": {"<x>": {"source": {"kind": "model_token", "model": "a", "token": "<y>"}}}}},
+        "tokenizer.tokens.<x>: model_token: .*add the token to that model first",
+    ),
+    "a token by its number": (
+        {"tokenizer": {"tokens": {"<x>": {"source": {"kind": "model_token", "model": "a", "token_id": 3}}}}},
+        "tokenizer.tokens.<x>: model_token: ",
     ),
     "a token of another": ({"tokenizer": {"tokens": {"<x>": "c"}}}, "tokenizer.tokens.<x>: c is none of the models"),
-    "padding": ({"tokenizer": {"source": "base", "pad_to_multiple_of": 8}}, "tokenizer.pad_to_multiple_of"),
+    "padding": (
+        {"tokenizer": {"source": "base", "pad_to_multiple_of": 8}},
+        r"resize_token_embeddings\(pad_to_multiple_of=8",
+    ),
     "another's tokenizer": ({"tokenizer_source": "c"}, "tokenizer_source: c is none of the models"),
     "a template": ({"chat_template": "chatml"}, "chat_template: a merge has that of a model"),
     "a dtype": ({"dtype": "float64"}, "dtype: expected float32, float16, bfloat16, got 'float64'"),

@@ -20,6 +20,7 @@ from merganser.config.params import OWN_MODELS, Params
 from merganser.machine import bytes_a_second, flop_a_second
 from merganser.sources.counting import bytes_a_value, count_examples, picture_of
 from merganser.sources.following import look
+from merganser.sources.packages import lying
 from merganser.sources.pointers import RepoType, read_pointer, repositories
 from tasks.stages import FLOAT, STAGES, Known
 
@@ -63,13 +64,14 @@ def instance_of(name: str) -> str:
 
 def _size(source: Path, repo_type: RepoType) -> int:
     """Return the bytes of what is fetched of a source."""
-    if pointer := read_pointer(source):
-        return sum(look(source, each, repo_type).size for each in repositories(pointer).values())
-    if source.is_file():
-        return source.stat().st_size
-    inside = {path.name for path in source.iterdir()}
+    place = lying(source)
+    if place is None:
+        return sum(look(source, each, repo_type).size for each in repositories(read_pointer(source)).values())
+    if place.is_file():
+        return place.stat().st_size
+    inside = {path.name for path in place.iterdir()}
     names = adapter_names(inside) or weight_names(inside)
-    files = [source / name for name in names] if repo_type == "model" else source.rglob("*")
+    files = [place / name for name in names] if repo_type == "model" else place.rglob("*")
     return sum(path.stat().st_size for path in files if path.is_file())
 
 

@@ -41,7 +41,7 @@ class MerganserLineage(LineageHooks):
             return None
         source, kind, files = (content.pop(key) for key in ("source", "kind", "files"))
         group = [f"{one['hub']}@{one['revision']}" for one in content.get("group", {}).values()]
-        revision = content.pop("revision", None) or ", ".join(group) or None
+        revision = content.pop("revision", None) or content.pop("version", None) or ", ".join(group) or None
         return Origin(path.as_posix(), source, kind, revision, files, content)
 
     def tracking_run(self, path: Path) -> TrackingRun | None:

@@ -129,10 +129,10 @@ class Merganser(MerganserLineage, Project):
 
     def is_download(self, path: Path) -> bool:
         """Tell whether a source is a file that names a model or data on a hub."""
-        from merganser.sources.pointers import read_pointer
+        from merganser.sources.packages import lying
 
         try:
-            return read_pointer(path) is not None
+            return lying(path) is None
         except InputError:  # said when params.yaml is checked
             return False
 

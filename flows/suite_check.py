@@ -14,10 +14,12 @@ from merganser.config.published import published_mistakes, read_published
 from merganser.config.tasks import check_group
 from merganser.errors import InputError
 from merganser.sources.following import HubAwayError, Seen, look, pin
+from merganser.sources.packages import checked
 from merganser.sources.pointers import (
     POINTER_SUFFIXES,
     HubPointer,
     OpenClipPointer,
+    PackagePointer,
     Pointer,
     RepoType,
     pointer_of,
@@ -103,6 +105,8 @@ def _sources(root: Path, path: Path, repo_type: RepoType, *, online: bool, pin_t
     if isinstance(pointer, OpenClipPointer):
         known = f"{pointer.open_clip} {pointer.pretrained} of open_clip"
         return [Source(str(path), known, pointer.pretrained, "by its tag, which cannot be pinned")]
+    if isinstance(pointer, PackagePointer):
+        return [Source(str(path), f"package {pointer.package}", pointer.version, _in_package(pointer, path))]
     named = repositories(pointer)
     seen = {member: look(root / path, each, repo_type) for member, each in named.items()} if online else {}
     heads = {member: each.head for member, each in seen.items() if pin_them and named[member].follow}
@@ -131,6 +135,14 @@ def _pin(root: Path, path: Path, heads: dict[str, str]) -> None:
 def _source(path: Path, pointer: HubPointer, seen: Seen | None) -> Source:
     size, head = (seen.size, seen.head) if seen else (None, None)
     return Source(str(path), pointer.hub, pointer.revision, _state(pointer, seen), size, head)
+
+
+def _in_package(pointer: PackagePointer, path: Path) -> str:
+    try:
+        checked(pointer, path)
+    except InputError as error:
+        return str(error).removeprefix(f"{path}: ")
+    return f"{pointer.version} is installed"
 
 
 def _here(root: Path, path: Path) -> str:

@@ -8,6 +8,8 @@ from typing import Literal
 
 from merganser.checkpoints.reading import ADAPTER_CONFIG, DESCRIPTION
 
+Kind = Literal["local", "hub", "open_clip", "package", "mean"]
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -17,7 +19,7 @@ class Origin:
     """
 
     name: str
-    kind: Literal["local", "hub", "open_clip", "mean"] = "local"
+    kind: Kind = "local"
     files: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -28,6 +30,7 @@ def origin_of(folder: Path) -> Origin:
     names = {
         "hub": description.get("hub"),
         "open_clip": f"{description.get('open_clip')}, {description.get('pretrained')}",
+        "package": f"{description.get('package')} {description.get('version')}",
         "mean": f"the mean of {', '.join(description.get('mean_of', []))}",
     }
     files = {

@@ -28,7 +28,8 @@ from merganser.merging.by_layer import LAYERS, check_patterns
 from merganser.models import family_names, get_family
 from merganser.sources.columns import rename_columns
 from merganser.sources.gguf import INSTALL, gguf_in
-from merganser.sources.pointers import read_pointer
+from merganser.sources.packages import checked, lying
+from merganser.sources.pointers import PackagePointer, read_pointer
 
 
 def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) -> list[str]:
@@ -49,8 +50,9 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     here, remote = {}, {}
     for place, source in sources.items():
         with _caught(mistakes, place):
-            if _lies_here(folder / source, made) and not _is_dequantised(folder / source):
-                here[place] = folder / source
+            path = _lying(folder / source, made)
+            if path is not None and not _is_dequantised(path):
+                here[place] = path
             elif (folder / source).exists():
                 remote[place] = folder / source
     models: dict[str, Checkpoint | Adapter] = {}
@@ -156,15 +158,16 @@ def _splits_read(params: Params, name: str) -> dict[str, str]:
     return read
 
 
-def _lies_here(source: Path, made: Callable[[Path], bool]) -> bool:
-    """Tell whether a source is here to be read; raise InputError when it never will be, or its pointer is wrong."""
+def _lying(source: Path, made: Callable[[Path], bool]) -> Path | None:
+    """Return where a source lies here, to be read; raise InputError when it never will, or its pointer is wrong."""
     if source.exists():
-        return read_pointer(source) is None
+        pointer = read_pointer(source)
+        return checked(pointer, source) if isinstance(pointer, PackagePointer) else lying(source)
     if not made(source):
         beside = [each.name for each in source.parent.iterdir()] if source.parent.is_dir() else []
         near = did_you_mean(source.name, beside)
         raise InputError(f"{source}: no such file or folder, and no stage makes it{near}")
-    return False
+    return None
 
 
 def _is_dequantised(source: Path) -> bool:

@@ -22,22 +22,23 @@ from merganser.evaluation.saved import read_headers
 from merganser.models import family_names, get_family
 from merganser.plugins import own_configurations
 from merganser.sources.columns import rename_columns
+from merganser.sources.packages import lying
 from merganser.sources.pointers import OpenClipPointer, read_pointer
 
 
 def family_of(source: Path) -> str | None:
     """Return the family whose configuration lies beside a model's weights; None where that is none, or several."""
     with suppress(InputError, OSError):
-        pointer = read_pointer(source)
-        if pointer is not None:
-            return "open_clip" if isinstance(pointer, OpenClipPointer) else None
-        folder = source if source.is_dir() else source.parent
+        path = lying(source)
+        if path is None:
+            return "open_clip" if isinstance(read_pointer(source), OpenClipPointer) else None
+        folder = path if path.is_dir() else path.parent
         config = (read_config(folder / CONFIG) or {}).get("model_type")
         found = [name for name, file in own_configurations().items() if (folder / file).is_file()]
         if config is not None:
             found += [name for name in family_names() if config in get_family(name).MODEL_TYPES]
         if len(found) > 1:  # as of a repository with both a model of open_clip and of transformers: by their names
-            found = [name for name in found if _holds(name, source)]
+            found = [name for name in found if _holds(name, path)]
         return found[0] if len(found) == 1 else None
     return None
 
@@ -65,8 +66,9 @@ def _takes(kind: str, own: Mapping[str, Any], data: Mapping[str, Any], source: P
     """Tell whether a kind has these keys of its own, and can read the columns of the data, if they are here."""
     try:
         evaluator = open_evaluator(kind, own, None)
-        if read_pointer(source) is None:
-            evaluator.check_data(rename_columns(read_headers(source), data.get("columns") or {}, source), source)
+        path = lying(source)
+        if path is not None:
+            evaluator.check_data(rename_columns(read_headers(path), data.get("columns") or {}, source), source)
     except (InputError, ValidationError, OSError):
         return False
     return True

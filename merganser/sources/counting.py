@@ -12,6 +12,7 @@ from merganser.plugins import own_configurations
 from merganser.sources.following import files_at
 from merganser.sources.hub import hub_api
 from merganser.sources.hub_caches import hub_cache
+from merganser.sources.packages import lying
 from merganser.sources.pointers import HubPointer, OpenClipPointer, read_pointer, repositories
 
 _WORDS = re.compile(r"[/.-]+")  # between them, of a file's path
@@ -24,10 +25,11 @@ def count_examples(source: Path, split: str) -> int:
 
     Raises LookupError where there are none, and whatever the hub, `datasets` and Arrow raise.
     """
-    pointer = read_pointer(source)
-    if pointer is None:
-        return len(load_saved(source)[split])
-    own = [(each, each.splits.get(split) if each.splits else split) for each in repositories(pointer).values()]
+    path = lying(source)
+    if path is not None:
+        return len(load_saved(path)[split])
+    named = repositories(read_pointer(source))
+    own = [(each, each.splits.get(split) if each.splits else split) for each in named.values()]
     return sum(_examples(source, each, name) for each, name in own if name is not None)
 
 
@@ -98,8 +100,8 @@ def _configurations(source: Path) -> Iterator[Any]:
                 yield read_config(Path(file))
             except EntryNotFoundError:
                 continue
-    else:
-        yield from (read_config(source / name) for name in names)
+    elif path := lying(source):
+        yield from (read_config(path / name) for name in names)
 
 
 def _sections(content: Any) -> Iterator[Mapping[str, Any]]:

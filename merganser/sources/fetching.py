@@ -1,8 +1,8 @@
 """Sources: where a checkpoint or a data set comes from, and how it is brought into a folder of its own.
 
 A source is a path: a checkpoint folder or file, an adapter's folder, a saved data set, or a *pointer file*, a few
-lines of YAML that name something remote at a pinned revision. What is fetched is a pure function of the source, and
-`source.json` beside it says what it was and which bytes came.
+lines of YAML that name something remote at a pinned revision, or files of an installed package. What is fetched is a
+pure function of the source, and `source.json` beside it says what it was and which bytes came.
 """
 
 import hashlib
@@ -10,8 +10,9 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from merganser.checkpoints.origins import Kind
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation.documents import of_group
@@ -23,10 +24,12 @@ from merganser.sources.hub import download, hub_errors, missing, refusal
 from merganser.sources.hub_caches import data_set_cache, hub_cache, in_hub_cache
 from merganser.sources.hub_data import load_checked
 from merganser.sources.installing import install_model, install_open_clip, set_padding
+from merganser.sources.packages import checked
 from merganser.sources.pointers import (
     GroupPointer,
     HubPointer,
     OpenClipPointer,
+    PackagePointer,
     Pointer,
     pinned,
     read_pointer,
@@ -56,7 +59,8 @@ def fetch_checkpoint(source: Path, folder: Path, pad_token_id: int | None = None
         left = install_model(origin, source, folder, pointer.strip or "")
         left |= {"left_out": files} if files else {}
     else:
-        left = install_model(source, source, folder)
+        origin = checked(pointer, source) if isinstance(pointer, PackagePointer) else source
+        left = install_model(origin, source, folder)
     if pad_token_id is not None:
         set_padding(folder, pad_token_id)
     describe(source, pointer, folder, left=left)
@@ -77,7 +81,8 @@ def fetch_data_set(source: Path, folder: Path, check: DataCheck, columns: Mappin
     if named:
         _save_hub_data_set(named, source, folder, check, columns or {})
     else:
-        _copy_saved_data_set(source, folder, check, columns or {})
+        origin = checked(pointer, source) if isinstance(pointer, PackagePointer) else source
+        _copy_saved_data_set(origin, folder, check, columns or {})
     describe(source, pointer, folder)
 
 
@@ -92,9 +97,10 @@ def describe(
 
     `mean_of`: the models in the source whose mean the folder holds; `left`: what of the source is not there.
     """
-    kind: Literal["local", "hub", "open_clip", "mean"] = "mean" if mean_of else "local"
+    kind: Kind = "mean" if mean_of else "local"
     if pointer is not None:
-        kind = "open_clip" if isinstance(pointer, OpenClipPointer) else "hub"
+        named = isinstance(pointer, PackagePointer)
+        kind = "package" if named else "open_clip" if isinstance(pointer, OpenClipPointer) else "hub"
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     description: dict[str, Any] = {
         "source": str(source),

@@ -1,4 +1,4 @@
-"""Pointer files: a few lines of YAML that name something remote at a pinned revision."""
+"""Pointer files: a few lines of YAML that name something remote, or a package's, at a pinned revision or version."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -10,6 +10,7 @@ from merganser.limits import read_yaml
 
 RepoType = Literal["model", "dataset"]  # a hub's word for what a repository holds
 POINTER_SUFFIXES = (".yaml", ".yml")
+InnerPath = Annotated[str, Field(pattern=r"^\w[\w.+=-]*(/\w[\w.+=-]*)*$")]  # leads out of nothing
 Split = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 
 
@@ -27,7 +28,7 @@ class HubPointer(BaseModel):
     revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$", description="a full commit, not a branch")] | None = None
     follow: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$")] | None = None
     name: str | Annotated[list[str], Field(min_length=1)] | None = None
-    path: Annotated[str, Field(pattern=r"^\w[\w.+=-]*(/\w[\w.+=-]*)*$")] | None = None
+    path: InnerPath | None = None
     strip: Annotated[str, Field(pattern=r"^(\w+\.)+$", description="with its dot")] | None = None
     splits: Annotated[dict[Split, str], Field(min_length=1)] | None = None
 
@@ -53,12 +54,30 @@ class GroupPointer(BaseModel):
     group: Annotated[dict[Annotated[str, Field(min_length=1)], HubPointer], Field(min_length=1)]
 
 
-Pointer = HubPointer | OpenClipPointer | GroupPointer
-_KINDS: dict[str, type[Pointer]] = {"hub": HubPointer, "open_clip": OpenClipPointer, "group": GroupPointer}
+class PackagePointer(BaseModel):
+    """Names a file or folder of an installed package, by its path from where packages are installed.
+
+    `sha256`: of a file, or of the names and contents of a folder's (`merganser.hashes.sha256_of_tree`).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    package: Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
+    version: Annotated[str, Field(pattern=r"^\w[\w.+!-]*$")]
+    path: InnerPath
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+Pointer = HubPointer | OpenClipPointer | GroupPointer | PackagePointer
+_KINDS: dict[str, type[Pointer]] = {
+    "hub": HubPointer,
+    "open_clip": OpenClipPointer,
+    "group": GroupPointer,
+    "package": PackagePointer,
+}
 
 
 def repositories(pointer: Pointer | None) -> dict[str, HubPointer]:
-    """Return what a pointer names at a hub: the members of a group, or one by the name ''; nothing of open_clip's."""
+    """Return what a pointer names at a hub: the members of a group, or one by the name ''; nothing of the others."""
     if isinstance(pointer, GroupPointer):
         return dict(pointer.group)
     return {"": pointer} if isinstance(pointer, HubPointer) else {}
@@ -77,7 +96,8 @@ def pointer_of(content: Any, source: Path) -> Pointer:
     """Return the pointer that a file's content is; raise InputError, which names the file, for a bad one."""
     known = [kind for key, kind in _KINDS.items() if isinstance(content, dict) and key in content]
     if not known:
-        raise InputError(f"{source}: a pointer says either {{hub, revision}}, {{open_clip, pretrained}} or {{group}}")
+        either = "{hub, revision}, {open_clip, pretrained}, {package, version, path, sha256} or {group}"
+        raise InputError(f"{source}: a pointer says either {either}")
     try:
         return known[0].model_validate(content)
     except ValidationError as error:

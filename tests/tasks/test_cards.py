@@ -189,6 +189,7 @@ def test_a_hostile_source_stays_in_its_cell_and_out_of_the_metadata(tmp_path: Pa
         ({"kind": "local", "source": "hub/a"}, "hub/a"),
         ({"kind": "hub", "source": "a.yaml", "hub": "org/a", "revision": "0" * 40}, "org/a"),
         ({"kind": "open_clip", "source": "a.yaml", "open_clip": "ViT", "pretrained": "tag"}, "ViT, tag"),
+        ({"kind": "package", "source": "a.yaml", "package": "tiny-models", "version": "1.0"}, "tiny-models 1.0"),
         ({"kind": "mean", "source": "data/checkpoints", "mean_of": ["a", "b"]}, "the mean of a, b"),
     ],
 )

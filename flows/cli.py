@@ -82,11 +82,10 @@ def run(
     **options: Any,
 ) -> None:
     """Run every stage that is not up to date, in parallel; run it again to go on after a failure or a kill."""
-    from flows.trials import Wish, make_trial
+    if settings or only is not None or tasks is not None or examples is not None:
+        from flows.trials import Wish, make_trial  # loads PyTorch, which a run itself does not need
 
-    wish = Wish(tuple(settings or ()), only, tasks, examples)
-    if wish != Wish():
-        folder, changes = make_trial(root_around(options["repo"]), wish)
+        folder, changes = make_trial(root_around(options["repo"]), Wish(tuple(settings or ()), only, tasks, examples))
         place = os.path.relpath(folder)
         print(f"a trial in {place}, from where all paths are; it differs in", *changes, sep="\n  ", flush=True)
         options["repo"] = folder

@@ -215,7 +215,7 @@ def test_the_report_is_logged_once_with_the_relative_scores(folder: Path) -> Non
 def test_models_and_data_are_inputs_and_the_merge_is_a_logged_model(folder: Path) -> None:
     record.main(["average"])
     record.main(["sum"])
-    client = MlflowClient("sqlite:///mlflow.db")
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")  # MLflow keeps a store by its address
     found = {name: client.get_run(run.info.run_id) for name, run in children(runs()).items()}
     inputs = {name: found[name].inputs for name in ("average", "sum")}
     data = [each.dataset for each in inputs["sum"].dataset_inputs]

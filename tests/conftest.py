@@ -1,5 +1,6 @@
 """What all tests share: the order they run in, Ctrl-C, and the tiny comparison that was run once."""
 
+import atexit
 import gc
 import os
 import signal
@@ -22,7 +23,7 @@ SLOW_FIRST = (
 )
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let the terminal's signals act, which tests try: a shell that starts them in the background has them ignored.
 
     And let the many processes that tests start keep what they compiled, and threads that wait for others of their
@@ -34,6 +35,8 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if is_worker(config):
+        atexit.register(os._exit, 0)  # the first registered is called last: modules are not torn down
 
 
 @pytest.hookimpl(wrapper=True)
@@ -47,9 +50,18 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_sessionfinish() -> None:
-    """Let the interpreter take apart at its end what it would take apart without `freeze`."""
-    gc.unfreeze()
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let the interpreter tear down at its end what it would tear down without `freeze`, but in xdist's workers.
+
+    Those take six seconds for it, and their exit codes are not looked at.
+    """
+    if not is_worker(session.config):
+        gc.unfreeze()
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Tell whether this is a process to which xdist hands out tests."""
+    return hasattr(config, "workerinput")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

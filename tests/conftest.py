@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -10,10 +11,13 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.isolation import OWN_HOME
 from tests.shared import copy_repository, made_once, shared_prefect_server
+from tests.warm import VARIABLE, Warm, python
 
 TESTS = Path(__file__).parent
 SAID = ".dvc/tmp/said.txt"
@@ -37,6 +41,16 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if is_worker(config):
         atexit.register(os._exit, 0)  # the first registered is called last: modules are not torn down
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Fork xdist's workers from one process that has imported the libraries."""
+    warm = Warm(Path(os.environ[OWN_HOME]))
+    config.add_cleanup(warm.stop)
+    os.environ[VARIABLE] = warm.address
+    for spec in specs:
+        spec.python = shlex.join(python())
 
 
 @pytest.hookimpl(wrapper=True)

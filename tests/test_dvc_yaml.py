@@ -4,7 +4,6 @@ import ast
 import json
 import pkgutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from merganser.plugins import FAMILIES, constants
 from tasks.code import CARDS
 from tasks.stage import FOUND_BY_NAME
 from tests.each import each
+from tests.warm import python
 
 ROOT = Path(__file__).parent.parent
 DIGESTS = "data/code/"
@@ -118,7 +118,7 @@ def loaded() -> dict[str, set[str]]:
     """The project's modules that Python holds once it has imported a stage, or a neutral module."""
     config = [module.name for module in pkgutil.walk_packages(merganser.config.__path__, "merganser.config.")]
     names = [*MODULES, *NEUTRAL, *config]
-    command = [sys.executable, "-c", LOADED, *names]
+    command = [*python(), "-c", LOADED, *names]
     done = subprocess.run(command, cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE)
     found = dict(json.loads(line) for line in done.stdout.splitlines())
     return {name: {each for each in modules if each.split(".")[0] in PACKAGES} for name, modules in found.items()}

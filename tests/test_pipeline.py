@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from merganser.checkpoints.writing import save_tensors
 from tests.hub import COMMIT, serve
 from tests.shared import copy_repository
 from tests.tiny import delete_run, dvc, environment, is_clean, make_repository, merganser, receipts
+from tests.warm import python
 
 OF_TIES = {"merge@ties", "evaluate@ties-dark", "evaluate@ties-light", "measure_merged@ties", "record@ties", "report"}
 OF_ADA = {"learn@ada", *(name.replace("ties", "ada") for name in OF_TIES)}
@@ -94,7 +94,7 @@ def test_dvc_itself_gives_no_name_to_a_shell(tiny_fresh: Path) -> None:
     params = yaml.safe_load((tiny_fresh / "params.yaml").read_text())
     params["tasks"] = {HOSTILE: params["tasks"]["dark"]}
     (tiny_fresh / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
-    command = [sys.executable, "-m", "dvc", "repro", "fetch"]
+    command = [*python(), "-m", "dvc", "repro", "fetch"]
     done = subprocess.run(command, cwd=tiny_fresh, env=environment(), text=True, capture_output=True)
     assert done.returncode != 0
     assert "100 letters, digits" in done.stderr, done.stdout + done.stderr

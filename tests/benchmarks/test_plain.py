@@ -2,7 +2,6 @@
 
 import inspect
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from merganser import registry
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.writing import save_tensors
 from tests.merges import merge_checkpoints
+from tests.warm import python
 
 SHAPES = {
     "visual.conv1.weight": (24, 3, 4, 4),
@@ -67,7 +67,7 @@ SAMPLED = ("ties", "tsv_m")
     "method", [name if name in SAMPLED else pytest.param(name, marks=pytest.mark.drill) for name in METHODS]
 )
 def test_a_plain_program_and_merganser_make_the_same_model(method: str, models: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.plain", method, "--base", str(models / BASE), "--only", *ONLY]
+    command = [*python(), "-m", "benchmarks.plain", method, "--base", str(models / BASE), "--only", *ONLY]
     command += [f"--model={task}={path}" for task, path in paths(models).items()]
     subprocess.run([*command, "--out", str(tmp_path / "plain")], check=True, cwd=ROOT)
     # In float32 an entry may fall on the other side of a threshold; how many do depends on the processor's BLAS.

@@ -11,7 +11,7 @@ from tests.tiny import ROOT, environment, make_repository, merganser
 
 
 def drill(folder: Path, sample: bool) -> None:
-    """Damage a toy and the tiny comparison in each way; in a sample a toy alone, each file in one way."""
+    """Damage a toy and the tiny comparison in each way; in a sample a toy alone, in each way one of its files."""
     with prefect_server(folder / "prefect"):
         toy = Toy(folder / "toy", CHAIN, CHAIN_FILES)
         assert toy.run()[0] == 0

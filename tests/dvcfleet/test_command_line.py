@@ -13,13 +13,13 @@ from dvcfleet.command_line import complete_stage, new_app
 from flows.cli import app
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.waiting import LIMIT_S
+from tests.warm import python
 
 
-def dvcfleet(folder: Path, *words: str, code: int = 0, program: tuple[str, ...] = ("-m", "dvcfleet")) -> str:
+def dvcfleet(folder: Path, *words: str, code: int = 0, program: str = "") -> str:
     """Run the command line in a folder; return what it printed."""
-    done = subprocess.run(
-        [sys.executable, *program, *words], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
+    command = [program] if program else [*python(), "-m", "dvcfleet"]
+    done = subprocess.run([*command, *words], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -31,7 +31,7 @@ def chain(toy: Make) -> Toy:
 
 def test_dvcfleet_runs_a_repository_and_says_what_is_up_to_date_and_what_was_printed(chain: Toy) -> None:
     script = str(Path(sys.executable).with_name("dvcfleet"))
-    assert "3 done" in dvcfleet(chain.path, "run", "--workers", "2", program=(script,))
+    assert "3 done" in dvcfleet(chain.path, "run", "--workers", "2", program=script)
     assert chain.settled()
     states = json.loads(dvcfleet(chain.path, "status", "--json"))["counts"]
     assert states["up to date"] == 3

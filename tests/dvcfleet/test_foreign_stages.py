@@ -1,7 +1,6 @@
 """Stages of other people's repositories: what DVC runs is run, and what DVC fails for one stage fails for that one."""
 
 import subprocess
-import sys
 from contextlib import chdir
 
 import pytest
@@ -9,6 +8,7 @@ from dvc.repo import Repo
 
 from tests.dvcfleet.toy import Make, Toy
 from tests.tiny import dvc
+from tests.warm import python
 
 ODD = """
 stages:
@@ -49,7 +49,7 @@ def odd(toy: Make) -> Toy:
 
 def test_parameters_that_dvc_cannot_read_fail_their_own_stage_with_dvcs_words(odd: Toy, toy: Make) -> None:
     theirs = toy.copy_of(odd)
-    repro = [sys.executable, "-m", "dvc", "repro", "-k"]
+    repro = [*python(), "-m", "dvc", "repro", "-k"]
     said = subprocess.run(repro, cwd=theirs.path, capture_output=True, text=True, check=False).stderr
     code, text = odd.run()
     assert code == 1

@@ -18,6 +18,7 @@ from dvcfleet.lineage.findings import FindingKind
 from dvcfleet.lineage.rerun import Rerun
 from tests.dvcfleet.test_ledger import commit, ledger
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+from tests.warm import python
 
 PARTS = """
 stages:
@@ -110,7 +111,7 @@ def test_the_text_and_the_json_hold_every_step_and_what_is_known_of_it(chain: To
 
 def test_a_stage_that_dvc_ran_says_that_its_time_is_not_known(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
-    subprocess.run([sys.executable, "-m", "dvc", "repro", "-q"], cwd=chain.path, check=True)
+    subprocess.run([*python(), "-m", "dvc", "repro", "-q"], cwd=chain.path, check=True)
     target, lineage = look_up(chain.path, "cut")
     assert lineage.steps["cut"].execution is None
     assert "outside a run" in "\n".join(show.as_lines(target, lineage))

@@ -27,6 +27,7 @@ from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.repository import opened
 from tests.dvcfleet.test_experiments import committed
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+from tests.warm import python
 
 PARTS = """
 stages:
@@ -244,7 +245,7 @@ def test_where_nothing_ran_there_is_nothing_to_export(toy: Make, tmp_path: Path)
 
 
 def test_the_command_exports_what_a_target_comes_from(ran: Toy) -> None:
-    command = [sys.executable, "-m", "flows", "lineage", "export", "turned.json", "turned"]
+    command = [*python(), "-m", "flows", "lineage", "export", "turned.json", "turned"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(command, cwd=ran.path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "W3C PROV-JSON of 2 stages in turned.json\n")

@@ -14,6 +14,7 @@ from dvcfleet.repository import opened, write_lock
 from tests.dvcfleet.test_busy import start
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.waiting import LIMIT_S, wait_for
+from tests.warm import python
 
 STAGES = """
 stages:
@@ -26,9 +27,7 @@ APART = "stages: {apart: {cmd: echo 3 > made, deps: [../source], outs: [made]}}"
 
 def dvc(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run a `dvc` command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "dvc", *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
+    return subprocess.run([*python(), "-m", "dvc", *arguments], cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -67,7 +66,7 @@ def test_no_other_writer_mixes_in_while_a_stage_runs(at_work: Toy) -> None:
     assert (code, "another run is at work" in text) == (BUSY_EXIT_CODE, True)
     # A command that has the lock when the stage ends, for longer than DVC itself would wait, is waited for.
     hold = "from dvc.repo import Repo; import time; r = Repo(); r.lock.lock(); open('held', 'w'); time.sleep(5)"
-    with subprocess.Popen([sys.executable, "-c", hold], cwd=at_work.path) as holder:
+    with subprocess.Popen([*python(), "-c", hold], cwd=at_work.path) as holder:
         wait_for(at_work.path / "held", holder)
         (at_work.path / "go").touch()
 
@@ -130,7 +129,7 @@ def test_a_run_that_is_never_idle_gives_dvc_a_turn(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     with opened(chain.path) as repo, write_lock(repo) as lock:
         assert not lock.is_wanted()
-        command = [sys.executable, "-m", "dvc", "status"]
+        command = [*python(), "-m", "dvc", "status"]
         with subprocess.Popen(command, cwd=chain.path, stdout=subprocess.DEVNULL) as asking:
             while not lock.is_wanted() and asking.poll() is None:
                 time.sleep(0.05)

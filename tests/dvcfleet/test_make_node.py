@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.workspaces.nodes.clone import check_node, is_node, make_node
 from tests.dvcfleet.toy import Make, Toy
 from tests.tiny import environment
+from tests.warm import python
 
 # `all` reads a folder whole that `one` writes into.
 DVC_YAML = """
@@ -35,7 +35,7 @@ def commit(folder: Path) -> None:
 
 
 def merganser(*args: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "flows", *args]
+    command = [*python(), "-m", "flows", *args]
     return subprocess.run(command, env=environment(), text=True, capture_output=True, check=False)
 
 

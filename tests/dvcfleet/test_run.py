@@ -22,6 +22,7 @@ from dvcfleet.scheduling.resource_pool import memory_here
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.tiny import dvc
 from tests.waiting import wait_until
+from tests.warm import python
 
 # Two values of j for each i: seven stages, two of them from a map, four from a matrix over a map and a list.
 FAMILY = """
@@ -361,7 +362,7 @@ def test_a_second_run_is_told_who_runs(toy: Make) -> None:
 
 def test_dvc_cannot_write_during_a_run_nor_a_run_during_a_dvc_command(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
-    repro = [sys.executable, "-m", "dvc", "repro"]
+    repro = [*python(), "-m", "dvc", "repro"]
     with opened(chain.path) as repo, write_lock(repo):
         refused = subprocess.run(repro, cwd=chain.path, capture_output=True, text=True, check=False)
     assert refused.returncode != 0

@@ -63,7 +63,7 @@ def servers_of(repository: Path) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", ["threads", pytest.param("processes", marks=pytest.mark.drill)])
-def test_ctrl_c_stops_a_run_in_order(toy: Make, runner: str) -> None:
+def test_a_run_listens_on_loopback_only_and_ctrl_c_stops_it_in_order(toy: Make, runner: str) -> None:
     slow = toy(ENDLESS, {})
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     # As a terminal does it: the signal goes to all processes of the run.
@@ -78,8 +78,10 @@ def test_ctrl_c_stops_a_run_in_order(toy: Make, runner: str) -> None:
     ) as process:
         while process.poll() is None and not (slow.path / "started").exists():
             time.sleep(0.1)
+        heard = listening(process)
         os.killpg(process.pid, signal.SIGINT)
         printed, errors = process.communicate(timeout=LIMIT_S)
+    assert heard == {"127.0.0.1"}
     assert (process.returncode, errors) == (128 + signal.SIGINT, "")
     assert "a stopped: stopped before it ended" in printed
     assert "server was lost" not in printed
@@ -95,15 +97,8 @@ def test_ctrl_c_stops_a_run_in_order(toy: Make, runner: str) -> None:
     ],
     ids=["the run", "the run, which has hosts", "all of its processes"],
 )
-def test_a_run_listens_on_loopback_only_and_stops_in_order_when_terminated(
-    toy: Make, monkeypatch: pytest.MonkeyPatch, kill: Callable[[int, int], None], runner: str
-) -> None:
-    monkeypatch.delenv("PREFECT_API_URL")  # a server of its own
-    heard: list[set[str]] = []
-    code, printed, errors = terminated(
-        toy(ENDLESS, {}), kill, ["-m", "flows", "run", "--runner", runner], lambda run: heard.append(listening(run))
-    )
-    assert heard == [{"127.0.0.1"}]
+def test_a_run_stops_in_order_when_terminated(toy: Make, kill: Callable[[int, int], None], runner: str) -> None:
+    code, printed, errors = terminated(toy(ENDLESS, {}), kill, ["-m", "flows", "run", "--runner", runner])
     assert (code, errors) == (128 + signal.SIGTERM, "")
     assert "a stopped" in printed
 
@@ -117,13 +112,8 @@ def test_a_stage_of_which_nothing_more_is_heard_is_said_to_be_stopped(toy: Make)
     assert "1 stopped" in printed
 
 
-def terminated(
-    slow: Toy,
-    kill: Callable[[int, int], None],
-    command: list[str],
-    before: Callable[["subprocess.Popen[str]"], object] = lambda _: None,
-) -> tuple[int, str, str]:
-    """Start a run, terminate it in its stage, after `before`; return its exit code and what it printed."""
+def terminated(slow: Toy, kill: Callable[[int, int], None], command: list[str]) -> tuple[int, str, str]:
+    """Start a run, terminate it in its stage; return its exit code and what it printed."""
     with subprocess.Popen(
         [sys.executable, *command],
         cwd=slow.path,
@@ -136,7 +126,6 @@ def terminated(
         try:
             while process.poll() is None and not (slow.path / "started").exists():
                 time.sleep(0.1)
-            before(process)
             kill(process.pid, signal.SIGTERM)
             printed, errors = process.communicate(timeout=LIMIT_S)
         finally:

@@ -1,9 +1,9 @@
 """Damage to the files that a repository's tools keep: each file in each way, and what the commands then say and do.
 
-`python -m tests.faults.damaged REPOSITORY FOLDER [--sample]` tries them in a finished repository, prints what is wrong
-and the count, and exits with 1 if anything is. The commands run in forks of one process that has imported what they
-import; each gets a copy of the repository at one place, so that DVC's databases, which it keeps by the repository's
-path, are those of the copy. PREFECT_API_URL names a server for the runs.
+`python -m tests.faults.damaged REPOSITORY FOLDER [--sample]` tries them in a finished repository, or each way in one
+file, prints what is wrong and the count, and exits with 1 if anything is. The commands run in forks of one process that
+has imported what they import; each gets a copy of the repository at one place, so that DVC's databases, which it keeps
+by the repository's path, are those of the copy. PREFECT_API_URL names a server for the runs.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from tests.faults.whole import entries, is_pure
@@ -229,11 +230,11 @@ def prepare(repository: Path, folder: Path) -> tuple[Path, Path]:
 
 
 def main() -> int:
-    """Try all, or of each file one way; return 1 if something is wrong."""
+    """Try all, or each way in one file; return 1 if something is wrong."""
     parser = argparse.ArgumentParser()
     parser.add_argument("repository", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--sample", action="store_true", help="each file in one way")
+    parser.add_argument("--sample", action="store_true", help="each way in one file")
     parser.add_argument("--only", default="", help="a part of the files' paths")
     parser.add_argument("--way", help="one way")
     given = parser.parse_args()
@@ -243,12 +244,13 @@ def main() -> int:
     before = contents(kept / "repo")
     ways = [given.way] if given.way else list(WAYS)
     tried = wrong = 0
-    for number, path in enumerate(path for path in files_of(kept) if given.only in path):
-        for way in ways[number % len(ways) :][:1] if given.sample else ways:
-            found = list(faults(path, try_out(kept, place, path, way), place, before))
-            tried, wrong = tried + 1, wrong + bool(found)
-            for line in found:
-                print(f"{path}, {way}: {line}", flush=True)
+    paths = [path for path in files_of(kept) if given.only in path]
+    spread = [paths[round(number * (len(paths) - 1) / (len(ways) - 1 or 1))] for number in range(len(ways))]
+    for path, way in zip(spread, ways, strict=True) if given.sample else product(paths, ways):
+        found = list(faults(path, try_out(kept, place, path, way), place, before))
+        tried, wrong = tried + 1, wrong + bool(found)
+        for line in found:
+            print(f"{path}, {way}: {line}", flush=True)
     print(f"{tried} damaged files tried, {wrong} wrong", flush=True)
     return int(wrong > 0 or not tried)
 

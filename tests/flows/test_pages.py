@@ -6,7 +6,6 @@ The screenshots of all are in `build/screenshots`.
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from playwright.sync_api import Browser, Page
 from flows.start_page import start_page
 from tests.flows.chromium import MARKS, chromium
 from tests.tiny import ROOT
+from tests.warm import python
 
 SCREENSHOTS = ROOT / "build/screenshots"
 PAGES = {
@@ -44,7 +44,7 @@ pytestmark = MARKS
 def site(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve the pages of a finished comparison, with the docs."""
     root = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("pages") / "tiny", symlinks=True))
-    command = [sys.executable, "-m", "mkdocs", "build", "-f", str(ROOT / "mkdocs.yml"), "-d", str(root / "build/site")]
+    command = [*python(), "-m", "mkdocs", "build", "-f", str(ROOT / "mkdocs.yml"), "-d", str(root / "build/site")]
     subprocess.run(command, check=True, capture_output=True)
     services = {"Prefect": "http://127.0.0.1:1", "MLflow": "http://127.0.0.1:2"}
     server = uvicorn.Server(uvicorn.Config(start_page(root, services), log_level="warning"))

@@ -4,13 +4,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import merganser
 from flows.site import ROOT
+from tests.warm import python
 
 TAGS = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?([^\"' >]+)")
 PAGE = """# Start
@@ -20,7 +20,7 @@ PAGE = """# Start
 
 
 def build(config: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(out)]
+    command = [*python(), "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(out)]
     return subprocess.run(command, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True)
 
 

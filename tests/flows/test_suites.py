@@ -265,7 +265,8 @@ def test_dvc_ignores_the_examples_that_are_not_read(root: Path) -> None:
         assert [Path(stage.path).parent.name for stage in repo.index.stages] == ["two"]
 
 
-LIKE_ANOTHER = re.compile(r"clip-vit-(b-16|l-14)-\d+|.*-(14|20)")  # made out of clip-vit-b-32-20, or larger than -8
+# Made out of clip-vit-b-32-20, larger than -8, or with the sections of another.
+LIKE_ANOTHER = re.compile(r"clip-vit-(b-16|l-14)-.*|.*-(14|20)|roberta-.*|flan-t5-base-glue|t5-.*|mergebench-.*")
 EACH_SHAPE = [
     pytest.param(name, marks=[pytest.mark.drill] if LIKE_ANOTHER.fullmatch(name) else []) for name in suite_names(ROOT)
 ]

@@ -3,7 +3,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from tests.laws.test_references import agree
 from tests.laws.test_registry_properties import choices, methods_that
 from tests.linalg.test_svd import low_rank_plus_noise, with_spectrum
 from tests.small_models import write_models
+from tests.warm import python
 
 TASKS = ["task0", "task1", "task2"]
 MATRICES = {"blocks.0.attn.in_proj_weight", "blocks.0.mlp.c_fc.weight", "blocks.0.row.weight", "conv1.weight", "proj"}
@@ -259,7 +259,7 @@ def test_a_killed_join_goes_on_with_what_it_had(tmp_path: Path) -> None:
     layers = {task: {name: low_rank_plus_noise((200, 200), t) for name in names} for t, task in enumerate(TASKS)}
     deltas = Deltas({task: write_deltas(tmp_path / "deltas", task, layers) for task in TASKS})
     for count in ("4", "8"):
-        command = [sys.executable, "-c", JOIN, count, str(tmp_path / "deltas"), str(tmp_path / "bases"), *TASKS]
+        command = [*python(), "-c", JOIN, count, str(tmp_path / "deltas"), str(tmp_path / "bases"), *TASKS]
         killed = subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False)
         assert killed.returncode == -signal.SIGKILL
     kept = {path.name: path.stat().st_ino for path in (tmp_path / "bases").glob("[!.]*")}

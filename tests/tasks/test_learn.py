@@ -1,15 +1,14 @@
 """The stage that learns, on the tiny comparison, and the merge that applies what it learned."""
 
 import json
-import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ from merganser.learning.batches import Batches
 from merganser.models import open_network
 from tasks import learn, merge, prepare_validation, route, surgery
 from tests.tasks.comparison import TASKS, inside
-from tests.tasks.killing import run_until
+from tests.warm import python
 
 READ = ("base", "datasets", "deltas", "heads", "sources")
 STEPS = {"learner": "adamerging", "of": "deltas", "steps": 4, "every": 2, "batch_size": 2, "lr": 0.02}
@@ -93,9 +92,13 @@ learn.main(["g"])
 merge.main(["g"])
 load_params(Path("mistaken.yaml"))
 """
-# A fork of this process could not run backward: autograd's threads are not in it.
-FORKSERVER = multiprocessing.get_context("forkserver")
-FORKSERVER.set_forkserver_preload(["tasks.learn", "merganser.models.families.open_clip", "open_clip"])
+KILLED = """
+import sys
+from importlib import import_module
+from tests.tasks.killing import run_until
+stage, name, file, times = sys.argv[1:]
+run_until(import_module(stage).main, [name], file, int(times))
+"""
 
 
 def change(**sections: Any) -> None:
@@ -289,7 +292,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_bytes(folder: Path) -> None
     shutil.rmtree("data/learned/long")
     state = Path("data/learned/long/state/state.safetensors")
     for writes, reached in ((5, 3), (5, 7)):  # the state before the first step is written once
-        kill(learn.main, "long", state.name, writes)
+        kill(learn, "long", state.name, writes)
         assert steps_of(state) == reached
     assert not Path("data/learned/long/result").exists()
     learn.main(["long"])
@@ -312,7 +315,7 @@ def test_what_is_trained_beside_a_merge_loses_one_task_at_most_to_a_kill(stage: 
     out = Path("data") / section / "x"
     kept, result = out / "state/dark.safetensors", {"route": "router", "surgery": "bottlenecks"}[name]
     for killed_at in ("light.safetensors", f"{result}.safetensors"):  # in the second of three tasks, and after the last
-        kill(stage.main, "x", killed_at)
+        kill(stage, "x", killed_at)
         assert kept.is_file()
         assert not (out / f"{result}.safetensors").exists()
     first = kept.stat().st_mtime_ns
@@ -325,12 +328,11 @@ def test_what_is_trained_beside_a_merge_loses_one_task_at_most_to_a_kill(stage: 
     assert json.loads((out / "cost.json").read_text())["forwards"] == 3 * 6 * (1 + (stage is surgery))
 
 
-def kill(main: Callable[[list[str]], None], name: str, file: str, times: int = 1) -> None:
+def kill(stage: ModuleType, name: str, file: str, times: int = 1) -> None:
     """Run a stage in a process of its own, which is killed when it is about to give a file its name the n-th time."""
-    process = FORKSERVER.Process(target=run_until, args=(main, [name], f"/{file}", times))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [*python(), "-c", KILLED, stage.__name__, name, f"/{file}", str(times)]
+    assert subprocess.run(command, env=environment).returncode == -signal.SIGKILL
 
 
 def steps_of(state: Path) -> int:
@@ -364,7 +366,7 @@ def test_a_learner_is_one_module_that_nothing_else_names(folder: Path, tmp_path:
     mistaken = yaml.safe_load(Path("params.yaml").read_text()) | sections
     Path("mistaken.yaml").write_text(yaml.safe_dump(mistaken))
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "code")}
-    done = subprocess.run([sys.executable, "-c", BY_GAIN], env=environment, capture_output=True, text=True)
+    done = subprocess.run([*python(), "-c", BY_GAIN], env=environment, capture_output=True, text=True)
     assert 'learned.g.firstt: unknown key; did you mean "first"?' in done.stderr
     checks = {check["step"]: check["loss"] for check in trace("g")["checks"]}
     assert checks[trace("g")["best_step"]] < checks[0]

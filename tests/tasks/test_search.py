@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import yaml
 from merganser.config.loading import load_params
 from tasks import evaluate, measure_merged, merge, prepare, prepare_validation, record, report, search
 from tests.tasks.comparison import METHODS, TASKS, inside
+from tests.warm import python
 
 ROOT = Path(__file__).resolve().parents[2]
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -161,7 +161,7 @@ def test_a_killed_search_goes_on_to_the_same_bytes(folder: Path, name: str) -> N
     undisturbed = files(out)
     shutil.rmtree(out.parent)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", KILLED.replace("NAME", repr(name))], env=environment, check=False)
+    done = subprocess.run([*python(), "-c", KILLED.replace("NAME", repr(name))], env=environment, check=False)
     assert done.returncode == -signal.SIGKILL
     kept = {path: path.stat().st_mtime_ns for path in (out / "state").glob("*.json")}
     assert len(kept) == 3

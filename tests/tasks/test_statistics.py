@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from merganser.inputs.statistics import open_statistics
 from tasks import merge, prepare_validation, statistics, study_tasks
 from tests.tasks.comparison import TASKS, inside, write_params
 from tests.tasks.test_difference import change_params
+from tests.warm import python
 
 ROOT = Path(__file__).resolve().parents[2]
 STATISTICS: dict[str, dict[str, Any]] = {
@@ -147,7 +147,7 @@ def test_a_killed_stage_goes_on_to_the_same_bytes(
     out = folder / "data/statistics" / name
     shutil.rmtree(out / "dark")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    killed = subprocess.run([sys.executable, "-c", KILLED, name, str(at)], env=environment, check=False)
+    killed = subprocess.run([*python(), "-c", KILLED, name, str(at)], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     statistics.main([name, "dark"])
     assert f", {at - 1} were there" in capsys.readouterr().out

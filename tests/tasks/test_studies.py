@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from tasks import prepare, study_rank, study_tasks
 from tasks.stages import MERGE_PROFILES, METRICS, RANK_STUDIES, TASK_STUDIES
 from tests.tasks.comparison import STUDIES, TASKS, inside
 from tests.tiny_clip import score_clip
+from tests.warm import python
 
 ROOT = Path(__file__).resolve().parents[2]
 PAIR = ("dark", "light")
@@ -196,7 +196,7 @@ def test_a_kill_loses_no_subset_that_was_measured(folder: Path, made: Path, caps
     out = folder / "data/measures/studies/tasks/dare"
     shutil.rmtree(out)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    killed = subprocess.run([sys.executable, "-c", KILLED], env=environment, check=False)
+    killed = subprocess.run([*python(), "-c", KILLED], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     left = sorted(path.is_dir() for path in out.iterdir())
     assert left == [False, False, True]  # two subsets, and the folder of the third's merge

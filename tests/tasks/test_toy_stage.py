@@ -3,10 +3,10 @@
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.tiny import ROOT, environment, merganser
+from tests.warm import python
 
 STAGE = """
   count:
@@ -65,7 +65,7 @@ def test_a_stage_is_a_module_a_place_in_dvc_yaml_and_a_row(tiny_fresh: Path, pre
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("*.pyc.*"))  # being written
     shutil.copyfile(ROOT / "profiles.yaml", folder / "profiles.yaml")
     command = [
-        sys.executable,
+        *python(),
         "-m",
         "pytest",
         "-q",

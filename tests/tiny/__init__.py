@@ -14,6 +14,7 @@ from dvc.repo import Repo
 
 from merganser.checkpoints.writing import save_tensors
 from tests.tiny_clip import write_clip, write_data_set
+from tests.warm import python
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("dvcfleet", "merganser", "tasks", "flows", "dvc.yaml", "pyproject.toml", ".dvcignore", ".gitignore")
@@ -70,7 +71,7 @@ def environment() -> dict[str, str]:
 
 def dvc(folder: Path, *args: str) -> str:
     """Run DVC's own command line and return what it printed."""
-    command = [sys.executable, "-m", "dvc", *args]
+    command = [*python(), "-m", "dvc", *args]
     return subprocess.run(command, cwd=folder, env=environment(), check=True, text=True, stdout=subprocess.PIPE).stdout
 
 

@@ -22,8 +22,9 @@ from tests.warm import VARIABLE, Warm, python
 TESTS = Path(__file__).parent
 SAID = ".dvc/tmp/said.txt"
 SLOW_FIRST = (
-    *("drills", "flows", "test_pipeline.py", "dvcfleet", "tasks", "faults", "examples", "merging", "test_dvc_yaml.py"),
-    *("test_isolation.py", "checkpoints", "command_line", "evaluation", "inputs", "benchmarks", "laws"),
+    *("drills", "flows", "test_pipeline.py", "dvcfleet", "tasks", "laws", "faults", "merging", "checkpoints", "linalg"),
+    *("test_isolation.py", "models", "overlays", "command_line", "report", "inputs", "standalone", "measures"),
+    *("examples", "evaluation", "benchmarks", "test_dvc_yaml.py"),
 )
 
 
@@ -55,12 +56,16 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Look for no garbage while all is imported, which takes a third of that time, nor later in what was."""
+    """Collect no garbage while all is imported, which takes a third of that time, nor later in what was.
+
+    And later rarely: most objects live until a test ends, and a twelfth of a run's time would go into it.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
         gc.enable()
 
 

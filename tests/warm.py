@@ -140,6 +140,7 @@ def _become(request: dict[str, Any], streams: Sequence[int], path: Sequence[str]
     vars(main)["__builtins__"] = builtins
     sys.modules["__main__"] = main
     sys.argv = [kind, *arguments]
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     code = 0
     try:
         if kind == "-m":

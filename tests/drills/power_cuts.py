@@ -9,7 +9,6 @@ import os
 import random
 import re
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -25,6 +24,7 @@ from tests.drills.kills import prefect_server
 from tests.faults.power import Disk, copy_of, new_disk, why_no_cuts
 from tests.faults.whole import content, digest_of, entries, is_pure
 from tests.tiny import environment, make_repository
+from tests.warm import python
 
 TOYS, TINIES = 170, 30
 # A file system writes what is a few seconds old by itself.
@@ -194,7 +194,7 @@ class Cuts:
         (self._mount / "site").mkdir(exist_ok=True)
         return Started(
             subprocess.Popen(
-                [sys.executable, *(command or self._command)],
+                [*python(), *(command or self._command)],
                 cwd=self._repository,
                 env=environ,
                 stdout=subprocess.PIPE,

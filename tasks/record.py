@@ -40,6 +40,7 @@ EXPERIMENT = "merganser"
 LOCK, LEDGER = Path(".dvcfleet/mlflow.lock"), Path(".dvcfleet/ledger.jsonl")
 BATCH = 1000  # metrics that MLflow takes at once
 COMPARISON, CONTENT, ENTRY = "merganser.comparison", "merganser.content", "merganser.entry"
+PARTIAL = "merganser.partial"  # of runs whose scores are of some examples
 MEAN = "score_mean"
 SOURCE, TABLE = "merganser.source", "comparison.json"
 PROFILE_METRICS = ("amr", "wall_s", "cpu_s", "peak_rss_bytes", "read_bytes", "written_bytes")
@@ -174,18 +175,24 @@ def _parent_run(store: Store, params: Params) -> str:
     found = store.find(COMPARISON, name)
     if found:
         return found
-    made = store.begin(COMPARISON, name, name, _origin())
+    made = store.begin(COMPARISON, name, name, _marked(params) | _origin())
     choices: dict[str, Any] = {
         "base": params.base.source,
         "tasks": ", ".join(params.tasks),
         "split": params.evaluation.name,
     }
     choices |= {"family": params.base.family, "entries": len(params.methods), "merged": params.parameters.merged}
-    choices |= {f"evaluation.{key}": value for key, value in params.evaluation.model_dump().items() if key != "split"}
+    how = params.evaluation.model_dump(exclude={"split"}, exclude_none=True)
+    choices |= {f"evaluation.{key}": value for key, value in how.items()}
     trial = {f"trial.{key}": change.shown for key, change in params.trial.items()}
     _log(store, made, {}, {**choices, "seed": params.seed, "matrices": params.parameters.matrices, **trial})
     store.client.set_terminated(made)
     return made
+
+
+def _marked(params: Params) -> dict[str, str]:
+    """Return a tag that marks what was not measured on all examples."""
+    return {PARTIAL: params.evaluation.partial} if params.evaluation.partial else {}
 
 
 def curves_of(profile: Mapping[str, Any]) -> dict[str, list[tuple[int, float]]]:
@@ -206,6 +213,7 @@ def _write_run(
     profile: Mapping[str, Any],
 ) -> str:
     origin = {"mlflow.parentRunId": _parent_run(store, params), "merganser.run": comparison_name(params), **_origin()}
+    origin |= _marked(params)
     if params.trial:
         origin["merganser.trial"] = "; ".join(f"{key}: {change.shown}" for key, change in params.trial.items())
     made = store.begin(CONTENT, tags[CONTENT], entry, tags | origin)

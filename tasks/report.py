@@ -56,7 +56,7 @@ def main(params: Params) -> None:
     changes = read_changes(PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), numbers)
     with fresh_folder(REPORT) as folder:
         (folder / "plots").mkdir()
-        tables.write_tables(folder, rows, tasks)
+        tables.write_tables(folder, rows, tasks, params.evaluation.partial)
         tables.write_routed(folder, rows)
         tables.write_data_sets(folder, rows)
         tables.write_csv(folder / "baselines.csv", Baseline._fields, baselines)

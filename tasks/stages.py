@@ -41,6 +41,7 @@ RECORDS = Path("data/records")
 REPORT = Path("report")
 ROUTERS = Path("data/routers")
 SEARCHES = Path("data/searches")
+SERVED = Path("data/served")  # of tasks' models, while a server has them
 SOURCES = Path("data/sources")
 STATISTICS = Path("data/statistics")
 SURGERY = Path("data/surgery")

@@ -152,7 +152,7 @@ def _sections(content: dict[str, Any]) -> Iterator[Addition]:
     merged = list(family.get("MERGED", Params.model_fields["parameters"].default.merged))
     for key in ("seed", "parameters", "decompose", "merge", "evaluation"):
         default = Params.model_fields[key].default
-        value = default if key == "seed" else default.model_dump()
+        value = default if key == "seed" else default.model_dump(exclude_none=True)
         value = value | {"merged": merged} if key == "parameters" else value
         given = content.get(key)
         if key not in content:

@@ -4,6 +4,7 @@ In a module of its own, because the registry of methods imports torch.
 """
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 
 from merganser import registry
 from merganser.config.inputs import INPUTS, SECTIONS, input_of_entry
@@ -23,7 +24,19 @@ def usage_mistakes(params: Params) -> list[str]:
         mistakes += _entry_mistakes(params, f"methods.{name}", entry, [len(params.tasks)])
     for each in INPUTS.values():
         mistakes += each.mistakes(params)
-    return [*mistakes, *_merged_mistakes(params), *_study_mistakes(params), *vocabulary_mistakes(params)]
+    mistakes += [*_merged_mistakes(params), *_study_mistakes(params), *vocabulary_mistakes(params)]
+    return [*mistakes, *_server_mistakes(params)]
+
+
+def _server_mistakes(params: Params) -> Iterator[str]:
+    """List the entries whose merges no server can run."""
+    if params.evaluation.server is None:
+        return
+    for name, entry in params.methods.items():
+        with suppress(InputError):  # a method that there is not is said elsewhere
+            if registry.get(entry.method).at_run_time:
+                reason = f"evaluation.server runs models as they are, and {entry.method} computes more at evaluation"
+                yield f"methods.{name}: {reason}; leave one of them out"
 
 
 def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Collection[int]) -> list[str]:

@@ -6,11 +6,12 @@ The file holds choices only: the methods' defaults live in their signatures, all
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from merganser.errors import InputError, did_you_mean
@@ -189,13 +190,36 @@ class OfSplit(Strict):
         return self.split.examples if isinstance(self.split, SomeOfSplit) else None
 
 
+def _server(command: str) -> str:
+    """Refuse a command that is given no model, or no port."""
+    try:
+        parts = shlex.split(command)
+    except ValueError as error:
+        raise PydanticCustomError("server", "is not a command line ({error})", {"error": str(error)}) from error
+    missing = [each for each in ("{model}", "{port}") if not any(each in part for part in parts[1:])]
+    if missing:
+        message = "lacks {missing}, in whose place a merge's folder and a free port are put"
+        raise PydanticCustomError("server", message, {"missing": " and ".join(missing)})
+    return command
+
+
 class Evaluation(OfSplit):
-    """The split that is measured on, the examples per batch, where networks run and in which precision."""
+    """The split that is measured on, the examples per batch, where networks run and in which precision.
+
+    `batch_size`: at most; lm-eval's questions are fewer at a time where they are long, as memory asks. `server`: a
+    command that serves a merge to lm-eval in place of this process, run without a shell.
+    """
 
     split: Annotated[Literal["validation", "test"] | SomeOfSplit, Field(examples=["test"])] = "test"
     batch_size: Annotated[int, Field(ge=1, examples=[256])] = 64
     device: DeviceName = "cpu"
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    server: Annotated[Text, AfterValidator(_server), Field(examples=["vllm serve {model} --port {port}"])] | None = None
+
+    @property
+    def partial(self) -> str | None:
+        """Say that not all examples of the split are measured on; None where they are."""
+        return None if self.examples is None else f"at most {self.examples} examples of each task"
 
 
 class PublishedSource(Strict):

@@ -8,7 +8,7 @@ from merganser.config.inputs import INPUTS
 from merganser.config.params import UNMEASURED, Data, Params, Task
 from merganser.config.repairing import MISSING
 from merganser.errors import InputError, did_you_mean
-from merganser.evaluation import TaskKind, get_kind, kind_names
+from merganser.evaluation import AsksServers, TaskKind, get_kind, kind_names
 from merganser.models import family_names, get_family, has_ability
 from merganser.sources.pointers import Pointer, repositories
 
@@ -29,7 +29,16 @@ def task_mistakes(params: Params) -> list[str]:
             reason = f"{params.split_of(name)!r} is the split that {name} is measured on"
             remedy = "name another: only adaptation without labels may read that one"
             mistakes.append(f"{place}: {reason}; {remedy}")
-    return [*mistakes, *_unmeasured_mistakes(params)]
+    return [*mistakes, *_unmeasured_mistakes(params), *_server_mistakes(params)]
+
+
+def _server_mistakes(params: Params) -> list[str]:
+    """List why a server cannot be asked; kinds that are not known are said elsewhere."""
+    kinds = [task.kind for task in params.tasks.values() if task.kind in kind_names()]
+    if params.evaluation.server is None or any(isinstance(get_kind(kind), AsksServers) for kind in kinds):
+        return []
+    asking = ", ".join(name for name in kind_names() if isinstance(get_kind(name), AsksServers))
+    return [f"evaluation.server: no task is of a kind that servers are asked, which is {asking}; leave it out"]
 
 
 def _unmeasured_mistakes(params: Params) -> list[str]:

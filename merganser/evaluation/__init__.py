@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # this module is part of all that lies beside it, which need 
 
     from merganser.evaluation.examples import Results
     from merganser.evaluation.prepared import Prepared
+    from merganser.evaluation.serving import Server
     from merganser.models import Network
 
 
@@ -99,6 +100,22 @@ class HasGroups(Protocol):
 
     def members(self, prepared: "Prepared", settings: Any) -> list[str]:
         """Name the data set that each prepared example is of; none where the data are no group."""
+
+
+@runtime_checkable
+class AsksServers(Protocol):
+    """The module of a kind whose examples a server of completions can be asked (`evaluation.server`)."""
+
+    def served_results(
+        self,
+        server: "Server",
+        folder: Path,
+        prepared: "Prepared",
+        settings: Any,
+        metric: str,
+        batch_size: int,
+    ) -> "Results":
+        """Ask the model that a server has of a folder; return what it made of each example."""
 
 
 def kind_names() -> list[str]:

@@ -9,12 +9,13 @@ from typing import Any
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.evaluation import GivesClasses, HasGroups, HasHead, TaskKind, get_kind
+from merganser.evaluation import AsksServers, GivesClasses, HasGroups, HasHead, TaskKind, get_kind
 from merganser.evaluation.examples import Results
 from merganser.evaluation.labels import labelled
 from merganser.evaluation.metrics import METRICS
 from merganser.evaluation.prepared import Prepared, write_prepared
 from merganser.evaluation.saved import features_of, open_split
+from merganser.evaluation.serving import Server
 from merganser.models import Network
 
 UNNAMED = re.compile(r"LABEL_\d+")  # what transformers calls outputs that were given no names
@@ -85,6 +86,11 @@ class Evaluator:
     def results(self, network: Network, prepared: Prepared, batch_size: int) -> Results:
         """Run a loaded network on prepared data."""
         return self.kind.results(network, prepared, self.settings, self.metric, batch_size)
+
+    def served_results(self, server: Server, folder: Path, prepared: Prepared, batch_size: int) -> Results:
+        """Ask the model that a server has of a folder the prepared data."""
+        assert isinstance(self.kind, AsksServers), "params.yaml was checked"
+        return self.kind.served_results(server, folder, prepared, self.settings, self.metric, batch_size)
 
     def members(self, prepared: Prepared) -> list[str]:
         """Name the data set of a group that each prepared example is of; none where the data are no group."""

@@ -15,10 +15,13 @@ from typing import Any
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from merganser.errors import InputError, did_you_mean, quoting
+from merganser.evaluation.serving import Server
 
 MISSING = "language_model: needs lm-eval: pip install 'merganser[lm]'"
 SEED = 1234  # of the examples in front of a question; lm-eval's own
 SPLIT = "test"
+LOGITS_BYTES = 2**31  # of a batch of questions, which each have a number for every token of the vocabulary
+FLOAT32 = 4
 # What a task may say; the rest is code, or about where data come from.
 KEYS = frozenset(
     {
@@ -138,16 +141,51 @@ def open_task(task: Mapping[str, Any], metric: str, documents: Sequence[Mapping[
     return opened
 
 
-def samples_of(task: Any, network: Any, batch_size: int) -> list[dict[str, Any]]:
-    """Return what lm-eval keeps of each document, in order, by the task's first filter."""
+def asked_here(network: Any, batch_size: int) -> Any:
+    """Return a loaded network as lm-eval asks it; `batch_size`: questions at a time, at most."""
     with _quiet():
-        from lm_eval.evaluator import evaluate
         from lm_eval.models.huggingface import HFLM
 
+        class InProcess(HFLM):
+            def _loglikelihood_tokens(self, requests: Any, *args: Any, **more: Any) -> Any:
+                longest = max((len(context) + len(asked) for _, context, asked in requests), default=1)
+                fitting = LOGITS_BYTES // (FLOAT32 * longest * self.model.config.get_text_config().vocab_size)
+                self.batch_size_per_gpu = max(1, min(batch_size, fitting))
+                return super()._loglikelihood_tokens(requests, *args, **more)
+
         with _ties_kept(network.module):
-            model = HFLM(pretrained=network.module, tokenizer=network.tokenizer, batch_size=batch_size)
+            return InProcess(pretrained=network.module, tokenizer=network.tokenizer, batch_size=batch_size)
+
+
+def asked_of(server: Server, folder: Path, batch_size: int) -> Any:
+    """Return the model that a server has of a folder as lm-eval asks it; `batch_size`: questions at a time."""
+    with _quiet():
+        try:
+            from merganser.evaluation.completions import Completions
+        except ImportError as error:
+            raise InputError(MISSING) from error
+        return Completions(server, folder, batch_size)
+
+
+def samples_of(task: Any, model: Any, chat: bool = False, system: str | None = None) -> list[dict[str, Any]]:
+    """Return what lm-eval keeps of each document, in order, by the task's first filter.
+
+    `chat`: questions are messages of a user, examples shown before them earlier turns, and all are put into the
+    model's chat template. `system`: what stands before them.
+    """
+    with _quiet():
+        from lm_eval.evaluator import evaluate
+
         with quoting("data.task: lm-eval cannot run this task"):
-            found = evaluate(lm=model, task_dict={"tasks": {"task": task}}, bootstrap_iters=0, log_samples=True)
+            found = evaluate(
+                lm=model,
+                task_dict={"tasks": {"task": task}},
+                bootstrap_iters=0,
+                log_samples=True,
+                apply_chat_template=chat,
+                fewshot_as_multiturn=chat,
+                system_instruction=system,
+            )
     samples = found["samples"]["task"]
     kept = [sample for sample in samples if sample["filter"] == samples[0]["filter"]]
     return sorted(kept, key=lambda sample: int(sample["doc_id"]))

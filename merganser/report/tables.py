@@ -23,9 +23,12 @@ IDENTITY = ("entry", "method", "reads", "family", "group", "data")
 MEASURES = ("mean", "normalised_score", "score_drop_rate", "amr", "wall_s", "peak_rss_bytes")
 
 
-def write_tables(folder: Path, rows: Sequence[Row], tasks: Sequence[str]) -> None:
-    """Write `results.csv` and, for the plots, `plots/scores.csv` and `plots/cost.csv`."""
-    plots = folder / "plots"
+def write_tables(folder: Path, rows: Sequence[Row], tasks: Sequence[str], partial: str | None = None) -> None:
+    """Write `results.csv` and, for the plots, `plots/scores.csv` and `plots/cost.csv`.
+
+    `partial`: why the scores are not of all examples; results.csv then says so in each row.
+    """
+    plots, marked = folder / "plots", [partial] if partial else []
     results = [
         [
             *_identity(r),
@@ -35,10 +38,12 @@ def write_tables(folder: Path, rows: Sequence[Row], tasks: Sequence[str]) -> Non
             r.scores.spread,
             *r.spent.values(),
             r.before_s,
+            *marked,
         ]
         for r in rows
     ]
     header = [*IDENTITY, *tasks, *MEASURES, "stderr", "spread", "forwards", "backwards", "before_s"]
+    header += ["partial"] if marked else []
     write_csv(folder / "results.csv", header, results)
     found = [(r.entry, task, r.scores.by_task[task]) for r in rows for task in tasks]
     lines = [[e, task, s["metric"], s["value"], s["stderr"], s["count"], s.get("spread")] for e, task, s in found]

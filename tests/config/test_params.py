@@ -92,6 +92,9 @@ def complaint(path: Path) -> str:
     return re.sub(rf"^({re.escape(str(path))}), line \d+: (?=\w+[:.])", r"\1: ", str(caught.value), flags=re.M)
 
 
+LM_DATA = {"source": "datasets/text", "metric": "acc", "task": {"doc_to_text": "a", "output_type": "loglikelihood"}}
+
+
 def test_what_is_declared_is_read(tmp_path: Path) -> None:
     params = load_params(write(tmp_path, GOOD))
     assert list(params.tasks) == ["digits", "greek", "signs", "street"]
@@ -392,6 +395,27 @@ def test_the_projects_own_params_are_right() -> None:
         (lambda c: c.update(seed=[0, -1]), "seed: ", "got [0, -1]"),
         (lambda c: c["decompose"].update(rank_fraction=0), "decompose.rank_fraction: ", "greater than 0"),
         (lambda c: c["evaluation"].update(batch_size=0.5), "evaluation.batch_size: ", "got 0.5"),
+        (
+            lambda c: c["evaluation"].update(server="vllm serve {model}"),
+            "evaluation.server: lacks {port}, in whose place",
+            "got 'vllm serve {model}'",
+        ),
+        (lambda c: c["evaluation"].update(server="serve '{model} {port}"), "evaluation.server: is not a command", ""),
+        (
+            lambda c: (
+                c["evaluation"].update(server="serve {model} {port}"),
+                c["methods"].update(smile={"method": "smile", "reads": "svd"}),
+                [task.update(kind="language_model", data=LM_DATA) for task in c["tasks"].values()],
+                c["base"].update(family="causal"),
+            ),
+            "methods.smile: evaluation.server runs models as they are, and smile computes more at evaluation",
+            "leave one of them out",
+        ),
+        (
+            lambda c: c["evaluation"].update(server="serve {model} {port}"),
+            "evaluation.server: no task is of a kind that servers are asked, which is language_model",
+            "leave it out",
+        ),
         (lambda c: c["parameters"].update(matrices="any"), "parameters.matrices: ", "got 'any'"),
         (
             lambda c: c.update(validation={"split": "test"}),

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from transformers import AutoModelForCausalLM
 from merganser.errors import InputError
 from merganser.evaluation.documents import of_group
 from merganser.evaluation.examples import read_results
-from merganser.evaluation.harness import open_task, samples_of
+from merganser.evaluation.harness import asked_here, open_task, samples_of
 from tasks import evaluate, extract, fetch, merge, prepare
 from tests.tasks.comparison import inside
+from tests.tiny import ROOT
 from tests.tiny_transformers import tokenizer, write_model
 
 KIND = "llama, tied"
@@ -100,6 +102,26 @@ def adapted(base: Path, seed: int) -> PeftModel:
     return tuned
 
 
+def test_a_server_scores_as_this_process_each_tasks_own_model_too(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    made = Path(shutil.copytree(folder, tmp_path / "served", symlinks=True))
+    params = yaml.safe_load((made / "params.yaml").read_text())
+    params["evaluation"]["server"] = f"{sys.executable} {ROOT}/tests/serve_completions.py {{model}} {{port}}"
+    (made / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    with inside(made):
+        evaluate.main(["individual", "chosen"])
+        evaluate.main(["individual", "ranked"])  # which is no task of lm-eval: it stays in this process
+    for task, device in (("chosen", "server"), ("ranked", "cpu")):
+        place = f"data/metrics/individual/{task}.json"
+        before, after = (json.loads((each / place).read_text()) for each in (folder, made))
+        assert after == before | {"device": device}
+        place = f"data/examples/individual/{task}.safetensors"
+        assert (made / place).read_bytes() == (folder / place).read_bytes()
+    assert not list((made / "data/served").iterdir())
+
+
 class Plain:
     """A model as transformers loads it, to be asked by lm-eval."""
 
@@ -110,7 +132,7 @@ class Plain:
 def test_each_models_scores_are_lm_evals_of_the_adapter_merged_by_peft(folder: Path) -> None:
     found = read_results(folder / "data/examples/individual/chosen.safetensors")
     plain = Plain(adapted(folder / "sources/base", 0).merge_and_unload())
-    expected = [sample["acc"] for sample in samples_of(open_task(TASK, "acc", ROWS), plain, 8)]
+    expected = [sample["acc"] for sample in samples_of(open_task(TASK, "acc", ROWS), asked_here(plain, 8))]
     assert found.score is not None
     assert found.score.tolist() == expected
     assert 0 < found.score.mean() < 1
@@ -128,7 +150,7 @@ def test_a_group_has_a_value_for_each_of_its_data_sets(folder: Path) -> None:
 def test_a_merge_of_adapters_loads_in_transformers_and_scores_the_same_there(folder: Path) -> None:
     found = read_results(folder / "data/examples/average/chosen.safetensors")
     plain = Plain(AutoModelForCausalLM.from_pretrained(folder / "data/merged/average"))
-    expected = [sample["acc"] for sample in samples_of(open_task(TASK, "acc", ROWS), plain, 8)]
+    expected = [sample["acc"] for sample in samples_of(open_task(TASK, "acc", ROWS), asked_here(plain, 8))]
     assert found.score is not None
     assert found.score.tolist() == expected
 

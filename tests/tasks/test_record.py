@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
@@ -95,7 +96,7 @@ def test_the_losses_of_learned_values_are_logged_by_step(folder: Path) -> None:
     trace = {"settings": {"steps": 1200}, "losses": [3.0 - step / 1000 for step in range(1200)], "checks": checks}
     profile.write_text(json.dumps(json.loads(profile.read_text()) | {"learned": trace}))
     record.main(["sum"])
-    client, run_id = MlflowClient("sqlite:///mlflow.db"), receipt("sum")["run_id"]
+    client, run_id = MlflowClient(f"sqlite:///{folder}/mlflow.db"), receipt("sum")["run_id"]
     assert client.get_run(run_id).data.params["learned.steps"] == "1200"
     for name, expected in (("loss", dict(enumerate(trace["losses"]))), ("fixed_loss", {0: 2.0, 1200: 0.8})):
         found = client.get_metric_history(run_id, name)
@@ -137,6 +138,20 @@ def test_a_changed_parameter_makes_its_own_run(folder: Path) -> None:
     write_params(folder, METHODS | {"sum": METHODS["sum"] | {"scaling": 0.25}})
     record.main(["sum"])
     assert receipt("sum")["run_id"] != first["run_id"]
+
+
+def test_what_was_measured_on_some_examples_is_marked_as_partial(folder: Path) -> None:
+    record.main(["average"])
+    assert not any("merganser.partial" in run.data.tags for run in runs())
+    params = yaml.safe_load(Path("params.yaml").read_text())
+    params["evaluation"] = params.get("evaluation", {}) | {"split": {"name": "test", "examples": 7}}
+    Path("params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    Path("data/metrics/average/dark.json").write_text(
+        json.dumps(json.loads(Path("data/metrics/average/dark.json").read_text()) | {"value": 0.125, "count": 7})
+    )
+    record.main(["average"])
+    marked = [run for run in runs() if run.data.tags.get("merganser.partial") == "at most 7 examples of each task"]
+    assert {run.info.run_id for run in marked} == {receipt("average")["run_id"], receipt("average")["parent_run_id"]}
 
 
 def test_the_flows_run_names_the_parent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -301,6 +301,21 @@ def test_the_tables_hold_the_same_numbers_in_the_order_of_the_page(folder: Path,
         assert summary[row["entry"]]["accuracy"] == {task: float(row[task]) for task in TASKS}
 
 
+def test_scores_of_some_examples_are_marked_as_partial_on_the_page_and_in_the_table(
+    folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path / "partial")
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    params["evaluation"] = params.get("evaluation", {}) | {"split": {"name": "test", "examples": 7}}
+    with inside(tmp_path / "partial"):
+        Path("params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+        report.main([])
+        rows = list(csv.DictReader(Path("report/results.csv").read_text().splitlines()))
+        assert {row["partial"] for row in rows} == {"at most 7 examples of each task"}
+        assert "<strong>Partial:</strong> measured on at most 7 examples" in Path("report/index.html").read_text()
+    assert "partial" not in (folder / "report/results.csv").read_text().splitlines()[0]
+
+
 def test_entries_stand_by_family_the_best_of_a_family_first(folder: Path) -> None:
     rows = list(csv.DictReader((folder / "report/results.csv").open()))
     families = [row["family"] for row in rows]

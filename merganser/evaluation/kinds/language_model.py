@@ -21,9 +21,19 @@ from merganser.errors import InputError
 from merganser.evaluation import KindSettings, Text
 from merganser.evaluation.documents import DOCUMENT, MEMBER, to_json
 from merganser.evaluation.examples import Results
-from merganser.evaluation.harness import check_metric, check_task, installed_task, open_task, samples_of
+from merganser.evaluation.harness import (
+    DEFAULT_TYPE,
+    asked_here,
+    asked_of,
+    check_metric,
+    check_task,
+    installed_task,
+    open_task,
+    samples_of,
+)
 from merganser.evaluation.packed_texts import pack, unpack
 from merganser.evaluation.prepared import Prepared
+from merganser.evaluation.serving import Server
 from merganser.limits import check_plain, parse_yaml, read_small
 from merganser.models import Generates, Network, TakesTexts
 
@@ -60,10 +70,16 @@ Task = Annotated[TaskFile | InstalledTask | dict[str, Any], AfterValidator(_with
 
 
 class Settings(KindSettings):
-    """What lm-eval asks, and how: one task, or one for each data set of the source's group."""
+    """What lm-eval asks, and how: one task, or one for each data set of the source's group.
+
+    `chat_template`: questions are put into the model's template for chats, examples before them as earlier turns.
+    `system`: a text that stands before all.
+    """
 
     task: Task | None = None
     group: dict[Text, Task] = Field(default_factory=dict)
+    chat_template: bool = False
+    system: Text | None = None
 
     @model_validator(mode="after")
     def _says_which(self) -> Self:
@@ -134,11 +150,28 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
     """Give each document as JSON, in bytes, and whose it is: lm-eval itself makes questions of it, and tokens."""
+    assert isinstance(network, TakesTexts), "params.yaml was checked"
+    if settings.chat_template and not network.tokenizer.chat_template:
+        raise InputError("data.chat_template: the model's tokenizer has no chat template; leave it out")
     yield {"member": pack(_members(rows, settings)), "document": pack(_documents(rows, settings))}
 
 
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Return lm-eval's score of each document, or its prediction and label where the metric compares these."""
+    return _results(asked_here(network, batch_size), prepared, settings, metric)
+
+
+def served_results(
+    server: Server, folder: Path, prepared: Prepared, settings: Settings, metric: str, batch_size: int
+) -> Results:
+    """Return the same of the model that a server has of a folder."""
+    model = asked_of(server, folder, batch_size)
+    if any(task.get("output_type", DEFAULT_TYPE) != DEFAULT_TYPE for task in tasks_of(settings).values()):
+        model.check_likelihoods()
+    return _results(model, prepared, settings, metric)
+
+
+def _results(model: Any, prepared: Prepared, settings: Settings, metric: str) -> Results:
     tasks = tasks_of(settings)
     for task in tasks.values():
         check_metric(task, metric)
@@ -150,7 +183,8 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
         if not asked.any():
             continue
         opened = open_task(task, metric, list(compress(documents, asked)))
-        for place, sample in zip(np.flatnonzero(asked), samples_of(opened, network, batch_size), strict=True):
+        samples = samples_of(opened, model, settings.chat_template, settings.system)
+        for place, sample in zip(np.flatnonzero(asked), samples, strict=True):
             found[place] = sample[metric]
     if metric in PAIRS:
         labels, predictions = (np.array([int(pair[i]) for pair in found], dtype=np.int64) for i in (0, 1))

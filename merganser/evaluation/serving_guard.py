@@ -1,0 +1,54 @@
+"""Run a command in a process group of its own, and end the group when standard input closes.
+
+It closes however the process that holds its other end ends, by a kill too. Run as a program, by its file.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+GRACE_S = 10.0  # between SIGTERM and SIGKILL
+STEP_S = 0.05
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def main(command: list[str]) -> int:
+    """Return the command's exit code as a shell has it, 0 where it was ended."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what its processes leave behind ends up here
+    group = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True).pid
+    code = None
+    while code is None:
+        is_read, _, _ = select.select([0], [], [], STEP_S)
+        code = 0 if is_read and not os.read(0, 1024) else ended().get(group)
+    with suppress(ProcessLookupError):
+        end(group)
+    return code if code >= 0 else 128 - code
+
+
+def ended() -> dict[int, int]:
+    """Return the exit codes of processes that ended since, negative where a signal ended them."""
+    codes = {}
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            codes[found[0]] = os.waitstatus_to_exitcode(found[1])
+    return codes
+
+
+def end(group: int) -> None:
+    """Ask a process group to end, and kill it when it does not; raise ProcessLookupError as soon as it is gone."""
+    os.killpg(group, signal.SIGTERM)
+    until = time.monotonic() + GRACE_S
+    while time.monotonic() < until:
+        ended()
+        os.killpg(group, 0)
+        time.sleep(STEP_S)
+    os.killpg(group, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

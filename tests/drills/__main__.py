@@ -30,6 +30,7 @@ DRILLS = {
     "miniatures": "the suites of real models from nothing, on a hub of models of two layers under their own names",
     "mergekit": "configurations of mergekit, merged by it and brought over: the same models but for rounding",
     "suites": "the text suites from nothing on two seeds, their scores in order, and one seed by `dvc repro`",
+    "real": "the suite of a real model from nothing, cut down, whose scores are those of transformers alone",
     "install": "the library alone, installed beside torch: in two minutes and 1.5 GB it merges",
     "versions": "the adapters' tests with the oldest and the newest DVC and Prefect of the declared ranges",
 }

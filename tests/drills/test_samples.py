@@ -6,10 +6,10 @@ import pytest
 
 from tests.drills.__main__ import DRILLS, TESTS, run
 
-# The sample of the suites trains for a minute; tests/examples trains for two steps. tests/tasks kills what resume does,
-# tests/flows/test_comparisons.py begins comparisons and comes back to one, without running them, and
+# The samples of the suites, and of a real model, train for a minute; tests/examples trains for two steps. tests/tasks
+# kills what resume does, tests/flows/test_comparisons.py begins comparisons and comes back to one, but runs none, and
 # tests/test_pipeline.py compares `dvc repro` with the tiny comparison's run.
-ELSEWHERE = (TESTS, "suites", "resume", "comparisons", "repro")
+ELSEWHERE = (TESTS, "suites", "real", "resume", "comparisons", "repro")
 SAMPLED = [name for name in DRILLS if name not in ELSEWHERE]
 
 

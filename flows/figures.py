@@ -2,7 +2,8 @@
 
 docs/results.md gets the tables of that file. All other pages get theirs from docs/results.md (without a file, these
 alone): in a table the columns that `COLUMNS` names, of the entry that a row names, and in the text each number before
-`<!-- ENTRY COLUMN -->`, with as many digits as it had. A test holds the pages to it.
+`<!-- ENTRY COLUMN -->`, with as many digits as it had; before `<!-- SUITE.ENTRY COLUMN -->` that of docs/evidence. A
+test holds the pages to it.
 """
 
 import csv
@@ -10,6 +11,8 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+from flows.evidence import KEPT, figures, read_runs
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs/results.md"
@@ -22,7 +25,7 @@ COLUMNS = {
 }
 OF_CSV = {"mean": "mean", "individual": "normalised_score", "memory": "amr"}
 DATA = {"validation data": "validation", "test-time adaptation": "unlabelled"}
-_QUOTED = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>(?: %)?<!-- (?P<entry>\w+) (?P<column>\w+) -->)")
+_QUOTED = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>(?: %)?<!-- (?P<entry>[\w.-]+) (?P<column>\w+) -->)")
 _SECTION = re.compile(
     r"(?P<head>## (?:One model for all tasks|Parts per task)(?:, from data)?\n\n)(?P<table>(?:\|.*\n)+)"
 )
@@ -44,6 +47,11 @@ def read_figures(results: str) -> Figures:
             named = zip(header, row, strict=True)
             found[row[0].strip("`")] = {COLUMNS[head]: float(cell) for head, cell in named if head in COLUMNS}
     return found
+
+
+def quotable() -> Figures:
+    """Return all figures that pages may quote: those of docs/results.md, and of real suites as `SUITE.ENTRY`."""
+    return {**read_figures(RESULTS.read_text()), **figures(read_runs(KEPT))}
 
 
 def with_tables(results: str, lines: Sequence[Mapping[str, str]]) -> str:
@@ -105,7 +113,7 @@ def main(files: Sequence[str]) -> None:
     for file in files:
         with open(file, newline="", encoding="utf-8") as table:
             RESULTS.write_text(with_tables(RESULTS.read_text(), list(csv.DictReader(table))))
-    known = read_figures(RESULTS.read_text())
+    known = quotable()
     for page in pages():
         page.write_text(with_figures(page.read_text(), known))
 

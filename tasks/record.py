@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 EXPERIMENT = "merganser"
+KIND = {"mlflow.experimentKind": "custom_model_development"}  # which pages MLflow shows: of models, not of prompts
 LOCK, LEDGER = Path(".dvcfleet/mlflow.lock"), Path(".dvcfleet/ledger.jsonl")
 BATCH = 1000  # metrics that MLflow takes at once
 COMPARISON, CONTENT, ENTRY = "merganser.comparison", "merganser.content", "merganser.entry"
@@ -81,7 +82,7 @@ def open_store() -> Store:
     if experiment:
         return Store(client, experiment.experiment_id)
     location = None if uri else ARTIFACTS.absolute().as_uri()
-    return Store(client, client.create_experiment(EXPERIMENT, artifact_location=location))
+    return Store(client, client.create_experiment(EXPERIMENT, artifact_location=location, tags=KIND))
 
 
 def _make_store() -> None:

@@ -239,6 +239,7 @@ def test_models_and_data_are_inputs_and_the_merge_is_a_logged_model(folder: Path
     models = {client.get_logged_model(each.model_id).name for each in inputs["sum"].model_inputs}
     assert models == {"base", *TASKS}
     assert inputs["sum"].model_inputs == inputs["average"].model_inputs  # the same models, not made twice
+    assert client.get_experiment_by_name("merganser").tags["mlflow.experimentKind"] == "custom_model_development"
     (output,) = found["sum"].outputs.model_outputs
     made = client.get_logged_model(output.model_id)
     assert (made.name, made.params["scaling"], made.status) == ("sum", "0.5", "READY")

@@ -29,6 +29,7 @@ DRILLS = {
     "comparisons": "two comparisons begun at once on one empty cache, ten times; one left and taken up again",
     "miniatures": "the suites of real models from nothing, on a hub of models of two layers under their own names",
     "mergekit": "configurations of mergekit, merged by it and brought over: the same models but for rounding",
+    "strangers": "merges scored by transformers alone, lm-eval's command line and `transformers serve`: to the digit",
     "suites": "the text suites from nothing on two seeds, their scores in order, and one seed by `dvc repro`",
     "real": "the suite of a real model from nothing, cut down, whose scores are those of transformers alone",
     "install": "the library alone, installed beside torch: in two minutes and 1.5 GB it merges",

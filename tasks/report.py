@@ -28,11 +28,10 @@ from tasks.stages import (
     PREVIOUS_METRICS,
     PROFILES,
     PUBLISHED,
-    RANK_STUDIES,
     RECORDS,
     REPORT,
+    STUDIES,
     TASK_MEASURES,
-    TASK_STUDIES,
 )
 
 SUMMARY = Path("metrics.json")
@@ -46,7 +45,7 @@ def main(params: Params) -> None:
     of_merges = {row.entry: read_json(MERGE_MEASURES / f"{row.entry}.json") for row in rows}
     measured = Measured(read_json(TASK_MEASURES), of_merges)
     tasks = params.measured
-    studies = read_studies(params, scores, TASK_STUDIES, RANK_STUDIES)
+    studies = read_studies(params, scores, STUDIES)
     significance = read_significance(rows, EXAMPLES)
     choices = make_choices(rows, significance.pairs[MEAN])
     baselines = read_baselines(rows[0], EXAMPLES)

@@ -44,6 +44,8 @@ SEARCHES = Path("data/searches")
 SERVED = Path("data/served")  # of tasks' models, while a server has them
 SOURCES = Path("data/sources")
 STATISTICS = Path("data/statistics")
+SWEEP_STUDIES = Path("data/measures/studies/sweeps")
+STUDIES = Path("data/measures/studies")
 SURGERY = Path("data/surgery")
 TASK_MEASURES = Path("data/measures/tasks.json")
 TASK_STUDIES = Path("data/measures/studies/tasks")
@@ -225,6 +227,13 @@ def _subsets(known: Known, name: str) -> float:
     return shares * (known.all_of(known.measured) + _decomposed(known, study.methods[name]))
 
 
+def _swept(known: Known, name: str) -> float:
+    from merganser.config.studies import variants_of
+
+    sweep = known.params.studies.sweeps[name]
+    return len(variants_of(sweep)) * (known.all_of(known.measured) + _decomposed(known, sweep))
+
+
 def _fractions(known: Known, name: str) -> float:
     task = name.removesuffix("-fractions")
     return len(known.params.studies.rank.fractions) * known.tokens({task: known.measured[task]})
@@ -265,6 +274,7 @@ STAGES: Mapping[str, Stage] = {
     "measure_merged": Stage((MERGE_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED)),
     "study_tasks": Stage((TASK_STUDIES,), "evaluation", tokens=_subsets),
     "study_rank": Stage((RANK_STUDIES,), "evaluation", tokens=_fractions),
+    "study_sweeps": Stage((SWEEP_STUDIES,), "evaluation", tokens=_swept),
     "publish": Stage((PUBLISHED,)),
     "record": Stage((RECORDS,)),
     "report": Stage((REPORT, Path("metrics.json"))),

@@ -170,6 +170,7 @@ def test_stages_that_merge_depend_on_their_own_method_and_the_report_on_all() ->
         "learn": [f"{DIGESTS}methods/${{item.learner}}.txt"],
         "merge": own,
         "study_tasks": own,
+        "study_sweeps": own,
         "search": [*own, f"{DIGESTS}methods/individual.txt"],
         "report": [f"{DIGESTS}methods"],
     }
@@ -200,6 +201,7 @@ def test_stages_that_run_networks_depend_on_the_family_and_on_all_kinds() -> Non
         "evaluate": [family, kinds],
         "study_tasks": [family, kinds],
         "study_rank": [family, kinds],
+        "study_sweeps": [family, kinds],
     }
 
 

@@ -24,7 +24,7 @@ from merganser.plugins import FAMILIES, constants, module_names
 
 KeyPath = tuple[str, ...]
 Addition = tuple[KeyPath, Any]  # where, and what is to stand there
-ENTRIES = (("methods",), ("studies", "tasks", "methods"))
+ENTRIES = (("methods",), ("studies", "tasks", "methods"), ("studies", "sweeps"))
 HEADER = "# left out above, and so by default (docs/params.md):"
 AFTER = ("method", "learner", "kind", "source")  # keys that what follows from them is written after
 READ = ("family", "kind", "source")  # keys that follow from the files that sources are, which is said with their values

@@ -3,13 +3,14 @@
 In a module of its own, because the registry of methods imports torch.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
 from merganser import registry
 from merganser.config.inputs import INPUTS, SECTIONS, input_of_entry
 from merganser.config.inputs.deltas import ROUNDING
-from merganser.config.params import Entry, Params, StudyEntry
+from merganser.config.params import Entry, Params, StudyEntry, Sweep
+from merganser.config.studies import variants_of
 from merganser.config.vocabularies import vocabulary_mistakes
 from merganser.errors import InputError
 from merganser.merging.by_layer import check_tasks
@@ -89,6 +90,8 @@ def _study_mistakes(params: Params) -> list[str]:
         mistakes += _entry_mistakes(params, where, entry, subset_sizes(len(params.tasks))) or _subset_mistakes(
             where, entry
         )
+    for name, sweep in params.studies.sweeps.items():
+        mistakes += _sweep_mistakes(params, f"studies.sweeps.{name}", sweep)
     kept = params.decompose.rank_fraction
     for fraction in params.studies.rank.fractions:
         if kept + ROUNDING < fraction < 1:
@@ -97,6 +100,32 @@ def _study_mistakes(params: Params) -> list[str]:
                 f"studies.rank.fractions: {fraction:g}: {reason}; raise it, or write 1.0 for the whole delta"
             )
     return mistakes
+
+
+def _sweep_mistakes(params: Params, where: str, sweep: Sweep) -> list[str]:
+    """Check a sweep's parameter and its values, and the entry that each makes."""
+    names = ", ".join(sweep.over) or "none"
+    if len(sweep.over) != 1:
+        return [f"{where}.over: expected one parameter with its values, got {names}; write a sweep for each"]
+    values = sweep.over[names]
+    if not values or any(value in values[:place] for place, value in enumerate(values)):
+        return [f"{where}.over.{names}: expected different values, at least one, got {values}"]
+    if names in sweep.values:
+        return [f"{where}.{names}: is under over too; leave one of them out"]
+    return _variant_mistakes(params, where, variants_of(sweep))
+
+
+def _variant_mistakes(params: Params, where: str, variants: Sequence[Entry]) -> list[str]:
+    """Check the entries that a study merges all tasks by."""
+    found = [mistake for entry in variants for mistake in _entry_mistakes(params, where, entry, [len(params.tasks)])]
+    return (
+        list(dict.fromkeys(found))
+        or [
+            f"{where}: {entry.method} puts something into the network at evaluation, and no study does; take it out"
+            for entry in variants
+            if registry.get(entry.method).at_run_time
+        ][:1]
+    )
 
 
 def _subset_mistakes(where: str, entry: StudyEntry) -> list[str]:

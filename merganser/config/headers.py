@@ -18,6 +18,7 @@ from merganser.checkpoints.vocabulary.plan import in_one_vocabulary
 from merganser.config.inputs import INPUTS
 from merganser.config.params import Params
 from merganser.config.published import read_published
+from merganser.config.studies import studied_entries
 from merganser.config.tasks import check_group, kind_mistakes
 from merganser.config.vocabularies import choice_of
 from merganser.errors import InputError, did_you_mean
@@ -127,10 +128,9 @@ def _check_layers(
 ) -> None:
     """Check that each pattern of an entry's `layers` matches a parameter that is merged."""
     names = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
-    values = {f"methods.{name}": entry.values for name, entry in params.methods.items()}
-    values |= {place: entry.values for each in INPUTS.values() for place, entry in each.entries(params)}
-    values |= {f"studies.tasks.methods.{name}": entry.values for name, entry in params.studies.tasks.methods.items()}
-    for place, each in values.items():
+    entries = [(f"methods.{name}", entry) for name, entry in params.methods.items()]
+    entries += [found for each in INPUTS.values() for found in each.entries(params)]
+    for place, each in ((place, entry.values) for place, entry in (*entries, *studied_entries(params))):
         if isinstance(each.get(LAYERS), Mapping):
             with caught(place):
                 check_patterns(each, names)

@@ -339,11 +339,22 @@ class RankStudy(Strict):
     fractions: list[Annotated[float, Field(gt=0, le=1)]]
 
 
+class Sweep(Entry):
+    """An entry at several values of one parameter: `over` names it, with the values."""
+
+    over: dict[Text, list[Any]]
+
+    def at(self, values: Mapping[str, Any]) -> Entry:
+        """Return the entry with these values."""
+        return Entry(method=self.method, reads=self.reads, **{**self.values, **values})
+
+
 class Studies(Strict):
     """What is measured beside the comparison: nothing where a part is left out."""
 
     tasks: TaskStudy = TaskStudy(methods={})
     rank: RankStudy = RankStudy(fractions=[])
+    sweeps: dict[str, Sweep] = {}
 
 
 class Change(Strict):

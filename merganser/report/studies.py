@@ -14,6 +14,7 @@ from merganser.evaluation.scoring import Score
 from merganser.measures.scores import normalised_score
 from merganser.outputs import read_json
 from merganser.report.scores import Scores, individual_values, values_of
+from merganser.report.sweeps import Curve, read_sweeps
 from merganser.studies.subsets import all_subsets, file_name
 
 ROUNDING = 1e-9  # of scores: differences closer than that are the same
@@ -68,6 +69,7 @@ class StudyResults:
     points: list[Point]
     summaries: list[Summary]
     ranks: list[RankPoint]
+    curves: list[Curve]
 
     @property
     def normalised(self) -> bool:
@@ -113,17 +115,23 @@ class StudyResults:
         """Return all numbers as plain data."""
         tasks = {"subsets": [p._asdict() for p in self.points], "sizes": [s._asdict() for s in self.summaries]}
         rank = {"tasks": [p._asdict() for p in self.ranks], "mean": {f"{f:g}": self.mean_at(f) for f in self.fractions}}
-        return {"tasks": tasks, "rank": rank}
+        sweeps = {
+            curve.name: [
+                {"value": p.value, "score": p.score, "stderr": p.stderr, "tasks": p.by_task} for p in curve.points
+            ]
+            for curve in self.curves
+        }
+        return {"tasks": tasks, "rank": rank, "sweeps": sweeps}
 
 
-def read_studies(params: Params, scores: Mapping[str, Scores], tasks: Path, ranks: Path) -> StudyResults:
-    """Read what the studies in two folders measured; raise InputError naming a file that is missing."""
+def read_studies(params: Params, scores: Mapping[str, Scores], folder: Path) -> StudyResults:
+    """Read what the studies measured, a folder each; raise InputError naming a file that is missing."""
     individual = individual_values(params, {entry: found.values for entry, found in scores.items()})
-    points = _read_points(params, individual, tasks)
+    points = _read_points(params, individual, folder / "tasks")
     studied = params.tasks if params.studies.rank.fractions else ()
-    curves = {task: read_json(ranks / f"{task}.json")["curve"] for task in studied}
+    curves = {task: read_json(folder / "rank" / f"{task}.json")["curve"] for task in studied}
     found = [RankPoint(task, p["fraction"], p["value"]) for task, curve in curves.items() for p in curve]
-    return StudyResults(points, summarise(points), found)
+    return StudyResults(points, summarise(points), found, read_sweeps(params, folder / "sweeps"))
 
 
 def _read_points(params: Params, individual: Mapping[str, float] | None, folder: Path) -> list[Point]:

@@ -1,16 +1,19 @@
-"""The plots of the studies: scores against the number of tasks, and against the rank."""
+"""The plots of the studies: scores against the number of tasks, the rank, and the values of a parameter."""
 
 from collections.abc import Sequence
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from merganser.report.studies import StudyResults
 from merganser.report.style import COLOURS, INK, MUTED, OTHERS, STYLE, canvas, to_svg
+from merganser.report.sweeps import Curve
 from merganser.report.wording import Wording
 
 LINES = ("-", "--", ":")
 PALETTE = (COLOURS["single"], COLOURS["parts"], *OTHERS, COLOURS["reference"])
+WIDE = 20  # times the smallest value, beyond which values stand on a logarithmic axis
 DODGE = 0.09  # between the entries' dots of one size, in tasks
 
 
@@ -22,6 +25,8 @@ def draw_studies(results: StudyResults, wording: Wording) -> dict[str, str]:
             plots["study_tasks"] = against_tasks(results, wording)
         if results.ranks:
             plots["study_rank"] = against_rank(results, wording)
+        for curve in results.curves:
+            plots[f"study_sweep-{curve.name}"] = against_values(curve, wording)
     return plots
 
 
@@ -63,9 +68,35 @@ def against_rank(results: StudyResults, wording: Wording) -> str:
     axes.minorticks_off()
     axes.set(xlabel="singular values kept of each task's own delta, %", ylabel=wording.axis)
     axes.grid(axis="y")
-    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))  # one for all the thin lines
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    _one_legend(figure, axes)
     return to_svg(figure)
+
+
+def against_values(curve: Curve, wording: Wording) -> str:
+    """Draw the mean score over a parameter's values with a band of one standard error, each task as a thin line."""
+    figure, axes = canvas(5.2, 3.4)
+    places, means = curve.places, [100 * point.score for point in curve.points]
+    for task in curve.tasks:
+        heights = [100 * point.by_task[task]["value"] for point in curve.points]
+        axes.plot(places, heights, color=MUTED, linewidth=0.6, marker="o", markersize=1.5, label="one task")
+    errors = [100 * (point.stderr or 0) for point in curve.points]
+    low, high = ([m + sign * e for m, e in zip(means, errors, strict=True)] for sign in (-1, 1))
+    axes.fill_between(places, low, high, color=COLOURS["single"], alpha=0.2, linewidth=0)
+    axes.plot(places, means, color=COLOURS["single"], linewidth=1.9, marker="o", markersize=4, label="mean over tasks")
+    if min(places) > 0 and max(places) / min(places) > WIDE:
+        axes.set_xscale("log")
+    axes.set_xticks(places, [point.shown for point in curve.points])
+    axes.minorticks_off()
+    axes.set(xlabel=f"{curve.parameter} of {curve.method}", ylabel=wording.axis)
+    axes.grid(axis="y")
+    _one_legend(figure, axes)
+    return to_svg(figure)
+
+
+def _one_legend(figure: Figure, axes: Axes) -> None:
+    """Name each kind of line once."""
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
 
 
 def _rank_line(

@@ -134,7 +134,9 @@ def write_published(folder: Path, reproduced: Sequence[Reproduced]) -> None:
 
 
 def write_studies(folder: Path, results: StudyResults) -> None:
-    """Write `studies.json` and, of what was studied, `plots/study_tasks.csv`, `study_sizes.csv`, `study_rank.csv`."""
+    """Write `studies.json` and, of what was studied, `plots/study_tasks.csv`, `study_sizes.csv`, `study_rank.csv`,
+    `study_sweeps.csv`.
+    """
     (folder / "studies.json").write_text(json.dumps(results.as_json(), indent=2) + "\n")
     if results.points:
         lines = [[*p[:2], "+".join(p.subset), *p[3:]] for p in results.points]
@@ -142,6 +144,9 @@ def write_studies(folder: Path, results: StudyResults) -> None:
         write_csv(folder / "plots/study_sizes.csv", Summary._fields, results.summaries)
     if results.ranks:
         write_csv(folder / "plots/study_rank.csv", RankPoint._fields, results.ranks)
+    if results.curves:
+        header = ["sweep", "method", "parameter", "value", "task", "score", "stderr"]
+        write_csv(folder / "plots/study_sweeps.csv", header, [line for curve in results.curves for line in curve.lines])
 
 
 def summary(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:

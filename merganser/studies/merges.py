@@ -1,11 +1,12 @@
 """Merge subsets of the tasks and score each merge on its tasks, many subsets in one process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.reading import Checkpoint
+from merganser.evaluation.examples import Results
 from merganser.evaluation.scoring import Score, score_of
 from merganser.evaluation.setups import TaskSetup
 from merganser.inputs.layers import LayerSource
@@ -38,8 +39,25 @@ def score_merge(
 
     `others`: tasks that are not merged, and measured too.
     """
+    found = merge_results(method, values, source, setup, folder, others)
+    return {task: score_on(own, results) for task, own, results in found}
+
+
+def score_on(setup: TaskSetup, results: Results) -> Score:
+    """Score results of one task's examples, with the device that they were computed on."""
+    return score_of(setup.evaluator.metric, results) | {"device": setup.network.device.type}
+
+
+def merge_results(
+    method: Method,
+    values: Mapping[str, Any],
+    source: LayerSource,
+    setup: ScoringSetup,
+    folder: Path,
+    others: Sequence[str] = (),
+) -> Iterator[tuple[str, TaskSetup, Results]]:
+    """Merge as `score_merge` does; yield each task that has data, what it ran on, and the results of its examples."""
     merge(method, dict(values), source, setup.base, folder, choose_device("cpu"))
-    scores: dict[str, Score] = {}
     loaded: Network | None = None
     for task in (*source.tasks, *others):
         if task not in setup.tasks:
@@ -48,9 +66,7 @@ def score_merge(
         if method.overlay or own.head.patterns or own.network is not loaded:  # else all tasks use one model
             own.load(task_model(folder, task, setup.base))
             loaded = own.network
-        results = own.results(setup.batch_size)
-        scores[task] = score_of(own.evaluator.metric, results) | {"device": own.network.device.type}
-    return scores
+        yield task, own, own.results(setup.batch_size)
 
 
 def values_for(values: Mapping[str, Any], subset: tuple[str, ...]) -> dict[str, Any]:

@@ -41,6 +41,7 @@ def declare(folder: Path, merge: str, evaluation: str, entries: str = "cpu") -> 
         ("surgery@ties", "evaluation"),
         ("study_rank@dark-fractions", "evaluation"),
         ("study_tasks@ties", "evaluation"),
+        ("study_sweeps@ties", "evaluation"),
         ("statistics@sure-dark", "statistics.sure"),
         ("learn@ours-too", "learned.ours-too"),
     ],

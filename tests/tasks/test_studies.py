@@ -24,7 +24,8 @@ from merganser.report.scores import read_scores
 from merganser.report.studies import read_studies
 from merganser.report.tables import write_studies
 from tasks import prepare, study_rank, study_tasks
-from tasks.stages import MERGE_PROFILES, METRICS, RANK_STUDIES, TASK_STUDIES
+from tasks.stages import MERGE_PROFILES, METRICS
+from tasks.stages import STUDIES as MEASURED
 from tests.tasks.comparison import STUDIES, TASKS, inside
 from tests.tiny_clip import score_clip
 from tests.warm import python
@@ -125,7 +126,7 @@ def test_a_merge_of_some_tasks_is_measured_on_the_others_apart(folder: Path) -> 
     average = {n: torch.stack([m[n] for m in models]).mean(0) if n in models[0] else base[n] for n in base}
     assert found[PAIR] == {"red": measured(folder, "red", average)}
     params = load_params(Path("params.yaml"))
-    results = read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), TASK_STUDIES, RANK_STUDIES)
+    results = read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), MEASURED)
     assert list(results.with_unseen) == ["average"]
     pair, whole = results.with_unseen["average"]
     unseen = [point.unseen for point in results.points if point.entry == "average" and point.tasks == 2]
@@ -247,7 +248,7 @@ def test_a_sweep_over_no_share_measures_nothing(folder: Path) -> None:
 
 def test_the_report_has_the_numbers_of_the_files(folder: Path, tmp_path: Path) -> None:
     params = load_params(folder / "params.yaml")
-    results = read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), TASK_STUDIES, RANK_STUDIES)
+    results = read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), MEASURED)
     individual = {task: json.loads((METRICS / f"individual/{task}.json").read_text())["value"] for task in TASKS}
     for point in results.points:
         found = scores(folder, point.entry)[point.subset]
@@ -271,4 +272,4 @@ def test_a_subset_that_was_not_measured_yet_is_named(folder: Path) -> None:
     next((folder / "data/measures/studies/tasks/dare").iterdir()).unlink()
     params = load_params(folder / "params.yaml")
     with pytest.raises(InputError, match=r"data/measures/studies/tasks/dare/.*\.json: missing"):
-        read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), TASK_STUDIES, RANK_STUDIES)
+        read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), MEASURED)

@@ -1,0 +1,59 @@
+"""What studies of all tasks share: one entry, whose merges by other values are measured on the comparison's split."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from merganser import registry
+from merganser.config.params import Entry, Params
+from merganser.evaluation.examples import Results
+from merganser.evaluation.setups import TaskSetup
+from merganser.hashes import sha256_of_json, sha256_of_tree
+from merganser.inputs.layers import LayerSource
+from merganser.merging.method import Method
+from merganser.studies.merges import ScoringSetup, merge_results
+from tasks.kept import digest_of_code
+from tasks.opening import open_source, start_of
+from tasks.scoring import open_tasks
+from tasks.stages import BASE, DATA, HEADS, PREPARED
+
+
+@dataclass(frozen=True)
+class Studied:
+    """What an entry's merges are made and measured with, opened once; `where` is its place in params.yaml."""
+
+    where: str
+    method: Method
+    source: LayerSource
+    setup: ScoringSetup
+
+    def results(self, values: Mapping[str, Any], out: Path) -> Iterator[tuple[str, TaskSetup, Results]]:
+        """Merge by these values; yield each task with data, what it ran on, and the results of its examples.
+
+        What a kill leaves lies in `out`, and is for the next start to remove.
+        """
+        filled = self.method.validate(self.where, dict(values))
+        with TemporaryDirectory(dir=out) as folder:
+            yield from merge_results(self.method, filled, self.source, self.setup, Path(folder))
+
+
+def open_studied(params: Params, where: str, entry: Entry) -> Studied:
+    """Open what an entry reads, as a merge by it does, and the prepared examples of all tasks."""
+    inner = params.inner(entry)
+    source = open_source(entry, inner.reads, list(params.tasks), params.first_seed)
+    base = start_of(entry, inner.reads) / "base" if inner.difference else BASE
+    return Studied(where, registry.get(entry.method), source, open_tasks(params, PREPARED, base))
+
+
+def origin_of(params: Params, entry: Entry, *modules: str) -> str:
+    """Return a digest of all that the scores of an entry's merges follow from, but its values.
+
+    `modules`: those that compute them.
+    """
+    chosen = [entry.method, params.first_seed, params.base.family, params.evaluation.model_dump(), sorted(params.tasks)]
+    files = [BASE, DATA / entry.reads, *(HEADS / f"{task}.safetensors" for task in params.tasks)]
+    files += [PREPARED / task for task in params.measured]
+    code = digest_of_code(params, *modules, f"merganser.methods.{entry.method}")
+    return sha256_of_json([chosen, code, *map(sha256_of_tree, files)])

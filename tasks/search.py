@@ -5,7 +5,7 @@ a kill loses one candidate. The split that is measured on at the end is never re
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,7 @@ from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.vocabulary.writing import like_base
 from merganser.config.inputs.searches import candidates_of, count_of
-from merganser.config.params import Params, Search
+from merganser.config.params import Entry, Params, Search
 from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.inputs.embeddings import READ, link_read
 from merganser.inputs.layers import LayerSource
@@ -30,7 +30,7 @@ from merganser.studies.candidates import Candidate, Measured, best, file_name
 from merganser.studies.evolution import evolved
 from merganser.studies.merges import ScoringSetup, score_merge
 from tasks.kept import FINGERPRINT, digest_of_code, read_kept
-from tasks.opening import FOUND, open_source
+from tasks.opening import FOUND, open_source, start_of
 from tasks.scoring import open_tasks
 from tasks.stage import check_found, run, stage
 from tasks.stages import BASE, CHECKPOINTS, DATA, HEADS, SEARCHES, VALIDATION
@@ -43,9 +43,9 @@ STATE, SCORES = "state", "scores"
 class Measuring:
     """What the values of candidates are measured with, opened once."""
 
-    name: str
+    where: str  # in params.yaml
     method: Method
-    source_of: Callable[[Mapping[str, Any]], LayerSource]  # as a merge by these values reads it
+    source: LayerSource
     setup: ScoringSetup
     state: Path
     origin: str  # a digest of all that scores follow from, but the values
@@ -53,7 +53,7 @@ class Measuring:
 
     def measured(self, values: Mapping[str, Any]) -> Candidate:
         """Merge and measure by these values, or read what was measured before."""
-        found = by_task(self, self.method, values, self.source_of(values))
+        found = by_task(self, self.method, values, self.source)
         scores, own = ({task: one["value"] for task, one in each.items()} for each in (found, self.individual))
         errors, usable = {task: one["stderr"] for task, one in found.items()}, all(value > 0 for value in own.values())
         score = normalised_score(scores, own) if usable else sum(scores.values()) / len(scores)
@@ -69,7 +69,7 @@ def by_task(
     if kept is None:
         # in the kept folder: what a kill leaves there, the next start removes
         with TemporaryDirectory(dir=measuring.state) as folder:
-            filled = method.validate(f"searches.{measuring.name}", dict(values))
+            filled = method.validate(measuring.where, dict(values))
             scores = score_merge(method, filled, source, measuring.setup, Path(folder))
         measured = {task: Measured(value=one["value"], stderr=one["stderr"]) for task, one in scores.items()}
         kept = {FINGERPRINT: measuring.origin, SCORES: measured}
@@ -84,15 +84,13 @@ def main(params: Params, name: str) -> None:
     for method in (search.method, INDIVIDUAL):
         check_found("methods", method)
     check_found("families", params.base.family)
-    (out / STATE).mkdir(parents=True, exist_ok=True)
-    measuring = open_measuring(params, name, search, out / STATE)
+    measuring = open_measuring(params, f"searches.{name}", search.entry({}), out / STATE, "tasks.search")
     candidates = []
     for done, found in enumerate(tried(params, search, measuring), 1):
         candidates.append(found)
         error = "" if found.stderr is None else f" ± {found.stderr:.4f}"
         print(f"{name}: {done} of {count_of(search)}: {found.score:.4f}{error} by {shown(found.values)}", flush=True)
-    files = {file_name({"method": search.method, **one.values}) for one in candidates}
-    remove_others(out / STATE, files | {file_name({"method": INDIVIDUAL})})
+    remove_other_candidates(out / STATE, search.method, candidates)
     chosen = best(candidates)
     write_result(out, search, measuring, candidates, chosen)
     shutil.rmtree(out / READ, ignore_errors=True)
@@ -111,20 +109,26 @@ def tried(params: Params, search: Search, measuring: Measuring) -> Iterator[Cand
     return evolved(sorted(params.tasks), measure, seed=params.first_seed, **search.evolve.model_dump())
 
 
-def open_measuring(params: Params, name: str, search: Search, state: Path) -> Measuring:
-    """Open all that candidates are measured with, the individual models' own scores among it."""
-    method, tasks = registry.get(search.method), sorted(params.tasks)
-    folder, of_difference = DATA / search.of, search.entry({}).difference is not None
-    base = folder / "base" if of_difference else BASE
+def remove_other_candidates(state: Path, method: str, candidates: Iterable[Candidate]) -> None:
+    """Remove what lies there of candidates that are no longer tried."""
+    files = {file_name({"method": method, **one.values}) for one in candidates}
+    remove_others(state, files | {file_name({"method": INDIVIDUAL})})
+
+
+def open_measuring(params: Params, where: str, entry: Entry, state: Path, module: str) -> Measuring:
+    """Open all that an entry's candidates are measured with, the individual models' own scores among it.
+
+    `where`: in params.yaml. `state`: the folder of what is kept, made here. `module`: the stage's.
+    """
+    tasks, inner = sorted(params.tasks), params.inner(entry)
+    base = start_of(entry, inner.reads) / "base" if inner.difference else BASE
+    state.mkdir(parents=True, exist_ok=True)
     remove_others(state, {path.name for path in state.glob("*.json")})
     setup = open_tasks(params, VALIDATION, base)
-
-    def source_of(values: Mapping[str, Any]) -> LayerSource:
-        return open_source(search.entry(values), search.of, tasks, params.first_seed)
-
-    opening = Measuring(name, method, source_of, setup, state, origin_of(params, search, tasks), {})
+    source = open_source(entry, inner.reads, tasks, params.first_seed)
+    opening = Measuring(where, registry.get(entry.method), source, setup, state, origin_of(params, entry, module), {})
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
-    on_base = replace(setup, base=open_for_merging(BASE)) if of_difference else setup
+    on_base = replace(setup, base=open_for_merging(BASE)) if inner.difference else setup
     with TemporaryDirectory(prefix="merganser-") as made:
         lie = {task: like_base(BASE, task, CHECKPOINTS / task, Path(made)) for task in tasks}
         models = open_models(open_for_merging(BASE), {task: open_model(path) for task, path in lie.items()}, rules)
@@ -132,17 +136,15 @@ def open_measuring(params: Params, name: str, search: Search, state: Path) -> Me
     return replace(opening, individual=own)
 
 
-def origin_of(params: Params, search: Search, tasks: list[str]) -> str:
+def origin_of(params: Params, entry: Entry, module: str) -> str:
     """Return a digest of all that a candidate's score follows from, but its values."""
-    source = DATA / search.of
-    read = [path for task in tasks for path in (source / f"{task}.safetensors", source / task, source / "base")]
-    files = [BASE, *(folder / task for folder in (CHECKPOINTS, VALIDATION) for task in tasks)]
-    files += [path for path in dict.fromkeys(read) if path.exists()]
-    methods = (f"merganser.methods.{name}" for name in (search.method, INDIVIDUAL))
-    code = digest_of_code(params, "tasks.search", *methods)
+    tasks = sorted(params.tasks)
+    files = [BASE, DATA / entry.reads, *(folder / task for folder in (CHECKPOINTS, VALIDATION) for task in tasks)]
+    methods = (f"merganser.methods.{name}" for name in (entry.method, INDIVIDUAL))
+    code = digest_of_code(params, module, *methods)
     evaluation = params.evaluation.model_dump(exclude={"split"})
     files += [HEADS / f"{task}.safetensors" for task in tasks]
-    return sha256_of_json([search.of, params.first_seed, tasks, evaluation, code, *map(sha256_of_tree, files)])
+    return sha256_of_json([entry.reads, params.first_seed, tasks, evaluation, code, *map(sha256_of_tree, files)])
 
 
 def write_result(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from merganser.config.params import Entry, Params  # no stage waits for pydantic on account of a path
     from merganser.merging.method import Method
 
+ABLATION_STUDIES = Path("data/measures/studies/ablations")
 BASE = Path("data/base")
 CHECKPOINTS = Path("data/checkpoints")
 CODE = Path("data/code")
@@ -228,10 +229,20 @@ def _subsets(known: Known, name: str) -> float:
 
 
 def _swept(known: Known, name: str) -> float:
-    from merganser.config.studies import variants_of
+    from merganser.config.studies import values_of
 
     sweep = known.params.studies.sweeps[name]
-    return len(variants_of(sweep)) * (known.all_of(known.measured) + _decomposed(known, sweep))
+    return len(values_of(sweep)) * (known.all_of(known.measured) + _decomposed(known, sweep))
+
+
+def _ablated(known: Known, name: str) -> float:
+    from merganser.config.studies import candidates_of, steps_of
+
+    ablation = known.params.studies.ablations[name]
+    counts = [len(candidates_of(ablation, entry)) for entry in steps_of(ablation).values()]
+    tried = sum(count for count in counts if count > 1)
+    merges, forwards = (tried + len(counts)) * _decomposed(known, ablation), len(counts) * known.all_of(known.measured)
+    return merges + forwards + (tried + 1) * known.all_of(known.validation)
 
 
 def _fractions(known: Known, name: str) -> float:
@@ -275,6 +286,7 @@ STAGES: Mapping[str, Stage] = {
     "study_tasks": Stage((TASK_STUDIES,), "evaluation", tokens=_subsets),
     "study_rank": Stage((RANK_STUDIES,), "evaluation", tokens=_fractions),
     "study_sweeps": Stage((SWEEP_STUDIES,), "evaluation", tokens=_swept),
+    "study_ablations": Stage((ABLATION_STUDIES,), "evaluation", tokens=_ablated),
     "publish": Stage((PUBLISHED,)),
     "record": Stage((RECORDS,)),
     "report": Stage((REPORT, Path("metrics.json"))),

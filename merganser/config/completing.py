@@ -24,7 +24,7 @@ from merganser.plugins import FAMILIES, constants, module_names
 
 KeyPath = tuple[str, ...]
 Addition = tuple[KeyPath, Any]  # where, and what is to stand there
-ENTRIES = (("methods",), ("studies", "tasks", "methods"), ("studies", "sweeps"))
+ENTRIES = (("methods",), ("studies", "tasks", "methods"), ("studies", "sweeps"), ("studies", "ablations"))
 HEADER = "# left out above, and so by default (docs/params.md):"
 AFTER = ("method", "learner", "kind", "source")  # keys that what follows from them is written after
 READ = ("family", "kind", "source")  # keys that follow from the files that sources are, which is said with their values
@@ -161,7 +161,8 @@ def _sections(content: dict[str, Any]) -> Iterator[Addition]:
             needed = {"parameters": "merged", "evaluation": "split"}.get(key)
             if needed and needed not in given:
                 yield (key, needed), value[needed]
-    if "validation" not in content and any(content.get(section) for section in FROM_VALIDATION):
+    reading = [*(content.get(section) for section in FROM_VALIDATION), value_at(content, ("studies", "ablations"))]
+    if "validation" not in content and any(reading):
         yield ("validation",), Validation().model_dump()
     study = value_at(content, ("studies", "tasks"))
     if isinstance(study, dict) and "subsets" not in study:

@@ -31,6 +31,8 @@ def is_transductive(params: Params, entry: Entry) -> bool:
 
 def adapts_only(params: Params) -> bool:
     """Tell whether what reads data does so to adapt, without labels: then it may be the split that is measured on."""
+    if params.studies.ablations:
+        return False
     reading = [each for each in INPUTS.values() if each.validation]
     methods = [known_method(each.applied_by(one)) for each in reading for one in each.declared(params).values()]
     return bool(methods) and all(method is not None and method.involvement == "TTA" for method in methods)

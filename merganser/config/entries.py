@@ -3,14 +3,15 @@
 In a module of its own, because the registry of methods imports torch.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from typing import Any
 
 from merganser import registry
 from merganser.config.inputs import INPUTS, SECTIONS, input_of_entry
 from merganser.config.inputs.deltas import ROUNDING
-from merganser.config.params import Entry, Params, StudyEntry, Sweep
-from merganser.config.studies import variants_of
+from merganser.config.params import Ablation, Entry, Params, StudyEntry, Sweep
+from merganser.config.studies import WHOLE, studied_entries
 from merganser.config.vocabularies import vocabulary_mistakes
 from merganser.errors import InputError
 from merganser.merging.by_layer import check_tasks
@@ -91,7 +92,11 @@ def _study_mistakes(params: Params) -> list[str]:
             where, entry
         )
     for name, sweep in params.studies.sweeps.items():
-        mistakes += _sweep_mistakes(params, f"studies.sweeps.{name}", sweep)
+        mistakes += _sweep_mistakes(f"studies.sweeps.{name}", sweep)
+    for name, ablation in params.studies.ablations.items():
+        mistakes += _ablation_mistakes(f"studies.ablations.{name}", ablation)
+    merged = [(where, entry) for where, entry in studied_entries(params) if not isinstance(entry, StudyEntry)]
+    mistakes += dict.fromkeys(one for where, entry in merged for one in _merged_by_study(params, where, entry))
     kept = params.decompose.rank_fraction
     for fraction in params.studies.rank.fractions:
         if kept + ROUNDING < fraction < 1:
@@ -102,30 +107,45 @@ def _study_mistakes(params: Params) -> list[str]:
     return mistakes
 
 
-def _sweep_mistakes(params: Params, where: str, sweep: Sweep) -> list[str]:
-    """Check a sweep's parameter and its values, and the entry that each makes."""
+def _sweep_mistakes(where: str, sweep: Sweep) -> list[str]:
+    """Check a sweep's parameter and its values, but for what these make of an entry."""
     names = ", ".join(sweep.over) or "none"
     if len(sweep.over) != 1:
         return [f"{where}.over: expected one parameter with its values, got {names}; write a sweep for each"]
-    values = sweep.over[names]
-    if not values or any(value in values[:place] for place, value in enumerate(values)):
-        return [f"{where}.over.{names}: expected different values, at least one, got {values}"]
-    if names in sweep.values:
-        return [f"{where}.{names}: is under over too; leave one of them out"]
-    return _variant_mistakes(params, where, variants_of(sweep))
+    return _over_mistakes(where, sweep, sweep.over)
 
 
-def _variant_mistakes(params: Params, where: str, variants: Sequence[Entry]) -> list[str]:
-    """Check the entries that a study merges all tasks by."""
-    found = [mistake for entry in variants for mistake in _entry_mistakes(params, where, entry, [len(params.tasks)])]
-    return (
-        list(dict.fromkeys(found))
-        or [
-            f"{where}: {entry.method} puts something into the network at evaluation, and no study does; take it out"
-            for entry in variants
-            if registry.get(entry.method).at_run_time
-        ][:1]
-    )
+def _ablation_mistakes(where: str, ablation: Ablation) -> list[str]:
+    """Check an ablation's steps and what it searches, but for what these make of an entry."""
+    mistakes = _over_mistakes(where, ablation, ablation.over or {})
+    if WHOLE in ablation.steps:
+        mistakes.append(f"{where}.steps.{WHOLE}: is the name of the entry itself; name the step otherwise")
+    return [
+        *mistakes,
+        *(
+            f"{where}.steps.{step}: changes nothing; name the parameters that take the step out, with their values"
+            for step, values in ablation.steps.items()
+            if ablation.values | values == ablation.values
+        ),
+    ]
+
+
+def _over_mistakes(where: str, study: Sweep | Ablation, over: Mapping[str, list[Any]]) -> list[str]:
+    mistakes = []
+    for name, values in over.items():
+        if not values or any(value in values[:place] for place, value in enumerate(values)):
+            mistakes.append(f"{where}.over.{name}: expected different values, at least one, got {values}")
+        if name in study.values:
+            mistakes.append(f"{where}.{name}: is under over too; leave one of them out")
+    return mistakes
+
+
+def _merged_by_study(params: Params, where: str, entry: Entry) -> list[str]:
+    """Check an entry that a study merges all tasks by."""
+    mistakes = _entry_mistakes(params, where, entry, [len(params.tasks)])
+    if mistakes or not registry.get(entry.method).at_run_time:
+        return mistakes
+    return [f"{where}: {entry.method} puts something into the network at evaluation, and no study does; take it out"]
 
 
 def _subset_mistakes(where: str, entry: StudyEntry) -> list[str]:

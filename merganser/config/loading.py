@@ -97,7 +97,10 @@ def complete_file(path: Path) -> str | None:
 def _name_mistakes(content: dict[Any, Any]) -> list[str]:
     """Check names: they become folders and words of a shell command, which they must not leave."""
     mistakes = []
-    for section in ("tasks", *SECTIONS, "methods", "studies.tasks.methods", "studies.sweeps", "vocabularies"):
+    ablations = value_at(content, ("studies", "ablations"))
+    steps = (f"studies.ablations.{name}.steps" for name in ablations) if isinstance(ablations, dict) else ()
+    studies = ("studies.tasks.methods", "studies.sweeps", "studies.ablations", *steps)
+    for section in ("tasks", *SECTIONS, "methods", *studies, "vocabularies"):
         names = value_at(content, section.split("."))
         for name in names if isinstance(names, dict) else []:
             if not isinstance(name, str):

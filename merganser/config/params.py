@@ -148,6 +148,10 @@ class Entry(Open):
         found, _, name = self.reads.partition("/")
         return name if found == kind and name else None
 
+    def at(self, values: Mapping[str, Any]) -> "Entry":
+        """Return the entry with these values, in place of its own where it has them."""
+        return Entry(method=self.method, reads=self.reads, **{**self.values, **values})
+
 
 class Difference(Strict):
     """Difference vectors: the tasks' models minus what an entry of methods merged them into."""
@@ -229,7 +233,7 @@ class PublishedSource(Strict):
 
 
 class Validation(OfSplit):
-    """The split that statistics, learning, searches and routers read.
+    """The split that statistics, learning, searches, ablations and routers read.
 
     It is not the one that is measured on, unless all that reads it adapts without labels.
     """
@@ -344,9 +348,16 @@ class Sweep(Entry):
 
     over: dict[Text, list[Any]]
 
-    def at(self, values: Mapping[str, Any]) -> Entry:
-        """Return the entry with these values."""
-        return Entry(method=self.method, reads=self.reads, **{**self.values, **values})
+
+class Ablation(Entry):
+    """An entry, and the same with steps taken out or replaced, each at values that a search of its own chose.
+
+    `steps`: by a name, the values in place of the entry's. `over`: what is searched for each of them on the validation
+    split, in all combinations; by default the scaling.
+    """
+
+    steps: Annotated[dict[str, dict[Text, Any]], Field(min_length=1)]
+    over: dict[Text, list[Any]] | None = None
 
 
 class Studies(Strict):
@@ -355,6 +366,7 @@ class Studies(Strict):
     tasks: TaskStudy = TaskStudy(methods={})
     rank: RankStudy = RankStudy(fractions=[])
     sweeps: dict[str, Sweep] = {}
+    ablations: dict[str, Ablation] = {}
 
 
 class Change(Strict):

@@ -1,14 +1,36 @@
-"""The entries that studies merge all tasks by: those of a sweep, one a value."""
+"""The entries that studies merge all tasks by: a sweep one a value, an ablation one a step and searched value."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from merganser.config.params import Entry, Params, Sweep
-from merganser.studies.candidates import grid
+from merganser.config.inputs.base import known_method
+from merganser.config.params import Ablation, Entry, Params, Sweep
+from merganser.studies.candidates import default_grid, grid
+
+WHOLE = "whole"  # the ablated entry itself, among its steps
 
 
-def variants_of(study: Sweep) -> list[Entry]:
-    """List the entries that a study merges by, in the order of the file."""
-    return [study.at(values) for values in grid(study.over)]
+def values_of(sweep: Sweep) -> list[Entry]:
+    """List the entries of a sweep, in the order of its values."""
+    return [sweep.at(values) for values in grid(sweep.over)]
+
+
+def steps_of(ablation: Ablation) -> dict[str, Entry]:
+    """Return an ablation's entries by their step, the whole one first, without what is searched for each."""
+    return {step: ablation.at(values) for step, values in {WHOLE: {}, **ablation.steps}.items()}
+
+
+def candidates_of(ablation: Ablation, entry: Entry) -> list[dict[str, Any]]:
+    """Return the values of parameters that are tried for one entry of an ablation; one empty map for none."""
+    return grid({name: values for name, values in over_of(ablation).items() if name not in entry.values})
+
+
+def over_of(ablation: Ablation) -> Mapping[str, list[Any]]:
+    """Return what an ablation searches: its own, or the scaling of a method that has one."""
+    method = known_method(ablation.method)
+    if ablation.over is not None or method is None:
+        return ablation.over or {}
+    return default_grid({"scaling"} & set(method.parameters.model_fields))
 
 
 def studied_entries(params: Params) -> Iterator[tuple[str, Entry]]:
@@ -16,5 +38,9 @@ def studied_entries(params: Params) -> Iterator[tuple[str, Entry]]:
     for name, entry in params.studies.tasks.methods.items():
         yield f"studies.tasks.methods.{name}", entry
     for name, sweep in params.studies.sweeps.items():
-        for variant in variants_of(sweep):
-            yield f"studies.sweeps.{name}", variant
+        for one in values_of(sweep):
+            yield f"studies.sweeps.{name}", one
+    for name, ablation in params.studies.ablations.items():
+        for step, one in steps_of(ablation).items():
+            for values in candidates_of(ablation, one):
+                yield f"studies.ablations.{name}" + ("" if step == WHOLE else f".steps.{step}"), one.at(values)

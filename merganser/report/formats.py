@@ -1,7 +1,10 @@
 """Numbers and names as the report writes them."""
 
+import json
 import re
+from collections.abc import Mapping
 from math import isnan
+from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -27,6 +30,20 @@ def coded(text: str) -> Markup:
     Markup('by <code>k</code> &lt; 2')
     """
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def written(value: Any) -> str:
+    """Write a parameter's value as it stands in params.yaml."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def settings(values: Mapping[str, Any]) -> str:
+    """Write parameters with their values in one line.
+
+    >>> settings({"elect": False, "averaging": "simple"})
+    'elect: false, averaging: simple'
+    """
+    return ", ".join(f"{name}: {written(value)}" for name, value in values.items())
 
 
 def percent(value: float | None, digits: int = 1) -> str:

@@ -13,6 +13,7 @@ from merganser.config.params import Params
 from merganser.evaluation.scoring import Score
 from merganser.measures.scores import normalised_score
 from merganser.outputs import read_json
+from merganser.report.ablations import Ablated, read_ablations
 from merganser.report.scores import Scores, individual_values, values_of
 from merganser.report.sweeps import Curve, read_sweeps
 from merganser.studies.subsets import all_subsets, file_name
@@ -70,6 +71,7 @@ class StudyResults:
     summaries: list[Summary]
     ranks: list[RankPoint]
     curves: list[Curve]
+    ablations: list[Ablated]
 
     @property
     def normalised(self) -> bool:
@@ -121,7 +123,11 @@ class StudyResults:
             ]
             for curve in self.curves
         }
-        return {"tasks": tasks, "rank": rank, "sweeps": sweeps}
+        ablations = {
+            each.name: [dict(zip(each.header[2:], line[2:], strict=True)) for line in each.lines]
+            for each in self.ablations
+        }
+        return {"tasks": tasks, "rank": rank, "sweeps": sweeps, "ablations": ablations}
 
 
 def read_studies(params: Params, scores: Mapping[str, Scores], folder: Path) -> StudyResults:
@@ -131,7 +137,8 @@ def read_studies(params: Params, scores: Mapping[str, Scores], folder: Path) -> 
     studied = params.tasks if params.studies.rank.fractions else ()
     curves = {task: read_json(folder / "rank" / f"{task}.json")["curve"] for task in studied}
     found = [RankPoint(task, p["fraction"], p["value"]) for task, curve in curves.items() for p in curve]
-    return StudyResults(points, summarise(points), found, read_sweeps(params, folder / "sweeps"))
+    sweeps, ablations = read_sweeps(params, folder / "sweeps"), read_ablations(params, folder / "ablations")
+    return StudyResults(points, summarise(points), found, sweeps, ablations)
 
 
 def _read_points(params: Params, individual: Mapping[str, float] | None, folder: Path) -> list[Point]:

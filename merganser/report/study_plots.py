@@ -1,4 +1,4 @@
-"""The plots of the studies: scores against the number of tasks, the rank, and the values of a parameter."""
+"""The plots of the studies: scores against the number of tasks, the rank, values of a parameter, and steps."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from merganser.report.ablations import Ablated
 from merganser.report.studies import StudyResults
 from merganser.report.style import COLOURS, INK, MUTED, OTHERS, STYLE, canvas, to_svg
 from merganser.report.sweeps import Curve
@@ -27,6 +28,8 @@ def draw_studies(results: StudyResults, wording: Wording) -> dict[str, str]:
             plots["study_rank"] = against_rank(results, wording)
         for curve in results.curves:
             plots[f"study_sweep-{curve.name}"] = against_values(curve, wording)
+        for ablated in results.ablations:
+            plots[f"study_ablation-{ablated.name}"] = by_step(ablated, wording)
     return plots
 
 
@@ -90,6 +93,26 @@ def against_values(curve: Curve, wording: Wording) -> str:
     axes.set(xlabel=f"{curve.parameter} of {curve.method}", ylabel=wording.axis)
     axes.grid(axis="y")
     _one_legend(figure, axes)
+    return to_svg(figure)
+
+
+def by_step(ablated: Ablated, wording: Wording) -> str:
+    """Draw the mean score of each step as a bar with one standard error, the whole entry's across, a dot a task."""
+    steps = ablated.steps
+    figure, axes = canvas(5.2, 0.9 + 0.3 * len(steps))
+    places, means = range(len(steps)), [100 * step.score for step in steps]
+    axes.barh(places, means, 0.66, color=COLOURS["single"], alpha=0.85)
+    errors = [100 * (step.stderr or 0) for step in steps]
+    axes.errorbar(means, places, xerr=errors, fmt="none", ecolor=INK, elinewidth=1)
+    for place, step in zip(places, steps, strict=True):
+        values = [100 * step.by_task[task]["value"] for task in ablated.tasks]
+        axes.scatter(values, [place] * len(values), s=6, color=INK, alpha=0.45, linewidths=0, zorder=3)
+    axes.axvline(means[0], color=INK, linewidth=0.8, linestyle=":")
+    axes.set_yticks(places, [step.name for step in steps])
+    axes.invert_yaxis()
+    axes.set(xlabel=f"{wording.axis} (bar: mean; dots: tasks)")
+    axes.grid(axis="x")
+    axes.spines["left"].set_visible(False)
     return to_svg(figure)
 
 

@@ -1,6 +1,5 @@
 """The numbers of sweeps: an entry's scores over the values of one of its parameters."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from merganser.config.params import Params
 from merganser.evaluation.scoring import Score
 from merganser.measures.scores import error_of_mean
 from merganser.outputs import read_json
+from merganser.report.formats import written
 from merganser.report.scores import errors_of, values_of
 from merganser.studies.candidates import file_name
 
@@ -35,7 +35,7 @@ class SweepPoint(NamedTuple):
     @property
     def shown(self) -> str:
         """Return the value as it stands in params.yaml."""
-        return self.value if isinstance(self.value, str) else json.dumps(self.value)
+        return written(self.value)
 
 
 @dataclass(frozen=True)

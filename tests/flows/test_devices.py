@@ -42,6 +42,7 @@ def declare(folder: Path, merge: str, evaluation: str, entries: str = "cpu") -> 
         ("study_rank@dark-fractions", "evaluation"),
         ("study_tasks@ties", "evaluation"),
         ("study_sweeps@ties", "evaluation"),
+        ("study_ablations@ties", "evaluation"),
         ("statistics@sure-dark", "statistics.sure"),
         ("learn@ours-too", "learned.ours-too"),
     ],

@@ -73,6 +73,11 @@ def test_normalised_scores_are_what_is_tested_where_there_are_some() -> None:
 
 
 def test_nothing_studied_gives_nothing() -> None:
-    results = StudyResults([], summarise([]), [], [])
+    results = StudyResults([], summarise([]), [], [], [])
     assert draw_studies(results, wording_of(["accuracy"])) == {}
-    assert results.as_json() == {"tasks": {"subsets": [], "sizes": []}, "rank": {"tasks": [], "mean": {}}, "sweeps": {}}
+    assert results.as_json() == {
+        "tasks": {"subsets": [], "sizes": []},
+        "rank": {"tasks": [], "mean": {}},
+        "sweeps": {},
+        "ablations": {},
+    }

@@ -6,7 +6,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg import lapack
 from merganser.merging.method import PositiveFraction, Scaling, method
-from merganser.operators.drm import Averaging, averaged, prune_, renormalised
+from merganser.operators.drm import Averaging, Pruning, averaged, leading, prune_all_, renormalised
 from merganser.operators.joint_layers import joint_factors
 
 
@@ -22,7 +22,9 @@ from merganser.operators.joint_layers import joint_factors
 def drm_h(
     layer: LayerDeltas | LayerLowRank,
     *,
+    rank_fraction: PositiveFraction = 1.0,
     density: PositiveFraction = 0.2,
+    pruning: Pruning = "together",
     renormalise: bool = True,
     elect: bool = True,
     averaging: Averaging = "disjoint",
@@ -30,14 +32,16 @@ def drm_h(
 ) -> Tensor:
     """Decompose the deltas jointly, renormalise each task's right vectors, prune all together, elect signs, average.
 
-    The paper's ablations leave one step out: `renormalise: false`, `density: 1` (no pruning), `elect: false`, or
-    `averaging: simple` over all tasks in place of those that agree; `averaging: sum` divides by nothing.
+    `pruning: each` keeps the largest entries of each task, in place of those of all. The paper's ablations leave one
+    step out: `renormalise: false`, `density: 1` (no pruning), `elect: false`, or `averaging: simple` over all tasks in
+    place of those that agree (`averaging: sum` divides by nothing); or keep the leading `rank_fraction` of the joint
+    directions.
     """
-    factors = joint_factors(layer)
+    factors = leading(joint_factors(layer), rank_fraction)
 
     def merged(dtype: torch.dtype) -> Tensor | None:
         space = renormalised(factors, layer, dtype, renormalise)
-        return averaged(space, elect, averaging) if prune_(space, density) else None
+        return averaged(space, elect, averaging) if prune_all_(space, density, pruning) else None
 
     # Without election no sign asks for exact entries again, so that the sum of all is exact in float64 only.
     found = merged(torch.float32) if elect else None

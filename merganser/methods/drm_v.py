@@ -5,7 +5,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.methods.drm_h import drm_h
-from merganser.operators.drm import Averaging, transposed
+from merganser.operators.drm import Averaging, Pruning, transposed
 
 
 @method(
@@ -19,7 +19,9 @@ from merganser.operators.drm import Averaging, transposed
 def drm_v(
     layer: LayerDeltas | LayerLowRank,
     *,
+    rank_fraction: PositiveFraction = 1.0,
     density: PositiveFraction = 0.2,
+    pruning: Pruning = "together",
     renormalise: bool = True,
     elect: bool = True,
     averaging: Averaging = "disjoint",
@@ -27,7 +29,16 @@ def drm_v(
 ) -> Tensor:
     """Merge the transposed deltas as drm_h does, and transpose the result.
 
-    Its ablations are drm_h's: `renormalise: false`, `density: 1`, `elect: false`, `averaging: simple` or sum.
+    Its ablations are drm_h's: `rank_fraction`, `renormalise: false`, `density: 1`, `pruning: each`, `elect: false`,
+    `averaging: simple` or sum.
     """
-    turned = transposed(layer)
-    return drm_h(turned, density=density, renormalise=renormalise, elect=elect, averaging=averaging, scaling=scaling).mT
+    return drm_h(
+        transposed(layer),
+        rank_fraction=rank_fraction,
+        density=density,
+        pruning=pruning,
+        renormalise=renormalise,
+        elect=elect,
+        averaging=averaging,
+        scaling=scaling,
+    ).mT

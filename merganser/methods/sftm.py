@@ -93,8 +93,16 @@ def superposed(triples: list[Factors]) -> Tensor | None:
     ours=("density", "scaling"),
     vectors=merged_vector,
 )
-def sftm(layer: LayerDeltas | LayerLowRank, *, density: Densities = 0.2, scaling: Scaling = 0.7) -> Tensor:
-    """Trim each delta to its largest entries, and solve for the weights of all tasks' singular triples together."""
+def sftm(
+    layer: LayerDeltas | LayerLowRank, *, density: Densities = 0.2, solve: bool = True, scaling: Scaling = 0.7
+) -> Tensor:
+    """Trim each delta to its largest entries, and solve for the weights of all tasks' singular triples together.
+
+    With `solve: false` each triple keeps its singular value as its weight: the sum of the trimmed deltas.
+    """
+    if not solve:
+        whole = layer.dense() if isinstance(layer, LayerLowRank) else layer
+        return scaled_sum(torch.stack(list(trimmed(whole.deltas, each_of(density, layer.tasks)))), scaling)
     tries = (superposed(features(layer, density, dtype)) for dtype in (layer.dtype, torch.float64))
     return next(merged for merged in tries if merged is not None).mul_(scaling).to(layer.dtype)
 

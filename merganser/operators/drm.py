@@ -25,6 +25,7 @@ BLOCK = 2**18  # entries of each task that are averaged at a time
 PLACES = 64  # entries that are recomputed at a time
 DOUBTS = 2**11  # the most entries to recompute, each by a dot product; beyond that everything is redone in float64
 
+Pruning = Literal["together", "each"]  # all tasks' entries by one cut, or each task's by its own
 Averaging = Literal["disjoint", "simple", "sum"]  # over the tasks that are counted, over all, or no average
 
 
@@ -42,6 +43,16 @@ class JointSpace:
         left, right = self.u.mT, cast(Tensor, self.deltas).mT
         parts = (part.unbind(1) for part in places.split(PLACES))
         return torch.cat([self.s[:0, 0], *((left[k] * right[t, n]).sum(1) for t, k, n in parts)])
+
+
+def leading(space: JointFactors, fraction: float) -> JointFactors:
+    """Keep the leading floor(fraction * K) of K joint directions, and one at least (DRM, appendix H.1)."""
+    kept = min(max(count_of(fraction, len(space.s)), 1), len(space.s))
+    if kept == len(space.s):
+        return space
+    return space._replace(
+        u=space.u[:, :kept], s=space.s[:kept], coordinates=lambda task: space.coordinates(task)[:kept]
+    )
 
 
 def joint_space(layer: LayerDeltas | LayerLowRank) -> JointSpace:
@@ -97,6 +108,17 @@ def prune_(space: JointSpace, density: float) -> bool:
     space.vh[t[dropped], k[dropped], n[dropped]] = 0
     note_kept(kept - int(dropped.sum()), found.entries)
     return True
+
+
+def prune_all_(space: JointSpace, density: float, pruning: Pruning) -> bool:
+    """Prune as `prune_` does, all tasks together or each by itself."""
+    if pruning == "together":
+        return prune_(space, density)
+    spaces = (
+        replace(space, s=space.s[one], vh=space.vh[one], deltas=None if space.deltas is None else space.deltas[one])
+        for one in (slice(task, task + 1) for task in range(len(space.vh)))
+    )
+    return all(prune_(own, density) for own in spaces)
 
 
 def _placed(task: int, mask: Tensor) -> Tensor:

@@ -18,20 +18,30 @@ both_ways = pytest.mark.parametrize("name", ["drm_h", "drm_v"])
 
 
 def decom_renorm_merge(
-    deltas: Array, density: float, *, renormalise: bool = True, elect: bool = True, averaging: str = "disjoint"
+    deltas: Array,
+    density: float,
+    *,
+    rank_fraction: float = 1.0,
+    pruning: str = "together",
+    renormalise: bool = True,
+    elect: bool = True,
+    averaging: str = "disjoint",
 ) -> Array:
     """DRM-H as equations 1 to 7 print it, thin on the numerical rank, counting what is left of the pruned entries."""
     columns = deltas.shape[2]
     u, s, vh = known(np.hstack(list(deltas)))
     if not len(s):  # nothing but zeros
         return np.zeros(deltas.shape[1:])
+    u, s, vh = (part[..., : max(1, counted(rank_fraction, len(s)))] for part in (u, s, vh.T))
+    vh = vh.T
     blocks = np.stack([vh[:, t * columns : (t + 1) * columns] for t in range(len(deltas))])
     lengths = np.linalg.norm(blocks, axis=2, keepdims=True)
     there = lengths > 1e-7
     lengths = lengths if renormalise else np.ones_like(lengths)
     unit = np.divide(blocks, lengths, out=np.zeros_like(blocks), where=there)
-    count = counted(density, unit.size)
-    least = np.sort(np.abs(unit).ravel())[::-1][max(count, 1) - 1] * (1 - 1e-9)
+    pruned = np.abs(unit).reshape(1 if pruning == "together" else len(unit), -1)
+    count = counted(density, pruned.shape[1])
+    least = -np.sort(-pruned)[:, max(count, 1) - 1, None, None] * (1 - 1e-9)
     entries = s[:, None] * lengths * np.where((np.abs(unit) >= least) & (count > 0), unit, 0)
     elected = np.sign(entries.sum(0))
     agreeing = np.where(entries * elected > 0, entries, 0) if elect else entries
@@ -43,6 +53,7 @@ CASES = [
     {"density": 1.0},
     {"elect": False, "averaging": "sum"},
     {"renormalise": False, "elect": False, "averaging": "simple"},
+    {"rank_fraction": 0.5, "pruning": "each"},
 ]
 
 
@@ -194,3 +205,32 @@ def test_drm_h_by_hand() -> None:
     assert_close(merged("drm_h", matrices(deltas), density=0.75)[0], np.array([[3.0, 4.0]]))
     agreeing = [torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 2.0]])]
     assert_close(merged("drm_h", matrices(agreeing), density=0.5)[0], np.array([[0.0, 3.0]]))
+
+
+@both_ways
+@every_number
+def test_equal_tasks_are_pruned_alike_together_and_each(name: str, tasks: int) -> None:
+    deltas = [drawn(1, (14, 9))[0]] * tasks
+    together = merged(name, matrices(deltas), density=1 / 3)[0]  # of 81 entries of a task, or 126
+    assert_close(merged(name, matrices(deltas), density=1 / 3, pruning="each")[0], numpy_of(together), 1e-9)  # type: ignore[arg-type]
+
+
+def test_each_task_keeps_its_own_share() -> None:
+    # The unit rows are (.6, .8) and (0, -1): half of each task's two entries are .8 and -1, half of all four the same;
+    # a quarter of all is -1 alone, and of each none.
+    deltas = [torch.tensor([[3.0, 4.0]]), torch.tensor([[5.0, 0.0]])]
+    assert_close(merged("drm_h", matrices(deltas), density=0.5, pruning="each")[0], np.array([[5.0, 4.0]]))
+    assert_close(merged("drm_h", matrices(deltas), density=0.75, pruning="each")[0], np.array([[5.0, 4.0]]))
+    assert_close(merged("drm_h", matrices(deltas), density=0.75)[0], np.array([[4.0, 4.0]]))
+
+
+@both_ways
+def test_the_leading_joint_directions_are_those_of_the_truncated_matrices(name: str) -> None:
+    deltas = drawn(3, (20, 16), torch.float32)
+    exact = numpy_of(deltas if name == "drm_h" else deltas.mT)
+    u, s, vh = svd(np.hstack(list(exact)))
+    kept = len(s) // 4
+    cut = np.stack(np.hsplit((u[:, :kept] * s[:kept]) @ vh[:kept], 3))
+    steps = {"density": 1.0, "elect": False, "averaging": "sum", "rank_fraction": 0.25}
+    found = numpy_of(merged(name, matrices(list(deltas)), **steps)[0])  # type: ignore[arg-type]
+    assert_close(torch.from_numpy(found if name == "drm_h" else found.T), cut.sum(0), 1e-6)

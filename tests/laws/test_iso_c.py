@@ -16,16 +16,17 @@ from tests.laws.spectra import (
 )
 
 
-def iso(deltas: Array, scaling: float) -> Array:
+def iso(deltas: Array, beta: float, scaling: float) -> Array:
     """Iso-C as the paper prints it, in the directions of the sum's numerical rank."""
     u, s, vh = known(deltas.sum(0))
-    return scaling * s.sum() / min(deltas.shape[1:]) * u @ vh
+    return scaling * (u * ((1 - beta) * s + beta * s.sum() / min(deltas.shape[1:]))) @ vh
 
 
-def reference(layers: Sequence[Given], *, scaling: float) -> list[Array]:
-    """Make the sum's singular values equal, or average vectors."""
+def reference(layers: Sequence[Given], *, beta: float, scaling: float) -> list[Array]:
+    """Bring the sum's singular values to their mean, or average vectors."""
     return [
-        iso(layer.deltas, scaling) if layer.kind == "matrix" else scaling * layer.deltas.mean(0) for layer in layers
+        iso(layer.deltas, beta, scaling) if layer.kind == "matrix" else scaling * layer.deltas.mean(0)
+        for layer in layers
     ]
 
 
@@ -57,3 +58,14 @@ def test_iso_c_by_hand() -> None:
     deltas = [torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.0, 0.0]]), torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, -1.0]])]
     assert_close(merged("iso_c", matrices(deltas))[0], np.array([[2.0, 0, 0], [0, 0, -2.0]]))
     assert_close(merged("iso_c", matrices(deltas[:1]))[0], np.array([[1.5, 0, 0], [0, 0, 0]]))
+
+
+def test_beta_leads_from_task_arithmetic_to_equal_singular_values() -> None:
+    deltas = drawn(3, (14, 11))
+    sums, even = (
+        svd(numpy_of(merged(*given)[0]))
+        for given in (("task_arithmetic", matrices(list(deltas))), ("iso_c", matrices(list(deltas))))
+    )  # type: ignore[arg-type]
+    assert_close(merged("iso_c", matrices(list(deltas)), beta=0.0)[0], numpy_of(deltas).sum(0))
+    half = svd(numpy_of(merged("iso_c", matrices(list(deltas)), beta=0.5)[0]))[1]  # type: ignore[arg-type]
+    np.testing.assert_allclose(half, (sums[1] / 0.4 + even[1]) / 2, rtol=1e-9)

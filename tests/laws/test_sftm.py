@@ -38,13 +38,13 @@ def superposition(deltas: Array, density: float | Sequence[float]) -> Array:
 CASES = [{"density": 1.0}]
 
 
-def reference(layers: Sequence[Given], *, density: PerTask, scaling: float) -> list[Array]:
+def reference(layers: Sequence[Given], *, density: PerTask, solve: bool, scaling: float) -> list[Array]:
     """Superpose matrices' trimmed features; average trimmed norms, add up other vectors, trimmed."""
     merged, shares = [], each_task(density, layers)
     for layer in layers:
         own = [trimmed(delta, share) for delta, share in zip(layer.deltas, shares, strict=True)]
         if layer.kind == "matrix":
-            merged.append(scaling * superposition(layer.deltas, shares))
+            merged.append(scaling * (superposition(layer.deltas, shares) if solve else np.sum(own, axis=0)))
         elif ".ln_" in layer.name:
             merged.append(np.mean(own, axis=0))
         else:

@@ -156,6 +156,7 @@ def write_result(
         content = {
             "method": search.method,
             "of": search.of,
+            "grid": search.tried,
             "individual": dict(measuring.individual),
             "forwards": (len(candidates) + 1) * examples,
             "candidates": [asdict(one) for one in candidates],

@@ -311,17 +311,24 @@ class Search(Open):
     """A search for a method's parameters on the tasks' validation data; those that are not searched stand here too.
 
     `of`: what the method reads: deltas, svd or differences/NAME. `over`: the values that are tried of each parameter,
-    in all combinations; in its place `evolve`: a coefficient per task, by CMA-ES.
+    in all combinations; in its place `evolve`: a coefficient per task, by CMA-ES. `grid`, without either: the values of
+    the scaling and the density that are tried of all methods, or those that the method's own paper tries.
     """
 
     method: Text
     of: Annotated[Text, Field(examples=["deltas"])]
     over: dict[Text, list[Any]] = {}
+    grid: Literal["common", "paper"] = "common"
     evolve: Evolution | None = None
 
     def entry(self, values: Mapping[str, Any]) -> Entry:
         """Return a candidate as an entry of methods would have it."""
         return Entry(method=self.method, reads=self.of, **{**self.values, **values})
+
+    @property
+    def tried(self) -> Literal["common", "paper", "own", "evolved"]:
+        """Return which values are tried: a grid, those written here, or what CMA-ES asks for."""
+        return "evolved" if self.evolve else "own" if self.over else self.grid
 
 
 class StudyEntry(Entry):

@@ -4,7 +4,7 @@ Parameters, their defaults, types and bounds come from the function's signature.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
@@ -69,6 +69,15 @@ RENAMED = {("coefficients", "nan"): INVERSE_NORM}  # values of earlier versions
 REGISTERED: dict[str, "Method"] = {}
 
 
+def spaced(first: float, last: float, by: float) -> tuple[float, ...]:
+    """List the numbers from the first to the last, at equal steps.
+
+    >>> spaced(0.1, 0.3, 0.1)
+    (0.1, 0.2, 0.3)
+    """
+    return tuple(round(first + number * by, 9) for number in range(round((last - first) / by) + 1))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
     """What a method says of itself, by `@method`; the function that this decorates is what computes it.
@@ -88,6 +97,7 @@ class Declaration:
     # What merges vectors; alike: the function. None: alike, but where it decomposes a mean, or each task's own.
     vectors: Callable[..., Result] | Literal["alike"] | None = None
     ours: Collection[str] = ()  # parameters whose default comes from no paper
+    searched: Mapping[str, Sequence[float]] | None = None  # values of parameters that its paper tries, all combinations
     statistics: tuple[str, ...] = ()  # fields of a layer's statistics that it needs
     embeddings: bool = False  # also needs the text embeddings of the tasks' class names
     learner: Learner | None = None  # how the values are learned that it applies

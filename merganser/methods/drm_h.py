@@ -5,7 +5,7 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg import lapack
-from merganser.merging.method import PositiveFraction, Scaling, method
+from merganser.merging.method import PositiveFraction, Scaling, method, spaced
 from merganser.operators.drm import Averaging, Pruning, averaged, leading, prune_all_, renormalised
 from merganser.operators.joint_layers import joint_factors
 
@@ -18,6 +18,7 @@ from merganser.operators.joint_layers import joint_factors
     paper="Chaichana et al., 2025, arXiv:2505.23117",
     law="without pruning, election and averaging it is the sum; the order of the tasks does not matter",
     joint="rows",
+    searched={"scaling": spaced(0.8, 1.5, 0.1), "density": spaced(0.1, 1.0, 0.1)},
 )
 def drm_h(
     layer: LayerDeltas | LayerLowRank,

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
-from merganser.merging.method import PositiveFraction, Scaling, method
+from merganser.merging.method import PositiveFraction, Scaling, method, spaced
 from merganser.methods.drm_h import drm_h
 from merganser.operators.drm import Averaging, Pruning, transposed
 
@@ -15,6 +15,7 @@ from merganser.operators.drm import Averaging, Pruning, transposed
     paper="Chaichana et al., 2025, arXiv:2505.23117",
     law="it is DRM-H on the transposes",
     joint="columns",
+    searched={"scaling": spaced(0.8, 1.5, 0.1), "density": spaced(0.1, 1.0, 0.1)},
 )
 def drm_v(
     layer: LayerDeltas | LayerLowRank,

@@ -21,7 +21,7 @@ from merganser.linalg.decompositions import Factors
 from merganser.linalg.select import cut_at, each_trimmed
 from merganser.linalg.svd import compact, compact_low_rank
 from merganser.linalg.thresholds import in_memory
-from merganser.merging.method import Densities, Scaling, method
+from merganser.merging.method import Densities, Scaling, method, spaced
 from merganser.operators.coefficients import PerTask, each_of
 from merganser.operators.sums import scaled_sum
 
@@ -92,6 +92,7 @@ def superposed(triples: list[Factors]) -> Tensor | None:
     cost="svd",
     ours=("density", "scaling"),
     vectors=merged_vector,
+    searched={"scaling": spaced(0.5, 1.2, 0.1), "density": spaced(0.1, 0.5, 0.05)},
 )
 def sftm(
     layer: LayerDeltas | LayerLowRank, *, density: Densities = 0.2, solve: bool = True, scaling: Scaling = 0.7

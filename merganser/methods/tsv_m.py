@@ -6,7 +6,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerFactors
 from merganser.linalg.polar import polar_factors
 from merganser.linalg.svd import leading, rebuilt
-from merganser.merging.method import Fraction, Scaling, method
+from merganser.merging.method import Fraction, Scaling, method, spaced
 from merganser.operators.shares import share_needed, triples_kept
 from merganser.operators.sums import total
 
@@ -20,6 +20,7 @@ from merganser.operators.sums import total
     paper="Gargiulo et al., CVPR 2025, arXiv:2412.00081",
     law="at full rank without whitening it is task arithmetic; the merged singular values are the kept ones",
     rank_fraction=share_needed,
+    searched={"scaling": spaced(0.0, 3.0, 0.1)},
 )
 def tsv_m(
     layer: LayerFactors, *, rank_fraction: Fraction | None = None, orthogonalise: bool = True, scaling: Scaling = 1.0

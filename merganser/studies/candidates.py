@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from merganser.hashes import sha256_of_json
 
-# What is searched where an entry does not say: the grid of the papers that tune on validation data.
+# What is searched where an entry does not say: one rule for all methods. What a paper tries is declared by its method.
 SCALINGS = tuple(tenths / 10 for tenths in range(1, 16))
 DENSITIES = (0.1, 0.2, 0.4)
 

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from merganser import registry
 from merganser.config.inputs.searches import candidates_of
 from merganser.config.loading import CHECKED, load_params
 from merganser.config.params import Params, declared
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
+from merganser.studies.candidates import grid
 
 ROOT = Path(__file__).parents[2]
 Content = dict[str, Any]
@@ -660,6 +662,9 @@ def searching(**search: Any) -> Content:
             "searches.grid.evolve.generation: unknown key",
         ),
         ({"evolve": {}, "method": "emr"}, {"method": "emr"}, "searches.grid.evolve: emr takes no coefficients"),
+        ({"grid": "paper", "over": {"scaling": [1.0]}}, {}, "searches.grid.over: grid: paper names the values already"),
+        ({"grid": "paper", "evolve": {}}, {}, "searches.grid.grid: evolve searches coefficients alone"),
+        ({"grid": "paper"}, {}, "searches.grid.grid: no grid of ties's paper is known"),
         ({}, {"reads": "searches/grd"}, "no 'grd' under searches, there are grid"),
         ({}, {"method": "average"}, "searches/grid searches parameters of ties"),
         ({}, {"density": 0.2}, "searches/grid sets all parameters, so density is not allowed here"),
@@ -676,3 +681,20 @@ def test_a_search_searches_scaling_and_density_by_itself(tmp_path: Path) -> None
     params = load_params(write(tmp_path, searching()))
     assert len(candidates_of(params.searches["grid"])) == 45
     assert len(candidates_of(params.searches["grid"].model_copy(update={"method": "iso_c"}))) == 15
+
+
+def test_a_search_takes_the_grid_of_its_methods_paper_where_it_says_so(tmp_path: Path) -> None:
+    search = load_params(write(tmp_path, searching())).searches["grid"].model_copy(update={"grid": "paper"})
+    tried = {name: candidates_of(search.model_copy(update={"method": name})) for name in ("tsv_m", "drm_h", "sftm")}
+    assert [one["scaling"] for one in tried["tsv_m"]] == [tenths / 10 for tenths in range(31)]
+    assert tried["drm_h"][0] == {"scaling": 0.8, "density": 0.1}
+    assert tried["drm_h"][-1] == {"scaling": 1.5, "density": 1.0}
+    assert {name: len(found) for name, found in tried.items()} == {"tsv_m": 31, "drm_h": 8 * 10, "sftm": 8 * 9}
+
+
+def test_every_papers_grid_is_of_its_methods_parameters() -> None:
+    methods = [registry.get(name) for name in registry.names()]
+    assert {"tsv_m", "drm_h", "drm_v", "sftm"} <= {method.name for method in methods if method.searched}
+    for method in methods:
+        for values in grid(method.searched or {}):
+            method.validate(method.name, values)

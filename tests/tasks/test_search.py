@@ -89,6 +89,9 @@ def test_a_search_without_the_test_split_tries_every_candidate_and_takes_the_bes
     assert tried["low"] == [{"scaling": 0.7, "rank_fraction": share} for share in (0.1, 0.5)]
     assert tried["evolved"][0] == {"coefficients": dict.fromkeys(TASKS, 1.0)}
     assert len(tried["evolved"]) == 1 + 2 * 4
+    assert {name: found(made, name)["grid"] for name in SEARCHES} == dict.fromkeys(SEARCHES, "own") | {
+        "evolved": "evolved"
+    }
     for name in SEARCHES:
         whole = found(made, name)
         scores = [one["score"] for one in whole["candidates"]]
@@ -213,6 +216,7 @@ def test_the_report_compares_entries_with_data_among_themselves(folder: Path, co
     page = Path("report/index.html").read_text()
     assert "Not all entries had the same." in page
     assert "With data allowed" in page
+    assert "values of its own" in page
     for name in ("grid", "low"):
         whole = found(folder, name)
         chosen = next(one for one in whole["candidates"] if one["values"] == whole["chosen"])

@@ -52,6 +52,10 @@ def _value_mistakes(params: Params, where: str, search: Search) -> Iterator[str]
         yield f"{where}.of: expected deltas, svd or differences/NAME, got {search.of!r}"
     if search.evolve is not None:
         yield from _evolution_mistakes(params, where, search)
+    elif search.over and search.grid == "paper":
+        yield f"{where}.over: grid: paper names the values already; leave one of them out"
+    elif search.grid == "paper" and (method := known_method(search.method)) and not method.searched:
+        yield f"{where}.grid: no grid of {search.method}'s paper is known; leave it out, or write values under over"
     elif known_method(search.method) and not over_of(search):
         reason = f"{search.method} has neither scaling nor density, which are searched by default"
         yield f"{where}.over: missing, and {reason}; name parameters with the values to try"
@@ -63,8 +67,9 @@ def _value_mistakes(params: Params, where: str, search: Search) -> Iterator[str]
 
 
 def _evolution_mistakes(params: Params, where: str, search: Search) -> Iterator[str]:
-    if search.over:
-        yield f"{where}.over: evolve searches coefficients alone; leave one of them out"
+    if search.over or search.grid == "paper":
+        key = "over" if search.over else "grid"
+        yield f"{where}.{key}: evolve searches coefficients alone; leave one of them out"
     if (method := known_method(search.method)) and not method.weighted:
         yield f"{where}.evolve: {search.method} takes no coefficients, or none below 0; list values under over"
     if "coefficients" in search.values:
@@ -74,12 +79,13 @@ def _evolution_mistakes(params: Params, where: str, search: Search) -> Iterator[
 
 
 def over_of(search: Search) -> Mapping[str, list[Any]]:
-    """Return the values of each parameter that a search tries: its own, or those of scaling and density for all."""
+    """Return the values of each parameter that a search tries: its own, its paper's, or those that are tried of all."""
     method = known_method(search.method)
     if search.over or method is None:
         return search.over
-    known = default_grid(method.parameters.model_fields)
-    return {name: values for name, values in known.items() if name not in search.values}
+    paper = method.searched if search.grid == "paper" else None
+    known = paper or default_grid(method.parameters.model_fields)
+    return {name: list(values) for name, values in known.items() if name not in search.values}
 
 
 def candidates_of(search: Search) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from dvcfleet.console import Progress
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
-from dvcfleet.dvc_adapter.stages import in_dvc_yaml
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml, varying
 from dvcfleet.errors import ExecutorLostError, in_one_line
 from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.planning.plan import Plan, State
@@ -245,7 +245,7 @@ class Run:
         if ending.result in _GOOD:
             self.on_ended({name for name, each in self.endings.items() if each.result in _GOOD}, ending.name)
         if ending.result in (Result.DONE, Result.RESTORED, Result.FAILED):
-            self.ledger.note(ending, self._entries.get(ending.name))
+            self.ledger.note(ending, self._entries.get(ending.name), varying(self.plan.stages[ending.name]))
         readers = self._readers[ending.name]
         if ending.result is Result.FAILED and self.halts:
             return [Ending(name, Result.BLOCKED, f"{ending.name} failed before it") for name in self.plan.planned]

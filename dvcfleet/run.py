@@ -19,6 +19,7 @@ from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.pulling import pull_run_cache
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
+from dvcfleet.dvc_adapter.stages import varying
 from dvcfleet.errors import FailedError, SkippedError, UserError
 from dvcfleet.failures import failure_of
 from dvcfleet.loop import Run
@@ -177,6 +178,8 @@ class RepositoryRun:
     def _resources(self) -> dict[str, Resources]:
         """Return what each stage that may run requests; check all stages' meta before anything runs."""
         check_stages(self.place, self.repo.index.stages, self.root)
+        for planned in self.plan.work:
+            varying(self.plan.stages[planned.name])  # the ledger says it
         resources = {planned.name: self.place.resources(self.plan.stages[planned.name]) for planned in self.plan.work}
         self.project.check_gpus({name: each.gpus for name, each in resources.items()})
         return resources

@@ -15,6 +15,7 @@ from merganser.command_line.app import example
 from merganser.errors import InputError
 
 if TYPE_CHECKING:
+    from dvcfleet.lineage.audit import Audit
     from dvcfleet.lineage.rerun import Rerun
 
 app = typer.Typer(
@@ -62,7 +63,7 @@ def verify(
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Read every byte again and report what differs from the record; print nothing and exit with 0 if nothing does."""
+    """Read every byte again and report what differs from the record; if nothing does, say what was compared."""
     from dvcfleet.lineage.audit import audit
     from dvcfleet.lineage.rerun import RerunError
 
@@ -77,9 +78,17 @@ def verify(
     else:
         for finding in done.findings:
             print(printable(masked(str(finding))))
+        if not done.findings:
+            print(_all_is_well(done))
     if rerun and not done.run_again:
         print("not run again: first undo what is changed, or run `merganser run`", file=sys.stderr)
     raise typer.Exit(1 if done.findings else 0)
+
+
+def _all_is_well(done: "Audit") -> str:
+    again = ", all of which ran again" if done.run_again else ""
+    compared = [f"{done.stages} stages{again}", f"{done.files} files ({done.size / 1e6:.1f} MB)", *done.also]
+    return f"nothing has changed: {', '.join(compared)}; times and memory are as observed"
 
 
 def _how(repo: Path, profile: str | None, device: str | None) -> "Rerun":

@@ -9,7 +9,7 @@ from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.hooks import LineageHooks
 from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
-from tasks.stages import RECORDS
+from tasks.stages import RECORDS, REPORT
 
 DESCRIPTION = "source.json"  # written by `fetch` next to a checkpoint or a data set
 
@@ -51,10 +51,18 @@ class MerganserLineage(LineageHooks):
         return TrackingRun("MLflow", run) if run else None
 
     def audit(self, lineage: Lineage, found: Sequence[Finding]) -> list[Finding]:
-        """Compare receipts and metric files with what MLflow holds."""
+        """Compare the report with its inputs if these are as recorded, and what MLflow holds with the files."""
         from flows.mlflow_audit import check_records
+        from flows.report_audit import check_report
 
-        return check_records(lineage, found)
+        reported = [] if found else list(check_report(lineage))
+        return reported + check_records(lineage, [*found, *reported])
+
+    def audited(self, lineage: Lineage) -> list[str]:
+        """Say how many runs of MLflow are compared, and whether the report is."""
+        entries = sum(step.tracking_run is not None for step in lineage.steps.values())
+        reports = any(item.path == str(REPORT) for step in lineage.steps.values() for item in step.outputs)
+        return [f"MLflow's runs of {entries} entries"] * bool(entries) + ["the report, computed again"] * reports
 
     def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:
         """Return how far a score may move on another device; None for what follows from scores."""

@@ -13,24 +13,39 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dvcfleet.secrets import masked
-from merganser import registry
 from merganser.config.loading import PARAMS, load_params
 from merganser.config.params import Params, declared
 from merganser.errors import InputError
 from merganser.evaluation.examples import read_results
-from merganser.evaluation.scoring import by_data_set
-from merganser.hashes import sha256_of, sha256_of_json
-from merganser.measures.scores import error_of_mean
+from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.outputs import read_json, write_json
-from merganser.report.scores import Scores, errors_of, read_metrics, read_scores, spread_of, written_values
-from merganser.report.wording import wording_of
+from merganser.report.scores import read_scores
+from tasks.recorded import (
+    COMMIT,
+    COMPARISON,
+    CONTENT,
+    ENTRY,
+    OBSERVED,
+    PARENT,
+    REPORTED,
+    RUN,
+    TABLE,
+    Curve,
+    Held,
+    comparison_run,
+    described,
+    entry_run,
+    parameters,
+    relative_metrics,
+    summary_table,
+)
 from tasks.stage import run
-from tasks.stages import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, MERGED, METRICS, RECORDS, REPORT
+from tasks.stages import EXAMPLES, MERGE_PROFILES, MERGED, METRICS, RECORDS, REPORT
 from tasks.tracking import ARTIFACTS, STORE, follow_artifacts, store_words
 
 if TYPE_CHECKING:
@@ -40,11 +55,7 @@ EXPERIMENT = "merganser"
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # which pages MLflow shows: of models, not of prompts
 LOCK, LEDGER = Path(".dvcfleet/mlflow.lock"), Path(".dvcfleet/ledger.jsonl")
 BATCH = 1000  # metrics that MLflow takes at once
-COMPARISON, CONTENT, ENTRY = "merganser.comparison", "merganser.content", "merganser.entry"
-PARTIAL = "merganser.partial"  # of runs whose scores are of some examples
-MEAN = "score_mean"
-SOURCE, TABLE = "merganser.source", "comparison.json"
-PROFILE_METRICS = ("amr", "wall_s", "cpu_s", "peak_rss_bytes", "read_bytes", "written_bytes")
+SOURCE = "merganser.source"
 
 
 @dataclass(frozen=True)
@@ -102,67 +113,22 @@ def record_entry(params: Params, entry: str) -> None:
     """Write an entry's parameters, scores and origins to MLflow, once, and the receipt that says where."""
     from filelock import FileLock
 
-    metrics = score_metrics(params, entry)
-    profile = read_json(MERGE_PROFILES / f"{entry}.json")
-    hashes = score_hashes(params, entry)
-    key = content_key(params, entry, hashes)
+    held = entry_run(params, entry)
+    key = held.tags[CONTENT]
     LOCK.parent.mkdir(exist_ok=True)
     with FileLock(LOCK):  # several entries are recorded at once; one store, one parent, no result twice
         store = open_store()
         run_id = store.find(CONTENT, key)
         if run_id is not None:
-            _log(store, run_id, metrics, {})  # what an older version did not record
+            _log(store, run_id, held.metrics, {})  # what an older version did not record
+            for tag in held.tags.keys() - store.client.get_run(run_id).data.tags.keys():
+                store.client.set_tag(run_id, tag, held.tags[tag])
         else:
-            metrics |= {name: float(profile[name]) for name in PROFILE_METRICS}
-            tags = content_tags(entry, key, hashes)
-            run_id = _write_run(store, params, entry, metrics, tags, profile)
+            profile = read_json(MERGE_PROFILES / f"{entry}.json")
+            observed = {name: float(profile[name]) for name in OBSERVED}
+            run_id = _write_run(store, params, replace(held, metrics={**held.metrics, **observed}))
         _write_receipt(store, entry, run_id, key)
     print(f"{entry}: MLflow run {run_id}")
-
-
-def score_hashes(params: Params, entry: str) -> dict[str, str]:
-    """Return the sha256 of each file with an entry's scores or its examples' results, by its path."""
-    scores = [METRICS / entry / f"{task}.json" for task in params.tasks]
-    files = [*scores, *(EXAMPLES / entry / f"{task}.safetensors" for task in params.tasks)]
-    return {str(file): sha256_of(file) for file in files}
-
-
-def score_metrics(params: Params, entry: str) -> dict[str, float]:
-    """Return an entry's scores by their names in MLflow, METRIC/TASK, with their mean, errors and spreads."""
-    scores = read_metrics(params, entry, METRICS)
-    found = {f"{one['metric']}/{task}": one["value"] for task, one in scores.items()}
-    spreads = {f"{one['metric']}_spread/{task}": one["spread"] for task, one in scores.items() if "spread" in one}
-    spread = spread_of(scores)
-    whole = {} if spread is None else {f"{MEAN}_spread": spread}
-    known = {f"known/{task}": one["known"] for task, one in scores.items() if "known" in one}
-    router = {f"router/{task}": one["router"] for task, one in scores.items() if "router" in one}
-    data_sets = {
-        f"{scores[task]['metric']}/{task}/{name}": value for (task, name), value in by_data_set(scores).items()
-    }
-    errors = {f"{one['metric']}_stderr/{task}": one["stderr"] for task, one in scores.items()}
-    errors[f"{MEAN}_stderr"] = error_of_mean(errors_of(scores))
-    mean = {MEAN: sum(found.values()) / len(found)}
-    known_errors = {name: error for name, error in errors.items() if error is not None}
-    return {**found, **mean, **known_errors, **spreads, **whole, **known, **router, **data_sets}
-
-
-def content_tags(entry: str, key: str, hashes: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags that say what a run holds."""
-    return {CONTENT: key, ENTRY: entry} | {f"sha256.{path}": digest for path, digest in hashes.items()}
-
-
-def parameters(params: Params, entry: str) -> dict[str, Any]:
-    """Return what an entry was run with, its method's defaults filled in, by their names in MLflow."""
-    declared = params.methods[entry]
-    written = written_values(declared, read_json(MERGE_PROFILES / f"{entry}.json"))
-    values = registry.get(declared.method).validate(f"methods.{entry}", written)
-    return {"method": declared.method, "reads": declared.reads, **values}
-
-
-def content_key(params: Params, entry: str, hashes: Mapping[str, str]) -> str:
-    """Identify a result: the entry, its parameters and the hashes of the files its numbers come from."""
-    content = {"entry": entry, **params.methods[entry].model_dump(), "seed": params.seed, "inputs": dict(hashes)}
-    return sha256_of_json(content)
 
 
 def comparison_name(params: Params) -> str:
@@ -176,58 +142,27 @@ def _parent_run(store: Store, params: Params) -> str:
     found = store.find(COMPARISON, name)
     if found:
         return found
-    made = store.begin(COMPARISON, name, name, _marked(params) | _origin())
-    choices: dict[str, Any] = {
-        "base": params.base.source,
-        "tasks": ", ".join(params.tasks),
-        "split": params.evaluation.name,
-    }
-    choices |= {"family": params.base.family, "entries": len(params.methods), "merged": params.parameters.merged}
-    how = params.evaluation.model_dump(exclude={"split"}, exclude_none=True)
-    choices |= {f"evaluation.{key}": value for key, value in how.items()}
-    trial = {f"trial.{key}": change.shown for key, change in params.trial.items()}
-    _log(store, made, {}, {**choices, "seed": params.seed, "matrices": params.parameters.matrices, **trial})
+    held = comparison_run(params, name)
+    made = store.begin(COMPARISON, name, held.name, {**held.tags, **_origin()})
+    _log(store, made, {}, held.params)
     store.client.set_terminated(made)
     return made
 
 
-def _marked(params: Params) -> dict[str, str]:
-    """Return a tag that marks what was not measured on all examples."""
-    return {PARTIAL: params.evaluation.partial} if params.evaluation.partial else {}
-
-
-def curves_of(profile: Mapping[str, Any]) -> dict[str, list[tuple[int, float]]]:
-    """Return the losses of learned values by step: on each step's batches, and on the fixed examples."""
-    learned = profile.get("learned")
-    if not learned:
-        return {}
-    checks = [(check["step"], check["loss"]) for check in learned["checks"]]
-    return {"loss": list(enumerate(learned["losses"])), "fixed_loss": checks}
-
-
-def _write_run(
-    store: Store,
-    params: Params,
-    entry: str,
-    metrics: dict[str, float],
-    tags: dict[str, str],
-    profile: Mapping[str, Any],
-) -> str:
-    origin = {"mlflow.parentRunId": _parent_run(store, params), "merganser.run": comparison_name(params), **_origin()}
-    origin |= _marked(params)
+def _write_run(store: Store, params: Params, held: Held) -> str:
+    origin = {PARENT: _parent_run(store, params), RUN: comparison_name(params), **_origin()}
     if params.trial:
         origin["merganser.trial"] = "; ".join(f"{key}: {change.shown}" for key, change in params.trial.items())
-    made = store.begin(CONTENT, tags[CONTENT], entry, tags | origin)
-    _link(store, made, params, entry, metrics)
-    settings = profile.get("learned", {}).get("settings", {})
-    _log(store, made, metrics, parameters(params, entry) | {f"learned.{key}": value for key, value in settings.items()})
-    for name, curve in curves_of(profile).items():
+    made = store.begin(CONTENT, held.tags[CONTENT], held.name, {**held.tags, **origin})
+    _link(store, made, params, held)
+    _log(store, made, held.metrics, held.params)
+    for name, curve in held.curves.items():
         _log_curve(store, made, name, curve)
     store.client.set_terminated(made)
     return made
 
 
-def _link(store: Store, run_id: str, params: Params, entry: str, metrics: Mapping[str, float]) -> None:
+def _link(store: Store, run_id: str, params: Params, held: Held) -> None:
     """Log what an entry was made of and measured on: models and data sets as inputs, its merge as a logged model."""
     from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, LoggedModelOutput, Metric
 
@@ -235,6 +170,7 @@ def _link(store: Store, run_id: str, params: Params, entry: str, metrics: Mappin
     if outputs and outputs.model_outputs:  # a kill came after them
         return
     split = InputTag("mlflow.data.context", params.evaluation.name)
+    entry, metrics = held.name, held.metrics
     data = {task: Dataset(task, *_data_of(params, entry, task)) for task in params.measured}
     sources = {"base": params.base.source} | {task: about.source for task, about in params.tasks.items()}
     models = [LoggedModelInput(_model(store, name, masked(source))) for name, source in sources.items()]
@@ -273,7 +209,7 @@ def _model(store: Store, name: str, source: str) -> str:
     return str(made.model_id)
 
 
-def _log_curve(store: Store, run_id: str, name: str, curve: list[tuple[int, float]]) -> None:
+def _log_curve(store: Store, run_id: str, name: str, curve: Curve) -> None:
     """Log a metric's values by step, those that the run does not have yet."""
     from mlflow.entities import Metric
 
@@ -284,7 +220,7 @@ def _log_curve(store: Store, run_id: str, name: str, curve: list[tuple[int, floa
         store.client.log_batch(run_id, metrics=missing[start : start + BATCH])
 
 
-def _log(store: Store, run_id: str, metrics: Mapping[str, float], values: Mapping[str, Any]) -> None:
+def _log(store: Store, run_id: str, metrics: Mapping[str, float], values: Mapping[str, str]) -> None:
     """Log what a run does not have yet: doing it again changes nothing."""
     from mlflow.entities import Metric, Param
 
@@ -293,25 +229,28 @@ def _log(store: Store, run_id: str, metrics: Mapping[str, float], values: Mappin
     store.client.log_batch(
         run_id,
         metrics=[Metric(name, value, now, 0) for name, value in metrics.items() if data.metrics.get(name) != value],
-        params=[Param(name, masked(str(value))) for name, value in values.items() if name not in data.params],
+        params=[Param(name, value) for name, value in values.items() if name not in data.params],
     )
 
 
 def _origin() -> dict[str, str]:
     """Say which commit this is; nothing outside a git repository."""
     found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return {"mlflow.source.git.commit": found.stdout.strip()} if found.returncode == 0 else {}
+    return {COMMIT: found.stdout.strip()} if found.returncode == 0 else {}
 
 
 def _write_receipt(store: Store, entry: str, run_id: str, key: str) -> None:
     made = store.client.get_run(run_id)
+    tags, metrics = made.data.tags, made.data.metrics
     receipt = {
         "entry": entry,
         "run_id": run_id,
-        "parent_run_id": made.data.tags["mlflow.parentRunId"],
+        "parent_run_id": tags[PARENT],
         "experiment_id": store.experiment,
-        "run": made.data.tags["merganser.run"],
+        "run": tags[RUN],
+        "commit": tags.get(COMMIT),
         "content": key,
+        "observed": {name: metrics[name] for name in OBSERVED if name in metrics},
     }
     write_json(RECORDS / f"{entry}.json", receipt)
 
@@ -332,10 +271,8 @@ def record_report(params: Params) -> None:
         store = open_store()
         parent = _parent_run(store, params)
         for entry, found in scores.items():
-            relative = {"normalised_score": found.normalised, "score_drop_rate": found.drop_rate}
-            known = {name: value for name, value in relative.items() if value is not None} | _held(entry)
             receipt = read_json(RECORDS / f"{entry}.json")
-            _log(store, receipt["run_id"], known, {})
+            _log(store, receipt["run_id"], relative_metrics(found, entry), {})
             store.client.set_tag(parent, f"{ENTRY}.{entry}", receipt["run_id"])
         store.client.log_dict(parent, summary_table(scores), TABLE)
         store.client.set_tag(parent, "mlflow.loggedArtifacts", json.dumps([{"path": TABLE, "type": "table"}]))
@@ -344,28 +281,11 @@ def record_report(params: Params) -> None:
             store.client.set_tag(parent, "merganser.prefect_run", flow_run)
         beside = f"Prefect's flow run {flow_run}, t" if flow_run else "T"
         note = f"{beside}he report in the artifact report/index.html: `merganser ui` opens them beside this run."
-        store.client.set_tag(parent, "mlflow.note.content", f"{_table(scores)}\n\n{note}")
+        store.client.set_tag(parent, "mlflow.note.content", f"{described(scores)}\n\n{note}")
         store.client.log_artifacts(parent, str(REPORT), "report")
         store.client.log_artifact(parent, str(PARAMS))
+        store.client.set_tag(parent, REPORTED, sha256_of_tree(REPORT))
     print(f"{comparison_name(params)}: MLflow run {parent}")
-
-
-def summary_table(scores: Mapping[str, Scores]) -> dict[str, Any]:
-    """Return the scores of all entries as MLflow writes a table."""
-    rows = [
-        [
-            entry,
-            found.mean,
-            found.error,
-            found.normalised,
-            found.drop_rate,
-            found.profile["amr"],
-            *found.values.values(),
-        ]
-        for entry, found in scores.items()
-    ]
-    tasks = next(iter(scores.values())).values
-    return {"columns": ["entry", MEAN, "stderr", "normalised_score", "score_drop_rate", "amr", *tasks], "data": rows}
 
 
 def _flow_run(run: str) -> str | None:
@@ -377,24 +297,6 @@ def _flow_run(run: str) -> str | None:
             if found.get("run") == run:
                 return str(found["flow_run"]) if found.get("flow_run") else None
     return None
-
-
-def _held(entry: str) -> dict[str, float]:
-    """Return the mean over tasks of what an entry holds of them: SAR of one model, relative error of a task's."""
-    found = read_json(MERGE_MEASURES / f"{entry}.json")
-    name = "error" if found["parts"] else "sar"
-    values = [value for value in found[name] if value is not None]
-    return {f"{name}_mean": sum(values) / len(values)} if values else {}
-
-
-def _table(scores: Mapping[str, Scores]) -> str:
-    """Write the scores as the Markdown table that MLflow shows as the run's description."""
-    wording = wording_of(metric for found in scores.values() for metric in found.metrics.values())
-    lines = [f"| entry | mean {wording.axis} | of individual, % |", "|---|---|---|"]
-    for entry, found in scores.items():
-        normalised = "" if found.normalised is None else f"{100 * found.normalised:.1f}"
-        lines.append(f"| {entry} | {100 * found.mean:.1f} | {normalised} |")
-    return "\n".join(lines)
 
 
 def main(argv: list[str]) -> None:

@@ -1,23 +1,26 @@
 """Write the report: the page, the tables, the plots, and the scores for `dvc metrics`."""
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from merganser.config.params import Params
 from merganser.config.published import Published
 from merganser.outputs import fresh_folder, read_json, write_json
 from merganser.report import tables
 from merganser.report.baselines import Baseline, read_baselines
-from merganser.report.changes import read_changes
-from merganser.report.choices import make_choices
+from merganser.report.changes import Changes, read_changes
+from merganser.report.choices import Choice, make_choices
 from merganser.report.measured import Measured
 from merganser.report.page import render_page
 from merganser.report.plots import make_plots
-from merganser.report.published import reproduce
-from merganser.report.rows import make_rows
+from merganser.report.published import Reproduced, reproduce
+from merganser.report.rows import Row, make_rows
 from merganser.report.scores import read_scores
-from merganser.report.significance import MEAN, read_significance
-from merganser.report.studies import read_studies
+from merganser.report.significance import MEAN, Significance, read_significance
+from merganser.report.studies import StudyResults, read_studies
 from merganser.report.study_plots import draw_studies
 from tasks.stage import run, stage
 from tasks.stages import (
@@ -34,46 +37,86 @@ from tasks.stages import (
     TASK_MEASURES,
 )
 
-SUMMARY = Path("metrics.json")
+SUMMARY, PAGE = Path("metrics.json"), "index.html"
+
+
+@dataclass(frozen=True)
+class Content:
+    """All that a report says, computed from the stages' files; `numbers`: those for `dvc metrics`."""
+
+    rows: list[Row]
+    measured: Measured
+    studies: StudyResults
+    significance: Significance
+    choices: list[Choice]
+    baselines: list[Baseline]
+    reproduced: list[Reproduced]
+    numbers: dict[str, dict[str, Any]]
+
+
+def read_content(params: Params) -> Content:
+    """Compute what the report says of every declared entry on every declared task."""
+    scores = read_scores(params, METRICS, MERGE_PROFILES)
+    rows = make_rows(params, scores, METRICS, RECORDS, PROFILES)
+    of_merges = {row.entry: read_json(MERGE_MEASURES / f"{row.entry}.json") for row in rows}
+    significance = read_significance(rows, EXAMPLES)
+    published = Published.model_validate(read_json(PUBLISHED)) if params.published else None
+    return Content(
+        rows=rows,
+        measured=Measured(read_json(TASK_MEASURES), of_merges),
+        studies=read_studies(params, scores, STUDIES),
+        significance=significance,
+        choices=make_choices(rows, significance.pairs[MEAN]),
+        baselines=read_baselines(rows[0], EXAMPLES),
+        reproduced=reproduce(published, rows, params.measured) if published else [],
+        numbers=tables.summary(rows),
+    )
+
+
+def write_content(
+    folder: Path, params: Params, content: Content, plots: Mapping[str, str], changes: Changes | None
+) -> None:
+    """Write a report's tables, its page and its plots into an empty folder."""
+    (folder / "plots").mkdir()
+    tables.write_tables(folder, content.rows, params.measured, params.evaluation.partial)
+    tables.write_routed(folder, content.rows)
+    tables.write_data_sets(folder, content.rows)
+    tables.write_csv(folder / "baselines.csv", Baseline._fields, content.baselines)
+    tables.write_measures(folder, content.measured)
+    tables.write_studies(folder, content.studies)
+    tables.write_significance(folder, content.significance)
+    tables.write_choices(folder, content.choices)
+    tables.write_changes(folder, changes)
+    if params.published:
+        tables.write_published(folder, content.reproduced)
+    for name, svg in plots.items():
+        (folder / "plots" / f"{name}.svg").write_text(svg)
+    page = render_page(
+        params,
+        content.rows,
+        content.measured,
+        content.studies,
+        content.significance,
+        content.choices,
+        plots,
+        changes,
+        content.reproduced,
+        content.baselines,
+    )
+    (folder / PAGE).write_text(page)
 
 
 @stage()
 def main(params: Params) -> None:
     """Compare every declared entry on every declared task; write `report/` and `metrics.json`."""
-    scores = read_scores(params, METRICS, MERGE_PROFILES)
-    rows = make_rows(params, scores, METRICS, RECORDS, PROFILES)
-    of_merges = {row.entry: read_json(MERGE_MEASURES / f"{row.entry}.json") for row in rows}
-    measured = Measured(read_json(TASK_MEASURES), of_merges)
-    tasks = params.measured
-    studies = read_studies(params, scores, STUDIES)
-    significance = read_significance(rows, EXAMPLES)
-    choices = make_choices(rows, significance.pairs[MEAN])
-    baselines = read_baselines(rows[0], EXAMPLES)
-    plots = make_plots(rows, measured, tasks) | draw_studies(studies, rows[0].wording)
-    numbers = tables.summary(rows)
-    reproduced = reproduce(Published.model_validate(read_json(PUBLISHED)), rows, tasks) if params.published else []
-    changes = read_changes(PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), numbers)
+    content = read_content(params)
+    rows, tasks = content.rows, params.measured
+    plots = make_plots(rows, content.measured, tasks) | draw_studies(content.studies, rows[0].wording)
+    changes = read_changes(PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), content.numbers)
     with fresh_folder(REPORT) as folder:
-        (folder / "plots").mkdir()
-        tables.write_tables(folder, rows, tasks, params.evaluation.partial)
-        tables.write_routed(folder, rows)
-        tables.write_data_sets(folder, rows)
-        tables.write_csv(folder / "baselines.csv", Baseline._fields, baselines)
-        tables.write_measures(folder, measured)
-        tables.write_studies(folder, studies)
-        tables.write_significance(folder, significance)
-        tables.write_choices(folder, choices)
-        tables.write_changes(folder, changes)
-        if params.published:
-            tables.write_published(folder, reproduced)
-        for name, svg in plots.items():
-            (folder / "plots" / f"{name}.svg").write_text(svg)
-        page = render_page(
-            params, rows, measured, studies, significance, choices, plots, changes, reproduced, baselines
-        )
-        (folder / "index.html").write_text(page)
-    write_json(SUMMARY, numbers)
-    print(f"{REPORT}/index.html: {len(rows)} entries on {len(tasks)} tasks")
+        write_content(folder, params, content, plots, changes)
+    write_json(SUMMARY, content.numbers)
+    print(f"{REPORT}/{PAGE}: {len(rows)} entries on {len(tasks)} tasks")
 
 
 if __name__ == "__main__":

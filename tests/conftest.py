@@ -5,10 +5,8 @@ import gc
 import os
 import shlex
 import signal
-import sqlite3
 import subprocess
 from collections.abc import Generator, Iterator
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -123,14 +121,9 @@ def tiny_said(tiny_run: Path) -> str:
 @pytest.fixture
 def tiny_copy(tiny_run: Path, tmp_path: Path) -> Path:
     """Give a copy of it to change, whose MLflow store has its artifacts at the copy's path."""
-    copy = copy_repository(tiny_run, tmp_path / "copy")
-    with closing(sqlite3.connect(copy / "mlflow.db")) as store:
-        (old,) = store.execute("SELECT artifact_location FROM experiments WHERE name = 'merganser'").fetchone()
-        new = (copy / "mlartifacts").as_uri()
-        store.execute("UPDATE experiments SET artifact_location = replace(artifact_location, ?, ?)", (old, new))
-        store.execute("UPDATE runs SET artifact_uri = replace(artifact_uri, ?, ?)", (old, new))
-        store.commit()
-    return copy
+    from tests.tiny import move_artifacts
+
+    return move_artifacts(copy_repository(tiny_run, tmp_path / "copy"))
 
 
 def _run_tiny(prefect_api: str, folder: Path) -> None:

@@ -26,6 +26,7 @@ class Meta(Protocol):
     """A file's or folder's properties beside its hash."""
 
     size: int | None
+    nfiles: int | None
     isexec: bool
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -173,9 +173,7 @@ def _may_have_run(stage: Stage) -> bool:
 
 def _is_stored(repo: Repo, out: dict[str, Any]) -> bool:
     """Tell whether DVC's cache has an output of an entry, with the size that the entry gives."""
-    is_legacy = "hash" not in out  # of DVC 2
-    cache = repo.cache.legacy if is_legacy else repo.cache.local
-    return "md5" in out and has_whole(cache, out["md5"], out.get("size"))
+    return "md5" in out and has_whole(_cache_of(repo, out), out["md5"], out.get("size"))
 
 
 def entry_at(path: Path) -> dict[str, Any] | None:
@@ -185,6 +183,40 @@ def entry_at(path: Path) -> dict[str, Any] | None:
         return entry if entry is not None and entry_hash(entry) == path.name else None
     except ValueError:  # a value that no entry has, such as a date
         return None
+
+
+def entry_files(repo: Repo) -> list[Path]:
+    """List the files of the run cache."""
+    return sorted(path for path in Path(run_cache_folder(repo)).glob("*/*/*") if path.is_file())
+
+
+def edited_entries(repo: Repo, files: Iterable[Path]) -> Iterator[Path]:
+    """List those files of the run cache that say an entry, and another than their names say.
+
+    What says no entry, as a crash may leave it, restores nothing, and is not listed.
+    """
+    for path in files:
+        try:
+            entry = parse_entry(path.read_text(encoding="utf-8", errors="replace"), str(path))
+        except OSError:
+            continue
+        if entry is not None and not _is_as_named(repo, entry, path):
+            yield path
+
+
+def _is_as_named(repo: Repo, entry: dict[str, Any], path: Path) -> bool:
+    try:
+        named = (run_key(entry), entry_hash(entry)) == path.parts[-2:]
+    except ValueError:
+        return False
+    # An entry's size is no part of its name: one that the cache contradicts was edited.
+    known = [out for out in entry.get("outs", ()) if "md5" in out and has_whole(_cache_of(repo, out), out["md5"], None)]
+    return named and all(_is_stored(repo, out) for out in known)
+
+
+def _cache_of(repo: Repo, out: dict[str, Any]) -> Any:
+    is_legacy = "hash" not in out  # of DVC 2
+    return repo.cache.legacy if is_legacy else repo.cache.local
 
 
 def _folder(stage: Stage, entry: dict[str, Any]) -> str:

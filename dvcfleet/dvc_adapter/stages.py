@@ -77,10 +77,21 @@ def may_restore(stage: Stage) -> bool:
     return _flag(meta, "restore", True, where)
 
 
-def varies(out: Output) -> bool:
-    """Tell whether an output is said to differ from run to run: `varies: true`."""
+def varies(out: Output) -> bool | tuple[str, ...]:
+    """Tell whether an output is said to differ from run to run: `varies: true`, or by these keys of its JSON object."""
     meta, where = _own_meta(out.annot.meta, f"output {out}", _OUTPUT_KEYS)
-    return _flag(meta, "varies", False, where)
+    value = meta.get("varies", False)
+    if isinstance(value, bool):
+        return value
+    if not (value and isinstance(value, list) and all(isinstance(key, str) for key in value)):
+        raise UserError(f"{where}.varies should be true, false or a list of keys, got {value!r}")
+    return tuple(value)
+
+
+def varying(stage: Stage) -> dict[str, bool | list[str]]:
+    """Return what is said to differ from run to run, by the outputs' paths as dvc.yaml has them: all, or some keys."""
+    said = {out.def_path: varies(out) for out in stage.outs}
+    return {path: list(value) if isinstance(value, tuple) else value for path, value in said.items() if value}
 
 
 def _own_meta(meta: Any, owner: str, known: Sequence[str]) -> tuple[Mapping[str, Any], str]:

@@ -2,10 +2,11 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dvcfleet.dvc_adapter.run_cache import edited_entries, entry_files
 from dvcfleet.errors import UserError, some
 from dvcfleet.lineage.contents import Contents
 from dvcfleet.lineage.findings import Finding, FindingKind
@@ -16,7 +17,7 @@ from dvcfleet.lineage.targets import find_target
 from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.lineage.verify import verify
 from dvcfleet.planning.orphans import find_orphans
-from dvcfleet.record.ledger import environment_file
+from dvcfleet.record.ledger import damaged_environments, environment_file
 from dvcfleet.repository import opened, state_folder, write_lock
 
 # With one of these findings, a stage would not do what was recorded.
@@ -33,6 +34,7 @@ class Audit:
     size: int
     seconds: float
     run_again: bool
+    also: tuple[str, ...] = ()  # what else was compared, in words
 
 
 def look_up(repo: Path, text: str) -> tuple[Target, Lineage]:
@@ -59,32 +61,54 @@ def audit(repo: Path, text: str | None = None, again: Rerun | None = None) -> Au
         if journal.exists():
             raise UserError(f"a run was killed before it wrote dvc.lock ({journal} is there); run again to continue it")
         names = find_target(dvc_repo, text, folder).stages if text else ()
+        state, project = state_folder(dvc_repo), hooks_of(Path(dvc_repo.root_dir))
+        damaged = damaged_environments(state)  # before reading the lineage writes that of this process anew
         lineage = read_lineage(dvc_repo, names)
-        contents = Contents(dvc_repo)
-        findings = verify(dvc_repo, lineage, contents) + list(_lost_environments(state_folder(dvc_repo), lineage))
+        contents, kept = Contents(dvc_repo), entry_files(dvc_repo)
+        findings = verify(dvc_repo, lineage, contents) + list(_lost_environments(state, lineage, damaged))
         if not text:
+            findings += [
+                Finding(FindingKind.CACHE, os.path.relpath(path), "not the entry that its name says; remove it")
+                for path in edited_entries(dvc_repo, kept)
+            ]
             findings += [
                 Finding(
                     FindingKind.UNDECLARED, orphan.name, "dvc.lock has it, dvc.yaml does not; run --prune removes it"
                 )
                 for orphan in find_orphans(dvc_repo)
             ]
-        findings += hooks_of(Path(dvc_repo.root_dir)).audit(lineage, findings)
+        findings += project.audit(lineage, findings)
+        also = (
+            *_counted(len(lineage.environments), "environment"),
+            *(() if text else _counted(len(kept), "entry", "entries", " of the run cache")),
+            *project.audited(lineage),
+        )
         runs = again is not None and not any(finding.kind in _OTHERWISE for finding in findings)
         if again and runs:
             findings += run_again(dvc_repo, lineage, names, again)
     seconds = round(time.monotonic() - started, 3)
-    return Audit(tuple(findings), len(lineage.steps), contents.files, contents.size, seconds, runs)
+    return Audit(tuple(findings), len(lineage.steps), contents.files, contents.size, seconds, runs, also)
 
 
-def _lost_environments(folder: Path, lineage: Lineage) -> Iterator[Finding]:
-    """Find descriptions of environments that are damaged."""
-    stages: dict[str, list[str]] = {}
+def _counted(count: int, one: str, many: str = "", of: str = "") -> Iterator[str]:
+    if count:
+        yield f"{count} {one if count == 1 else many or one + 's'}{of}"
+
+
+def _lost_environments(folder: Path, lineage: Lineage, damaged: Collection[Path]) -> Iterator[Finding]:
+    """Find descriptions of environments that are lost, or whose bytes were not those that their names say."""
+    stages: dict[str, list[str]] = {path.stem: [] for path in damaged}
     for step in lineage.steps.values():
-        if step.execution and step.execution.environment not in lineage.environments:
-            stages.setdefault(step.execution.environment, []).append(step.stage)
+        digest = step.execution.environment if step.execution else None
+        if digest and (digest in stages or digest not in lineage.environments):
+            stages.setdefault(digest, []).append(step.stage)
     for digest, names in stages.items():
         path = environment_file(folder, digest)
-        if path.exists():
-            message = f"damaged: the environment in which {some(names)} ran is not known any more; remove it"
-            yield Finding(FindingKind.CHANGED, os.path.relpath(path), message, tuple(names))
+        if digest in lineage.environments:
+            message = "was another than its name says; it is that of this process, and was written anew"
+        elif path.exists():
+            ran = some(names) if names else "stages"
+            message = f"damaged: the environment in which {ran} ran is not known any more; remove it"
+        else:
+            message = f"lost: the environment in which {some(names)} ran is not known any more; run again with --force"
+        yield Finding(FindingKind.CHANGED, os.path.relpath(path), message, tuple(names))

@@ -51,6 +51,10 @@ class Contents:
         self.read(files)
         return {from_root(folder, path): self.hash_of(path) or "" for path in files}
 
+    def size_of(self, path: str) -> int:
+        """Return the bytes of a file, or of all files of a folder."""
+        return sum(os.path.getsize(file) for file in self.within(path))
+
     def within(self, path: str) -> list[str]:
         """Return the files of a folder that .dvcignore does not exclude; for a file, the file itself."""
         if not os.path.isdir(path):

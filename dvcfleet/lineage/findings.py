@@ -18,6 +18,7 @@ class FindingKind(StrEnum):
     UNDECLARED = "no longer declared"
     OUTDATED = "outdated"
     CACHE = "cache changed"
+    RECORD = "record changed"
     NOT_REPRODUCED = "not reproduced"
 
 

@@ -41,6 +41,10 @@ class LineageHooks:
         """Compare the project's external records with the lineage; `found` lists the differences found so far."""
         return []
 
+    def audited(self, lineage: Lineage) -> list[str]:
+        """Say in words what `audit` compares."""
+        return []
+
     def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:
         """Return how far a number of a metric file may move when stages run again with other parameters.
 

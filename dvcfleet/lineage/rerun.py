@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -51,7 +51,8 @@ def run_again(repo: Repo, lineage: Lineage, names: Sequence[str], how: Rerun) ->
 
     With other parameters, the metrics of stages whose inputs are not those recorded are compared within the project's
     tolerances, in place of the bytes of all their outputs. Outputs whose `meta` says `dvcfleet: {varies: true}`,
-    such as times, are not compared. The copy is made in TMPDIR and removed. Raises RerunError if it cannot be run.
+    or the keys of theirs that it lists, such as times, are not compared. The copy is made in TMPDIR and removed. Raises
+    RerunError if it cannot be run.
     """
     with TemporaryDirectory(prefix="dvcfleet-again-") as folder:
         # As deep as the repository, for sources beside it; the same folder within, as stage names are relative to it.
@@ -136,7 +137,7 @@ def _compare(repo: Repo, stage: Stage, scratch: Path, how: Rerun) -> Iterator[Fi
         yield Finding(FindingKind.NOT_REPRODUCED, stage.addressing, message, (stage.addressing,))
         return
     before = recorded_entry(stage, {lock_file_of(stage): read_lock_file(lock_file_of(stage))}) or {}
-    outs = [out for out in stage.outs if out.hash_info and not varies(out)]
+    outs = [out for out in stage.outs if out.hash_info and varies(out) is not True]
     if how.params and _inputs(entry) != _inputs(before):
         for out in outs:
             if out.metric:
@@ -144,8 +145,12 @@ def _compare(repo: Repo, stage: Stage, scratch: Path, how: Rerun) -> Iterator[Fi
         return
     again = {out["path"]: out.get("md5") for out in entry.get("outs", ())}
     for out in outs:
-        value = again.get(out.def_path)
-        if value != out.hash_info.value:
+        value, keys = again.get(out.def_path), varies(out)
+        if value == out.hash_info.value:
+            continue
+        if isinstance(keys, tuple) and os.path.isfile(out.fs_path):
+            yield from _compare_json(out, scratch, keys)
+        else:
             message = f"{stage.addressing} writes different bytes when run again{_where(out, str(value), scratch)}"
             yield Finding(FindingKind.NOT_REPRODUCED, name_of(out), message, (stage.addressing,))
 
@@ -153,6 +158,15 @@ def _compare(repo: Repo, stage: Stage, scratch: Path, how: Rerun) -> Iterator[Fi
 def _inputs(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what determines a stage's outputs: its command, its parameters, and its inputs with their hashes."""
     return entry.get("cmd"), entry.get("params"), {dep["path"]: dep.get("md5") for dep in entry.get("deps", ())}
+
+
+def _compare_json(out: Output, scratch: Path, varying: Collection[str]) -> Iterator[Finding]:
+    """Compare two versions of a JSON object but for the keys that vary."""
+    name = name_of(out)
+    for difference in differences(
+        Path(out.fs_path), scratch / name, lambda _, keys: None if keys[:1] and keys[0] in varying else 0.0
+    ):
+        yield Finding(FindingKind.NOT_REPRODUCED, name, difference, (out.stage.addressing,))
 
 
 def _compare_metric(hooks: LineageHooks, out: Output, scratch: Path, how: Rerun) -> Iterator[Finding]:

@@ -3,11 +3,13 @@
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
+from dvcfleet.dvc_adapter.lockfiles import lock_file_of
 from dvcfleet.dvc_adapter.objects import cached_listing
 from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
-from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, varying
 from dvcfleet.errors import some
 from dvcfleet.lineage.contents import Contents, digest_of, is_checked, name_of
 from dvcfleet.lineage.findings import Finding, FindingKind
@@ -23,6 +25,7 @@ def verify(repo: Repo, lineage: Lineage, contents: Contents) -> list[Finding]:
     findings = [finding for stage in stages for out in stage.outs for finding in _check_output(stage, out, contents)]
     findings += _check_origins(repo, lineage, {finding.name for finding in findings})
     findings += check_inputs(repo, lineage, contents, [finding.name for finding in findings])
+    findings += _check_sizes(repo, lineage, contents)
     findings += _check_params(stages)
     findings += [found for step in lineage.steps.values() for found in _check_stage(step, lineage.stages[step.stage])]
     findings += [Finding(FindingKind.NEVER_RAN, name, "the next run runs it", (name,)) for name in lineage.never_ran]
@@ -108,6 +111,23 @@ def _check_origins(repo: Repo, lineage: Lineage, found: set[str]) -> Iterator[Fi
                     )
 
 
+def _check_sizes(repo: Repo, lineage: Lineage, contents: Contents) -> Iterator[Finding]:
+    """Compare the sizes in DVC's record with those of the files and folders that have the content recorded."""
+    found = cache(lambda path: (contents.digest(path), contents.size_of(path), len(contents.within(path))))
+    for stage in (lineage.stages[name] for name in lineage.steps):
+        record = os.path.relpath(lock_file_of(stage) if in_dvc_yaml(stage) else stage.path, repo.root_dir)
+        for item in filter(is_checked, (*stage.outs, *stage.deps)):
+            if not os.path.exists(item.fs_path) or found(item.fs_path)[0] != item.hash_info.value:
+                continue
+            _, size, count = found(item.fs_path)
+            for what, noted, now in (("size", item.meta.size, size), ("nfiles", item.meta.nfiles, count)):
+                if noted not in (None, now):
+                    message = (
+                        f"{what} of {name_of(item)} is {now}, not {noted}: `dvc commit {stage.addressing}` writes it"
+                    )
+                    yield Finding(FindingKind.RECORD, record, message, _only(stage))
+
+
 def _check_params(stages: Iterable[Stage]) -> Iterator[Finding]:
     concerned: dict[tuple[str, str], list[str]] = defaultdict(list)
     for stage in stages:
@@ -125,6 +145,9 @@ def _check_stage(step: Step, stage: Stage) -> Iterator[Finding]:
         yield Finding(
             FindingKind.STAGE, step.stage, "dvc.yaml gives it another command than the one that ran", _only(stage)
         )
+    if step.execution and step.execution.varies not in (None, varying(stage)):
+        message = "dvc.yaml marks other outputs as varying than when it ran: take it back, or run it again with --force"
+        yield Finding(FindingKind.STAGE, step.stage, message, _only(stage))
     declared = {name_of(item) for item in (*stage.deps, *stage.outs) if item.protocol == "local"} - set(step.params)
     recorded = {item.path for item in (*step.inputs, *step.outputs) if "://" not in item.path}
     if declared != recorded:

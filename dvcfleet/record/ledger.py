@@ -31,7 +31,8 @@ class Execution:
     """One execution of a stage's commands, or one restoration of its outputs: a line of the ledger.
 
     `entry` is the digest of the resulting dvc.lock entry, `environment` that of a file in `environments/`, `began` a
-    time in UTC (ISO 8601), `dirty` whether files that git tracks differed from the commit.
+    time in UTC (ISO 8601), `dirty` whether files that git tracks differed from the commit. `varies`: the outputs that
+    dvc.yaml said to differ from run to run; None in lines of older versions.
     """
 
     stage: str
@@ -46,6 +47,7 @@ class Execution:
     commit: str | None
     dirty: bool | None
     environment: str
+    varies: dict[str, Any] | None = None
 
     @property
     def ended(self) -> datetime:
@@ -71,7 +73,7 @@ class Ledger:
         self._unwritten = b""
         self._commit = commit_of(folder.parent)  # before a stage has written anything
 
-    def note(self, ending: Ending, entry: Mapping[str, Any] | None) -> None:
+    def note(self, ending: Ending, entry: Mapping[str, Any] | None, varies: Mapping[str, Any]) -> None:
         """Append how a stage ended, and its entry of dvc.lock; if no command ran, it started now on this machine."""
         start = ending.outcome.start or begin()
         commit, dirty = self._commit
@@ -88,6 +90,7 @@ class Ledger:
             commit=commit,
             dirty=dirty,
             environment=keep_environment(self._folder, start.environment) if start.environment else self._environment,
+            varies=dict(varies),
         )
         self._unwritten += json.dumps(asdict(execution)).encode() + b"\n"
         try:
@@ -196,6 +199,12 @@ def read_environment(folder: Path, digest: str) -> dict[str, Any] | None:
 def environment_file(folder: Path, digest: str) -> Path:
     """Return the path of an environment's description."""
     return folder / ENVIRONMENTS / f"{digest}.json"
+
+
+def damaged_environments(folder: Path) -> list[Path]:
+    """List the descriptions of environments whose bytes are not what their names say."""
+    files = sorted((folder / ENVIRONMENTS).glob("*.json"))
+    return [path for path in files if not _is_whole(path, path.stem)]
 
 
 def _is_whole(path: Path, digest: str) -> bool:

@@ -105,11 +105,18 @@ def test_the_present_environments_description_is_written_anew_and_anothers_is_na
     whole = file.read_text()
     for way in ("empty", "half", "NULs", "random", "other JSON"):
         WAYS[way](file)
-        assert audit(chain.path).findings == ()
+        (finding,) = audit(chain.path).findings
+        assert finding.name == str(file.relative_to(chain.path))
+        assert "written anew" in finding.message
         assert file.read_text() == whole
+        assert audit(chain.path).findings == ()
     other = file.rename(file.with_name(f"{'0' * 64}.json"))
     ledger = state(chain) / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace(file.stem, other.stem))
     (finding,) = audit(chain.path).findings
     assert finding.name == str(other.relative_to(chain.path))
     assert str(finding).endswith("ran is not known any more; remove it")
+    other.unlink()
+    (finding,) = audit(chain.path).findings
+    assert finding.name == str(other.relative_to(chain.path))
+    assert "lost" in finding.message

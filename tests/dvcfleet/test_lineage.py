@@ -157,6 +157,14 @@ def _edit(name: str, text: str) -> Callable[[Toy], None]:
     return lambda toy: toy.write(name, text)
 
 
+def _edit_lock(old: str, new: str) -> Callable[[Toy], None]:
+    def edit(toy: Toy) -> None:
+        assert old in toy.read("dvc.lock")
+        toy.write("dvc.lock", toy.read("dvc.lock").replace(old, new))
+
+    return edit
+
+
 def _flip(name: str) -> Callable[[Toy], None]:
     return lambda toy: overwrite(toy.path / name)
 
@@ -181,6 +189,8 @@ def _flip_cached(name: str) -> Callable[[Toy], None]:
         (_edit("turned/more", "x"), FindingKind.UNKNOWN, "turned/more"),
         (_edit("source", "abcdeg"), FindingKind.CODE, "source"),
         (_edit("params.yaml", "turn: {times: 2, more: {deep: 1}}\n"), FindingKind.PARAMS, "params.yaml"),
+        (_edit_lock("size: 6", "size: 7"), FindingKind.RECORD, "dvc.lock"),
+        (_edit_lock("nfiles: 1", "nfiles: 2"), FindingKind.RECORD, "dvc.lock"),
         (_edit("dvc.yaml", CHAIN.replace("echo end", "echo END")), FindingKind.STAGE, "end"),
         (_edit("dvc.yaml", CHAIN.replace("deps: [turned]", "deps: [turned, source]")), FindingKind.STAGE, "end"),
         (_edit("dvc.yaml", CHAIN.replace("  end:", "  finish:")), FindingKind.NEVER_RAN, "finish"),
@@ -270,6 +280,48 @@ def test_running_again_finds_other_bytes_that_may_not_vary_and_bytes_changed_wit
     assert (turned.kind, turned.name) == (FindingKind.NOT_REPRODUCED, "turned")
     assert turned.message.endswith(": time")
     assert (own.kind, own.name) == (FindingKind.NOT_REPRODUCED, "own.txt")
+
+
+KEYS = """
+stages:
+  cost:
+    cmd: python cost.py > cost.json
+    deps: [cost.py]
+    outs: [cost.json: {meta: {dvcfleet: {varies: VARIES}}}]
+"""
+COST = {"cost.py": "import json, time\nprint(json.dumps({'s': time.time(), 'rate': 0.25}))\n"}
+
+
+def _rate(toy: Toy) -> None:
+    """Change the pure number consistently: in the file, DVC's cache and dvc.lock."""
+    cost = json.loads(toy.read("cost.json"))
+    (toy.path / "cost.json").unlink()
+    toy.write("cost.json", json.dumps(cost | {"rate": 0.5}))
+    with chdir(toy.path), Repo() as repo:
+        repo.commit("cost", force=True)
+
+
+def test_of_a_file_some_of_whose_keys_vary_the_others_are_compared_when_it_is_run_again(toy: Make) -> None:
+    costs = toy(KEYS.replace("VARIES", "[s]"), COST)
+    assert costs.run()[0] == 0
+    assert again(costs).findings == ()
+    _rate(costs)
+    assert found(costs) == []
+    (finding,) = again(costs).findings
+    assert (finding.kind, finding.name) == (FindingKind.NOT_REPRODUCED, "cost.json")
+    assert finding.message == "rate: 0.5 was recorded, 0.25 written when run again, further apart than 0"
+
+
+def test_what_is_said_to_vary_otherwise_than_when_it_ran_is_found(toy: Make) -> None:
+    costs = toy(KEYS.replace("VARIES", "[s]"), COST)
+    assert costs.run()[0] == 0
+    assert ledger(costs)[0].varies == {"cost.json": ["s"]}
+    costs.write("dvc.yaml", KEYS.replace("VARIES", "true"))
+    assert found(costs) == [("stage changed", "cost")]
+    costs.write("dvc.yaml", KEYS.replace("VARIES", "often"))
+    code, said = costs.run(force=True)
+    assert code != 0
+    assert "meta.dvcfleet.varies should be true, false or a list of keys, got 'often'" in said
 
 
 def test_nothing_is_run_again_from_code_that_has_changed(chain: Toy) -> None:

@@ -30,5 +30,5 @@ def test_stages_of_a_kind_share_a_line_for_each_reason() -> None:
 def test_what_a_stage_took_is_what_it_took_last(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, "a run", lambda: None)
     for seconds, result in ((1.0, Result.DONE), (2.0, Result.DONE), (9.0, Result.FAILED)):
-        ledger.note(Ending("merge@ties", result, outcome=Outcome("merge@ties", 0, seconds)), None)
+        ledger.note(Ending("merge@ties", result, outcome=Outcome("merge@ties", 0, seconds)), None, {})
     assert seconds_before(tmp_path) == {"merge@ties": 2.0}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from dvc.repo import Repo
 
 from dvcfleet.errors import UserError
 from dvcfleet.lineage.audit import audit, look_up
@@ -18,13 +19,14 @@ from dvcfleet.lineage.findings import Finding, FindingKind
 from flows.project import Merganser
 from tests.dvcfleet.test_lineage import overwrite
 from tests.flows.conftest import Done, Refused
-from tests.tiny import dvc, is_clean, merganser
+from tests.tiny import dvc, is_clean, merganser, move_artifacts
 
 
 @pytest.fixture(scope="module")
 def ran(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a copy of the tiny comparison's repository for these tests."""
     copy = Path(shutil.copytree(tiny_run, tmp_path_factory.mktemp("lineage") / "project", symlinks=True))
+    move_artifacts(copy)
     dvc(copy, "status", "-q")  # so that DVC knows the copied files by their times, as it does after a run
     return copy
 
@@ -34,15 +36,19 @@ def project(ran: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give that repository, and take back what a test did to its files."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(ran)
-    files = [*ran.glob("data/**/*"), *ran.glob("hub/**/*"), ran / "tasks/merge.py", ran / "params.yaml"]
+    folders = ("data", "hub", "mlartifacts", "report", ".dvcfleet/environments", ".dvc/cache/runs")
+    named = ("tasks/merge.py", "params.yaml", "dvc.yaml", "dvc.lock", ".dvcfleet/ledger.jsonl", "metrics.json")
+    files = [*(path for folder in folders for path in ran.glob(f"{folder}/**/*")), *(ran / name for name in named)]
     before = {path: (path.read_bytes(), path.stat()) for path in files if path.is_file()}
     with closing(sqlite3.connect(":memory:")) as saved, closing(sqlite3.connect(ran / "mlflow.db")) as store:
         store.backup(saved)
         yield ran
         saved.backup(store)
+    for path in {path for folder in folders for path in ran.glob(f"{folder}/**/*") if path.is_file()} - {*before}:
+        path.unlink()
     for path, (content, info) in before.items():
-        if path.read_bytes() != content:
-            path.chmod(0o644)
+        if not path.exists() or path.read_bytes() != content:
+            path.unlink(missing_ok=True)
             path.write_bytes(content)
             os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
             path.chmod(info.st_mode)
@@ -52,9 +58,12 @@ def findings(folder: Path, target: str | None = None) -> tuple[Finding, ...]:
     return audit(folder, target).findings
 
 
-def test_an_untouched_project_is_silent_and_exits_with_0(project: Path, done: Done) -> None:
+def test_of_an_untouched_project_it_is_said_what_was_compared_and_the_exit_code_is_0(project: Path, done: Done) -> None:
     said = merganser(project, "lineage", "verify")
-    assert (said.stdout, said.stderr) == ("", "")
+    assert said.stderr == ""
+    assert said.stdout.startswith("nothing has changed: ")
+    for what in ("62 stages", "MLflow's runs of 7 entries", "1 environment", "of the run cache", "the report"):
+        assert what in said.stdout
     counts = json.loads(done(project, "lineage", "verify", "--json"))
     assert counts["findings"] == []
     assert counts["stages"] > 30
@@ -68,7 +77,7 @@ def test_lineage_is_shown_from_any_folder_of_the_project_by_paths_from_there(pro
     shown = done(project / "data", "lineage", "show", "metrics/ties/dark.json").replace("data/metrics", "metrics")
     assert shown == cell
     assert "merge@ties" in cell
-    assert done(project / "data/merged", "lineage", "verify", "ties") == ""
+    assert done(project / "data/merged", "lineage", "verify", "ties").startswith("nothing has changed: ")
 
 
 def _flip(name: str) -> Callable[[Path], None]:
@@ -76,11 +85,123 @@ def _flip(name: str) -> Callable[[Path], None]:
 
 
 def _score(folder: Path) -> None:
-    run = json.loads((folder / "data/records/ties.json").read_text())["run_id"]
+    _metric("accuracy/dark")(folder)
+
+
+def _change_metric(folder: Path, run: str, key: str, *tables: str) -> None:
+    for table in tables:
+        _in_store(folder, f"UPDATE {table} SET value = value + 0.125 WHERE run_uuid = ? AND key = ?", run, key)
+
+
+def _in_store(folder: Path, statement: str, *values: str) -> None:
     with closing(sqlite3.connect(folder / "mlflow.db")) as connection, connection:
-        for table in ("metrics", "latest_metrics"):
-            where = "run_uuid = ? AND key = 'accuracy/dark'"
-            connection.execute(f"UPDATE {table} SET value = value + 0.125 WHERE {where}", (run,))
+        assert connection.execute(statement, values).rowcount > 0
+
+
+def _receipt(folder: Path, entry: str = "ties") -> dict[str, str]:
+    found: dict[str, str] = json.loads((folder / f"data/records/{entry}.json").read_text())
+    return found
+
+
+def _metric(key: str, entry: str = "ties") -> Callable[[Path], None]:
+    return lambda folder: _change_metric(folder, _receipt(folder, entry)["run_id"], key, "metrics", "latest_metrics")
+
+
+def _shown_metric(folder: Path) -> None:
+    _change_metric(folder, _receipt(folder, "dts_d")["run_id"], "error_mean", "latest_metrics")
+
+
+def _text(table: str, key: str, entry: str = "ties", run: str = "run_id") -> Callable[[Path], None]:
+    statement = f"UPDATE {table} SET value = value || '5' WHERE run_uuid = ? AND key = ?"
+    return lambda folder: _in_store(folder, statement, _receipt(folder, entry)[run], key)
+
+
+def _name(run: str) -> Callable[[Path], None]:
+    def rename(folder: Path) -> None:
+        of_run = "= 'other' WHERE run_uuid = ?"
+        _in_store(folder, f"UPDATE runs SET name {of_run}", _receipt(folder)[run])
+        _in_store(folder, f"UPDATE tags SET value {of_run} AND key = 'mlflow.runName'", _receipt(folder)[run])
+
+    return rename
+
+
+def _description(folder: Path) -> None:
+    change = "UPDATE tags SET value = replace(value, '| average | ', '| average | 1') WHERE key = 'mlflow.note.content'"
+    _in_store(folder, change)
+
+
+def _table(column: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (file,) = folder.glob("mlartifacts/**/comparison.json")
+        table = json.loads(file.read_text())
+        table["data"][0][table["columns"].index(column)] = 0.999
+        file.write_text(json.dumps(table))
+
+    return change
+
+
+def _append(pattern: str, text: str) -> Callable[[Path], None]:
+    def append(folder: Path) -> None:
+        path = sorted(folder.glob(pattern))[0]
+        path.chmod(0o644)
+        path.write_text(f"{path.read_text()}{text}")
+
+    return append
+
+
+def _add_to_logged_report(folder: Path) -> None:
+    (index,) = folder.glob("mlartifacts/**/index.html")
+    (index.parent / "more.html").write_text("<p>")
+
+
+def _run_cache(key: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = next(file for file in sorted(folder.glob(".dvc/cache/runs/*/*/*")) if "tasks.merge" in file.read_text())
+        head, _, rest = file.read_text().rpartition(f"{key}: ")
+        file.write_text(f"{head}{key}: {'2' if rest[0] == '1' else '1'}{rest[1:]}")
+
+    return change
+
+
+def _lock_size(folder: Path) -> None:
+    lines = (folder / "dvc.lock").read_text().splitlines()
+    place = next(place for place, line in enumerate(lines) if "path: data/metrics/ties/dark.json" in line)
+    assert lines[place + 3].strip().startswith("size:")
+    lines[place + 3] += "0"
+    (folder / "dvc.lock").write_text("\n".join(lines) + "\n")
+
+
+def _varies(folder: Path) -> None:
+    text = (folder / "dvc.yaml").read_text()
+    old = '    metrics: ["data/metrics/${item.method}/${item.task}.json"]\n'
+    new = '    metrics: [{"data/metrics/${item.method}/${item.task}.json": {meta: {dvcfleet: {varies: true}}}}]\n'
+    assert old in text
+    (folder / "dvc.yaml").write_text(text.replace(old, new))
+
+
+def _commit(change: Callable[[Path], None], stage: str) -> Callable[[Path], None]:
+    """Change a file, and DVC's cache and dvc.lock with it."""
+
+    def both(folder: Path) -> None:
+        change(folder)
+        with Repo() as repo:
+            repo.commit(stage, force=True)
+
+    return both
+
+
+def _results(folder: Path) -> None:
+    path = folder / "report/results.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.unlink()
+    path.write_text("".join([lines[0], lines[1].replace("0.", "0.9", 1), *lines[2:]]))
+
+
+def _page(folder: Path) -> None:
+    path = folder / "report/index.html"
+    text = path.read_text()
+    path.unlink()
+    path.write_text(text.replace("</table>", "<tr><td>99.9</td></tr></table>", 1))
 
 
 def _param(folder: Path) -> None:
@@ -120,10 +241,55 @@ TAMPERINGS = {
         "data/examples/ties/dark.safetensors",
     ),
     "a receipt": (_flip("data/records/ties.json"), FindingKind.CHANGED, "data/records/ties.json"),
-    "a score in MLflow": (_score, "MLflow differs", "run "),
+    "the digest of the report in MLflow": (
+        _text("tags", "merganser.report", run="parent_run_id"),
+        "no MLflow run",
+        "report",
+    ),
+    "an environment": (_append(".dvcfleet/environments/*.json", " "), FindingKind.CHANGED, ".dvcfleet/environments/"),
+    "the run cache": (_run_cache("md5"), FindingKind.CACHE, ".dvc/cache/runs/"),
+    "a size in the run cache": (_run_cache("size"), FindingKind.CACHE, ".dvc/cache/runs/"),
+    "a size in dvc.lock": (_lock_size, FindingKind.RECORD, "dvc.lock"),
+    "what may vary": (_varies, FindingKind.STAGE, "evaluate@ties-dark"),
+    "the report with dvc.lock": (_commit(_results, "report"), "report differs", "report/results.csv"),
+    "the page with dvc.lock": (_commit(_page, "report"), "report differs", "report/index.html"),
     "a parameter": (_param, FindingKind.PARAMS, "params.yaml"),
     "code": (_code, FindingKind.CODE, "tasks"),
 }
+
+
+# What record wrote, changed, and a part of the one line that names it.
+IN_MLFLOW: dict[str, Callable[[Path], None]] = {
+    "accuracy/dark is ": _score,
+    "amr is ": _metric("amr"),
+    "wall_s is ": _metric("wall_s"),
+    "sar_mean is ": _metric("sar_mean"),
+    "error_mean is ": _shown_metric,
+    "the curve loss is not that of the profile of ada": _metric("loss", "ada"),
+    "parameter learned.lr is ": _text("params", "learned.lr", "ada"),
+    "tag mlflow.source.git.commit is ": _text("tags", "mlflow.source.git.commit"),
+    "its name is 'other', not 'ties'": _name("run_id"),
+    "its name is 'other', not ": _name("parent_run_id"),
+    "parameter merged is ": _text("params", "merged", run="parent_run_id"),
+    "tag merganser.entry.average is ": _text("tags", "merganser.entry.average", run="parent_run_id"),
+    "its description is not the table of these scores": _description,
+    "score_mean of ties in comparison.json is 0.999": _table("score_mean"),
+    "amr of ties in comparison.json is 0.999": _table("amr"),
+    "dark of ties in comparison.json is 0.999": _table("dark"),
+    "results.csv: not the report's file": _append("mlartifacts/**/results.csv", "more,0.9\n"),
+    "more.html: not the report's file": _add_to_logged_report,
+    "params.yaml: not the comparison's parameters": _append("mlartifacts/**/params.yaml", "more: 1\n"),
+}
+
+
+def test_each_number_name_and_file_that_mlflow_holds_is_compared(project: Path) -> None:
+    for tamper in IN_MLFLOW.values():
+        tamper(project)
+    lines = sorted(map(str, findings(project)))
+    assert len(lines) == len(IN_MLFLOW), "\n".join(lines)
+    assert {line.partition(":")[0] for line in lines} == {"MLflow differs"}
+    for words in IN_MLFLOW:
+        assert any(words in line for line in lines), words
 
 
 def _factor(folder: Path) -> Path:
@@ -207,7 +373,8 @@ def test_the_text_names_source_checksum_command_commit_and_run(project: Path, do
 @pytest.mark.drill
 def test_a_chain_run_again_has_the_same_bytes(project: Path) -> None:
     said = merganser(project, "lineage", "verify", "ties/dark", "--rerun")
-    assert (said.stdout, said.stderr) == ("", "")
+    assert said.stdout.startswith("nothing has changed: ")
+    assert "all of which ran again" in said.stdout
 
 
 def test_of_a_group_of_data_sets_each_commit_is_named(tmp_path: Path) -> None:

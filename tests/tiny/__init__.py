@@ -87,6 +87,17 @@ def delete_run(folder: Path, run: str) -> None:
         store.commit()
 
 
+def move_artifacts(folder: Path) -> Path:
+    """Tell a copied repository's MLflow store that its artifacts are in the copy; return the folder."""
+    with closing(sqlite3.connect(folder / "mlflow.db")) as store:
+        (old,) = store.execute("SELECT artifact_location FROM experiments WHERE name = 'merganser'").fetchone()
+        new = (folder / "mlartifacts").as_uri()
+        store.execute("UPDATE experiments SET artifact_location = replace(artifact_location, ?, ?)", (old, new))
+        store.execute("UPDATE runs SET artifact_uri = replace(artifact_uri, ?, ?)", (old, new))
+        store.commit()
+    return folder
+
+
 def is_clean(folder: Path) -> bool:
     """Tell whether `dvc status` finds nothing changed."""
     with chdir(folder), Repo() as repo:

@@ -1,0 +1,58 @@
+"""Compare the report with what its inputs say now: its tables and its page are computed again. Imports torch."""
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dvcfleet.disk import read_json
+from dvcfleet.lineage.findings import Finding
+from dvcfleet.lineage.steps import Lineage
+from merganser.config.loading import load_params
+from tasks.report import PAGE, SUMMARY, read_content, write_content
+from tasks.stages import REPORT
+
+_CHANGES = re.compile(r'<section id="changes">.*?</section>', re.S)
+
+
+class ReportKind(StrEnum):
+    """The kinds of differences of a report."""
+
+    DIFFERS = "report differs"
+
+
+def check_report(lineage: Lineage) -> Iterator[Finding]:
+    """Find tables, numbers and a page of the report that its inputs do not give.
+
+    Runs in a Merganser project's folder whose files are as recorded. Plots are taken as they are, and what changed
+    since another run, which no input says, is not compared.
+    """
+    for step in lineage.steps.values():
+        if any(item.path == str(REPORT) for item in step.outputs):
+            for name in _differing():
+                message = f"not what its inputs give: `merganser run --force {step.stage}` makes it again"
+                yield Finding(ReportKind.DIFFERS, str(name), message, (step.stage,))
+
+
+def _differing() -> Iterator[Path]:
+    params = load_params()
+    content = read_content(params)
+    if read_json(SUMMARY) != content.numbers:
+        yield SUMMARY
+    plots = {path.stem: path.read_text(encoding="utf-8") for path in sorted((REPORT / "plots").glob("*.svg"))}
+    with TemporaryDirectory(prefix="merganser-report-") as name:
+        folder = Path(name)
+        write_content(folder, params, content, plots, None)
+        made, there = (
+            {path.relative_to(root) for path in root.rglob("*") if path.is_file()} for root in (folder, REPORT)
+        )
+        for path in sorted((made | there) - {Path("changes.csv")}):
+            if path not in made & there or _text(folder / path) != _text(REPORT / path):
+                yield REPORT / path
+
+
+def _text(path: Path) -> str:
+    """Return a file's text; of the page without what changed since another run."""
+    text = path.read_text(encoding="utf-8")
+    return " ".join(_CHANGES.sub("", text).split()) if path.name == PAGE else text

@@ -1,0 +1,177 @@
+"""What MLflow holds of a comparison, by name: `record` writes it, and an audit compares it. MLflow is not imported.
+
+What follows from files is computed from them. What was observed once, times and memory, is kept in an entry's receipt.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dvcfleet.secrets import masked
+from merganser import registry
+from merganser.config.params import Params
+from merganser.evaluation.scoring import by_data_set
+from merganser.hashes import sha256_of, sha256_of_json
+from merganser.measures.scores import error_of_mean
+from merganser.outputs import read_json
+from merganser.report.scores import Scores, errors_of, read_metrics, spread_of, written_values
+from merganser.report.wording import wording_of
+from tasks.stages import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, METRICS
+
+COMPARISON, CONTENT, ENTRY, RUN = "merganser.comparison", "merganser.content", "merganser.entry", "merganser.run"
+PARTIAL = "merganser.partial"  # of runs whose scores are of some examples
+REPORTED = "merganser.report"  # the digest of the report's files
+PARENT, COMMIT = "mlflow.parentRunId", "mlflow.source.git.commit"
+MEAN = "score_mean"
+TABLE = "comparison.json"
+OBSERVED = ("wall_s", "cpu_s", "peak_rss_bytes", "read_bytes", "written_bytes")  # they vary from run to run
+
+Curve = Sequence[tuple[int, float]]  # steps and values
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a run of MLflow holds: its name, and by their names its tags, parameters, metrics and their curves."""
+
+    name: str
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+
+
+def entry_run(params: Params, entry: str) -> Held:
+    """Return what an entry's run holds that follows from the entry's files alone."""
+    scores, hashes = score_metrics(params, entry), score_hashes(params, entry)
+    profile = read_json(MERGE_PROFILES / f"{entry}.json")
+    learned = {f"learned.{key}": value for key, value in profile.get("learned", {}).get("settings", {}).items()}
+    return Held(
+        name=entry,
+        tags=content_tags(entry, content_key(params, entry, hashes, profile), hashes) | _marked(params),
+        params=_as_text(parameters(params, entry) | learned),
+        metrics=scores | {"amr": float(profile["amr"])},
+        curves=curves_of(profile),
+    )
+
+
+def comparison_run(params: Params, name: str) -> Held:
+    """Return what the run of a comparison of this name holds that follows from params.yaml."""
+    choices: dict[str, Any] = {
+        "base": params.base.source,
+        "tasks": ", ".join(params.tasks),
+        "split": params.evaluation.name,
+        "family": params.base.family,
+        "entries": len(params.methods),
+        "merged": params.parameters.merged,
+    }
+    how = params.evaluation.model_dump(exclude={"split"}, exclude_none=True)
+    choices |= {f"evaluation.{key}": value for key, value in how.items()}
+    choices |= {"seed": params.seed, "matrices": params.parameters.matrices}
+    choices |= {f"trial.{key}": change.shown for key, change in params.trial.items()}
+    return Held(name, {COMPARISON: name} | _marked(params), _as_text(choices))
+
+
+def _marked(params: Params) -> dict[str, str]:
+    """Return a tag that marks what was not measured on all examples."""
+    return {PARTIAL: params.evaluation.partial} if params.evaluation.partial else {}
+
+
+def _as_text(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: masked(str(value)) for name, value in values.items()}
+
+
+def score_hashes(params: Params, entry: str) -> dict[str, str]:
+    """Return the sha256 of each file with an entry's scores or its examples' results, by its path."""
+    scores = [METRICS / entry / f"{task}.json" for task in params.tasks]
+    files = [*scores, *(EXAMPLES / entry / f"{task}.safetensors" for task in params.tasks)]
+    return {str(file): sha256_of(file) for file in files}
+
+
+def score_metrics(params: Params, entry: str) -> dict[str, float]:
+    """Return an entry's scores by their names in MLflow, METRIC/TASK, with their mean, errors and spreads."""
+    scores = read_metrics(params, entry, METRICS)
+    found = {f"{one['metric']}/{task}": one["value"] for task, one in scores.items()}
+    spreads = {f"{one['metric']}_spread/{task}": one["spread"] for task, one in scores.items() if "spread" in one}
+    spread = spread_of(scores)
+    whole = {} if spread is None else {f"{MEAN}_spread": spread}
+    known = {f"known/{task}": one["known"] for task, one in scores.items() if "known" in one}
+    router = {f"router/{task}": one["router"] for task, one in scores.items() if "router" in one}
+    data_sets = {
+        f"{scores[task]['metric']}/{task}/{name}": value for (task, name), value in by_data_set(scores).items()
+    }
+    errors = {f"{one['metric']}_stderr/{task}": one["stderr"] for task, one in scores.items()}
+    errors[f"{MEAN}_stderr"] = error_of_mean(errors_of(scores))
+    mean = {MEAN: sum(found.values()) / len(found)}
+    known_errors = {name: error for name, error in errors.items() if error is not None}
+    return {**found, **mean, **known_errors, **spreads, **whole, **known, **router, **data_sets}
+
+
+def relative_metrics(scores: Scores, entry: str) -> dict[str, float]:
+    """Return what is known of an entry beside the others alone: relative to the individual models and to the deltas."""
+    relative = {"normalised_score": scores.normalised, "score_drop_rate": scores.drop_rate}
+    return {name: value for name, value in relative.items() if value is not None} | _of_tasks(entry)
+
+
+def _of_tasks(entry: str) -> dict[str, float]:
+    """Return the mean over tasks of what an entry holds of them: SAR of one model, relative error of a task's."""
+    found = read_json(MERGE_MEASURES / f"{entry}.json")
+    name = "error" if found["parts"] else "sar"
+    values = [value for value in found[name] if value is not None]
+    return {f"{name}_mean": sum(values) / len(values)} if values else {}
+
+
+def content_tags(entry: str, key: str, hashes: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags that say what a run holds."""
+    return {CONTENT: key, ENTRY: entry} | {f"sha256.{path}": digest for path, digest in hashes.items()}
+
+
+def parameters(params: Params, entry: str) -> dict[str, Any]:
+    """Return what an entry was run with, its method's defaults filled in, by their names in MLflow."""
+    declared = params.methods[entry]
+    written = written_values(declared, read_json(MERGE_PROFILES / f"{entry}.json"))
+    values = registry.get(declared.method).validate(f"methods.{entry}", written)
+    return {"method": declared.method, "reads": declared.reads, **values}
+
+
+def content_key(params: Params, entry: str, hashes: Mapping[str, str], profile: Mapping[str, Any]) -> str:
+    """Identify a result: entry, parameters, what was learned or searched, and the hashes of its numbers' files."""
+    content = {"entry": entry, **params.methods[entry].model_dump(), "seed": params.seed, "inputs": dict(hashes)}
+    content |= {key: profile[key] for key in ("learned", "search") if key in profile}
+    return sha256_of_json(content)
+
+
+def curves_of(profile: Mapping[str, Any]) -> dict[str, Curve]:
+    """Return the losses of learned values by step: on each step's batches, and on the fixed examples."""
+    learned = profile.get("learned")
+    if not learned:
+        return {}
+    checks = [(check["step"], check["loss"]) for check in learned["checks"]]
+    return {"loss": list(enumerate(learned["losses"])), "fixed_loss": checks}
+
+
+def summary_table(scores: Mapping[str, Scores]) -> dict[str, Any]:
+    """Return the scores of all entries as MLflow writes a table."""
+    rows = [
+        [
+            entry,
+            found.mean,
+            found.error,
+            found.normalised,
+            found.drop_rate,
+            found.profile["amr"],
+            *found.values.values(),
+        ]
+        for entry, found in scores.items()
+    ]
+    tasks = next(iter(scores.values())).values
+    return {"columns": ["entry", MEAN, "stderr", "normalised_score", "score_drop_rate", "amr", *tasks], "data": rows}
+
+
+def described(scores: Mapping[str, Scores]) -> str:
+    """Write the scores as the Markdown table that MLflow shows as the run's description."""
+    wording = wording_of(metric for found in scores.values() for metric in found.metrics.values())
+    lines = [f"| entry | mean {wording.axis} | of individual, % |", "|---|---|---|"]
+    for entry, found in scores.items():
+        normalised = "" if found.normalised is None else f"{100 * found.normalised:.1f}"
+        lines.append(f"| {entry} | {100 * found.mean:.1f} | {normalised} |")
+    return "\n".join(lines)

@@ -153,6 +153,8 @@ def _splits_read(params: Params, name: str) -> dict[str, str]:
     data = params.tasks[name].data
     own = f"tasks.{name}.data"
     read = {f"{own}.split" if data.split else "evaluation.split": params.split_of(name)}
+    if shown := data.values.get("fewshot_split"):
+        read[f"{own}.fewshot_split"] = shown
     if params.validation:
         read[f"{own}.validation" if data.validation else "validation.split"] = params.validation_split_of(name)
     return read

@@ -103,6 +103,17 @@ class HasGroups(Protocol):
 
 
 @runtime_checkable
+class ShowsExamples(Protocol):
+    """The module of a kind that may show a network examples of another split before each question."""
+
+    def shown_split(self, settings: Any) -> str | None:
+        """Name that split; None where nothing is shown."""
+
+    def write_shown(self, rows: Any, settings: Any, folder: Path) -> None:
+        """Write what is needed of that split into the folder of what was prepared."""
+
+
+@runtime_checkable
 class AsksServers(Protocol):
     """The module of a kind whose examples a server of completions can be asked (`evaluation.server`)."""
 

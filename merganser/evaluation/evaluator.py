@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.evaluation import AsksServers, GivesClasses, HasGroups, HasHead, TaskKind, get_kind
+from merganser.evaluation import AsksServers, GivesClasses, HasGroups, HasHead, ShowsExamples, TaskKind, get_kind
 from merganser.evaluation.examples import Results
 from merganser.evaluation.labels import labelled
 from merganser.evaluation.metrics import METRICS
@@ -81,7 +81,18 @@ class Evaluator:
         chunks = self.kind.prepare(rows, self.settings, network)
         settings = self.settings.model_dump()
         about = {"kind": self.name, "settings": settings, "metric": self.metric, "classes": self.classes(data)}
-        return write_prepared(out, chunks, about), dropped
+        count = write_prepared(out, chunks, about)
+        self._write_shown(data, split, out)
+        return count, dropped
+
+    def _write_shown(self, data: Path, split: str, out: Path) -> None:
+        kind = self.kind
+        if not isinstance(kind, ShowsExamples) or (shown := kind.shown_split(self.settings)) is None:
+            return
+        if shown == split:
+            raise InputError(f"data.fewshot_split: {shown!r} is the split that is measured on; name another")
+        rows = open_split(data, shown, "data.fewshot_split", self.kind.columns(self.settings))
+        kind.write_shown(rows, self.settings, out)
 
     def results(self, network: Network, prepared: Prepared, batch_size: int) -> Results:
         """Run a loaded network on prepared data."""

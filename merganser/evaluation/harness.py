@@ -19,7 +19,7 @@ from merganser.evaluation.serving import Server
 
 MISSING = "language_model: needs lm-eval: pip install 'merganser[lm]'"
 SEED = 1234  # of the examples in front of a question; lm-eval's own
-SPLIT = "test"
+SPLIT, SHOWN = "test", "shown"  # what lm-eval calls the documents that are asked, and those that may be shown before
 LOGITS_BYTES = 2**31  # of a batch of questions, which each have a number for every token of the vocabulary
 FLOAT32 = 4
 # What a task may say; the rest is code, or about where data come from.
@@ -68,10 +68,11 @@ def check_task(task: Mapping[str, Any]) -> None:
         raise ValueError("filter_list: the filter 'custom' asks for code, which is never run")
 
 
-def installed_task(file: str, version: str) -> dict[str, Any]:
+def installed_task(file: str, version: str, shown: bool = False) -> dict[str, Any]:
     """Read a task of the installed lm-eval, by its file in lm_eval/tasks; raise InputError if it cannot be run here.
 
-    `version`: what its metadata must say, so that another lm-eval's task does not take its place unseen.
+    `version`: what its metadata must say, so that another lm-eval's task does not take its place unseen. `shown`:
+    examples to show are given.
     """
     try:
         from lm_eval import tasks
@@ -81,7 +82,7 @@ def installed_task(file: str, version: str) -> dict[str, Any]:
     place = Path(tasks.__path__[0])
     if not (place / file).resolve().is_relative_to(place.resolve()) or not (place / file).is_file():
         raise InputError(f"data.task.installed: lm-eval has no {file}; its tasks lie in {place}")
-    _check_installed(load_yaml(place / file, resolve_func=False), file, version)
+    _check_installed(load_yaml(place / file, resolve_func=False), file, version, shown)
     try:
         task: dict[str, Any] = load_yaml(place / file)  # imports what it names
     except ImportError as error:
@@ -90,7 +91,7 @@ def installed_task(file: str, version: str) -> dict[str, Any]:
     return task
 
 
-def _check_installed(task: Mapping[str, Any], file: str, version: str) -> None:
+def _check_installed(task: Mapping[str, Any], file: str, version: str, shown: bool) -> None:
     where = f"data.task.installed: {file}"
     found = (task.get("metadata") or {}).get("version")
     if str(found) != version:
@@ -99,8 +100,10 @@ def _check_installed(task: Mapping[str, Any], file: str, version: str) -> None:
         raise InputError(f"{where} is a group, or runs code that a model wrote; choose a task of questions and answers")
     if task.get("output_type", DEFAULT_TYPE) not in OUTPUT_TYPES:
         raise InputError(f"{where}: output_type must be one of {', '.join(OUTPUT_TYPES)}, got {task['output_type']!r}")
-    if task.get("num_fewshot") and not (task.get("fewshot_config") or {}).get("samples"):
-        raise InputError(f"{where} shows examples of another split; only those in the file itself can be shown")
+    if task.get("num_fewshot") and not shown and not (task.get("fewshot_config") or {}).get("samples"):
+        count, split = task["num_fewshot"], task.get("fewshot_split") or task.get("training_split") or "train"
+        remedy = f"write data.num_fewshot ({count} there) and data.fewshot_split ({split} there)"
+        raise InputError(f"{where} shows examples of another split; {remedy}")
 
 
 def check_metric(task: Mapping[str, Any], metric: str) -> None:
@@ -111,8 +114,14 @@ def check_metric(task: Mapping[str, Any], metric: str) -> None:
         raise InputError(f"data.metric: {metric} is not a metric of a {asked} task, which has {', '.join(given)}")
 
 
-def open_task(task: Mapping[str, Any], metric: str, documents: Sequence[Mapping[str, Any]]) -> Any:
-    """Make lm-eval's task of documents in memory.
+def open_task(
+    task: Mapping[str, Any],
+    metric: str,
+    documents: Sequence[Mapping[str, Any]],
+    shown: Sequence[Mapping[str, Any]] = (),
+    count: int = 0,
+) -> Any:
+    """Make lm-eval's task of documents in memory; `shown`: those of which so many are shown before each question.
 
     Raises InputError where lm-eval is not installed, or where a template does not fit the first document.
     """
@@ -130,13 +139,19 @@ def open_task(task: Mapping[str, Any], metric: str, documents: Sequence[Mapping[
         whole = "process_results" in task  # which gives all of its metrics at once
         metrics = [dict(one) for one in task.get("metric_list") or [] if whole or one["metric"] == metric]
         own = {key: value for key, value in task.items() if key in KEYS | OWN_CODE}
-        if not task.get("num_fewshot"):
-            own.pop("fewshot_config", None)
         made: dict[str, Any] = {"task": "task", "test_split": SPLIT, "num_fewshot": task.get("num_fewshot") or 0}
+        if count:
+            own["fewshot_config"] = {
+                key: how for key, how in (own.get("fewshot_config") or {}).items() if key != "samples"
+            }
+            made |= {"num_fewshot": count, "fewshot_split": SHOWN}
+        elif not task.get("num_fewshot"):
+            own.pop("fewshot_config", None)
         made["metric_list"] = metrics or [{"metric": metric}]
-        rows = Dataset.from_list([dict(document) for document in documents])
+        rows = {SPLIT: Dataset.from_list([dict(document) for document in documents])}
+        rows |= {SHOWN: Dataset.from_list([dict(document) for document in shown])} if count else {}
         with quoting("data.task: lm-eval cannot make this task of the data"):
-            opened = ConfigurableTask(config=own | made | {"custom_dataset": lambda **_: {SPLIT: rows}})
+            opened = ConfigurableTask(config=own | made | {"custom_dataset": lambda **_: rows})
             opened.set_fewshot_seed(seed=SEED)
     return opened
 

@@ -15,6 +15,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from merganser.config.headers import check_sources
+from merganser.config.params import Params
 from merganser.errors import InputError
 from merganser.evaluation.documents import of_group
 from merganser.evaluation.examples import read_results
@@ -120,6 +122,14 @@ def test_a_server_scores_as_this_process_each_tasks_own_model_too(
         place = f"data/examples/individual/{task}.safetensors"
         assert (made / place).read_bytes() == (folder / place).read_bytes()
     assert not list((made / "data/served").iterdir())
+
+
+def test_a_split_of_examples_that_is_not_there_is_refused_before_any_work(folder: Path) -> None:
+    content = yaml.safe_load((folder / "params.yaml").read_text())
+    content["tasks"]["chosen"]["data"] |= {"num_fewshot": 2, "fewshot_split": "train"}
+    said = r"tasks\.chosen\.data\.fewshot_split: .*sources/data has no split 'train'; it has test"
+    with pytest.raises(InputError, match=said):
+        check_sources(Params.model_validate(content), folder, lambda path: False)
 
 
 class Plain:

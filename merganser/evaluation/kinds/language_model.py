@@ -41,6 +41,7 @@ METRICS = ("acc", "acc_norm", "exact_match", "mcc", "f1", "prompt_level_strict_a
 NEEDS = (TakesTexts, Generates)
 TOKENS = 256
 PRELOAD = ("lm_eval.evaluator", "lm_eval.models.huggingface")
+SHOWN_FILE = "shown.json"  # beside what was prepared
 PAIRS = ("mcc", "f1")  # lm-eval keeps a label and a prediction of each document, not a score
 
 
@@ -72,12 +73,15 @@ Task = Annotated[TaskFile | InstalledTask | dict[str, Any], AfterValidator(_with
 class Settings(KindSettings):
     """What lm-eval asks, and how: one task, or one for each data set of the source's group.
 
+    `num_fewshot`: how many examples of `fewshot_split`, another split of the data, are shown before each question.
     `chat_template`: questions are put into the model's template for chats, examples before them as earlier turns.
     `system`: a text that stands before all.
     """
 
     task: Task | None = None
     group: dict[Text, Task] = Field(default_factory=dict)
+    num_fewshot: Annotated[int, Field(ge=1)] | None = None
+    fewshot_split: Text | None = None
     chat_template: bool = False
     system: Text | None = None
 
@@ -85,6 +89,8 @@ class Settings(KindSettings):
     def _says_which(self) -> Self:
         if (self.task is None) == (not self.group):
             raise ValueError("needs `task`, or `group`, a task for each data set of a group")
+        if (self.num_fewshot is None) != (self.fewshot_split is None):
+            raise ValueError("needs both of num_fewshot and fewshot_split, which the examples are of, or none")
         return self
 
 
@@ -94,14 +100,14 @@ def tasks_of(settings: Settings) -> dict[str, dict[str, Any]]:
     Raises InputError where a task is not the one declared.
     """
     named = {"": settings.task} if settings.task is not None else settings.group
-    return {member: _read(task) for member, task in named.items()}
+    return {member: _read(task, settings.fewshot_split is not None) for member, task in named.items()}
 
 
-def _read(task: Task) -> dict[str, Any]:
+def _read(task: Task, shown: bool) -> dict[str, Any]:
     if isinstance(task, dict):
         return task
     if isinstance(task, InstalledTask):
-        return installed_task(task.installed, task.version)
+        return installed_task(task.installed, task.version, shown)
     check_plain(task.file, Path("params.yaml"))
     path = Path(task.file)
     try:
@@ -156,6 +162,17 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
     yield {"member": pack(_members(rows, settings)), "document": pack(_documents(rows, settings))}
 
 
+def shown_split(settings: Settings) -> str | None:
+    """Name the split of the examples that are shown before questions; None where none are."""
+    return settings.fewshot_split
+
+
+def write_shown(rows: Any, settings: Settings, folder: Path) -> None:
+    """Write the documents of that split beside what was prepared."""
+    listed = list(zip(_members(rows, settings), _documents(rows, settings), strict=True))
+    (folder / SHOWN_FILE).write_text(json.dumps(listed), encoding="utf-8")
+
+
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Return lm-eval's score of each document, or its prediction and label where the metric compares these."""
     return _results(asked_here(network, batch_size), prepared, settings, metric)
@@ -178,11 +195,13 @@ def _results(model: Any, prepared: Prepared, settings: Settings, metric: str) ->
     documents = [json.loads(text) for text in unpack(prepared.array("document"))]
     of_member = np.array(unpack(prepared.array("member")))
     found: list[Any] = [None] * len(documents)
+    shown = _shown(prepared) if settings.fewshot_split else {}
     for member, task in tasks.items():
         asked = of_member == member
         if not asked.any():
             continue
-        opened = open_task(task, metric, list(compress(documents, asked)))
+        before = shown.get(member, [])
+        opened = open_task(task, metric, list(compress(documents, asked)), before, settings.num_fewshot or 0)
         samples = samples_of(opened, model, settings.chat_template, settings.system)
         for place, sample in zip(np.flatnonzero(asked), samples, strict=True):
             found[place] = sample[metric]
@@ -190,6 +209,14 @@ def _results(model: Any, prepared: Prepared, settings: Settings, metric: str) ->
         labels, predictions = (np.array([int(pair[i]) for pair in found], dtype=np.int64) for i in (0, 1))
         return Results(prediction=predictions, label=labels)
     return Results(score=np.array(found, dtype=np.float64))
+
+
+def _shown(prepared: Prepared) -> dict[str, list[dict[str, Any]]]:
+    """Read the documents that may be shown, by the data set that they are of."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for member, document in json.loads((prepared.folder / SHOWN_FILE).read_text(encoding="utf-8")):
+        found.setdefault(member, []).append(json.loads(document))
+    return found
 
 
 def members(prepared: Prepared, settings: Settings) -> list[str]:

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from lm_eval import evaluator as lm_evaluator
 from lm_eval import simple_evaluate, utils
 from lm_eval import tasks as lm_tasks
@@ -24,6 +24,7 @@ from merganser.evaluation.examples import Results
 from merganser.evaluation.harness import installed_task
 from merganser.evaluation.kinds import language_model as kind
 from merganser.evaluation.kinds.language_model import Settings
+from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.scoring import score_of
 from merganser.models import open_network
 from tests.evaluation.kinds.texts import prepared_in
@@ -135,6 +136,47 @@ def test_examples_are_shown_before_the_question(networks: dict[str, Any]) -> Non
     assert arguments[0][0] == "the cat sat on\n\nthe mat sat"
 
 
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize("task", [CHOICE, CHOICE | {"fewshot_config": {"sampler": "first_n"}}])
+def test_examples_of_another_split_are_shown_as_lm_eval_shows_them(
+    networks: dict[str, Any], tmp_path: Path, task: dict[str, Any], chat: bool
+) -> None:
+    network = networks["llama, untied"]
+    if chat:
+        network.tokenizer.chat_template = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}"
+    DatasetDict({"test": ROWS.select(range(5)), "train": ROWS.select(range(5, 9))}).save_to_disk(tmp_path / "data")
+    own = {"num_fewshot": 2, "fewshot_split": "train", "chat_template": chat}
+    evaluator = open_evaluator("language_model", {"task": task, **own}, "acc_norm")
+    evaluator.prepare(tmp_path / "data", "test", network, fresh(tmp_path / "prepared"))
+    found = evaluator.results(network, Prepared(tmp_path / "prepared"), batch_size=4)
+    splits = {"test": ROWS.select(range(5)), "train": ROWS.select(range(5, 9))}
+    asked = {"task": "one", "test_split": "test", "fewshot_split": "train", "custom_dataset": lambda **_: splits}
+    expected = simple_evaluate(
+        model=HFLM(pretrained=network.module, tokenizer=network.tokenizer, batch_size=1),
+        tasks=[task | asked | {"num_fewshot": 2, "metric_list": [{"metric": "acc_norm"}]}],
+        task_manager=TaskManager(include_defaults=False),
+        bootstrap_iters=0,
+        apply_chat_template=chat,
+    )
+    network.tokenizer.chat_template = None
+    assert found.score is not None
+    assert found.score.tolist() == [sample["acc_norm"] for sample in expected["samples"]["one"]]
+    prompt = expected["samples"]["one"][0]["arguments"][0][0]
+    assert sum(question in prompt for question in splits["train"]["question"]) == 2
+
+
+def test_the_split_that_is_measured_on_is_not_shown(networks: dict[str, Any], tmp_path: Path) -> None:
+    DatasetDict({"test": ROWS}).save_to_disk(tmp_path / "data")
+    evaluator = open_evaluator("language_model", {"task": CHOICE, "num_fewshot": 1, "fewshot_split": "test"}, "acc")
+    with pytest.raises(InputError, match=r"data\.fewshot_split: 'test' is the split that is measured on"):
+        evaluator.prepare(tmp_path / "data", "test", networks["llama, untied"], fresh(tmp_path / "prepared"))
+
+
+def fresh(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
 def test_a_task_file_is_the_one_whose_sum_is_declared(
     networks: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +223,7 @@ def test_a_group_asks_each_data_set_as_alone_and_counts_all_questions(networks: 
     [
         ({}, "needs `task`, or `group`, a task for each data set of a group"),
         ({"task": CHOICE, "group": {"a": CHOICE}}, "needs `task`, or `group`"),
+        ({"task": CHOICE, "num_fewshot": 2}, "needs both of num_fewshot and fewshot_split"),
         ({"group": {"a": {"class": "mine.Task"}}}, "'class' asks for code, which is never run"),
         ({"group": {"a": {"installed": "arc.yaml"}}}, "a task has installed and version, or file and sha256, as texts"),
     ],
@@ -266,7 +309,7 @@ def test_an_installed_task_scores_as_lm_eval_itself(
     [
         ("gsm8k/gsm8k-cot.yaml", "2.0", "is of version 3.0 here; write it under data.task.version"),
         ("gsm8k/gsm9k.yaml", "3.0", "lm-eval has no gsm8k/gsm9k.yaml; its tasks lie in"),
-        ("gsm8k/gsm8k.yaml", "3.0", "shows examples of another split"),
+        ("gsm8k/gsm8k.yaml", "3.0", r"write data\.num_fewshot \(5 there\) and data\.fewshot_split \(train there\)"),
         ("humaneval/humaneval.yaml", "1.0", "runs code that a model wrote"),
     ],
 )

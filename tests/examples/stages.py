@@ -66,9 +66,9 @@ def build_elsewhere(test: str, folder: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | variables, capture_output=True)
 
 
-def code_of(suite: str, module: str) -> set[str]:
-    """Return the files of code that a suite's stage runs, from `examples/`."""
-    graph = grimp.build_graph("common", suite, cache_dir=None)
+def code_of(suite: str, module: str, *others: str) -> set[str]:
+    """Return the files of code that a suite's stage runs, of its own and of other suites, from `examples/`."""
+    graph = grimp.build_graph("common", suite, *others, cache_dir=None)
     modules = {module, f"{suite}.__main__", f"{suite}.settings"}
     reached = modules.union(*(graph.find_upstream_modules(each) for each in (module, f"{suite}.settings")))
     reached |= {"common.stages"}

@@ -1,6 +1,5 @@
 """The `causal adapt` stage: a LoRA adapter of the base model for one task, as PEFT saves it."""
 
-import json
 from pathlib import Path
 
 import torch
@@ -9,6 +8,7 @@ from peft import LoraConfig, get_peft_model
 from torch.optim import AdamW
 from transformers import LlamaForCausalLM
 
+from common.adapters import settle
 from common.training import Trainer, epochs
 from texts.causal.model import encode, loss
 from texts.drawing import Example
@@ -31,24 +31,10 @@ def adapt(task: str, seed: int, settings: Adapting, base: Path, dataset: Path, o
     for step in range(settings.steps):
         trainer.step(step, loss(model, [rows[i] for i in next(batches).tolist()], text_weight=0.0))
     model.save_pretrained(str(out))
-    _settle(out, base)
+    settle(out, base)
 
 
 def read_split(task: str, split: Dataset) -> list[Example]:
     """Return the examples of a saved split."""
     seconds = split[TASKS[task].SECOND] if TASKS[task].SECOND else [None] * len(split)
     return [Example(*example) for example in zip(split["text"], seconds, split["label"], strict=True)]
-
-
-def _settle(out: Path, base: Path) -> None:
-    """Make the saved files a function of the training alone.
-
-    PEFT writes sets in the order of a hash that differs from process to process, and a card with its own version.
-    The base is named as seen from the repository's root.
-    """
-    path = out / "adapter_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config["target_modules"] = sorted(config["target_modules"])
-    config["base_model_name_or_path"] = (Path("examples") / base).as_posix()
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    (out / "README.md").unlink(missing_ok=True)

@@ -2,10 +2,7 @@
 
 import csv
 import json
-import os
 import shutil
-import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ import yaml
 from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.evaluation.examples import read_results
+from merganser.evaluation.scoring import Score
 from merganser.measures.significance import holm
 from merganser.report.ablations import read_ablations
 from merganser.report.scores import read_scores
@@ -26,11 +24,10 @@ from merganser.report.tables import write_studies
 from merganser.report.wording import wording_of
 from tasks import evaluate, join, merge, prepare_validation, search, study_ablations
 from tasks.stages import MERGE_PROFILES, METRICS, STUDIES
+from tasks.studied import Studied
 from tests.each import each
 from tests.tasks.comparison import METHODS, TASKS, inside
-from tests.warm import python
 
-ROOT = Path(__file__).resolve().parents[2]
 SCALINGS = {"scaling": [0.5, 1.5]}
 ABLATIONS: dict[str, dict[str, Any]] = {
     "tsv": {
@@ -47,18 +44,6 @@ ENTRIES = {
     "found": {"method": "tsv_m", "reads": "searches/overlapping"},
     "drm": {"method": "drm_h", "reads": "joints/rows", "elect": False},
 }
-# the stage, killed from within as it measures the second step: from without, the moment could not be chosen
-KILLED = """
-import os, signal
-from tasks import study_ablations
-whole = study_ablations.measured
-def measured(studied, values, folder, fingerprint):
-    if folder.name == "overlapping":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return whole(studied, values, folder, fingerprint)
-study_ablations.measured = measured
-study_ablations.main(["tsv"])
-"""
 
 
 @pytest.fixture(scope="module")
@@ -153,14 +138,26 @@ def test_a_second_start_merges_nothing_and_keeps_every_byte(folder: Path, monkey
     assert len(kept) == len(content(out)) == len(before) - 4
 
 
-def test_a_kill_loses_no_merge_that_was_measured(folder: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_is_stopped_loses_no_merge_that_was_measured(
+    folder: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = folder / "data/measures/studies/ablations/tsv"
     shutil.rmtree(out)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    killed = subprocess.run([*python(), "-c", KILLED], env=environment, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    left = content(out)
-    assert {"whole.json", *(f"whole/{task}.safetensors" for task in TASKS)} < set(left)
+    whole = study_ablations.measured
+
+    def stopped(studied: Studied, values: dict[str, Any], own: Path, fingerprint: str) -> dict[str, Score]:
+        if own.name == "overlapping":
+            raise KeyboardInterrupt
+        return whole(studied, values, own, fingerprint)
+
+    monkeypatch.setattr(study_ablations, "measured", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        study_ablations.main(["tsv"])
+    monkeypatch.undo()
+    assert {"whole.json", *(f"whole/{task}.safetensors" for task in TASKS)} < set(content(out))
+    for left in (out, out / "state"):  # by a kill, in the midst of a merge
+        (left / "tmp1").mkdir()
+        (left / "tmp1/model.safetensors").write_text("half")
     monkeypatch.setattr("tasks.search.score_merge", None)  # all candidates of both steps were measured
     study_ablations.main(["tsv"])
     assert content(out) == content(made / "data/measures/studies/ablations/tsv")

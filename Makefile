@@ -8,6 +8,8 @@ PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check --no-c
 # Its cache, of links to the same files, lies beside them and goes when all are there.
 CACHE := $(VENV)/.cache
 UV := "$(BIN)/uv" pip install --quiet --python "$(BIN)/python" --cache-dir "$(CACHE)"
+# Scripts of an environment name its own Python: in a folder that moved, one that is gone.
+MOVED := $(shell test ! -e "$(BIN)/merganser" || test -x "$$(grep -om1 '/.*/python[0-9.]*' "$(BIN)/merganser")" || echo moved)
 SOURCES := dvcfleet merganser tasks flows examples tests benchmarks
 PRESENT = $(wildcard $(SOURCES))
 
@@ -16,14 +18,18 @@ export PATH := $(BIN):$(PATH)
 # Images of containers set it, and each process would compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv run test drills check format bench docs site ui clean
+.PHONY: help venv moved outlook run test drills check format bench docs site ui clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
 
 venv: $(READY)  ## make the environment (the other targets do it by themselves)
 
-$(READY):
+moved:
+	@echo "the Python that $(VENV) names is gone, as in a folder that moved: it is made anew"
+	@rm -rf "$(VENV)"
+
+$(READY): $(MOVED)
 	@$(if $(PYTHON),,echo "no python3.11 found: install it, or say make PYTHON=/path/to/python3.11" >&2; exit 1;) \
 	test -x $(BIN)/python || "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
 	|| { echo "$(PYTHON) is not Python 3.11: install it, or say make PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -41,7 +47,13 @@ $(READY):
 	2>/dev/null; wait
 	@rm -f "$(VENV)"/.ready-* && touch "$@"
 
-run: $(READY)  ## compare the methods of params.yaml and write the report
+# Before anything is installed, hence in the shell.
+outlook:
+	@test -e "$(READY)" || echo "first the environment, $(VENV): a minute or two and 7 GB, once"
+	@test -e data || printf '%s\n' "the comparison of params.yaml: as this clone brings it 10 to 15 minutes and 1 GB on two cores" \
+	"while it runs: .dvcfleet/so-far/index.html, from the first score on; in the end: the best entries here, and report/index.html"
+
+run: outlook $(READY)  ## compare the methods of params.yaml and write the report
 	@"$(BIN)/merganser" run
 	@echo "The report is in report/index.html; 'make ui' opens it beside the pages of Prefect and MLflow."
 

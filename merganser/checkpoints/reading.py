@@ -303,6 +303,10 @@ def _open_torch(path: Path) -> TorchCheckpoint:
         # what torch before 1.6 wrote is no archive, and is read whole
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # torch raises a dozen kinds, all of them mean the same to a user
+        with path.open("rb") as file:
+            head = file.read(16)
+        if not head.startswith((b"PK", b"\x80")):  # neither an archive nor a pickle
+            raise InputError(f"{path}: not a file that torch wrote: it begins with {head!r}; get it anew") from error
         raise InputError(
             f"{path}: cannot be loaded as plain weights ({type(error).__name__}); convert it to safetensors"
         ) from error

@@ -116,6 +116,12 @@ def test_what_a_shard_holds_and_the_index_does_not_name_is_merged(tmp_path: Path
     assert torch.equal(average(tmp_path, *paths)["norm.weight"], torch.ones(3))
 
 
+def test_a_file_that_torch_never_wrote_is_named_with_what_it_begins_with(tmp_path: Path) -> None:
+    (tmp_path / "last.ckpt").write_bytes(b"<!DOCTYPE html><html>")
+    with pytest.raises(InputError, match=r"last\.ckpt: not a file that torch wrote: it begins with b'<!DOCTYPE html>"):
+        open_checkpoint(tmp_path / "last.ckpt")
+
+
 def test_gguf_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(400))
     with pytest.raises(InputError, match=r"a GGUF file.*merganser merge average --model copy=.*m\.gguf --out DIR"):

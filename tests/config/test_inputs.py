@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any, get_origin
 
+import pytest
 import yaml
 
 from merganser import registry
@@ -64,6 +65,27 @@ def test_each_section_may_be_left_out_of_what_dvc_reads() -> None:
 
 def test_each_input_is_opened_by_a_merge() -> None:
     assert set(OPENINGS) == set(INPUTS)
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"statistics": {"x": {"kind": "fisher"}}}, "whose probabilities statistics.x needs"),
+        ({"embeddings": {"x": {"of": "deltas"}}}, "whose names embeddings.x embeds"),
+        ({"statistics": {"x": {"kind": "gram"}}}, None),
+    ],
+)
+def test_what_needs_classes_is_refused_of_a_task_without_before_any_work(
+    section: dict[str, Any], words: str | None
+) -> None:
+    numbers = {"source": "hub/y", "kind": "regression", "data": {"source": "datasets/y"}}
+    tasks = {"dark": {**numbers, "kind": "text_classification"}, "number": numbers}
+    base = {"source": "hub/base", "family": "encoder"}
+    params = Params.model_validate(ONE_EACH.model_dump(include={"methods"}) | {"base": base, "tasks": tasks} | section)
+    found = [mistake for each in INPUTS.values() for mistake in each.mistakes(params)]
+    named = next(iter(section))
+    expected = f"tasks.number.kind: regression is not a kind with classes, {words}; leave the task out, or {named}.x"
+    assert found == ([] if words is None else [expected])
 
 
 @each("name", INPUTS)

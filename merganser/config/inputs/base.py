@@ -5,6 +5,7 @@ from typing import Any
 
 from merganser.config.params import Entry, Params
 from merganser.errors import did_you_mean
+from merganser.evaluation import GivesClasses, get_kind, kind_names
 from merganser.merging.method import Method
 from merganser.methods import __path__ as places
 from merganser.plugins import module_names
@@ -131,6 +132,13 @@ def of_mistakes(params: Params, of: str, expected: str, *others: str) -> Iterato
         yield from name_mistakes("differences", params.differences, name, of)
     elif of not in others:
         yield f"{expected}, got {of!r}"
+
+
+def without_classes(params: Params, what: str, remedy: str) -> Iterator[str]:
+    """Say which tasks have no classes, which `what` needs."""
+    for name, task in params.tasks.items():
+        if task.kind in kind_names() and not isinstance(get_kind(task.kind), GivesClasses):
+            yield f"tasks.{name}.kind: {task.kind} is not a kind with classes, {what}; leave the task out, or {remedy}"
 
 
 def difference_in(of: str) -> str | None:

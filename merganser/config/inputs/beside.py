@@ -1,9 +1,10 @@
 """What is computed or trained beside a model: embeddings of the tasks' classes, routers, and Surgery's bottlenecks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from merganser.config.inputs.base import OfAnother
+from merganser.config.inputs.base import OfAnother, without_classes
+from merganser.config.params import Params
 from merganser.merging.method import Method
 
 START = "expected differences/NAME, whose start is the merged model"
@@ -21,6 +22,12 @@ class Embeddings(OfAnother):
     def fits(self, about: Mapping[str, Any], method: Method, of: str | None = None) -> bool:
         """Tell whether they are of what is asked for."""
         return of in (None, about.get("of"))
+
+    def mistakes(self, params: Params) -> Iterator[str]:
+        """Check that all tasks have classes, whose names are embedded."""
+        yield from super().mistakes(params)
+        for name in params.embeddings:
+            yield from without_classes(params, f"whose names embeddings.{name} embeds", f"embeddings.{name}")
 
 
 class Routers(OfAnother):

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from merganser.config.explaining import mistakes_in
-from merganser.config.inputs.base import OfAnother, known_method, of_mistakes
+from merganser.config.inputs.base import OfAnother, known_method, of_mistakes, without_classes
 from merganser.config.params import Entry, LearnedEntry, Params
 from merganser.errors import InputError
-from merganser.evaluation import GivesClasses, get_kind, kind_names
 from merganser.merging.method import Method
 
 
@@ -41,10 +40,7 @@ class LearnedValues(OfAnother):
         for name, learned in params.learned.items():
             yield from _learner_mistakes(params, f"learned.{name}", learned)
         if params.learned:
-            for name, task in params.tasks.items():
-                if task.kind in kind_names() and not isinstance(get_kind(task.kind), GivesClasses):
-                    reason = f"{task.kind} is not a kind with classes, whose probabilities learned.* need"
-                    yield f"tasks.{name}.kind: {reason}; leave the task out, or learned"
+            yield from without_classes(params, "whose probabilities learned.* need", "learned")
 
     def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
         """Check that the values are those of the method's own learner too."""

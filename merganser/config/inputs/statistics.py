@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from merganser.config.inputs.base import Input, name_mistakes, other_source
+from merganser.config.inputs.base import Input, name_mistakes, other_source, without_classes
 from merganser.config.params import Entry, Params
 from merganser.merging.method import Method
 
@@ -22,9 +22,11 @@ class Statistics(Input):
         return set(method.statistics) <= {about.get("kind"), *base}
 
     def mistakes(self, params: Params) -> Iterator[str]:
-        """Check that only Fisher information is asked of the base."""
+        """Check that only Fisher information is asked of the base, and only of tasks with classes."""
         for name, statistic in params.statistics.items():
-            if statistic.base and statistic.kind != "fisher":
+            if statistic.kind == "fisher":
+                yield from without_classes(params, f"whose probabilities statistics.{name} needs", f"statistics.{name}")
+            elif statistic.base:
                 yield f"statistics.{name}.base: only kind: fisher measures the base model too; leave it out"
 
     def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:

@@ -17,7 +17,8 @@ from dvcfleet.lineage.targets import find_target
 from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.lineage.verify import verify
 from dvcfleet.planning.orphans import find_orphans
-from dvcfleet.record.ledger import damaged_environments, environment_file
+from dvcfleet.record.chain import check_chain
+from dvcfleet.record.ledger import LEDGER, damaged_environments, environment_file
 from dvcfleet.repository import opened, state_folder, write_lock
 
 # With one of these findings, a stage would not do what was recorded.
@@ -66,6 +67,10 @@ def audit(repo: Path, text: str | None = None, again: Rerun | None = None) -> Au
         lineage = read_lineage(dvc_repo, names)
         contents, kept = Contents(dvc_repo), entry_files(dvc_repo)
         findings = verify(dvc_repo, lineage, contents) + list(_lost_environments(state, lineage, damaged))
+        chain = check_chain(state)
+        cure = "it is not the record that runs kept; move it away if you know why, and the next run begins a new one"
+        ledger = os.path.relpath(state / LEDGER)
+        findings += [Finding(FindingKind.RECORD, ledger, f"{fault}; {cure}") for fault in chain.faults]
         if not text:
             findings += [
                 Finding(FindingKind.CACHE, os.path.relpath(path), "not the entry that its name says; remove it")
@@ -79,6 +84,9 @@ def audit(repo: Path, text: str | None = None, again: Rerun | None = None) -> Au
             ]
         findings += project.audit(lineage, findings)
         also = (
+            *_counted(
+                chain.lines, "line", of=" of the ledger" + f" ({chain.older} without a chain)" * bool(chain.older)
+            ),
             *_counted(len(lineage.environments), "environment"),
             *(() if text else _counted(len(kept), "entry", "entries", " of the run cache")),
             *project.audited(lineage),

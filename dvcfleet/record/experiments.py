@@ -24,6 +24,7 @@ from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.dvc_adapter.repositories import experiment_ref
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
 from dvcfleet.git import GitError, git, git_if_any
+from dvcfleet.record.chain import end_of
 from dvcfleet.repository import state_folder
 
 _ADDRESS = "dvcfleet@localhost"
@@ -55,7 +56,7 @@ def save_experiment(repo: Repo, name: str) -> str | None:
     head = repo.scm.get_rev()
     objects = _git_path(repo, "objects")
     commit = _commit_whole(repo, head, name, objects)
-    sync_file_systems([objects])
+    sync_file_systems([objects, state_folder(repo)])  # the commit names the ledger's last line
     _git(repo, None, "-c", "core.fsync=reference", "update-ref", experiment_ref(head, name), commit)
     return commit
 
@@ -98,8 +99,9 @@ def _commit(repo: Repo, head: str, name: str) -> str:
         _git(repo, index, "add", "--update", "--", ":/")
         _git(repo, index, "update-index", "--add", "-z", "--stdin", given="\0".join(_described_by(repo)))
         tree = _git(repo, index, "write-tree")
+    message = f"run {name}\n\n{end_of(state_folder(repo))}".strip()
     is_known = git_if_any(repo.root_dir, "var", "GIT_COMMITTER_IDENT", environment=_environment()) is not None
-    return _git(repo, None, *(() if is_known else _NOBODY), "commit-tree", tree, "-p", head, "-m", f"run {name}")
+    return _git(repo, None, *(() if is_known else _NOBODY), "commit-tree", tree, "-p", head, "-m", message)
 
 
 def _git_path(repo: Repo, name: str) -> Path:

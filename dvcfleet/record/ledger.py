@@ -3,6 +3,7 @@
 dvc.lock says which outputs came from which inputs; the ledger says when and where. It is append-only.
 """
 
+import getpass
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ from dvcfleet.messages import Ending, Start
 
 LEDGER = "ledger.jsonl"
 ENVIRONMENTS = "environments"
+BEGIN = hashlib.sha256(b"the begin of a ledger").hexdigest()  # what its first line names as the one before
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Execution:
 
     `entry` is the digest of the resulting dvc.lock entry, `environment` that of a file in `environments/`, `began` a
     time in UTC (ISO 8601), `dirty` whether files that git tracks differed from the commit. `varies`: the outputs that
-    dvc.yaml said to differ from run to run; None in lines of older versions.
+    dvc.yaml said to differ from run to run; `before`: the sha256 of the line before, see
+    `dvcfleet.record.chain`. These and `user` are None in lines of older versions.
     """
 
     stage: str
@@ -48,6 +51,8 @@ class Execution:
     dirty: bool | None
     environment: str
     varies: dict[str, Any] | None = None
+    user: str | None = None
+    before: str | None = None
 
     @property
     def ended(self) -> datetime:
@@ -71,6 +76,7 @@ class Ledger:
         self._run = run
         self._flow_run = flow_run
         self._unwritten = b""
+        self._user = _user()
         self._commit = commit_of(folder.parent)  # before a stage has written anything
 
     def note(self, ending: Ending, entry: Mapping[str, Any] | None, varies: Mapping[str, Any]) -> None:
@@ -91,8 +97,12 @@ class Ledger:
             dirty=dirty,
             environment=keep_environment(self._folder, start.environment) if start.environment else self._environment,
             varies=dict(varies),
+            user=self._user,
+            before=self._last,
         )
-        self._unwritten += json.dumps(asdict(execution)).encode() + b"\n"
+        line = json.dumps(asdict(execution)).encode()
+        self._last = digest_of(line)
+        self._unwritten += line + b"\n"
         try:
             append_lines(self._folder / LEDGER, self._unwritten)
         except OSError:
@@ -100,18 +110,41 @@ class Ledger:
         self._unwritten = b""
 
     @cached_property
+    def _last(self) -> str:
+        """The sha256 of the last line."""
+        lines = [line for line, _ in sound_lines(self._folder / LEDGER)]
+        return digest_of(lines[-1]) if lines else BEGIN
+
+    @cached_property
     def _environment(self) -> str:
         return keep_environment(self._folder, environment())
 
 
+def _user() -> str | None:
+    """Return the name of the user; None where the system knows none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return None
+
+
 def executions(folder: Path) -> Iterator[Execution]:
     """Read a ledger's lines, oldest first; truncated and damaged lines are skipped."""
-    path = folder / LEDGER
+    return (execution for _, execution in sound_lines(folder / LEDGER))
+
+
+def sound_lines(path: Path) -> Iterator[tuple[bytes, Execution]]:
+    """Read the lines of a ledger's file that are whole, with what they say, oldest first."""
     for line in path.read_bytes().splitlines() if path.exists() else ():
         with suppress(ValueError, TypeError, RecursionError):
             execution = Execution(**json.loads(line))
             if _is_sound(execution):
-                yield execution
+                yield line, execution
+
+
+def digest_of(line: bytes) -> str:
+    """Return the digest by which the next line names a line."""
+    return hashlib.sha256(line).hexdigest()
 
 
 def _is_sound(execution: Execution) -> bool:

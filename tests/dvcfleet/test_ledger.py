@@ -1,15 +1,20 @@
 """The ledger that a run keeps of what it did."""
 
+import getpass
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from dvcfleet.lineage.audit import audit
+from dvcfleet.record.chain import Chain, check_chain
 from dvcfleet.record.ledger import (
+    BEGIN,
     LEDGER,
     Execution,
     entry_digest,
@@ -96,6 +101,51 @@ def test_a_line_that_a_kill_cut_off_is_passed_over_and_harms_no_other(toy: Make)
         file.write('{"stage": "turn", "res')
     chain.run()
     assert [line.stage for line in ledger(chain)] == ["cut", "turn", "end"]
+
+
+def _without(line: bytes, *keys: str) -> bytes:
+    return json.dumps({key: value for key, value in json.loads(line).items() if key not in keys}).encode()
+
+
+TAMPERINGS: dict[str, Callable[[list[bytes]], list[bytes]]] = {
+    "the first removed": lambda lines: lines[1:],
+    "one removed": lambda lines: [lines[0], lines[2]],
+    "the last removed": lambda lines: lines[:-1],
+    "moved": lambda lines: [lines[1], lines[0], lines[2]],
+    "edited": lambda lines: [lines[0], lines[1].replace(b'"host": "', b'"host": "x'), lines[2]],
+    "the last edited": lambda lines: [*lines[:2], lines[2].replace(b'"host": "', b'"host": "x')],
+    "added": lambda lines: [*lines[:2], lines[1].replace(b'"host": "', b'"host": "x'), lines[2]],
+    "added without a link": lambda lines: [*lines, _without(lines[1], "before")],
+}
+
+
+def test_a_line_that_was_removed_moved_edited_or_added_is_found(toy: Make) -> None:
+    chain = toy.ran(CHAIN, CHAIN_FILES, before=commit)
+    state = chain.path / ".dvcfleet"
+    whole = (state / LEDGER).read_bytes()
+    assert check_chain(state) == Chain(3, 0, ())
+    assert ledger(chain)[0].before == BEGIN
+    assert {line.user for line in ledger(chain)} == {getpass.getuser()}
+    for what, tamper in TAMPERINGS.items():
+        (state / LEDGER).write_bytes(b"\n".join([*tamper(whole.splitlines()), b""]))
+        assert check_chain(state).faults, what
+    assert {(one.kind, one.name) for one in audit(chain.path).findings} == {("record changed", f".dvcfleet/{LEDGER}")}
+    (state / LEDGER).write_bytes(whole)
+    assert audit(chain.path).findings == ()
+
+
+def test_lines_older_than_chains_cut_off_or_written_twice_are_no_faults(toy: Make) -> None:
+    chain = toy.ran(CHAIN, CHAIN_FILES)
+    state = chain.path / ".dvcfleet"
+    lines = (state / LEDGER).read_bytes().splitlines()
+    old = [_without(line, "before", "user", "varies") for line in lines]
+    # Without the end of the second line, as a power cut may leave it; the next run goes on from the first.
+    (state / LEDGER).write_bytes(old[0] + b"\n" + old[1][:50])
+    chain.run(force=True)
+    assert check_chain(state) == Chain(4, 1, ())
+    lines = (state / LEDGER).read_bytes().splitlines()
+    (state / LEDGER).write_bytes(b"\n".join([*lines, lines[-1][:50], *lines[-2:], b""]))
+    assert check_chain(state) == Chain(4, 1, ())
 
 
 def test_the_digest_of_an_entry_is_that_of_the_entry_read_back() -> None:

@@ -62,7 +62,14 @@ def test_of_an_untouched_project_it_is_said_what_was_compared_and_the_exit_code_
     said = merganser(project, "lineage", "verify")
     assert said.stderr == ""
     assert said.stdout.startswith("nothing has changed: ")
-    for what in ("62 stages", "MLflow's runs of 7 entries", "1 environment", "of the run cache", "the report"):
+    for what in (
+        "62 stages",
+        "62 lines of the ledger",
+        "MLflow's runs of 7 entries",
+        "1 environment",
+        "of the run cache",
+        "the report",
+    ):
         assert what in said.stdout
     counts = json.loads(done(project, "lineage", "verify", "--json"))
     assert counts["findings"] == []

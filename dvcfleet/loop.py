@@ -1,7 +1,7 @@
 """The event loop of a run: submit ready stages and process their outcomes; it is the only writer of DVC's state."""
 
 import signal
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -57,6 +57,7 @@ class Run:
     ledger: Ledger
     durations: Durations
     on_ended: Callable[[Set[str], str], None] = lambda ended, latest: None  # as a project's `while_running`
+    wanted_first: Callable[[Mapping[str, Sequence[str]]], Collection[str]] = lambda needs: ()  # as a project's
     in_order: bool = False
     halts: bool = False
     endings: dict[str, Ending] = field(default_factory=dict)
@@ -120,7 +121,9 @@ class Run:
                 self._end(Ending(planned.name, Result.BLOCKED, "; ".join(planned.reasons)))
         needs = {planned.name: planned.needs for planned in stages}
         self._retries = Retries(self.resources)
-        self._ready = ReadyStages(needs, self.resources, self.durations, self.pool, in_order=self.in_order)
+        self._ready = ReadyStages(
+            needs, self.resources, self.durations, self.pool, in_order=self.in_order, first=self.wanted_first(needs)
+        )
         for name, upstream in self._waiting.items():
             upstream.difference_update(self.endings)
             if not upstream and name not in self.endings:

@@ -86,6 +86,13 @@ class Project:
         `causes`: why stages are not up to date, of those that would run even if no other stage did.
         """
 
+    def wanted_first(self, needs: Mapping[str, Collection[str]]) -> Set[str]:
+        """Return the stages of a run whose results are wanted before others', such as a first table's.
+
+        `needs`: by the name of each stage of the plan, the stages that it reads from, in topological order.
+        """
+        return frozenset()
+
     def describe(self, run: str) -> Mapping[str, Any]:
         """Return what Prefect's flow run shows among its parameters, as plain data; `run` is the run's name."""
         return {}

@@ -213,6 +213,7 @@ class RepositoryRun:
                         Ledger(state, name, flow_run_id),
                         Durations(seconds_before(state), restorable),
                         partial(self.project.while_running, say=partial(self.console.print, markup=False)),
+                        self.project.wanted_first,
                         # With one worker no order is quicker, and DVC's may be what the stages need.
                         in_order=self.options.in_order or self.place.workers == 1,
                         halts=self.options.in_order,

@@ -12,7 +12,7 @@ from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.project import Expected, Project
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 from flows.lineage_hooks import MerganserLineage
-from flows.so_far import SoFar
+from flows.so_far import SoFar, first_evaluations
 from merganser.config.params import Params
 from merganser.errors import InputError
 
@@ -135,6 +135,10 @@ class Merganser(MerganserLineage, Project):
             return lying(path) is None
         except InputError:  # said when params.yaml is checked
             return False
+
+    def wanted_first(self, needs: Mapping[str, Collection[str]]) -> Set[str]:
+        """Return the evaluations of the entries that are the least work, for the report so far."""
+        return first_evaluations(PARAMS, needs)
 
     def expect(self, needs: Mapping[str, Collection[str]]) -> Expected:
         """Return how much there is to download, by what the hubs say, what is made of it and how long that takes."""

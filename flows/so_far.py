@@ -2,12 +2,15 @@
 
 import json
 import shutil
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dvcfleet.scheduling.order import with_needs
+
 REPORT, EVALUATE = "report", "evaluate@"
+FIRST = 3  # entries of the first table
 
 
 class SoFar:
@@ -42,6 +45,16 @@ class SoFar:
 
         if REPORT in done:
             shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+def first_evaluations(params: Path, needs: Mapping[str, Collection[str]]) -> set[str]:
+    """Return the evaluations of the few entries that fewest stages are run for; `needs`: of a plan, in its order."""
+    of_entries: dict[str, set[str]] = {}
+    for stage, (entry, _) in _evaluations(params).items():
+        if stage in needs:
+            of_entries.setdefault(entry, set()).add(stage)
+    least = sorted(of_entries.values(), key=lambda stages: len(with_needs(stages, needs)))
+    return set().union(*least[:FIRST])
 
 
 def _evaluations(path: Path) -> dict[str, tuple[str, str]]:

@@ -1,4 +1,6 @@
-"""Which ready stages start next: first those behind which the longest path of work waits, and none is passed over.
+"""Which ready stages start next: what is wanted first, then those behind which the longest path of work waits.
+
+None is passed over.
 
 A stage that does not fit now has a machine reserved for it. Others start there only on what it leaves, or if they are
 expected to end before it can start.
@@ -6,7 +8,7 @@ expected to end before it can start.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -42,6 +44,19 @@ def followers(needs: Mapping[str, Sequence[str]]) -> dict[str, int]:
     return {name: bits.bit_count() for name, bits in sets.items()}
 
 
+def with_needs(names: Collection[str], needs: Mapping[str, Collection[str]]) -> set[str]:
+    """Return stages with all that they wait for, also through others; `needs`: in topological order.
+
+    >>> sorted(with_needs(["c"], {"a": [], "b": [], "c": ["a"], "d": ["b", "c"]}))
+    ['a', 'c']
+    """
+    found = set(names)
+    for name in reversed(list(needs)):
+        if name in found:
+            found.update(needs[name])
+    return found
+
+
 @dataclass
 class _Reservation:
     """A machine reserved for a stage from a time on, and what the stage will leave of it."""
@@ -56,7 +71,7 @@ class ReadyStages:
     """The stages that are ready, in the order in which they start.
 
     `needs`: all stages of the plan with those they read from, in topological order; `resources`: of those that may run.
-    `in_order`: they start in that order, not the longest path first.
+    `first`: stages whose results are wanted before others'. `in_order`: they start in that order, whatever is wanted.
     """
 
     def __init__(
@@ -67,7 +82,9 @@ class ReadyStages:
         pool: ResourcePool,
         clock: Callable[[], float] = time.monotonic,
         in_order: bool = False,
+        first: Collection[str] = (),
     ) -> None:
+        self._wanted = with_needs(first, needs)
         self._in_order = in_order
         self._needs, self._resources, self._durations, self._pool, self._clock = (
             needs,
@@ -178,11 +195,12 @@ class ReadyStages:
         return at, capacity
 
     def _rank(self, name: str) -> tuple[float, ...]:
-        """The longest path first; of equal ones the stage that most others wait for, and the larger request."""
+        """What is wanted, then the longest path; of equal ones what most others wait for, and the larger request."""
         if self._in_order:
             return (self._numbers[name],)
         wanted = self._resources[name]
-        return (-self._paths[name], -self._followers[name], -wanted.gpus, -wanted.threads, self._numbers[name])
+        later = name not in self._wanted
+        return (later, -self._paths[name], -self._followers[name], -wanted.gpus, -wanted.threads, self._numbers[name])
 
     def _measure(self) -> None:
         self._paths = paths(self._needs, {name: self._durations[name] for name in self._resources})

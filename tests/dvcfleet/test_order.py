@@ -1,6 +1,6 @@
 """The order in which stages start, in virtual time: a stage ends when the clock reaches its end, and nothing sleeps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
@@ -18,12 +18,13 @@ def simulate(
     pool: ResourcePool,
     resources: Mapping[str, Resources] | None = None,
     expected: Mapping[str, float] | None = None,
+    first: Collection[str] = (),
 ) -> dict[str, float]:
     """Return when each stage starts; `expected`: what the stages are thought to take, if it is not what they take."""
     now = 0.0
     wanted = {name: (resources or {}).get(name, Resources()) for name in needs}
     durations = Durations(seconds if expected is None else expected)
-    ready = ReadyStages(needs, wanted, durations, pool, lambda: now)
+    ready = ReadyStages(needs, wanted, durations, pool, lambda: now, first=first)
     waiting = {name: set(each) for name, each in needs.items()}
     started: dict[str, float] = {}
     ends: dict[str, float] = {}
@@ -62,6 +63,13 @@ def test_what_the_longest_path_waits_for_starts_first() -> None:
     started = simulate(needs, {"small1": 5, "small2": 5, "small3": 5, "root": 1, "long": 14}, ResourcePool(2))
     assert (started["root"], started["long"]) == (0, 1)
     assert max(started["small1"], started["small2"], started["small3"]) == 10
+
+
+def test_what_is_wanted_starts_first_with_all_that_it_waits_for() -> None:
+    needs: dict[str, list[str]] = {"read": [], "learn": ["read"], "merge": ["read"], "long": [], "score": ["merge"]}
+    seconds = {"read": 1.0, "learn": 9.0, "merge": 1.0, "long": 99.0, "score": 1.0}
+    order = simulate(needs, seconds, ResourcePool(1), first=["score"])
+    assert sorted(order, key=lambda name: order[name]) == ["read", "merge", "score", "long", "learn"]
 
 
 def test_of_equal_paths_what_most_wait_for_starts_first() -> None:

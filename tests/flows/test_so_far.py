@@ -4,7 +4,7 @@ import json
 from contextlib import chdir
 from pathlib import Path
 
-from flows.so_far import SoFar
+from flows.so_far import SoFar, first_evaluations
 from merganser.report.so_far import PAGE
 
 PARAMS = """
@@ -47,6 +47,18 @@ def test_the_page_is_there_from_the_first_score_grows_and_goes_with_the_report(t
         assert said == [f"the report so far, marked as partial, grows with each score: {PAGE}"]
         so_far.end({"report"})
         assert not PAGE.exists()
+
+
+def test_what_fewest_stages_are_run_for_is_evaluated_first(tmp_path: Path) -> None:
+    names = {"base": 0, "learned": 3, "average": 1, "ties": 1, "tsv": 2}
+    entries = ", ".join(f"{name}: {{}}" for name in names)
+    (tmp_path / "params.yaml").write_text(f"tasks: {{dark: {{}}, light: {{}}}}\nmethods: {{{entries}}}")
+    needs: dict[str, list[str]] = {f"{name}-{number}": [] for name, count in names.items() for number in range(count)}
+    of = {name: [each for each in needs if each.startswith(f"{name}-")] for name in names}
+    needs |= {f"evaluate@{name}-{task}": of[name] for name in names for task in ("dark", "light")}
+    needs.pop("evaluate@base-dark")  # of a plan without it
+    wanted = {f"evaluate@{name}-{task}" for name in ("base", "average", "ties") for task in ("dark", "light")}
+    assert first_evaluations(tmp_path / "params.yaml", needs) == wanted - {"evaluate@base-dark"}
 
 
 def test_a_run_says_where_the_report_so_far_is(tiny_said: str, tiny_run: Path) -> None:

@@ -50,9 +50,10 @@ class SoFar:
 def first_evaluations(params: Path, needs: Mapping[str, Collection[str]]) -> set[str]:
     """Return the evaluations of the few entries that fewest stages are run for; `needs`: of a plan, in its order."""
     of_entries: dict[str, set[str]] = {}
-    for stage, (entry, _) in _evaluations(params).items():
-        if stage in needs:
-            of_entries.setdefault(entry, set()).add(stage)
+    with suppress(LookupError, TypeError, AttributeError):  # not a comparison's params.yaml
+        for stage, (entry, _) in _evaluations(params).items():
+            if stage in needs:
+                of_entries.setdefault(entry, set()).add(stage)
     least = sorted(of_entries.values(), key=lambda stages: len(with_needs(stages, needs)))
     return set().union(*least[:FIRST])
 

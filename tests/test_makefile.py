@@ -1,5 +1,6 @@
 """What `make run` says and does before there is anything but a shell."""
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -25,7 +26,12 @@ def clone(tmp_path: Path) -> Path:
 
 
 def make(folder: Path, *words: str) -> str:
-    done = subprocess.run(["make", "VENV=.venv", *words], cwd=folder, capture_output=True, text=True, check=True)
+    own = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }  # of `make test`
+    done = subprocess.run(
+        ["make", "VENV=.venv", *words], cwd=folder, env=own, capture_output=True, text=True, check=True
+    )
     return done.stdout
 
 

@@ -60,6 +60,7 @@ def test_what_is_not_there_is_named(content: dict[str, Any], wish: Wish, said: s
         changed(content, wish)
 
 
+@pytest.mark.drill
 def test_a_trial_leaves_the_comparison_as_it_is_and_says_what_it_changed(tiny_copy: Path, prefect_api: str) -> None:
     before = digests(tiny_copy)
     options = ("run", "--set", "methods.ties.density=0.25", "--only", "ties", "--examples", "5", "--workers", "2")

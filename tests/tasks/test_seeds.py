@@ -21,6 +21,7 @@ from tasks import (
     merge,
     prepare_validation,
     record,
+    recorded,
     report,
     statistics,
     surgery,
@@ -113,7 +114,7 @@ def test_the_report_and_mlflow_show_mean_and_spread(folder: Path) -> None:
     assert f"± {100 * spread:.1f}</small>" in page
     assert "the seeds 0, 2, 1" in page
     assert json.loads((folder / "metrics.json").read_text())["dare"]["spread"] == pytest.approx(spread)
-    logged = record.score_metrics(load_params(Path("params.yaml")), "dare")
+    logged = recorded.score_metrics(load_params(Path("params.yaml")), "dare")
     assert logged["score_mean_spread"] == pytest.approx(spread)
     assert logged["accuracy_spread/red"] == found[TASKS.index("red")]["spread"]
     assert logged["score_mean"] == pytest.approx(fmean(score["value"] for score in found))

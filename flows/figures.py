@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from flows.evidence import KEPT, figures, read_runs
+from flows.evidence import PAGE as EVIDENCE
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs/results.md"
@@ -35,7 +36,7 @@ Figures = Mapping[str, Mapping[str, float]]  # by entry and column, in per cent
 
 def pages() -> list[Path]:
     """List the pages that may quote figures."""
-    return [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").glob("*.md") if page != RESULTS)]
+    return [ROOT / "README.md", *sorted(set((ROOT / "docs").glob("*.md")) - {RESULTS, EVIDENCE})]
 
 
 def read_figures(results: str) -> Figures:

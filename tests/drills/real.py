@@ -31,7 +31,7 @@ def drill(folder: Path, sample: bool) -> None:
     root = make_suites(folder / "real", 0)
     shutil.copy(ROOT / "constraints.txt", root)
     made = root / "examples/minilm/params.yaml"
-    tuning = yaml.safe_load(made.read_text())["finetune"] | {"steps": 20}
+    tuning = yaml.safe_load(made.read_text())["finetune"] | {"steps": 40}
     edit(made, {"tasks": list(KEPT), "data": {"validation": 20, "test": 200}, "finetune": tuning})
     suite = root / "suites/minilm.yaml"
     tasks = yaml.safe_load(suite.read_text())["tasks"]

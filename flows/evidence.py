@@ -38,7 +38,7 @@ ORDERS = (
     ("emr", "t_switch", "DTS, table 1: 88.2, 90.2"),
     ("t_switch", "dts_t", "DTS, table 1: 90.2, 90.3"),
 )
-_TABLE = re.compile(r"(?P<head><!-- (?P<suite>[\w-]+) (?P<table>\w+) -->\n\n)(?:(?:\|.*\n)+(?:\n|\Z))?")
+_TABLE = re.compile(r"(?P<head><!-- (?P<suite>[\w-]+) (?P<table>\w+) -->\n)\n?(?:(?:\|.*\n)+(?:\n|\Z))?")
 
 Run = Mapping[str, Any]
 
@@ -140,7 +140,7 @@ def with_tables(page: str, runs: Mapping[str, Sequence[Run]]) -> str:
     def table(found: re.Match[str]) -> str:
         of_suite = runs.get(found["suite"])
         lines = [*TABLES[found["table"]](of_suite), ""] if of_suite else []
-        return found["head"] + "".join(f"{line}\n" for line in lines)
+        return found["head"] + "\n" + "".join(f"{line}\n" for line in lines)
 
     return _TABLE.sub(table, page).rstrip("\n") + "\n"
 

@@ -100,3 +100,20 @@ def test_the_page_of_evidence_is_that_of_its_runs() -> None:
     for file in KEPT.glob("*.json"):
         assert f"<!-- {file.stem.rpartition('-')[0]} single -->" in PAGE.read_text()
         assert json.loads(file.read_text())["entries"].keys() >= {"base", "individual", "average"}
+
+
+def test_a_table_at_the_end_of_a_page_is_filled_when_its_first_run_is_there() -> None:
+    page = "# Evidence\n\n<!-- two single -->\n"
+    empty = with_tables(page, {})
+    entry = {
+        "group": "single",
+        "data": "no data",
+        "behind": False,
+        "mean": 0.5,
+        "error": 0.1,
+        "individual": 1.0,
+        "memory": 0.0,
+    }
+    filled = with_tables(empty, {"two": [{"entries": {"ties": entry}, "orders": []}]})
+    assert "| `ties` |" in filled
+    assert with_tables(filled, {}) == empty

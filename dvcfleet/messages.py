@@ -96,11 +96,12 @@ class Outcome:
 
 
 class Result(StrEnum):
-    """The result of a stage in a run."""
+    """The result of a stage in a run, or of a change of names alone."""
 
     DONE = "done"
     UP_TO_DATE = "up to date"
     RESTORED = "restored"
+    RENAMED = "renamed"  # not in a run: what it read and wrote got other names
     FAILED = "failed"
     BLOCKED = "blocked"
     STOPPED = "stopped"

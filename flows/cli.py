@@ -217,6 +217,19 @@ def new(
     print(f"`cd {folder} && merganser run` makes it; `git worktree remove {folder}` takes it away, the cache stays")
 
 
+@app.command(epilog=example("merganser rename digits numerals", EXIT_CODES))
+def rename(
+    old: Annotated[str, typer.Argument(metavar="TASK", help="A task of params.yaml.")],
+    new: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")],
+    repo: RepoOption = Path(),
+) -> None:
+    """Give a task another name, and keep what was computed under the old one and does not follow from it."""
+    from flows.renaming import rename
+
+    for line in rename(root_around(repo), old, new):
+        print(line)
+
+
 add_commands(app)
 
 

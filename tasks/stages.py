@@ -147,6 +147,7 @@ class Stage:
     `by_entry`: each entry of that section declares its own, and the stage's name begins with the entry's.
     `size`: the bytes that it writes, as far as they follow from what is known before any stage ran.
     `tokens`: what it computes, in tokens on their way through a network of the base's size.
+    `nameless`: its outputs' bytes are the same whatever the tasks are called, so that a renamed task keeps them.
     """
 
     writes: tuple[Path, ...]
@@ -154,6 +155,7 @@ class Stage:
     by_entry: bool = False
     size: Rule = _unknown
     tokens: Rule = _nothing
+    nameless: bool = False
 
 
 def _base(known: Known, _: str = "") -> float:
@@ -252,25 +254,30 @@ def _fractions(known: Known, name: str) -> float:
 
 STAGES: Mapping[str, Stage] = {
     "code": Stage((CODE,)),
-    "fetch_base": Stage((BASE,), size=_base),
+    "fetch_base": Stage((BASE,), size=_base, nameless=True),
     "fetch": Stage(
-        (CHECKPOINTS, COMPANIONS, SOURCES), size=lambda known, name: known.sizes[known.params.tasks[name].source]
+        (CHECKPOINTS, COMPANIONS, SOURCES),
+        size=lambda known, name: known.sizes[known.params.tasks[name].source],
+        nameless=True,
     ),
     "vocabulary": Stage((VOCABULARIES,), size=_base),
-    "fetch_data": Stage((DATASETS,), size=lambda known, name: known.sizes[known.params.tasks[name].data.source]),
-    "extract": Stage((DELTAS, HEADS), size=Known.deltas),
-    "decompose": Stage((FACTORS,), size=_factors, tokens=lambda known, _: known.decomposed(FACTORED)),
+    "fetch_data": Stage(
+        (DATASETS,), size=lambda known, name: known.sizes[known.params.tasks[name].data.source], nameless=True
+    ),
+    "extract": Stage((DELTAS, HEADS), size=Known.deltas, nameless=True),
+    "decompose": Stage((FACTORS,), size=_factors, tokens=lambda known, _: known.decomposed(FACTORED), nameless=True),
     "join": Stage(
         (JOINTS,),
         size=lambda known, _: BASES * max(map(known.deltas, known.params.tasks)),
         tokens=lambda known, _: known.decomposed(JOINED * len(known.params.tasks)),
+        nameless=True,
     ),
-    "difference": Stage((DIFFERENCES,), size=_base),
-    "extract_difference": Stage((DIFFERENCES,), size=Known.deltas),
+    "difference": Stage((DIFFERENCES,), size=_base, nameless=True),
+    "extract_difference": Stage((DIFFERENCES,), size=Known.deltas, nameless=True),
     "describe": Stage((EMBEDDINGS,)),
     "merge": Stage((MERGED, MERGE_PROFILES), "merge", size=_merged, tokens=_merge),
-    "prepare": Stage((PREPARED,), tokens=_unknown),  # decoding is no matter of tokens
-    "prepare_validation": Stage((VALIDATION,), tokens=_unknown),
+    "prepare": Stage((PREPARED,), tokens=_unknown, nameless=True),  # decoding is no matter of tokens
+    "prepare_validation": Stage((VALIDATION,), tokens=_unknown, nameless=True),
     "statistics": Stage((STATISTICS, PROFILES / "statistics"), "statistics", True, tokens=_measured_statistics),
     "route": Stage(
         (ROUTERS, PROFILES / "routers"), "evaluation", tokens=lambda known, _: known.all_of(known.validation)
@@ -280,11 +287,11 @@ STAGES: Mapping[str, Stage] = {
     ),
     "learn": Stage((LEARNED, PROFILES / "learned"), "learned", True, tokens=_learned),
     "search": Stage((SEARCHES, PROFILES / "searches"), "evaluation", tokens=_searched),
-    "evaluate": Stage((EXAMPLES, METRICS), "evaluation", tokens=_evaluated),
+    "evaluate": Stage((EXAMPLES, METRICS), "evaluation", tokens=_evaluated, nameless=True),
     "measure": Stage((TASK_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED * len(known.params.tasks))),
     "measure_merged": Stage((MERGE_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED)),
     "study_tasks": Stage((TASK_STUDIES,), "evaluation", tokens=_subsets),
-    "study_rank": Stage((RANK_STUDIES,), "evaluation", tokens=_fractions),
+    "study_rank": Stage((RANK_STUDIES,), "evaluation", tokens=_fractions, nameless=True),
     "study_sweeps": Stage((SWEEP_STUDIES,), "evaluation", tokens=_swept),
     "study_ablations": Stage((ABLATION_STUDIES,), "evaluation", tokens=_ablated),
     "publish": Stage((PUBLISHED,)),

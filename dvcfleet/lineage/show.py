@@ -69,6 +69,9 @@ def _description(step: Step) -> Iterator[str]:
     if step.tracking_run:
         yield f"tracked  {step.tracking_run.tracker} run {step.tracking_run.id}"
     yield f"ran      {_execution(step.execution)}"
+    if step.renamed:
+        was = (step.renamed.was or {}).get("stage")
+        yield f"renamed  {step.renamed.began}, since when what it read and wrote has these names; it ran as {was}"
 
 
 def _items(word: str, items: Iterable[Item]) -> Iterator[str]:

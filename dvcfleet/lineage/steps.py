@@ -46,7 +46,10 @@ class TrackingRun:
 
 @dataclass(frozen=True)
 class Step:
-    """One stage's last execution: inputs, outputs, command, and time and host if this engine ran it."""
+    """One stage's last execution: inputs, outputs, command, and time and host if this engine ran it.
+
+    `renamed`: when names alone changed since then; the execution has the name of then.
+    """
 
     stage: str
     description: str | None
@@ -59,6 +62,7 @@ class Step:
     origins: tuple[Origin, ...] = ()
     # The experiment tracker's run that one of its outputs refers to.
     tracking_run: TrackingRun | None = None
+    renamed: Execution | None = None
 
 
 @dataclass(frozen=True)

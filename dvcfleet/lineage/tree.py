@@ -71,6 +71,7 @@ class _Reader:
         makers = {up.addressing: self._outs[up.addressing] for up in upstream}
         folder = from_root(self._repo.root_dir, stage.wdir)
         outputs = tuple(self._items(entry.get("outs", ()), folder, None))
+        noted = self._executions.get((_bare(stage.addressing), entry_digest(entry)))
         return Step(
             stage=stage.addressing,
             description=stage.desc,
@@ -79,10 +80,19 @@ class _Reader:
             inputs=tuple(self._items(entry.get("deps", ()), folder, makers)),
             outputs=outputs,
             needs=tuple(makers),
-            execution=self._executions.get((_bare(stage.addressing), entry_digest(entry))),
+            execution=self._ran(noted),
             origins=tuple(self._origins(outputs)),
             tracking_run=next((run for item in outputs if (run := self._hooks.tracking_run(Path(item.path)))), None),
+            renamed=noted if noted and noted.was else None,
         )
+
+    def _ran(self, noted: Execution | None) -> Execution | None:
+        """Return the execution of commands that made what was noted under this name, or under names before it."""
+        seen = []
+        while noted and noted.was and noted not in seen:  # names may have changed back
+            seen.append(noted)
+            noted = self._executions.get((_bare(noted.was["stage"]), noted.was["entry"]))
+        return None if noted in seen else noted
 
     @cached_property
     def _locks(self) -> dict[str, Mapping[str, Any]]:
@@ -90,7 +100,7 @@ class _Reader:
 
     @cached_property
     def _executions(self) -> dict[tuple[str, str], Execution]:
-        """The last execution of each entry; a restoration counts only if no run of its commands is known."""
+        """The last execution of each entry; a restoration or new names count only if no run is known."""
         found: dict[tuple[str, str], Execution] = {}
         for execution in executions(state_folder(self._repo)):
             if execution.entry is None:

@@ -145,7 +145,8 @@ def _check_stage(step: Step, stage: Stage) -> Iterator[Finding]:
         yield Finding(
             FindingKind.STAGE, step.stage, "dvc.yaml gives it another command than the one that ran", _only(stage)
         )
-    if step.execution and step.execution.varies not in (None, varying(stage)):
+    last = step.renamed or step.execution
+    if last and last.varies not in (None, varying(stage)):
         message = "dvc.yaml marks other outputs as varying than when it ran: take it back, or run it again with --force"
         yield Finding(FindingKind.STAGE, step.stage, message, _only(stage))
     declared = {name_of(item) for item in (*stage.deps, *stage.outs) if item.protocol == "local"} - set(step.params)

@@ -30,12 +30,13 @@ BEGIN = hashlib.sha256(b"the begin of a ledger").hexdigest()  # what its first l
 
 @dataclass(frozen=True)
 class Execution:
-    """One execution of a stage's commands, or one restoration of its outputs: a line of the ledger.
+    """One execution of a stage's commands, restoration of its outputs or change of names alone: a line of the ledger.
 
     `entry` is the digest of the resulting dvc.lock entry, `environment` that of a file in `environments/`, `began` a
     time in UTC (ISO 8601), `dirty` whether files that git tracks differed from the commit. `varies`: the outputs that
     dvc.yaml said to differ from run to run; `before`: the sha256 of the line before, see
-    `dvcfleet.record.chain`. These and `user` are None in lines of older versions.
+    `dvcfleet.record.chain`. These and `user` are None in lines of older versions. `was`: of a change of names, the
+    `stage` that it was before, and the digest of the `entry` that this had.
     """
 
     stage: str
@@ -53,6 +54,7 @@ class Execution:
     varies: dict[str, Any] | None = None
     user: str | None = None
     before: str | None = None
+    was: dict[str, str] | None = None
 
     @property
     def ended(self) -> datetime:
@@ -79,8 +81,17 @@ class Ledger:
         self._user = _user()
         self._commit = commit_of(folder.parent)  # before a stage has written anything
 
-    def note(self, ending: Ending, entry: Mapping[str, Any] | None, varies: Mapping[str, Any]) -> None:
-        """Append how a stage ended, and its entry of dvc.lock; if no command ran, it started now on this machine."""
+    def note(
+        self,
+        ending: Ending,
+        entry: Mapping[str, Any] | None,
+        varies: Mapping[str, Any],
+        was: tuple[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Append how a stage ended, and its entry of dvc.lock; if no command ran, it started now on this machine.
+
+        `was`: what it was called before, and its entry then.
+        """
         start = ending.outcome.start or begin()
         commit, dirty = self._commit
         execution = Execution(
@@ -99,6 +110,7 @@ class Ledger:
             varies=dict(varies),
             user=self._user,
             before=self._last,
+            was=was and {"stage": was[0], "entry": entry_digest(was[1])},
         )
         line = json.dumps(asdict(execution)).encode()
         self._last = digest_of(line)
@@ -151,7 +163,8 @@ def _is_sound(execution: Execution) -> bool:
     """Tell whether a line's values are of the right kinds; raise ValueError or TypeError if `began` is not a time."""
     words = (execution.stage, execution.result, execution.host, execution.run, execution.environment)
     is_known = execution.entry is None or isinstance(execution.entry, str)
-    began = datetime.fromisoformat(execution.began)
+    began, was = datetime.fromisoformat(execution.began), execution.was
+    is_known &= was is None or (isinstance(was, dict) and all(isinstance(was.get(k), str) for k in ("stage", "entry")))
     return all(isinstance(each, str) for each in words) and is_known and bool(began.tzinfo) and execution.seconds >= 0
 
 

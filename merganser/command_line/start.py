@@ -14,7 +14,21 @@ from merganser.errors import InputError
 OWN = Path(__file__).resolve().parents[2]  # where this package was imported from
 PIPELINE = ("dvc", "mlflow", "prefect")  # what the extra brings that no other library does
 # The commands of a repository, as `flows.cli` has them.
-OF_A_REPOSITORY = ("run", "status", "report", "diff", "logs", "suites", "use", "new", "lineage", "node", "serve", "ui")
+OF_A_REPOSITORY = (
+    "run",
+    "status",
+    "report",
+    "diff",
+    "logs",
+    "suites",
+    "use",
+    "rename",
+    "new",
+    "lineage",
+    "node",
+    "serve",
+    "ui",
+)
 
 
 def start() -> None:

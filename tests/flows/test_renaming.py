@@ -1,0 +1,94 @@
+"""A renamed task keeps what does not follow from its name: what ran, and what dvc.lock and the ledger say of it."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dvcfleet.planning.plan import State, plan
+from dvcfleet.record.last_run import last_run
+from dvcfleet.record.ledger import executions
+from tests.command_line.conftest import Refused
+from tests.tiny import is_clean, merganser
+
+KEPT = ("ties", "average", "dts_d", "drm_h")  # the others read what is drawn or learned by the tasks' names
+OF_TASK = ("fetch", "fetch_data", "extract", "decompose", "prepare", "prepare_validation", "extract_difference")
+
+
+def locked(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((folder / "dvc.lock").read_text())["stages"]
+    return found
+
+
+def scores(folder: Path, task: str) -> dict[str, bytes]:
+    """Return the metrics and the examples of a task, of the entries that are kept."""
+    names = [Path("metrics", entry, f"{task}.json") for entry in KEPT]
+    names += [Path("examples", entry, f"{task}.safetensors") for entry in KEPT]
+    return {name.parent.as_posix(): (folder / "data" / name).read_bytes() for name in names}
+
+
+def ran(folder: Path, count: int) -> Iterator[str]:
+    """Give the stages of the ledger's lines after the first ones whose commands ran."""
+    return (line.stage for line in list(executions(folder / ".dvcfleet"))[count:] if line.result == "done")
+
+
+def test_a_renamed_task_keeps_all_that_does_not_follow_from_its_name(tiny_copy: Path, prefect_api: str) -> None:
+    before, old = scores(tiny_copy, "dark"), locked(tiny_copy)
+    text = (tiny_copy / "params.yaml").read_text()
+    last = last_run(tiny_copy / ".dvcfleet")
+    said = merganser(tiny_copy, "rename", "dark", "dawn").stdout
+    assert said.startswith("dark is dawn in params.yaml; ")
+    assert (tiny_copy / "params.yaml").read_text() == text.replace("  dark: {", "  dawn: {")
+    assert last_run(tiny_copy / ".dvcfleet") == last  # it is no run
+    assert {one.state for one in plan(tiny_copy).work} <= {State.STALE, State.WAITING}
+    kept = {name for name, one in plan(tiny_copy).planned.items() if one.state is State.UP_TO_DATE}
+    of_task = {f"{kind}@dawn" for kind in OF_TASK[:5]} | {
+        "prepare_validation@dawn-split",
+        "extract_difference@from_average-dawn",
+        "study_rank@dawn-fractions",
+        "join@rows",
+    }
+    evaluated = {f"evaluate@{entry}-{task}" for entry in KEPT for task in ("dawn", "light")}
+    assert of_task | evaluated | {f"merge@{entry}" for entry in KEPT} <= kept
+    assert not any("dark" in name for name in locked(tiny_copy))
+
+    count = len(list(executions(tiny_copy / ".dvcfleet")))
+    merganser(tiny_copy, "run", "--workers", "2", PREFECT_API_URL=prefect_api)
+    assert not kept & set(ran(tiny_copy, count))
+    assert scores(tiny_copy, "dawn") == before
+    assert {name.partition("@")[0] for name in old} == {name.partition("@")[0] for name in locked(tiny_copy)}
+    assert is_clean(tiny_copy)
+    assert not list((tiny_copy / "data").rglob("dark*"))
+    assert merganser(tiny_copy, "lineage", "verify").stdout.startswith("nothing has changed: ")
+    shown = merganser(tiny_copy, "lineage", "show", "dts_d/dawn").stdout
+    assert "it ran as extract@dark" in shown
+    assert "it ran as merge@dts_d" in shown
+    steps = json.loads(merganser(tiny_copy, "lineage", "show", "dts_d/dawn", "--json").stdout)["steps"]
+    (extracted,) = (step for step in steps if step["stage"] == "extract@dawn")
+    assert extracted["execution"]["stage"] == "extract@dark"
+    assert extracted["execution"]["result"] == "done"
+    assert extracted["renamed"]["was"]["stage"] == "extract@dark"
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("name", ["dawn", "night"])  # with which the tasks keep their order, and change it
+def test_what_a_renamed_comparison_has_is_what_its_stages_write(tiny_copy: Path, prefect_api: str, name: str) -> None:
+    merganser(tiny_copy, "rename", "dark", name)
+    merganser(tiny_copy, "run", "--workers", "2", PREFECT_API_URL=prefect_api)
+    found = merganser(tiny_copy, "lineage", "verify", "--rerun", check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_names_that_are_none_are_refused_and_nothing_is_changed(
+    tiny_fresh: Path, refused: Refused, done: Callable[..., str]
+) -> None:
+    text = (tiny_fresh / "params.yaml").read_text()
+    assert 'did you mean "dark"' in refused(tiny_fresh, "rename", "drak", "dawn")
+    assert "not a name" in refused(tiny_fresh, "rename", "dark", "da wn")
+    assert "already" in refused(tiny_fresh, "rename", "dark", "light")
+    assert (tiny_fresh / "params.yaml").read_text() == text
+    assert done(tiny_fresh, "rename", "dark", "dawn").startswith("dark is dawn in params.yaml; 0 of 0 stages")
+    assert not (tiny_fresh / "dvc.lock").exists()

@@ -33,8 +33,8 @@ def consensus(
     """Merge by `inner`, unscaled, and keep the entries where at least `k` of the tasks' TALL masks are set.
 
     A task's mask is set where its delta is at least `tall_lambda` times what the merge has beside it: with task
-    arithmetic what the other tasks add up to. `density` is what ties keeps of each whole task vector. `scaling` is by
-    default 0.4 for task arithmetic and 1 for ties.
+    arithmetic what the other tasks add up to. `density` is what ties keeps of each whole task vector; as in the paper's
+    code, ties adds up the tasks that agree. `scaling` is by default 0.4 for task arithmetic and 1 for ties.
     """
     inner_merge = unscaled_merge(layers, inner, density)
 

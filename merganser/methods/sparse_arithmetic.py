@@ -17,7 +17,7 @@ from merganser.linalg.thresholds import in_memory
 from merganser.merging.method import Densities, Fraction, Scaling, method
 from merganser.operators.angles import grouped, tiles
 from merganser.operators.coefficients import each_of, task_weights
-from merganser.operators.disjoint import weighted_disjoint_mean
+from merganser.operators.disjoint import Agreement, weighted_disjoint_mean
 from merganser.operators.drop import by_magnitude, generator_of
 from merganser.operators.elect import elect_sign
 from merganser.operators.sums import times
@@ -52,7 +52,7 @@ def sparse_arithmetic(
     eps: Fraction = 0.1,
     rescale: bool = False,
     elect: bool = True,
-    averaging: Literal["disjoint", "sum"] = "disjoint",
+    averaging: Agreement = "disjoint",
     coefficients: dict[str, Scaling] | Literal["inverse_norm"] | None = None,
     scaling: Scaling = 1.0,
 ) -> Callable[[LayerDeltas], Tensor]:

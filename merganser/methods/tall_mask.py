@@ -35,7 +35,8 @@ def tall_mask(
 
     A task's mask is set where its delta is at least `tall_lambda` times what the merge has beside it: with task
     arithmetic what the other tasks add up to. `tall_lambda` is a number, or a map from tasks to numbers (0.4 for a task
-    it does not name): the paper tunes it per task, from 0.2 to 0.6. `density` is what ties keeps of each whole vector.
+    it does not name): the paper tunes it per task, from 0.2 to 0.6. `density` is what ties keeps of each whole vector;
+    as in the paper's code, ties adds up the tasks that agree.
     """
     named = tall_lambda if isinstance(tall_lambda, Mapping) else dict.fromkeys(layers.tasks, tall_lambda)
     factors = torch.tensor([named.get(task, UNNAMED) for task in layers.tasks], dtype=torch.float64)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Densities, Scaling, method
-from merganser.operators.disjoint import disjoint_mean
+from merganser.operators.disjoint import AGREEMENTS, Agreement
 from merganser.operators.elect import cut_and_winner, elect_sign
 from merganser.operators.trim import trim
 
@@ -20,17 +20,21 @@ from merganser.operators.trim import trim
     law="one task at density 1 is its own model; identical models give that model's trimmed delta",
     by_rows=True,
 )
-def ties(layers: LayerSource, *, density: Densities = 0.2, scaling: Scaling = 1.0) -> Callable[[LayerDeltas], Tensor]:
+def ties(
+    layers: LayerSource, *, density: Densities = 0.2, averaging: Agreement = "disjoint", scaling: Scaling = 1.0
+) -> Callable[[LayerDeltas], Tensor]:
     """Keep each task's largest entries, elect a sign per entry, average the tasks that agree.
 
     `density` is a share of the whole task vector; what equals the least that is kept is kept too. An entry whose
-    elected sign is 0 takes the sign that wins the vector.
+    elected sign is 0 takes the sign that wins the vector. `averaging: sum` adds those that agree up, as FusionBench
+    does.
     """
     cut, winner = cut_and_winner(layers, density)
+    combine = AGREEMENTS[averaging]
 
     def merge(layer: LayerDeltas) -> Tensor:
         trimmed = trim(layer.deltas, cut)
         sign = elect_sign(trimmed, winner)
-        return scaling * disjoint_mean(trimmed, sign)
+        return scaling * combine(trimmed, sign)
 
     return merge

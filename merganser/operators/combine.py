@@ -8,7 +8,7 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.operators.coefficients import PerTask
-from merganser.operators.disjoint import disjoint_mean
+from merganser.operators.disjoint import disjoint_sum
 from merganser.operators.elect import cut_and_winner, elect_sign
 from merganser.operators.sums import total
 from merganser.operators.trim import trim
@@ -29,7 +29,8 @@ def scaling_of(combine: Combine, scaling: float | None) -> float:
 def unscaled_merge(layers: LayerSource, combine: Combine, density: PerTask) -> Callable[[LayerDeltas], Tensor]:
     """Return a function that merges a layer for its masks: by task arithmetic or TIES, unscaled and in float64.
 
-    A mask compares a delta with the merge minus that delta, which rounding the merge would change.
+    TIES adds up the tasks that agree, as the code of TALL masks does. A mask compares a delta with the merge minus that
+    delta, which rounding the merge would change.
     """
     if combine == "task_arithmetic":
         return lambda layer: total(layer.deltas)
@@ -37,6 +38,6 @@ def unscaled_merge(layers: LayerSource, combine: Combine, density: PerTask) -> C
 
     def merge(layer: LayerDeltas) -> Tensor:
         trimmed = trim(layer.deltas, cut)
-        return disjoint_mean(trimmed, elect_sign(trimmed, winner), torch.float64)
+        return disjoint_sum(trimmed, elect_sign(trimmed, winner), torch.float64)
 
     return merge

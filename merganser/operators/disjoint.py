@@ -1,12 +1,15 @@
 """The disjoint mean (TIES, arXiv:2306.01708). Legend: T tasks, C entries of a block."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from merganser.linalg.blocks import blocks, joined
 from merganser.operators.trim import Sparse, blocks_of, loop_arguments
+
+Agreement = Literal["disjoint", "sum"]  # the mean of those that agree, or their sum
 
 
 def disjoint_mean(deltas: Sparse, sign: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -28,14 +31,27 @@ def disjoint_mean(deltas: Sparse, sign: Tensor, dtype: torch.dtype | None = None
     return joined(_means(deltas, sign.flatten()), deltas.shape[1:], dtype, deltas.device)
 
 
-def _means(deltas: Sparse, sign: Tensor) -> Iterator[Tensor]:
+def disjoint_sum(deltas: Sparse, sign: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Add up each entry (T, ...) over the tasks that agree with its sign (...), in float64; as `disjoint_mean` else.
+
+    >>> disjoint_sum(torch.tensor([[3.0, 1.0], [5.0, -4.0], [-1.0, -2.0]]), torch.tensor([1.0, -1.0]))
+    tensor([ 8., -6.])
+    """
+    pieces = _means(deltas, sign.flatten(), divided=False)
+    return joined(pieces, deltas.shape[1:], dtype or deltas.dtype, deltas.device)
+
+
+AGREEMENTS = {"disjoint": disjoint_mean, "sum": disjoint_sum}
+
+
+def _means(deltas: Sparse, sign: Tensor, divided: bool = True) -> Iterator[Tensor]:
     start = 0
     for block in blocks_of(deltas):
         side = sign[start : start + block.shape[1]]
         agreeing = (block * side).clamp_(min=0)
         # Counted as floats: torch's comparisons take several times as long when their result is boolean.
-        mean = agreeing.sum(0, dtype=torch.float64).mul_(side)
-        yield mean.div_(agreeing.gt_(0).sum(0, dtype=torch.float32).clamp_(min=1))
+        summed = agreeing.sum(0, dtype=torch.float64).mul_(side)
+        yield summed.div_(agreeing.gt_(0).sum(0, dtype=torch.float32).clamp_(min=1)) if divided else summed
         start += block.shape[1]
 
 

@@ -110,12 +110,16 @@ def each_task(value: PerTask, layers: Sequence[Given]) -> list[float]:
     return [value[task] if isinstance(value, Mapping) else value for task in layers[0].tasks]
 
 
-def elected_mean(vectors: Array) -> Array:
-    """Elect a sign per entry of whole vectors (T, n), draws going to the sign that wins most; average who agrees."""
+def agreeing(vectors: Array) -> Array:
+    """Elect a sign per entry of whole vectors (T, n), draws going to the sign that wins most; 0 for who disagrees."""
     sign = np.sign(vectors.sum(0))
     sign[sign == 0] = 1.0 if sign.sum() >= 0 else -1.0
-    agrees = vectors * sign > 0
-    return (vectors * agrees).sum(0) / np.maximum(agrees.sum(0), 1)
+    return np.where(vectors * sign > 0, vectors, 0)
+
+
+def elected_mean(vectors: Array) -> Array:
+    """Average who agrees with the elected sign (T, n)."""
+    return agreeing(vectors).sum(0) / np.maximum((agreeing(vectors) != 0).sum(0), 1)
 
 
 def laid_out(results: Sequence[Array]) -> Array:

@@ -8,7 +8,7 @@ from merganser import registry
 from merganser.errors import InputError
 from merganser.overlays.parts import Parts
 from tests.laws.layers import delta_of, merged
-from tests.laws.references import Array, Given, PerTask, elected_mean, flat, unflat
+from tests.laws.references import Array, Given, PerTask, agreeing, flat, unflat
 from tests.laws.samples import in_pieces, joined, network
 from tests.laws.test_ties import trimmed
 
@@ -21,9 +21,9 @@ CASES = [
 def reference(
     layers: Sequence[Given], *, inner: str, density: PerTask, tall_lambda: float | Mapping[str, float]
 ) -> list[Array]:
-    """The merged vector where a task's own is large beside the rest of it."""
+    """The merged vector, of ties the sum of those that agree, where a task's own is large beside the rest of it."""
     tau = flat(layers)
-    merged_ = tau.sum(0) if inner == "task_arithmetic" else elected_mean(trimmed(layers, density))
+    merged_ = tau.sum(0) if inner == "task_arithmetic" else agreeing(trimmed(layers, density)).sum(0)
     found = []
     for task, own in zip(layers[0].tasks, tau, strict=True):
         factor = tall_lambda.get(task, 0.4) if isinstance(tall_lambda, Mapping) else tall_lambda
@@ -78,3 +78,16 @@ def test_tall_mask_by_hand() -> None:
     # the sum is [5, -2, 4, 1]; each task is held to half of the other
     assert models[0].tolist() == [5, 0, 4, 0]
     assert models[1].tolist() == [0, -2, 4, 1]
+
+
+def test_tall_mask_over_ties_by_hand() -> None:
+    layers = in_pieces(torch.tensor([[4.0, 1.0, 2.0, 0.0], [1.0, -3.0, 2.0, 1.0]]))
+    values = {"inner": "ties", "density": 1.0, "tall_lambda": 0.5}
+    found = [p for p in merged("tall_mask", *layers, **values) if isinstance(p, Parts)]
+    models = [
+        torch.cat([delta_of(p, t, s).flatten() for p, s in zip(found, [(1, 2), (2,)], strict=True)])
+        for t in layers[0].tasks
+    ]
+    # who agrees adds up to [5, -3, 4, 1]; each task is held to half of what that has beside it
+    assert models[0].tolist() == [5, 0, 4, 0]
+    assert models[1].tolist() == [0, -3, 4, 1]

@@ -5,7 +5,18 @@ import pytest
 import torch
 
 from merganser import registry
-from tests.laws.references import Array, Given, PerTask, elected_mean, flat, given, laid_out, largest_of_each, unflat
+from tests.laws.references import (
+    Array,
+    Given,
+    PerTask,
+    agreeing,
+    elected_mean,
+    flat,
+    given,
+    laid_out,
+    largest_of_each,
+    unflat,
+)
 from tests.laws.samples import assert_same, in_pieces, joined, layer_of, merged_vector, network
 
 
@@ -18,9 +29,10 @@ def trimmed(layers: Sequence[Given], density: PerTask) -> Array:
 CASES = [{"density": 1.0}]
 
 
-def reference(layers: Sequence[Given], density: PerTask, scaling: float) -> list[Array]:
-    """Trim, elect, average who agrees."""
-    return unflat(scaling * elected_mean(trimmed(layers, density)), layers)
+def reference(layers: Sequence[Given], density: PerTask, scaling: float, averaging: str = "disjoint") -> list[Array]:
+    """Trim, elect, average who agrees; or add them up, as FusionBench's merge_func sum."""
+    kept = trimmed(layers, density)
+    return unflat(scaling * (elected_mean(kept) if averaging == "disjoint" else agreeing(kept).sum(0)), layers)
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 8])
@@ -55,6 +67,22 @@ def test_ties_by_hand() -> None:
     assert merged_vector("ties", in_pieces(torch.tensor(tasks)), density=0.5).tolist() == pytest.approx(
         [2.1, 5.0, 0.0, 2.0, 0.0, 0.0]
     )
+
+
+def test_the_sum_of_those_that_agree_by_hand() -> None:
+    tasks = [[4.0, -3.0, 0.1, 2.0, 0.2, 0.0], [2.0, 5.0, 0.3, -3.0, 0.1, 0.0], [0.3, -1.0, -0.2, 2.0, 0.1, 0.0]]
+    # kept and elected as above: 4 + 2 + 0.3, 5, nobody, 2 + 2
+    merged = merged_vector("ties", in_pieces(torch.tensor(tasks)), density=0.5, averaging="sum")
+    assert merged.tolist() == pytest.approx([6.3, 5.0, 0.0, 4.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 8])
+def test_the_sum_is_the_mean_times_the_number_of_those_that_agree(tasks: int) -> None:
+    layers, values = network(tasks), {"density": 0.4, "scaling": 0.3}
+    counts = (agreeing(trimmed(given(layers), 0.4)) != 0).sum(0)
+    mean, summed = (merged_vector("ties", layers, averaging=one, **values) for one in ("disjoint", "sum"))
+    assert tasks == 1 or counts.max() > 1
+    assert_same(summed, mean * torch.from_numpy(counts))
 
 
 def test_ties_trims_over_the_whole_vector_and_not_each_parameter() -> None:

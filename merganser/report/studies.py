@@ -185,7 +185,9 @@ def summarise(points: Sequence[Point]) -> list[Summary]:
 
 
 def p_value(first: Sequence[float], other: Sequence[float]) -> float | None:
-    """Test whether the first is better on the same subsets: one-sided paired t-test (DRM, appendix C).
+    """Test whether the first is better on the same subsets: one-sided paired t-test.
+
+    DRM's appendix C makes its test of the same kind over tasks, each score over that of the task's own model.
 
     None for a single pair, and where all pairs differ by the same: there is no spread to judge the difference by.
     """

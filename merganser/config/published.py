@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from merganser import registry
 from merganser.config.explaining import mistakes_in
 from merganser.config.params import Params, Strict, Text
 from merganser.errors import InputError, did_you_mean
@@ -23,8 +24,8 @@ class Table(Strict):
     """One table of a paper, or part of one.
 
     `checkpoints`: whether it was measured on these very checkpoints, or on others that were trained alike. `decimals`:
-    the digits after the point that it prints. `parameters`: what an entry ran with there, where the paper says it;
-    `notes`: what else keeps an entry's figure from being the same experiment.
+    the digits after the point that it prints. `parameters`: what an entry ran with there, its `reads` too, where the
+    paper says it; `notes`: what else keeps an entry's figure from being the same experiment.
     """
 
     paper: Text
@@ -87,4 +88,13 @@ def published_mistakes(published: Published, params: Params) -> list[str]:
         for name in table.rows:
             if name not in params.methods:
                 mistakes.append(f"{table.table}: rows: no entry {name!r}{did_you_mean(name, params.methods)}")
+        for name, values in table.parameters.items():
+            if name in params.methods:
+                method = registry.get(params.methods[name].method)
+                known = ["reads", *method.parameters.model_fields]
+                mistakes += [
+                    f"{table.table}: parameters.{name}: {method.name} has no {key!r}{did_you_mean(key, known)}"
+                    for key in values
+                    if key not in known
+                ]
     return mistakes

@@ -30,8 +30,9 @@ RIDGE = 1e-12  # of the same, where the sum has no Cholesky factor; a hundred ti
 def regmean(layer: LayerDeltas, *, ratio: Fraction = 0.9, scaling: Scaling = 1.0) -> Tensor:
     """Merge each linear map so that on the tasks' own inputs it is nearest to what the tasks' own maps give.
 
-    G_t is the mean of x x^T over the inputs x of task t's map. `ratio` is a, what is kept of G off its diagonal: 0.9,
-    and 0.95 for CLIP in the paper. A map of which no inputs were seen is averaged, as all other parameters are.
+    G_t is the mean of x x^T over the inputs x of task t's map. `ratio` is a, what is kept of G off its diagonal: 0.9 in
+    the paper, which has no CLIP; FusionBench takes 0.95 for CLIP. A map of which no inputs were seen is averaged, as
+    all other parameters are.
     """
     gram, side = layer.statistics.gram, layer.statistics.side
     if gram is None:

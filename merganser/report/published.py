@@ -97,10 +97,10 @@ def _measured(row: Row, column: str) -> tuple[float | None, float | None]:
 
 def _note(table: Table, row: Row) -> str:
     """Say what keeps an entry's figures from being the same experiment."""
-    theirs = table.parameters.get(row.entry, {})
+    ours = {"reads": row.reads, **row.values}
     differing = [
-        f"{name} {row.values.get(name)} here, {value} there"
-        for name, value in theirs.items()
-        if row.values.get(name) != value
+        f"{name} {ours.get(name)} here, {value} there"
+        for name, value in table.parameters.get(row.entry, {}).items()
+        if ours.get(name) != value
     ]
     return "; ".join([*differing, *([table.notes[row.entry]] if row.entry in table.notes else [])])

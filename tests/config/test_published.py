@@ -64,3 +64,12 @@ def test_figures_of_no_entry_are_named_with_the_nearest_one(tmp_path: Path) -> N
         "tasks: expected those of params.yaml, digits, greek, signs, street",
         "Table 1: rows: no entry 'tise'; did you mean \"ties\"?",
     ]
+
+
+def test_parameters_that_the_entrys_method_does_not_have_are_named(tmp_path: Path) -> None:
+    content = changed(lambda c: c["methods"].update(ties=c["methods"].pop("ties_20")))
+    params = load_params(write(tmp_path, content))
+    given = {"parameters": {"ties": {"densty": 0.2, "reads": "deltas"}}, "columns": ["mean", "greek"]}
+    assert published_mistakes(read_published(saved(tmp_path, list(params.tasks), **given)), params) == [
+        "Table 1: parameters.ties: ties has no 'densty'; did you mean \"density\"?"
+    ]

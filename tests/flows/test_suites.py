@@ -28,8 +28,10 @@ from flows.suite_files import (
     written,
 )
 from flows.suites import EXAMPLES, IGNORED, describe, ignore_unused_examples, load_suite, sources_of, use
+from merganser import registry
 from merganser.config.inputs import SECTIONS
 from merganser.config.loading import check_params, load_params
+from merganser.config.published import published_mistakes, read_published
 from merganser.errors import InputError
 from merganser.limits import parse_yaml, read_yaml
 from merganser.sources.pointers import pointer_of, read_pointer
@@ -390,3 +392,15 @@ def test_the_image_suite_is_in_place_from_the_start() -> None:
     for section in ("tasks", "methods"):
         assert list(here[section]) == list(suite[section])
     assert describe(ROOT, "image").in_use
+
+
+@pytest.mark.parametrize("name", sorted(file.parent.name for file in (ROOT / "suites").glob("*/published.yaml")))
+def test_every_published_row_stands_beside_an_entry_of_the_values_that_it_was_computed_with(name: str) -> None:
+    params, published = load_suite(ROOT, name), read_published(ROOT / "suites" / name / "published.yaml")
+    assert published_mistakes(published, params) == []
+    for table in published.tables:
+        for entry in table.rows:
+            ours = params.methods[entry]
+            values = {"reads": ours.reads, **registry.get(ours.method).validate(entry, ours.values)}
+            theirs = table.parameters.get(entry, {})
+            assert {key: values[key] for key in theirs} == theirs, f"{table.table}: {entry}"

@@ -56,6 +56,12 @@ def test_entries_stand_beside_what_a_paper_reports_of_them() -> None:
     assert found.beyond == 2
 
 
+def test_a_row_that_was_computed_from_other_vectors_says_so() -> None:
+    table = TABLE.model_copy(update={"parameters": {"ties": {"reads": "differences/average"}}, "notes": {}})
+    (found,) = reproduce(Published(tasks=TASKS, tables=[table]), ROWS, TASKS)
+    assert found.notes == {"ties": f"reads {ROWS[1].reads} here, differences/average there"}
+
+
 def test_what_rounding_explains_is_no_difference() -> None:
     assert Figure(0.5004, 0.5, 0.0, 0.0005).beyond is False
     assert Figure(0.5006, 0.5, 0.0, 0.0005).beyond is True

@@ -31,11 +31,24 @@ class Point(NamedTuple):
     score: float
     normalised: float | None  # by the individual models, None where they are not in the comparison
     unseen: float | None = None  # the same as `value`, over the tasks that are not merged; None where not measured
+    by_task: tuple[float, ...] = ()  # what `value` is the mean of, one number a task of the subset
 
     @property
     def value(self) -> float:
         """Return what is plotted and tested: the normalised score where there is one."""
         return self.score if self.normalised is None else self.normalised
+
+
+class Test(NamedTuple):
+    """A paired test: how many pairs it has, and its p-value."""
+
+    pairs: int
+    p: float | None
+
+    @property
+    def significant(self) -> bool:
+        """Tell whether the first entry's lead counts as more than chance."""
+        return self.p is not None and self.p < LEVEL
 
 
 class Summary(NamedTuple):
@@ -47,12 +60,13 @@ class Summary(NamedTuple):
     mean: float
     deviation: float | None  # of the sample; None for one subset
     unseen: float | None  # the mean over the subsets, of tasks that are not merged
-    p: float | None  # of the study's first entry being no better than this one
+    p: float | None  # of the study's first entry being no better than this one, the pairs being the subsets
+    p_over_tasks: float | None = None  # the same, the pairs being the tasks of all subsets
 
     @property
-    def significant(self) -> bool:
-        """Tell whether the first entry's lead counts as more than chance."""
-        return self.p is not None and self.p < LEVEL
+    def tests(self) -> dict[str, Test]:
+        """Return both tests, by what their pairs are."""
+        return {"subsets": Test(self.subsets, self.p), "tasks": Test(self.subsets * self.tasks, self.p_over_tasks)}
 
 
 class RankPoint(NamedTuple):
@@ -101,7 +115,7 @@ class StudyResults:
     @property
     def tests(self) -> int:
         """Count the p-values."""
-        return sum(summary.p is not None for summary in self.summaries)
+        return sum(test.p is not None for summary in self.summaries for test in summary.tests.values())
 
     @property
     def fractions(self) -> list[float]:
@@ -147,10 +161,12 @@ def _read_points(params: Params, individual: Mapping[str, float] | None, folder:
     for entry in study.methods:
         for subset in subsets:
             content = read_json(folder / entry / file_name(subset))
-            score, normalised = _means({task: content["scores"][task] for task in subset}, individual)
+            merged = {task: content["scores"][task] for task in subset}
+            score, normalised = _means(merged, individual)
             others = _means(content["unseen"], individual) if "unseen" in content else (None, None)
             unseen = others[0] if others[1] is None else others[1]
-            points.append(Point(entry, len(subset), subset, score, normalised, unseen))
+            each = tuple(value / (individual[task] if individual else 1) for task, value in values_of(merged).items())
+            points.append(Point(entry, len(subset), subset, score, normalised, unseen, each))
     return points
 
 
@@ -164,9 +180,11 @@ def _means(scores: Mapping[str, Score], individual: Mapping[str, float] | None) 
 def summarise(points: Sequence[Point]) -> list[Summary]:
     """Take the mean and the spread of each entry at each size, and test the first entry against each other one."""
     values: dict[tuple[str, int], list[float]] = {}
+    by_task: dict[tuple[str, int], list[float]] = {}
     unseen: dict[tuple[str, int], list[float]] = {}
     for point in points:
         values.setdefault((point.entry, point.tasks), []).append(point.value)
+        by_task.setdefault((point.entry, point.tasks), []).extend(point.by_task)
         if point.unseen is not None:
             unseen.setdefault((point.entry, point.tasks), []).append(point.unseen)
     first = points[0].entry if points else ""
@@ -179,15 +197,16 @@ def summarise(points: Sequence[Point]) -> list[Summary]:
             deviation=float(np.std(found, ddof=1)) if len(found) > 1 else None,
             unseen=fmean(unseen[entry, size]) if (entry, size) in unseen else None,
             p=p_value(values[first, size], found) if entry != first else None,
+            p_over_tasks=p_value(by_task[first, size], by_task[entry, size]) if entry != first else None,
         )
         for (entry, size), found in values.items()
     ]
 
 
 def p_value(first: Sequence[float], other: Sequence[float]) -> float | None:
-    """Test whether the first is better on the same subsets: one-sided paired t-test.
+    """Test whether the first is better on the same subsets, or on the same tasks: one-sided paired t-test.
 
-    DRM's appendix C makes its test of the same kind over tasks, each score over that of the task's own model.
+    DRM's appendix C tests over tasks, each score over that of the task's own model.
 
     None for a single pair, and where all pairs differ by the same: there is no spread to judge the difference by.
     """

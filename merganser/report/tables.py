@@ -139,8 +139,8 @@ def write_studies(folder: Path, results: StudyResults) -> None:
     """
     (folder / "studies.json").write_text(json.dumps(results.as_json(), indent=2) + "\n")
     if results.points:
-        lines = [[*p[:2], "+".join(p.subset), *p[3:]] for p in results.points]
-        write_csv(folder / "plots/study_tasks.csv", Point._fields, lines)
+        lines = [[*p[:2], "+".join(p.subset), *p[3:-1]] for p in results.points]
+        write_csv(folder / "plots/study_tasks.csv", Point._fields[:-1], lines)
         write_csv(folder / "plots/study_sizes.csv", Summary._fields, results.summaries)
     if results.ranks:
         write_csv(folder / "plots/study_rank.csv", RankPoint._fields, results.ranks)

@@ -1,13 +1,17 @@
 """The numbers that the report makes of the studies."""
 
 import math
+from pathlib import Path
 
 import pytest
 from scipy.stats import t
 
+from merganser.config.published import read_published
 from merganser.report.studies import Point, StudyResults, p_value, summarise
 from merganser.report.study_plots import draw_studies
 from merganser.report.wording import wording_of
+
+TABLES = Path("suites/clip-vit-b-32-8/published.yaml")
 
 
 def points(entry: str, values: list[float], size: int = 2, normalised: bool = False) -> list[Point]:
@@ -63,7 +67,7 @@ def test_each_size_is_summed_up_and_tested_against_the_first_entry() -> None:
     assert (ours_3.subsets, ours_3.mean, ours_3.deviation, ours_3.p) == (1, 0.6, None, None)
     assert theirs.p == p_value([0.8, 0.9, 0.7], [0.7, 0.6, 0.68])
     assert theirs_3.p is None
-    assert not theirs_3.significant
+    assert not theirs_3.tests["subsets"].significant
 
 
 def test_normalised_scores_are_what_is_tested_where_there_are_some() -> None:
@@ -81,3 +85,37 @@ def test_nothing_studied_gives_nothing() -> None:
         "sweeps": {},
         "ablations": {},
     }
+
+
+def test_the_test_over_tasks_gives_the_p_values_of_drms_appendix_c() -> None:
+    """From the scores that its table 10 prints, each over that of the task's own model, for all eight tasks."""
+    (table,) = (t for t in read_published(TABLES).tables if t.paper.startswith("Chaichana") and t.table == "Table 10")
+    assert table.columns[-1] == "mean"
+    own = table.rows["individual"][:-1]
+    found = [
+        Point(
+            entry,
+            8,
+            tuple(table.columns[:-1]),
+            0.0,
+            None,
+            None,
+            tuple(a / b for a, b in zip(row[:-1], own, strict=True)),
+        )
+        for entry, row in ((entry, table.rows[entry]) for entry in ("drm_h", "average", "ties", "dare_ties"))
+    ]
+    summaries = summarise(found)[1:]
+    p = {each.entry: each.p_over_tasks for each in summaries}
+    assert p == pytest.approx({"average": 2.09e-3, "ties": 4.44e-3, "dare_ties": 4.02e-3}, rel=2e-3)
+    printed = {"average": 2.18e-3, "ties": 4.61e-3, "dare_ties": 3.80e-3}  # its table 5, from scores of more digits
+    assert p == pytest.approx(printed, rel=0.06)
+    assert [each.p for each in summaries] == [None] * 3  # one subset has no spread
+    assert [each.tests["tasks"].pairs for each in summaries] == [8] * 3
+
+
+def test_the_pairs_over_tasks_are_every_task_of_every_subset() -> None:
+    first = [Point("ours", 2, (a, b), 0.0, None, None, pair) for a, b, pair in (("x", "y", (1, 2)), ("x", "z", (1, 4)))]
+    other = [Point("other", 2, (a, b), 0.0, None, None, p) for a, b, p in (("x", "y", (0, 2)), ("x", "z", (1, 3)))]
+    (_, theirs) = summarise(first + other)
+    assert theirs.p_over_tasks == p_value([1, 2, 1, 4], [0, 2, 1, 3])
+    assert theirs.tests["tasks"].pairs == 4

@@ -174,9 +174,29 @@ def suites_check(
     raise typer.Exit(2 if found.mistakes else 0)
 
 
-@suites_app.command("diff", epilog=example("merganser suites diff --json", EXIT_CODES))
-def suites_diff(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
+@suites_app.command("diff", epilog=example("merganser suites diff --all --page papers.html", EXIT_CODES))
+def suites_diff(
+    of_all: Annotated[
+        bool, typer.Option("--all", help="Of all suites that were run: what of each paper reproduces, what not, why.")
+    ] = False,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --all: write it as an HTML page, too.")
+    ] = None,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
     """Print what papers report beside what the last run measured, and which differences exceed our sampling error."""
+    if page and not of_all:
+        raise typer.BadParameter("is a page of all suites; give --all too, or open the report", param_hint="--page")
+    if of_all:
+        from flows.reproduced_all import all_lines, read_all, write_all_page
+        from flows.reproduced_all import as_json as all_as_json
+
+        every = read_all(root_around(repo))
+        print(json.dumps(all_as_json(every), indent=2) if as_json else "\n".join(all_lines(every)))
+        if page:
+            write_all_page(every, page)
+        return
     from flows.reproduced import difference_lines, read_differences
 
     found = read_differences(root_around(repo))

@@ -19,7 +19,7 @@ def read_differences(root: Path) -> list[dict[str, Any]]:
     """Read the figures of the report in a repository, a line each; raise InputError where there are none to compare."""
     if load_params(root / PARAMS).published is None:
         raise InputError(f"{PARAMS}: names no published figures; write published: {{source: FILE}} (docs/suites.md)")
-    return [_plain(line) for line in read_table(root, "published.csv")]
+    return [plain(line) for line in read_table(root, "published.csv")]
 
 
 def difference_lines(found: list[dict[str, Any]]) -> Iterator[str]:
@@ -44,7 +44,7 @@ def _said(line: dict[str, Any]) -> str:
     return f"{numbers}  {100 * line['difference']:+7.2f} {judged:<6}  {line['note'] or ''}"
 
 
-def _plain(line: Row) -> dict[str, Any]:
+def plain(line: Row) -> dict[str, Any]:
     """Return a line of the table with numbers, truth values, and None for empty cells."""
     found: dict[str, Any] = {key: value or None for key, value in line.items()}
     found |= {key: float(line[key]) if line[key] else None for key in NUMBERS}

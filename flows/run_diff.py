@@ -105,7 +105,7 @@ def read_run(root: Path, name: str, repo: Any) -> Run:
         commit, state = git_if_any(folder, "rev-parse", "HEAD"), folder / STATE_FOLDER
         lines = list(executions(state))
     else:
-        names = {ref.rpartition("/")[2]: ref for ref in (git_if_any(root, *_REFS) or "").split()}
+        names = run_names(root)
         revision = names.get(name, name)
         shown = [git_if_any(root, "show", f"{revision}:./{file}") for file in ("params.yaml", "dvc.lock")]
         if None in shown:
@@ -126,7 +126,10 @@ def read_run(root: Path, name: str, repo: Any) -> Run:
     )
 
 
-_REFS = ("for-each-ref", "--format=%(refname)", "refs/exps")
+def run_names(root: Path) -> dict[str, str]:
+    """Return the git reference of each run that `dvc exp show` lists, by its name, the newest first."""
+    found = git_if_any(root, "for-each-ref", "--sort=-committerdate", "--format=%(refname)", "refs/exps") or ""
+    return {ref.rpartition("/")[2]: ref for ref in found.split()}
 
 
 def _listed(run: Run, objects: Mapping[str, Path]) -> dict[str, str]:

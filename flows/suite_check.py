@@ -1,7 +1,7 @@
 """Check a suite before anything of it is downloaded; with a network, also that its sources exist, and pin them."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,12 +58,11 @@ def check(root: Path, name: str, *, online: bool = False, pin_them: bool = False
     check_name(root, name)
     try:
         params, content = load_suite(root, name), read_suite(root, name)
-        if GRIDS in content:
-            load_suite(root, name, grids=True)
+        searched = [load_suite(root, name, grids=True)] if GRIDS in content else []
     except InputError as error:
         return Checked(name, tuple(str(error).splitlines()), (), ())
     mistakes = [*_class_mistakes(params), *_group_mistakes(root, params)]
-    mistakes += [*_published_mistakes(root, params), *describe(root, name).mistake.splitlines()]
+    mistakes += [*_published_mistakes(root, params, searched), *describe(root, name).mistake.splitlines()]
     notes = [] if ABOUT in content else [f"{SUITES}/{name}.yaml: {ABOUT}: missing; say what it is and what it costs"]
     sources = []
     for path, repo_type in sources_of(params).items():
@@ -185,11 +184,12 @@ def _group_mistakes(root: Path, params: Params) -> Iterator[str]:
             yield f"tasks.{name}.{error}"
 
 
-def _published_mistakes(root: Path, params: Params) -> Iterator[str]:
+def _published_mistakes(root: Path, params: Params, others: Sequence[Params]) -> Iterator[str]:
     if params.published is None:
         return
     source = params.published.source
     try:
-        yield from (f"{source}: {mistake}" for mistake in published_mistakes(read_published(root / source), params))
+        found = published_mistakes(read_published(root / source), params, *others)
+        yield from (f"{source}: {mistake}" for mistake in found)
     except (InputError, OSError) as error:
         yield str(error)

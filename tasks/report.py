@@ -68,7 +68,7 @@ def read_content(params: Params) -> Content:
         significance=significance,
         choices=make_choices(rows, significance.pairs[MEAN]),
         baselines=read_baselines(rows[0], EXAMPLES),
-        reproduced=reproduce(published, rows, params.measured) if published else [],
+        reproduced=reproduce(published, rows, params.measured, params.parameters.matrices) if published else [],
         numbers=tables.summary(rows),
     )
 

@@ -96,6 +96,15 @@ def kind_of(name: str, shape: Sequence[int], rules: ParameterRules) -> Kind:
     return "matrix" if linear else "vector"
 
 
+def is_linear(name: str, shape: Sequence[int]) -> bool:
+    """Tell by its name whether a parameter is a linear map or a kernel, where `any_2d` counts an embedding as a matrix.
+
+    >>> is_linear("h.0.mlp.c_fc.weight", (768, 3072)), is_linear("wte.weight", (50257, 768))
+    (True, False)
+    """
+    return kind_of(name, shape, ParameterRules()) == "matrix"
+
+
 def bias_of(weight: str) -> str:
     """Return the name of the bias that is added to what a linear map's weight gives."""
     return f"{weight.removesuffix('weight')}bias"

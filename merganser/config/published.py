@@ -1,9 +1,11 @@
 """What papers report of a comparison's entries: the file that `published.source` of params.yaml names.
 
-Figures are times 100, as papers print them; a row is an entry of `methods`, a column a task, their `mean`, or
-`normalised`: the mean of the scores over those of the tasks' own models.
+Figures are times 100, as papers print them; a row is an entry of `methods`, a column a task, their `mean`,
+`normalised`: the mean of the scores over those of the tasks' own models, `adr`: how far the mean lies below those
+models' mean, as a share of it, or `amr`: the bytes a task adds, as a share of a model's.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -15,17 +17,22 @@ from merganser.config.params import Params, Strict, Text
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
 
-MEAN, NORMALISED = "mean", "normalised"
-MEANS = (MEAN, NORMALISED)
-Figure = Annotated[float, Field(ge=-100, le=100)]
+MEAN, NORMALISED, DROP_RATE, MEMORY = "mean", "normalised", "adr", "amr"
+MEANS = (MEAN, NORMALISED, DROP_RATE)  # over all tasks
+SUMMARIES = (*MEANS, MEMORY)
+READS, MATRICES = "reads", "matrices"  # what a row may say beside its method's parameters
+SEARCHED = "searches/"
+Figure = Annotated[float, Field(ge=-100, le=200)]
+Value = int | float | str | bool | None
 
 
 class Table(Strict):
     """One table of a paper, or part of one.
 
     `checkpoints`: whether it was measured on these very checkpoints, or on others that were trained alike. `decimals`:
-    the digits after the point that it prints. `parameters`: what an entry ran with there, its `reads` too, where the
-    paper says it; `notes`: what else keeps an entry's figure from being the same experiment.
+    the digits after the point that it prints. `parameters`: what an entry ran with there, its `reads` and which
+    `matrices` too, null where the paper does not say it; `notes`: what else keeps an entry's figure from being the same
+    experiment.
     """
 
     paper: Text
@@ -35,7 +42,7 @@ class Table(Strict):
     decimals: Annotated[int, Field(ge=0, le=4)]
     columns: Annotated[list[Text], Field(min_length=1)]
     rows: Annotated[dict[Text, list[Figure | None]], Field(min_length=1)]
-    parameters: dict[Text, dict[Text, float | str]] = Field(default={})
+    parameters: dict[Text, dict[Text, Value]] = Field(default={})
     notes: dict[Text, Text] = Field(default={})
 
     @model_validator(mode="after")
@@ -62,9 +69,9 @@ class Published(Strict):
     def _columns_are_tasks(self) -> Self:
         for table in self.tables:
             for column in table.columns:
-                if column not in (*MEANS, *self.tasks):
-                    near = did_you_mean(column, [*MEANS, *self.tasks])
-                    of_all = " nor ".join(MEANS)
+                if column not in (*SUMMARIES, *self.tasks):
+                    near = did_you_mean(column, [*SUMMARIES, *self.tasks])
+                    of_all = " nor ".join(SUMMARIES)
                     raise ValueError(f"{table.table}: columns: {column!r} is neither {of_all} nor one of tasks{near}")
         return self
 
@@ -79,19 +86,31 @@ def read_published(path: Path) -> Published:
     return Published.model_validate(content)
 
 
-def published_mistakes(published: Published, params: Params) -> list[str]:
-    """List the figures that belong to no entry or task of a params.yaml: a suite has none, one's own edits may."""
+def stands_beside(dialect: Mapping[str, Value], reads: str) -> bool:
+    """Tell whether a row's figures may stand beside an entry that reads this.
+
+    They may not where the row says that it reads something else, nor beside a searched entry unless it was searched.
+    """
+    return dialect[READS] == reads if READS in dialect else not reads.startswith(SEARCHED)
+
+
+def published_mistakes(published: Published, params: Params, *others: Params) -> list[str]:
+    """List the figures that belong to no entry or task of a params.yaml: a suite has none, one's own edits may.
+
+    `others`: further comparisons of the same tasks, such as a suite's grids, whose entries may have rows too.
+    """
     mistakes = []
     if set(published.tasks) != set(params.measured):
         mistakes.append(f"tasks: expected those of params.yaml, {', '.join(params.measured)}")
+    methods = {name: entry for each in (*others, params) for name, entry in each.methods.items()}
     for table in published.tables:
         for name in table.rows:
-            if name not in params.methods:
-                mistakes.append(f"{table.table}: rows: no entry {name!r}{did_you_mean(name, params.methods)}")
+            if name not in methods:
+                mistakes.append(f"{table.table}: rows: no entry {name!r}{did_you_mean(name, methods)}")
         for name, values in table.parameters.items():
-            if name in params.methods:
-                method = registry.get(params.methods[name].method)
-                known = ["reads", *method.parameters.model_fields]
+            if name in methods:
+                method = registry.get(methods[name].method)
+                known = [READS, MATRICES, *method.parameters.model_fields]
                 mistakes += [
                     f"{table.table}: parameters.{name}: {method.name} has no {key!r}{did_you_mean(key, known)}"
                     for key in values

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from merganser.at_run_time.additions import gates
+from merganser.checkpoints.kinds import is_linear
 from merganser.inputs.layers import LayerDeltas, LayerFactors
 from merganser.merging.method import method
 from merganser.operators.vectors import whole
@@ -47,4 +48,5 @@ def smile(layer: LayerFactors, *, k: PositiveCount = 32, k_gate: PositiveCount =
     that the gates need no bytes of their own. Inputs are evaluated without their task's label; each task's class head
     is given. Norms, embeddings, convolutions and projections that are not layers stay the base's.
     """
-    return Parts() if layer.name.rpartition(".")[2] in PROJECTIONS else low_rank_parts(layer, k)
+    is_layer = layer.name.rpartition(".")[2] not in PROJECTIONS
+    return low_rank_parts(layer, k) if is_layer and is_linear(layer.name, layer.shape) else Parts()

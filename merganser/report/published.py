@@ -4,7 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from merganser.config.published import MEAN, MEANS, NORMALISED, Published, Table
+from merganser.config.published import (
+    DROP_RATE,
+    MATRICES,
+    MEAN,
+    MEMORY,
+    NORMALISED,
+    READS,
+    SUMMARIES,
+    Published,
+    Table,
+    stands_beside,
+)
 from merganser.measures.significance import LEVEL
 from merganser.report.rows import Row
 
@@ -46,26 +57,38 @@ class Reproduced:
         return [figure for row in self.figures.values() for figure in row.values()]
 
     @property
+    def judged(self) -> int:
+        """Count those of which the sampling error is known: not what follows from the mean, nor bytes."""
+        return sum(figure.beyond is not None for figure in self.compared)
+
+    @property
     def beyond(self) -> int:
         """Count those that differ by more than our sampling error."""
         return sum(figure.beyond is True for figure in self.compared)
 
 
-def reproduce(published: Published, rows: Sequence[Row], tasks: Sequence[str]) -> list[Reproduced]:
+def reproduce(
+    published: Published, rows: Sequence[Row], tasks: Sequence[str], matrices: str = "linear"
+) -> list[Reproduced]:
     """Compare entries with what papers report of them; tables of other entries and columns alone are left out.
 
-    Means are compared where the tasks are the same ones.
+    Means are compared where the tasks are the same ones; a row stands beside an entry that reads what it says.
+    `matrices`: which parameters count as such here.
     """
-    known = [*tasks, *(MEANS if set(tasks) == set(published.tasks) else [])]
-    found = [_reproduced(table, rows, [name for name in table.columns if name in known]) for table in published.tables]
+    known = [*tasks, *(SUMMARIES if set(tasks) == set(published.tasks) else [])]
+    found = [
+        _reproduced(table, rows, [name for name in table.columns if name in known], matrices)
+        for table in published.tables
+    ]
     return [each for each in found if each.compared]
 
 
-def _reproduced(table: Table, rows: Sequence[Row], columns: list[str]) -> Reproduced:
-    by_entry = {row.entry: row for row in rows}
-    shared = [entry for entry in by_entry if entry in table.rows]
-    figures = {entry: _figures(table, by_entry[entry], columns) for entry in shared}
-    notes = {entry: _note(table, by_entry[entry]) for entry in shared}
+def _reproduced(table: Table, rows: Sequence[Row], columns: list[str], matrices: str) -> Reproduced:
+    shared = [
+        row for row in rows if row.entry in table.rows and stands_beside(table.parameters.get(row.entry, {}), row.reads)
+    ]
+    figures = {row.entry: _figures(table, row, columns) for row in shared}
+    notes = {row.entry: _note(table, row, matrices) for row in shared}
     return Reproduced(
         table,
         columns,
@@ -91,16 +114,24 @@ def _measured(row: Row, column: str) -> tuple[float | None, float | None]:
         return row.scores.mean, row.scores.error
     if column == NORMALISED:
         return row.scores.normalised, row.scores.normalised_error
+    if column == DROP_RATE:
+        return row.scores.drop_rate, None
+    if column == MEMORY:
+        return row.amr, None
     score = row.scores.by_task[column]
     return score["value"], score["stderr"]
 
 
-def _note(table: Table, row: Row) -> str:
+def _note(table: Table, row: Row, matrices: str) -> str:
     """Say what keeps an entry's figures from being the same experiment."""
-    ours = {"reads": row.reads, **row.values}
-    differing = [
-        f"{name} {ours.get(name)} here, {value} there"
-        for name, value in table.parameters.get(row.entry, {}).items()
-        if ours.get(name) != value
+    ours = {READS: row.reads, MATRICES: matrices, **row.values}
+    theirs = table.parameters.get(row.entry, {})
+    here = {name: f"{name} {'by default' if ours.get(name) is None else ours[name]}" for name in theirs}
+    said = [
+        f"{here[name]} here, {value} there"
+        for name, value in theirs.items()
+        if value is not None and ours.get(name) != value
     ]
-    return "; ".join([*differing, *([table.notes[row.entry]] if row.entry in table.notes else [])])
+    if unstated := [here[name] for name, value in theirs.items() if value is None]:
+        said.append(f"{', '.join(unstated)} here, not stated there")
+    return "; ".join([*said, *([table.notes[row.entry]] if row.entry in table.notes else [])])

@@ -86,8 +86,9 @@ def test_a_task_that_changed_nothing_has_no_expert_and_is_never_chosen() -> None
     assert applied(ROWS, [None, None], torch.zeros(20)) is None
 
 
-def test_projections_and_vectors_stay_the_bases() -> None:
-    assert merged("smile", factored(TASKS, name="visual.proj")) == [Parts()]
+@pytest.mark.parametrize("name", ["visual.proj", "vision_model.embeddings.position_embedding.weight"])
+def test_projections_and_embeddings_stay_the_bases(name: str) -> None:
+    assert merged("smile", factored(TASKS, name=name)) == [Parts()]
 
 
 def written(folder: Path, network: Network, count: int) -> list[str]:

@@ -38,12 +38,13 @@ def test_a_table_is_read_as_it_stands(tmp_path: Path) -> None:
     [
         (
             {"columns": ["mean", "drak"]},
-            r'Table 1: columns: .drak. is neither mean nor normalised nor one of tasks; did you mean "dark"',
+            r"Table 1: columns: .drak. is neither mean nor normalised nor adr nor amr nor one of tasks; "
+            r'did you mean "dark"',
         ),
         ({"rows": {"ties": [72.5]}}, r"rows\.ties: expected 2 figures, one a column, got 1"),
         ({"notes": {"tise": "tuned"}}, r'notes\.tise: not in rows; did you mean "ties"'),
         ({"checkpoints": "mine"}, r"published\.yaml: tables\.0\.checkpoints"),
-        ({"rows": {"ties": [0.725, 983.0]}}, r"tables\.0\.rows\.ties\.1: .*less than or equal to 100, got 983"),
+        ({"rows": {"ties": [0.725, 983.0]}}, r"tables\.0\.rows\.ties\.1: .*less than or equal to 200, got 983"),
         ({"protocol": ""}, r"tables\.0\.protocol"),
     ],
 )
@@ -73,3 +74,18 @@ def test_parameters_that_the_entrys_method_does_not_have_are_named(tmp_path: Pat
     assert published_mistakes(read_published(saved(tmp_path, list(params.tasks), **given)), params) == [
         "Table 1: parameters.ties: ties has no 'densty'; did you mean \"density\"?"
     ]
+
+
+def test_rows_may_be_of_the_entries_of_another_comparison_too(tmp_path: Path) -> None:
+    params = load_params(write(tmp_path, changed(lambda c: c["methods"].update(ties=c["methods"].pop("ties_20")))))
+    other = load_params(write(tmp_path, changed(lambda c: c["methods"].update(drm=c["methods"].pop("ties_20")))))
+    published = read_published(saved(tmp_path, list(params.tasks), columns=["mean"], rows={"drm": [1.0]}))
+    assert published_mistakes(published, params) == ["Table 1: rows: no entry 'drm'"]
+    assert published_mistakes(published, params, other) == []
+
+
+def test_values_are_whole_numbers_words_truths_or_not_stated(tmp_path: Path) -> None:
+    values = {"k": 2, "scaling": 0.3, "inner": "ties", "elect": False, "density": None}
+    (table,) = read_published(saved(tmp_path, ["dark"], parameters={"ties": values})).tables
+    assert table.parameters == {"ties": values}
+    assert [type(value) for value in table.parameters["ties"].values()] == [int, float, str, bool, type(None)]

@@ -56,10 +56,43 @@ def test_entries_stand_beside_what_a_paper_reports_of_them() -> None:
     assert found.beyond == 2
 
 
-def test_a_row_that_was_computed_from_other_vectors_says_so() -> None:
-    table = TABLE.model_copy(update={"parameters": {"ties": {"reads": "differences/average"}}, "notes": {}})
-    (found,) = reproduce(Published(tasks=TASKS, tables=[table]), ROWS, TASKS)
-    assert found.notes == {"ties": f"reads {ROWS[1].reads} here, differences/average there"}
+def test_a_row_stands_beside_an_entry_that_reads_what_it_says() -> None:
+    table = TABLE.model_copy(update={"parameters": {"ties": {"reads": "differences/average"}}})
+    published = Published(tasks=TASKS, tables=[table])
+    assert [list(found.figures) for found in reproduce(published, ROWS, TASKS)] == [["average"]]
+    centred = [replace(each, reads="differences/average") for each in ROWS]
+    assert [list(found.figures) for found in reproduce(published, centred, TASKS)] == [["average", "ties"]]
+
+
+def test_a_searched_entry_stands_beside_searched_rows_alone() -> None:
+    searched = [ROWS[0], replace(ROWS[1], reads="searches/ties")]
+    for dialect, entries in (({}, ["average"]), ({"reads": "searches/ties"}, ["average", "ties"])):
+        table = TABLE.model_copy(update={"parameters": {"ties": dialect}})
+        (found,) = reproduce(Published(tasks=TASKS, tables=[table]), searched, TASKS)
+        assert list(found.figures) == entries
+
+
+def test_a_row_says_what_its_paper_does_not_state_and_where_other_parameters_are_matrices() -> None:
+    dialect = {"matrices": "any_2d", "density": None, "scaling": None}
+    table = TABLE.model_copy(update={"parameters": {"ties": dialect}, "notes": {}})
+    published = Published(tasks=TASKS, tables=[table])
+    unstated = "density 0.4, scaling by default here, not stated there"
+    for matrices, notes in (("linear", f"matrices linear here, any_2d there; {unstated}"), ("any_2d", unstated)):
+        (found,) = reproduce(published, ROWS, TASKS, matrices)
+        assert found.notes == {"ties": notes}
+
+
+def test_drop_and_memory_rates_stand_beside_ours_and_are_not_judged() -> None:
+    table = TABLE.model_copy(update={"columns": ["adr", "amr"], "rows": {"ties": [27.42, 5.87], "average": [None, 0]}})
+    ties = replace(ROWS[1], scores=replace(ROWS[1].scores, drop_rate=0.25, profile={"amr": 0.06}))
+    (found,) = reproduce(Published(tasks=TASKS, tables=[table]), [ROWS[0], ties], TASKS)
+    figures = found.figures["ties"]
+    assert {column: (each.ours, each.theirs) for column, each in figures.items()} == {
+        "adr": (0.25, pytest.approx(0.2742)),
+        "amr": (0.06, pytest.approx(0.0587)),
+    }
+    assert list(found.figures["average"]) == ["amr"]
+    assert (found.judged, found.beyond) == (0, 0)
 
 
 def test_what_rounding_explains_is_no_difference() -> None:

@@ -152,7 +152,7 @@ def write_all_page(every: All, out: Path) -> None:
 
 
 def _reports(root: Path) -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """Give each comparison's place, its params.yaml and its table of figures: folders first, then runs from the newest."""
+    """Give each comparison's place, params.yaml and table of figures: the folders first, then runs from the newest."""
     listed = (git_if_any(root, "worktree", "list", "--porcelain") or "").splitlines()
     others = [Path(line.removeprefix("worktree ")) for line in listed if line.startswith("worktree ")]
     for folder in dict.fromkeys([root.resolve(), *(each.resolve() for each in others)]):

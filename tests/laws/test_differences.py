@@ -1,8 +1,10 @@
 """Difference vectors: the same methods, started from a merge, or from the models' mean where there is no base."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,6 +16,8 @@ from merganser.errors import InputError
 from merganser.inputs.deltas import DeltaFile, extract
 from merganser.overlays import task_model
 from tests.checkpoints.adapters.small import write_adapter, write_base
+from tests.laws import test_emr, test_t_switch
+from tests.laws.references import Array, Given
 from tests.merges import merge_checkpoints
 from tests.small_models import write_models
 
@@ -56,6 +60,40 @@ def test_the_differences_from_the_average_sum_to_zero(base: Path, models: dict[s
     for name in files[0].kinds:
         torch.testing.assert_close(sum(file.read(name) for file in files), torch.zeros(files[0].shape(name)))
         assert all(file.read(name).any() for file in files)
+
+
+@pytest.mark.parametrize(
+    ("method", "formula", "values"),
+    [("emr", test_emr.reference, {}), *(("t_switch", test_t_switch.reference, {"density": d}) for d in (0.5, 1.0))],
+)
+def test_from_the_average_each_task_is_it_plus_the_formula_of_its_difference(
+    method: str,
+    formula: Callable[..., list[Array]],
+    values: dict[str, float],
+    base: Path,
+    models: dict[str, Path],
+    tmp_path: Path,
+) -> None:
+    """EMR-diff and T-Switch-diff of DTS's appendix D.5.
+
+    The differences sum to 0 but for what rounding the average leaves, which is what elects EMR's signs.
+    """
+    average = merge("average", base, models, tmp_path / "average")
+    layers, tasks = [], tuple(models)
+    for name, weights in average.items():
+        if name != "steps":
+            deltas = np.stack(
+                [read(path)[name].double().numpy() - weights.double().numpy() for path in models.values()]
+            )
+            layers.append(Given(name, "vector", tasks, deltas, (1.0,) * len(tasks)))
+    expected = dict(zip((layer.name for layer in layers), formula(layers, **values), strict=True))
+    merge(method, base, models, tmp_path / "out", merged="average", **values)
+    for number, task in enumerate(models):
+        own = dict(task_model(tmp_path / "out", task))
+        for name, parts in expected.items():
+            found = own[name].double().numpy() - average[name].double().numpy()
+            np.testing.assert_allclose(found, parts[number], rtol=0, atol=ROUNDING)
+        assert any(parts[number].any() for parts in expected.values())
 
 
 @pytest.mark.parametrize("scaling", [0.3, 1.0, -2.0])

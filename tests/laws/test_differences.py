@@ -82,10 +82,8 @@ def test_from_the_average_each_task_is_it_plus_the_formula_of_its_difference(
     layers, tasks = [], tuple(models)
     for name, weights in average.items():
         if name != "steps":
-            deltas = np.stack(
-                [read(path)[name].double().numpy() - weights.double().numpy() for path in models.values()]
-            )
-            layers.append(Given(name, "vector", tasks, deltas, (1.0,) * len(tasks)))
+            deltas = torch.stack([read(path)[name].float() - weights.float() for path in models.values()])
+            layers.append(Given(name, "vector", tasks, deltas.double().numpy(), (1.0,) * len(tasks)))
     expected = dict(zip((layer.name for layer in layers), formula(layers, **values), strict=True))
     merge(method, base, models, tmp_path / "out", merged="average", **values)
     for number, task in enumerate(models):

@@ -43,25 +43,27 @@ def make_job(stage: Stage, resources: Resources) -> Job:
 
 def commands_of(stage: Stage) -> tuple[Command, ...]:
     """Return the stage's commands as DVC would run them, with those marked that can run warm."""
-    root = Path(stage.repo.root_dir)
-    commands = []
+    folder, commands = Path(stage.wdir), []
+    is_inside = folder.is_relative_to(stage.repo.root_dir)
     shell = os.environ.get("SHELL") or "/bin/sh"
     for line in stage.cmd if isinstance(stage.cmd, list) else stage.cmd.splitlines():
-        module, arguments = (warm_command(line, root) if stage.wdir == str(root) else None) or (None, ())
+        module, arguments = (warm_command(line, folder) if is_inside else None) or (None, ())
         commands.append(Command(line, tuple(shell_command(shell, line)), module, arguments))
     return tuple(commands)
 
 
-def warm_command(line: str, root: Path) -> tuple[str, tuple[str, ...]] | None:
+def warm_command(line: str, folder: Path) -> tuple[str, tuple[str, ...]] | None:
     """Return the module and the arguments of `python -m MODULE ARGUMENT ...`; None for any other command.
 
-    Only if all words mean the same without a shell, and the module is in the repository's root folder.
+    Only if all words mean the same without a shell, and the module, or the package that runs as one, is in the folder
+    where the stage works.
     """
     words = line.split()
     if words[:2] != ["python", "-m"] or len(words) < 3 or not _PLAIN.fullmatch(line):
         return None
-    module = words[2]
-    return (module, tuple(words[3:])) if (root / f"{module.replace('.', '/')}.py").is_file() else None
+    path = folder.joinpath(*words[2].split("."))
+    is_there = path.with_name(f"{path.name}.py").is_file() or (path / "__main__.py").is_file()
+    return (words[2], tuple(words[3:])) if is_there else None
 
 
 def run_job(job: Job, on_text: Callable[[str], None]) -> Outcome:

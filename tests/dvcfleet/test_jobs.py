@@ -146,6 +146,17 @@ def test_only_plain_commands_on_the_repositorys_modules_run_warm(root: Path, lin
     assert warm_command(line, root) is None
 
 
+def test_a_package_in_the_folder_where_a_stage_works_runs_warm_there(root: Path, job: Job) -> None:
+    package = root / "examples/suite"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    assert warm_command("python -m suite plain", package.parent) is None  # which cannot be run
+    (package / "__main__.py").write_text(f"{MODULE}\nprint('xmlrpc.client' in sys.modules)")
+    assert warm_command("python -m suite plain", root) is None
+    _, lines = run(replace(job, folder=str(package.parent)), python("suite", package.parent, "plain"))
+    assert {"arguments plain", f"name __main__ folder {package.parent} first {package.parent}", "True"} <= set(lines)
+
+
 @pytest.mark.parametrize("kind", ["plain", "two", "words", "raise", "late"])
 def test_a_warm_command_ends_and_speaks_like_a_cold_one(root: Path, job: Job, kind: str) -> None:
     cold = subprocess.run(

@@ -24,8 +24,8 @@ def sync_file_systems(folders: Iterable[str | Path]) -> None:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def write_durably(path: Path, text: str) -> None:
-    """Write a small text file: even after a crash of the machine it holds all of its old text, or all of this one."""
+def write_durably(path: Path, text: str | bytes) -> None:
+    """Write a small file: even after a crash of the machine it holds all of its old text, or all of this one."""
     with _replacing({path: text}) as (temporary,), temporary.open("rb") as file:
         os.fsync(file.fileno())
 
@@ -65,12 +65,13 @@ def sync_names(folder: Path) -> None:
 
 
 @contextmanager
-def _replacing(texts: Mapping[Path, str]) -> Iterator[tuple[Path, ...]]:
+def _replacing(texts: Mapping[Path, str] | Mapping[Path, bytes | str]) -> Iterator[tuple[Path, ...]]:
     """Write text files under temporary names, which are given, and at the end of the block under their own."""
     temporaries = {path: path.with_name(f"{path.name}.new") for path in texts}
     try:
         for path, temporary in temporaries.items():
-            temporary.write_text(texts[path], encoding="utf-8", newline="")
+            text = texts[path]
+            temporary.write_bytes(text.encode() if isinstance(text, str) else text)
         yield tuple(temporaries.values())
         for path, temporary in temporaries.items():
             temporary.replace(path)

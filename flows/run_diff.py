@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from dvcfleet.git import git_if_any
-from dvcfleet.record.ledger import environment_file, executions
+from dvcfleet.record.environments import environment_file
+from dvcfleet.record.ledger import executions
 from dvcfleet.repository import STATE_FOLDER, opened
 from flows.trials import TRIALS
 from merganser.errors import InputError
@@ -121,6 +122,8 @@ def read_run(root: Path, name: str, repo: Any) -> Run:
     described = environment_file(state, lines[-1].environment) if lines else None
     environment = json.loads(described.read_text()) if described and described.is_file() else {}
     packages = environment.pop("packages", {})
+    for key in ("records", "urls"):  # builds of one version are not told apart here
+        environment.pop(key, None)
     return Run(
         name, params, {out["path"]: out["md5"] for out in outs}, commit and commit.strip(), environment | packages
     )

@@ -17,8 +17,10 @@ from dvcfleet.lineage.targets import find_target
 from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.lineage.verify import verify
 from dvcfleet.planning.orphans import find_orphans
-from dvcfleet.record.chain import check_chain
-from dvcfleet.record.ledger import LEDGER, damaged_environments, environment_file
+from dvcfleet.record.chain import check_chains
+from dvcfleet.record.changes import changes_file
+from dvcfleet.record.environments import damaged_environments, environment_file
+from dvcfleet.record.kept import is_whole
 from dvcfleet.repository import opened, state_folder, write_lock
 
 # With one of these findings, a stage would not do what was recorded.
@@ -67,10 +69,15 @@ def audit(repo: Path, text: str | None = None, again: Rerun | None = None) -> Au
         lineage = read_lineage(dvc_repo, names)
         contents, kept = Contents(dvc_repo), entry_files(dvc_repo)
         findings = verify(dvc_repo, lineage, contents) + list(_lost_environments(state, lineage, damaged))
-        chain = check_chain(state)
-        cure = "it is not the record that runs kept; move it away if you know why, and the next run begins a new one"
-        ledger = os.path.relpath(state / LEDGER)
-        findings += [Finding(FindingKind.RECORD, ledger, f"{fault}; {cure}") for fault in chain.faults]
+        findings += _lost_changes(state, lineage)
+        chains = check_chains(state)
+        cure = "it is not the record that runs kept; move it away if you know why"
+        findings += [
+            Finding(FindingKind.RECORD, os.path.relpath(path), f"{fault}; {cure}")
+            for path, chain in chains.items()
+            for fault in chain.faults
+        ]
+        older = sum(chain.older for chain in chains.values())
         if not text:
             findings += [
                 Finding(FindingKind.CACHE, os.path.relpath(path), "not the entry that its name says; remove it")
@@ -85,7 +92,9 @@ def audit(repo: Path, text: str | None = None, again: Rerun | None = None) -> Au
         findings += project.audit(lineage, findings)
         also = (
             *_counted(
-                chain.lines, "line", of=" of the ledger" + f" ({chain.older} without a chain)" * bool(chain.older)
+                sum(chain.lines for chain in chains.values()),
+                "line",
+                of=" of the ledger" + f" ({older} without a chain)" * bool(older),
             ),
             *_counted(len(lineage.environments), "environment"),
             *(() if text else _counted(len(kept), "entry", "entries", " of the run cache")),
@@ -120,3 +129,18 @@ def _lost_environments(folder: Path, lineage: Lineage, damaged: Collection[Path]
         else:
             message = f"lost: the environment in which {some(names)} ran is not known any more; run again with --force"
         yield Finding(FindingKind.CHANGED, os.path.relpath(path), message, tuple(names))
+
+
+def _lost_changes(folder: Path, lineage: Lineage) -> Iterator[Finding]:
+    """Find patches of code that differed from its commit that are lost, or not what their names say."""
+    stages: dict[str, list[str]] = {}
+    for step in lineage.steps.values():
+        if step.execution and step.execution.changes:
+            stages.setdefault(step.execution.changes, []).append(step.stage)
+    for digest, names in stages.items():
+        path = changes_file(folder, digest)
+        if not is_whole(path):
+            message = (
+                f"{'damaged' if path.exists() else 'lost'}: how the code of {some(names)} differed from its commit"
+            )
+            yield Finding(FindingKind.CHANGED, os.path.relpath(path), f"{message} is not known any more", tuple(names))

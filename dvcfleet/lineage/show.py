@@ -25,14 +25,14 @@ def as_json(target: Target, lineage: Lineage) -> dict[str, Any]:
 
 def as_lines(target: Target, lineage: Lineage) -> Iterator[str]:
     """Draw the tree. A stage that appears several times is described once, at its first appearance."""
-    yield target.text if target.value is None else f"{target.text} = {_short(target.value)}"
+    yield target.text if target.value is None else f"{target.text} = {short(target.value)}"
     for file in target.files:
         if file != target.text:
             yield f"  {file}"
     shown: set[str] = set()
     yield from _branches(lineage, target.stages, "", shown)
     for digest, content in lineage.environments.items():
-        yield f"environment {digest[:_SHORT]}: {_environment(content)}"
+        yield f"environment {digest[:_SHORT]}: {environment_words(content)}"
 
 
 def _branches(lineage: Lineage, names: Iterable[str], indent: str, shown: set[str]) -> Iterator[str]:
@@ -63,7 +63,7 @@ def _description(step: Step) -> Iterator[str]:
     yield from _items("code", (item for item in step.inputs if item.kind == "code"))
     for file, values in step.params.items():
         for key, value in values.items():
-            yield f"{file}  {key} = {_short(value)}"
+            yield f"{file}  {key} = {short(value)}"
     for origin in step.origins:
         yield from _origin(origin)
     if step.tracking_run:
@@ -81,7 +81,7 @@ def _items(word: str, items: Iterable[Item]) -> Iterator[str]:
 
 
 def _origin(origin: Origin) -> Iterator[str]:
-    details = "".join(f", {key} {_short(value)}" for key, value in origin.details.items())
+    details = "".join(f", {key} {short(value)}" for key, value in origin.details.items())
     revision = f" at revision {origin.revision}" if origin.revision else ""
     yield f"origin   {origin.path}: {origin.kind} {origin.source}{details}{revision}"
     for name, file in origin.files.items():
@@ -94,6 +94,7 @@ def _execution(execution: Execution | None) -> str:
     restored = " (restored from DVC's cache)" if execution.result == "restored" else ""
     commit = "no commit" if execution.commit is None else f"commit {execution.commit}"
     changes = " with changes" if execution.dirty else ""
+    changes += f" (patch {execution.changes[:_SHORT]})" if execution.changes else ""
     return (
         f"{execution.began}, {execution.seconds:.1f} s, {execution.peak_rss_bytes / 2**20:.0f} MiB, on {execution.host}"
         f"{restored}; run {execution.run}, flow run {execution.flow_run}; {commit}{changes}; "
@@ -101,7 +102,8 @@ def _execution(execution: Execution | None) -> str:
     )
 
 
-def _environment(content: dict[str, Any]) -> str:
+def environment_words(content: dict[str, Any]) -> str:
+    """Describe an environment in a line."""
     main = ("torch", "numpy", "dvc", "prefect", "mlflow")
     packages = content["packages"]
     named = ", ".join(f"{name} {packages[name]}" for name in main if name in packages)
@@ -112,6 +114,7 @@ def _environment(content: dict[str, Any]) -> str:
     )
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """Write a value, cut off where it is long."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -16,7 +16,8 @@ from dvcfleet.lineage.hooks import hooks_of
 from dvcfleet.lineage.steps import Item, Lineage, Origin, Step
 from dvcfleet.options import Options
 from dvcfleet.paths import from_root, overlap
-from dvcfleet.record.ledger import Execution, entry_digest, executions, read_environment
+from dvcfleet.record.environments import read_environment
+from dvcfleet.record.ledger import Execution, entry_digest, executions
 from dvcfleet.repository import state_folder
 
 

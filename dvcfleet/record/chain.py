@@ -1,17 +1,22 @@
 """The ledger's chain: each line names the one before by its sha256, so that a line gone, moved, edited or added shows.
 
 Where the chain ends, a saved experiment says (`end_of`): without it, lines that are missing at the end would not show.
+The experiment holds its run's lines too (`files_of`), which `dvc exp apply` puts among the other ledgers.
 """
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dvcfleet.git import git_if_any
-from dvcfleet.record.ledger import BEGIN, LEDGER, digest_of, sound_lines
+from dvcfleet.record.environments import environment_file
+from dvcfleet.record.kept import sha256
+from dvcfleet.record.ledger import BEGIN, LEDGER, LEDGERS, other_ledgers, sound_lines
 
 _TRAILER = re.compile(r"^Ledger: (\w{64}) (\w{64})$", re.M)
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -25,16 +30,35 @@ class Chain:
 
 def end_of(folder: Path) -> str:
     """Return the trailer of a commit that says where a ledger begins and ends now; empty if there is no line."""
-    digests = [digest_of(line) for line, _ in sound_lines(folder / LEDGER)]
+    digests = [sha256(line) for line, _ in sound_lines(folder / LEDGER)]
     return f"Ledger: {digests[0]} {digests[-1]}" if digests else ""
 
 
-def check_chain(folder: Path) -> Chain:
-    """Follow the ledger's chain from its first line, and to where the repository's experiments saw it end."""
+def files_of(folder: Path, run: str) -> dict[str, str]:
+    """Return what an experiment holds of its run, by path in a state folder: its lines, and their environments."""
+    found = {line: execution for line, execution in sound_lines(folder / LEDGER) if execution.run == run}
+    if not found:
+        return {}
+    lines = {f"{LEDGERS}/{sha256(list(found)[-1])}.jsonl": "".join(line.decode() + "\n" for line in found)}
+    described = {environment_file(folder, each.environment) for each in found.values()}
+    return lines | {os.path.relpath(path, folder): path.read_text() for path in described if path.is_file()}
+
+
+def check_chains(folder: Path) -> dict[Path, Chain]:
+    """Follow the chain of each ledger from its first line, and to where the repository's experiments saw it end.
+
+    Another ledger may begin anywhere: what an experiment holds are the lines of one run. Its name says how it ends.
+    """
+    others = {path: _check(path, None, ()) for path in other_ledgers(folder)}
+    return {folder / LEDGER: _check(folder / LEDGER, BEGIN, list(_ends(folder))), **others}
+
+
+def _check(path: Path, begin: str | None, ends: Sequence[tuple[str, str, str]]) -> Chain:
+    """Follow one chain from what its first line is to name; None: whatever it names."""
     seen: dict[str, None] = {}
-    last, older, faults = BEGIN, 0, []
-    for line, execution in sound_lines(folder / LEDGER):
-        digest = digest_of(line)
+    last, older, faults = begin, 0, []
+    for line, execution in sound_lines(path):
+        digest = sha256(line)
         if digest in seen:  # written again after a full disk had cut off the lines after it
             continue
         place = f"the line of {execution.stage} that began {execution.began}"
@@ -42,20 +66,26 @@ def check_chain(folder: Path) -> Chain:
             faults.append(f"{place} names no line before it: it was added or edited")
         elif execution.before is None:
             older += 1
-        elif execution.before != last:
+        elif execution.before != (last or execution.before):
             faults.append(f"{place} does not follow the one before it: lines were removed, moved, edited or added")
         seen[digest] = None
         last = digest
-    ends = [name for name, end in _ends(folder, next(iter(seen), None)) if end not in seen]
-    faults += [f"it lacks the line with which it ended when {name} was saved" for name in ends]
+    first = next(iter(seen), None)
+    faults += [
+        f"it lacks the line with which it ended when the experiment {name} was saved"
+        for name, own_first, end in ends
+        if end not in seen and own_first == first
+    ]
+    if _DIGEST.fullmatch(path.stem) and path.stem != last:
+        faults.append("it does not end with the line that its name says")
     return Chain(len(seen), older, tuple(faults))
 
 
-def _ends(folder: Path, first: str | None) -> Iterator[tuple[str, str]]:
-    """Return which line was the last when each experiment was saved with the ledger that has this first line."""
+def _ends(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Return of each experiment its name, and the first and the last line of the ledger when it was saved."""
     listed = git_if_any(folder.parent, "for-each-ref", "--format=%(refname)%00%(contents)%00", "refs/exps") or ""
     fields = listed.split("\0")
     for name, message in zip(fields[::2], fields[1::2], strict=False):
         found = _TRAILER.search(message)
-        if found and found[1] == first:
-            yield f"the experiment {name.strip().rpartition('/')[2]}", found[2]
+        if found:
+            yield name.strip().rpartition("/")[2], found[1], found[2]

@@ -24,7 +24,7 @@ from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.dvc_adapter.repositories import experiment_ref
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
 from dvcfleet.git import GitError, git, git_if_any
-from dvcfleet.record.chain import end_of
+from dvcfleet.record.chain import end_of, files_of
 from dvcfleet.repository import state_folder
 
 _ADDRESS = "dvcfleet@localhost"
@@ -98,6 +98,10 @@ def _commit(repo: Repo, head: str, name: str) -> str:
         shutil.copyfile(_git_path(repo, "index"), index)
         _git(repo, index, "add", "--update", "--", ":/")
         _git(repo, index, "update-index", "--add", "-z", "--stdin", given="\0".join(_described_by(repo)))
+        for path, text in files_of(state_folder(repo), name).items():
+            blob = _git(repo, None, "hash-object", "-w", "--stdin", given=text)
+            place = os.path.relpath(state_folder(repo) / path, repo.root_dir)
+            _git(repo, index, "update-index", "--add", "--cacheinfo", f"100644,{blob},{place}")
         tree = _git(repo, index, "write-tree")
     message = f"run {name}\n\n{end_of(state_folder(repo))}".strip()
     is_known = git_if_any(repo.root_dir, "var", "GIT_COMMITTER_IDENT", environment=_environment()) is not None

@@ -4,28 +4,26 @@ dvc.lock says which outputs came from which inputs; the ledger says when and whe
 """
 
 import getpass
-import hashlib
 import json
-import os
-import platform
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dvcfleet.disk import append_lines, write_durably
-from dvcfleet.git import git_if_any
+from dvcfleet.disk import append_lines
 from dvcfleet.messages import Ending, Start
+from dvcfleet.record.changes import commit_of, keep_changes
+from dvcfleet.record.environments import environment, keep_environment
+from dvcfleet.record.kept import sha256
 
 LEDGER = "ledger.jsonl"
-ENVIRONMENTS = "environments"
-BEGIN = hashlib.sha256(b"the begin of a ledger").hexdigest()  # what its first line names as the one before
+LEDGERS = "ledgers"  # of other machines, and of experiments that were applied: files of lines, each with its chain
+BEGIN = sha256(b"the begin of a ledger")  # what its first line names as the one before
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,8 @@ class Execution:
     """One execution of a stage's commands, restoration of its outputs or change of names alone: a line of the ledger.
 
     `entry` is the digest of the resulting dvc.lock entry, `environment` that of a file in `environments/`, `began` a
-    time in UTC (ISO 8601), `dirty` whether files that git tracks differed from the commit. `varies`: the outputs that
+    time in UTC (ISO 8601), `dirty` whether files that git tracks differed from the commit, `changes` the digest of a
+    patch in `changes/` of what differed when the run began, untracked code included. `varies`: the outputs that
     dvc.yaml said to differ from run to run; `before`: the sha256 of the line before, see
     `dvcfleet.record.chain`. These and `user` are None in lines of older versions. `was`: of a change of names, the
     `stage` that it was before, and the digest of the `entry` that this had.
@@ -53,6 +52,7 @@ class Execution:
     environment: str
     varies: dict[str, Any] | None = None
     user: str | None = None
+    changes: str | None = None
     before: str | None = None
     was: dict[str, str] | None = None
 
@@ -79,7 +79,8 @@ class Ledger:
         self._flow_run = flow_run
         self._unwritten = b""
         self._user = _user()
-        self._commit = commit_of(folder.parent)  # before a stage has written anything
+        self._commit, self._dirty = commit_of(folder.parent)  # before a stage has written anything
+        self._changes = keep_changes(folder, bool(self._dirty)) if self._commit else None
 
     def note(
         self,
@@ -93,7 +94,6 @@ class Ledger:
         `was`: what it was called before, and its entry then.
         """
         start = ending.outcome.start or begin()
-        commit, dirty = self._commit
         execution = Execution(
             stage=ending.name,
             result=ending.result.value,
@@ -104,16 +104,17 @@ class Ledger:
             host=start.host,
             run=self._run,
             flow_run=self._flow_run(),
-            commit=commit,
-            dirty=dirty,
+            commit=self._commit,
+            dirty=self._dirty,
             environment=keep_environment(self._folder, start.environment) if start.environment else self._environment,
             varies=dict(varies),
             user=self._user,
+            changes=self._changes,
             before=self._last,
             was=was and {"stage": was[0], "entry": entry_digest(was[1])},
         )
         line = json.dumps(asdict(execution)).encode()
-        self._last = digest_of(line)
+        self._last = sha256(line)
         self._unwritten += line + b"\n"
         try:
             append_lines(self._folder / LEDGER, self._unwritten)
@@ -125,7 +126,7 @@ class Ledger:
     def _last(self) -> str:
         """The sha256 of the last line."""
         lines = [line for line, _ in sound_lines(self._folder / LEDGER)]
-        return digest_of(lines[-1]) if lines else BEGIN
+        return sha256(lines[-1]) if lines else BEGIN
 
     @cached_property
     def _environment(self) -> str:
@@ -141,8 +142,18 @@ def _user() -> str | None:
 
 
 def executions(folder: Path) -> Iterator[Execution]:
-    """Read a ledger's lines, oldest first; truncated and damaged lines are skipped."""
-    return (execution for _, execution in sound_lines(folder / LEDGER))
+    """Read the lines of all ledgers in a folder, each line once; truncated and damaged ones are skipped.
+
+    Those of a ledger are oldest first, and those that this repository's runs wrote come last.
+    """
+    own = dict(sound_lines(folder / LEDGER))
+    others = dict(line for path in other_ledgers(folder) for line in sound_lines(path) if line[0] not in own)
+    return iter([*others.values(), *own.values()])
+
+
+def other_ledgers(folder: Path) -> list[Path]:
+    """List the files with lines of other ledgers."""
+    return sorted((folder / LEDGERS).glob("*.jsonl"))
 
 
 def sound_lines(path: Path) -> Iterator[tuple[bytes, Execution]]:
@@ -152,11 +163,6 @@ def sound_lines(path: Path) -> Iterator[tuple[bytes, Execution]]:
             execution = Execution(**json.loads(line))
             if _is_sound(execution):
                 yield line, execution
-
-
-def digest_of(line: bytes) -> str:
-    """Return the digest by which the next line names a line."""
-    return hashlib.sha256(line).hexdigest()
 
 
 def _is_sound(execution: Execution) -> bool:
@@ -170,92 +176,10 @@ def _is_sound(execution: Execution) -> bool:
 
 def entry_digest(entry: Mapping[str, Any]) -> str:
     """Return a digest of an entry of dvc.lock, the same for a new entry and one read from the file."""
-    return hashlib.sha256(json.dumps(_ordered(entry), default=str).encode()).hexdigest()
+    return sha256(json.dumps(_ordered(entry), default=str).encode())
 
 
 def _ordered(value: Any) -> Any:
     if isinstance(value, Mapping):
         return sorted(([str(key), _ordered(item)] for key, item in value.items()), key=lambda pair: pair[0])
     return [_ordered(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def commit_of(root: Path) -> tuple[str | None, bool | None]:
-    """Return git's current commit, and whether tracked files differ from it; None if there is no commit.
-
-    dvc.lock does not count, since a run changes it.
-    """
-    head = git_if_any(root, "rev-parse", "HEAD")
-    if head is None:
-        return None, None
-    return head.strip(), git_if_any(root, "diff", "--quiet", "HEAD", "--", ".", ":(exclude,glob)**/dvc.lock") is None
-
-
-@cache
-def environment() -> dict[str, Any]:
-    """Describe the environment of commands: Python, every installed package's version, the machine."""
-    packages: dict[str, str] = {}
-    for folder in sys.path:
-        # By their folders' names: reading the metadata would take half a second.
-        for info in sorted(Path(folder).glob("*.dist-info")):
-            name, _, version = info.stem.rpartition("-")
-            packages.setdefault(name, version)
-    return {
-        "python": platform.python_version(),
-        "packages": dict(sorted(packages.items())),
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "processor": _first_after(Path("/proc/cpuinfo"), "model name"),
-        "processors": os.cpu_count(),
-        "gpus": [
-            _first_after(file, "Model") for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-        ],
-    }
-
-
-def _first_after(path: Path, key: str) -> str | None:
-    """Return the value of the first line `key : value`."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), None)
-
-
-def keep_environment(folder: Path, described: Mapping[str, Any]) -> str:
-    """Write an environment's description under its digest, unless the disk is full; return the digest."""
-    text = json.dumps(described, indent=2, sort_keys=True) + "\n"
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    path = environment_file(folder, digest)
-    if not _is_whole(path, digest):
-        with suppress(OSError):
-            path.parent.mkdir(exist_ok=True)
-            write_durably(path, text)
-    return digest
-
-
-def read_environment(folder: Path, digest: str) -> dict[str, Any] | None:
-    """Return the description of an environment; None if it is lost.
-
-    A file that is damaged is written anew if it described the environment of this process.
-    """
-    path = environment_file(folder, digest)
-    if not _is_whole(path, digest) and (not path.exists() or keep_environment(folder, environment()) != digest):
-        return None
-    found: dict[str, Any] | None = json.loads(path.read_text()) if _is_whole(path, digest) else None
-    return found
-
-
-def environment_file(folder: Path, digest: str) -> Path:
-    """Return the path of an environment's description."""
-    return folder / ENVIRONMENTS / f"{digest}.json"
-
-
-def damaged_environments(folder: Path) -> list[Path]:
-    """List the descriptions of environments whose bytes are not what their names say."""
-    files = sorted((folder / ENVIRONMENTS).glob("*.json"))
-    return [path for path in files if not _is_whole(path, path.stem)]
-
-
-def _is_whole(path: Path, digest: str) -> bool:
-    """Tell whether a file is there, with the bytes that its name is the digest of."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() == digest
-    except OSError:
-        return False

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from dvc.repo import Repo
 
+from dvcfleet.record.chain import check_chains
+from dvcfleet.record.environments import read_environment
+from dvcfleet.record.ledger import executions
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 
 SCORED = """
@@ -28,6 +31,7 @@ stages:
 plots:
   - rows: {y: {tables/rows.csv: size}}
 """
+REFS = "refs/exps/*:refs/exps/*"
 SCORED_FILES = {"source": "abcdef", "params.yaml": "score: {by: size}\n"}
 
 
@@ -131,6 +135,39 @@ def test_applying_an_experiment_brings_its_inputs_and_outputs_back(toy: Make, mo
     assert made.settled()
     assert "nothing to do" in run(made, "third", monkeypatch)[1]
     assert set(experiments(made)) == {"first", "second"}
+
+
+def test_an_experiment_holds_its_runs_lines_of_the_ledger_which_apply_brings_to_a_clone(
+    toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = committed(toy(CHAIN, CHAIN_FILES))
+    for name, source in (("first", "abcdef"), ("second", "fedcba")):
+        made.write("source", source)
+        run(made, name, monkeypatch)
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", str(made.path), str(clone)], check=True)
+    for command in (["config", "user.name", "a"], ["config", "user.email", "a@b"], ["fetch", "-q", "origin", REFS]):
+        subprocess.run(["git", *command], cwd=clone, check=True)
+    shutil.copytree(made.path / ".dvc/cache", clone / ".dvc/cache")  # as `dvc pull` would
+    for name in ("second", "first", "second"):
+        with chdir(clone), Repo() as repo:
+            repo.experiments.apply(name)
+    state = clone / ".dvcfleet"
+    lines = (made.path / ".dvcfleet/ledger.jsonl").read_text().splitlines()
+    there = {path: path.read_text().splitlines() for path in (state / "ledgers").iterdir()}
+    assert sorted(there.values()) == sorted([lines[:3], lines[3:]])
+    assert [chain.faults for chain in check_chains(state).values()] == [(), (), ()]
+    assert {line.run for line in executions(state)} == {"first", "second"}
+    assert read_environment(state, next(executions(state)).environment)
+    for path, kept in there.items():
+        for cut in (kept[1:2], kept[:-1], [kept[0], kept[2]]):
+            path.write_text("\n".join(cut))
+            assert check_chains(state)[path].faults
+    # Where the lines are from, those of an experiment that is applied are there already.
+    made_state = made.path / ".dvcfleet"
+    (made_state / "ledgers").mkdir()
+    (made_state / "ledgers/copy.jsonl").write_text("\n".join(lines[:3]))
+    assert [line.stage for line in executions(made_state)] == ["cut", "turn", "end"] * 2
 
 
 def test_a_run_that_failed_is_saved_once_it_has_gone_on_and_ended_well(

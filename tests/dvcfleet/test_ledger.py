@@ -1,28 +1,28 @@
 """The ledger that a run keeps of what it did."""
 
 import getpass
+import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
+import numpy
+import pytest
+import torch
 import yaml
 
 from dvcfleet.lineage.audit import audit
-from dvcfleet.record.chain import Chain, check_chain
-from dvcfleet.record.ledger import (
-    BEGIN,
-    LEDGER,
-    Execution,
-    entry_digest,
-    environment,
-    executions,
-    keep_environment,
-    read_environment,
-)
+from dvcfleet.lineage.findings import FindingKind
+from dvcfleet.record.chain import Chain, check_chains
+from dvcfleet.record.changes import changes_file, keep_changes
+from dvcfleet.record.environments import environment, keep_environment, read_environment
+from dvcfleet.record.ledger import BEGIN, LEDGER, Execution, entry_digest, executions
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 
 
@@ -60,6 +60,14 @@ def test_each_stage_that_ran_has_a_line_with_its_entry_time_place_and_commit(toy
     assert kept == environment()
     assert kept["packages"]["dvc"]
     assert kept["python"] == sys.version.split()[0]
+    listed = distribution("numpy").read_text("RECORD")
+    assert listed
+    assert kept["records"]["numpy"] == hashlib.sha256(listed.encode()).hexdigest()
+    assert kept["urls"]["merganser"]["dir_info"] == {"editable": True}
+    blas = numpy.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    assert kept["blas"]["numpy"] == f"{blas['name']} {blas['version']}"
+    assert kept["cuda"] == torch.version.cuda
+    assert kept["container"] is None or kept["container"]
 
 
 def test_what_was_up_to_date_has_no_line_and_what_was_restored_or_failed_has_one(toy: Make) -> None:
@@ -90,7 +98,46 @@ def test_an_edited_file_makes_the_commit_dirty_and_a_new_dvc_lock_does_not(toy: 
     assert {line.dirty for line in ledger(chain)[-3:]} == {False}
     chain.write("source", "ABCDEF")
     chain.run()
+    (digest,) = {line.changes for line in ledger(chain)[-3:]}
     assert {line.dirty for line in ledger(chain)[-3:]} == {True}
+    assert {line.changes for line in ledger(chain)[3:-3]} == {None}
+    assert digest
+    assert audit(chain.path).findings == ()
+    changes_file(chain.path / ".dvcfleet", digest).write_text("")
+    (found,) = audit(chain.path).findings
+    assert (found.kind, found.name) == (FindingKind.CHANGED, f".dvcfleet/changes/{digest}.patch")
+
+
+def test_code_that_differed_from_the_commit_is_kept_as_a_patch_that_gives_it_back(toy: Make, tmp_path: Path) -> None:
+    chain = toy(CHAIN, {"tool.py": "VALUE = 1\n", ".gitignore": "hidden.py\n", "name": "été\n"})
+    head = commit(chain)
+    edited = {"tool.py": "VALUE = 2\n", "deep/new one.py": "import tool\n", "name": "\udce9t\udce9\n"}
+    for name, text in edited.items():
+        chain.write(name, "")
+        (chain.path / name).write_bytes(os.fsencode(text))
+    for name in ("hidden.py", "data.csv", "dvc.lock", ".dvcfleet/.gitignore"):
+        chain.write(name, "*\n")
+    git = ["git", "-C", str(chain.path)]
+    before = subprocess.run([*git, "status", "--porcelain"], capture_output=True, check=True).stdout
+    digest = keep_changes(chain.path / ".dvcfleet", dirty=True)
+    assert subprocess.run([*git, "status", "--porcelain"], capture_output=True, check=True).stdout == before
+    assert digest
+    patch = changes_file(chain.path / ".dvcfleet", digest)
+    subprocess.run([*git, "worktree", "add", "-q", str(tmp_path / "again"), head], check=True)
+    subprocess.run(["git", "-C", str(tmp_path / "again"), "apply", str(patch)], check=True)
+    for name, text in edited.items():
+        assert (tmp_path / "again" / name).read_bytes() == os.fsencode(text), name
+    assert not {"hidden.py", "data.csv", "dvc.lock"} & {path.name for path in (tmp_path / "again").iterdir()}
+
+
+def test_a_library_that_git_does_not_ignore_is_named_and_not_kept(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    commit(chain)
+    (chain.path / ".dvcfleet").mkdir()
+    chain.write("library/huge.py", "#" * 2**24 + "\n")
+    assert keep_changes(chain.path / ".dvcfleet", dirty=False)
+    (patch,) = (chain.path / ".dvcfleet/changes").iterdir()
+    assert patch.read_text() == "left out, neither tracked nor ignored by git: library/huge.py\n"
 
 
 def test_a_line_that_a_kill_cut_off_is_passed_over_and_harms_no_other(toy: Make) -> None:
@@ -123,12 +170,12 @@ def test_a_line_that_was_removed_moved_edited_or_added_is_found(toy: Make) -> No
     chain = toy.ran(CHAIN, CHAIN_FILES, before=commit)
     state = chain.path / ".dvcfleet"
     whole = (state / LEDGER).read_bytes()
-    assert check_chain(state) == Chain(3, 0, ())
+    assert check_chains(state)[state / LEDGER] == Chain(3, 0, ())
     assert ledger(chain)[0].before == BEGIN
     assert {line.user for line in ledger(chain)} == {getpass.getuser()}
     for what, tamper in TAMPERINGS.items():
         (state / LEDGER).write_bytes(b"\n".join([*tamper(whole.splitlines()), b""]))
-        assert check_chain(state).faults, what
+        assert check_chains(state)[state / LEDGER].faults, what
     assert {(one.kind, one.name) for one in audit(chain.path).findings} == {("record changed", f".dvcfleet/{LEDGER}")}
     (state / LEDGER).write_bytes(whole)
     assert audit(chain.path).findings == ()
@@ -142,10 +189,10 @@ def test_lines_older_than_chains_cut_off_or_written_twice_are_no_faults(toy: Mak
     # Without the end of the second line, as a power cut may leave it; the next run goes on from the first.
     (state / LEDGER).write_bytes(old[0] + b"\n" + old[1][:50])
     chain.run(force=True)
-    assert check_chain(state) == Chain(4, 1, ())
+    assert check_chains(state)[state / LEDGER] == Chain(4, 1, ())
     lines = (state / LEDGER).read_bytes().splitlines()
     (state / LEDGER).write_bytes(b"\n".join([*lines, lines[-1][:50], *lines[-2:], b""]))
-    assert check_chain(state) == Chain(4, 1, ())
+    assert check_chains(state)[state / LEDGER] == Chain(4, 1, ())
 
 
 def test_the_digest_of_an_entry_is_that_of_the_entry_read_back() -> None:
@@ -153,6 +200,11 @@ def test_the_digest_of_an_entry_is_that_of_the_entry_read_back() -> None:
     assert entry_digest(yaml.safe_load(yaml.safe_dump(entry))) != ""
     assert entry_digest(json.loads(json.dumps(entry))) == entry_digest(entry)
     assert entry_digest({**entry, "cmd": ["b", "a"]}) != entry_digest(entry)
+
+
+def test_the_image_of_a_container_is_known_where_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DVCFLEET_IMAGE", "merge@sha256:12")
+    assert environment.__wrapped__()["container"] == "merge@sha256:12"
 
 
 def test_a_description_that_a_crash_emptied_is_written_again(tmp_path: Path) -> None:
@@ -163,6 +215,8 @@ def test_a_description_that_a_crash_emptied_is_written_again(tmp_path: Path) -> 
 
 
 def test_the_environment_is_known_in_little_time() -> None:
-    code = "import time; from dvcfleet.record.ledger import environment; environment(); print(time.process_time())"
+    code = (
+        "import time; from dvcfleet.record.environments import environment; environment(); print(time.process_time())"
+    )
     took = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     assert took < 1

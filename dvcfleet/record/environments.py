@@ -1,0 +1,111 @@
+"""The environments in which stages ran: Python, packages, machine; described once each, beside the ledger."""
+
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dvcfleet.record.kept import damaged, is_whole, keep, sha256
+from dvcfleet.secrets import masked
+
+ENVIRONMENTS = "environments"
+# Says which image a container was made of, as `name@sha256:...`, where nothing in the container does.
+IMAGE = "DVCFLEET_IMAGE"
+_BLAS = re.compile(r'"blas": \{\s*"name": r?"([^"]*)".*?"version": r?"([^"]*)"', re.S)
+_CUDA = re.compile(r"^cuda\b.*= '(.*)'$", re.M)
+
+
+@cache
+def environment() -> dict[str, Any]:
+    """Describe the environment of commands: Python, every installed package, the machine, its GPUs and its container.
+
+    `packages`: their versions; `records`: the sha256 of each package's list of files, in which their own sha256 are,
+    so that two builds of one version differ; `urls`: where packages came from that no index had.
+    """
+    packages: dict[str, Path] = {}
+    for folder in sys.path:
+        # By their folders' names: reading the metadata would take half a second.
+        for info in sorted(Path(folder).glob("*.dist-info")):
+            packages.setdefault(info.stem.rpartition("-")[0], info)
+    packages = dict(sorted(packages.items()))
+    records = {name: sha256(path.read_bytes()) for name, path in _beside(packages, "RECORD")}
+    urls = {name: json.loads(masked(path.read_text())) for name, path in _beside(packages, "direct_url.json")}
+    return {
+        "python": platform.python_version(),
+        "packages": {name: info.stem.rpartition("-")[2] for name, info in packages.items()},
+        "records": records,
+        "urls": urls,
+        "blas": {name: " ".join(found) for name in ("numpy", "scipy") if (found := _found(_BLAS, name, "__config__"))},
+        "cuda": next(iter(_found(_CUDA, "torch", "version")), None),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "processor": _first_after(Path("/proc/cpuinfo"), "model name"),
+        "processors": os.cpu_count(),
+        "gpus": [
+            _first_after(file, "Model") for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+        ],
+        "gpu_driver": _first_after(Path("/proc/driver/nvidia/version"), "NVRM version"),
+        "container": _container(),
+    }
+
+
+def _beside(packages: Mapping[str, Path], name: str) -> Iterator[tuple[str, Path]]:
+    return ((package, info / name) for package, info in packages.items() if (info / name).is_file())
+
+
+def _found(pattern: re.Pattern[str], package: str, module: str) -> tuple[str, ...]:
+    """Return what a pattern finds in the file of an installed module, which is not imported: that takes a second."""
+    files = (Path(folder) / package / f"{module}.py" for folder in sys.path)
+    file = next((each for each in files if each.is_file()), None)
+    match = file and pattern.search(file.read_text(encoding="utf-8"))
+    return match.groups() if match else ()
+
+
+def _container() -> str | None:
+    """Return the image of the container around this process; None outside one, or where nothing says."""
+    noted = Path("/run/.containerenv")  # Podman's; Docker says nothing in the container, Apptainer by a variable
+    content = noted.read_text() if noted.exists() else ""
+    found = dict(re.findall(r'^(\w+)="(.*)"$', content, re.M))
+    podman = "@".join(found[key] for key in ("image", "imageid") if found.get(key))
+    return os.environ.get(IMAGE) or podman or os.environ.get("APPTAINER_CONTAINER") or None
+
+
+def _first_after(path: Path, key: str) -> str | None:
+    """Return the value of the first line `key : value`."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), None)
+
+
+def keep_environment(folder: Path, described: Mapping[str, Any]) -> str:
+    """Write an environment's description under its digest, unless the disk is full; return the digest."""
+    content = (json.dumps(described, indent=2, sort_keys=True) + "\n").encode()
+    digest = sha256(content)
+    keep(environment_file(folder, digest), content)
+    return digest
+
+
+def read_environment(folder: Path, digest: str) -> dict[str, Any] | None:
+    """Return the description of an environment; None if it is lost.
+
+    A file that is damaged is written anew if it described the environment of this process.
+    """
+    path = environment_file(folder, digest)
+    if not is_whole(path) and (not path.exists() or keep_environment(folder, environment()) != digest):
+        return None
+    found: dict[str, Any] | None = json.loads(path.read_text()) if is_whole(path) else None
+    return found
+
+
+def environment_file(folder: Path, digest: str) -> Path:
+    """Return the path of an environment's description."""
+    return folder / ENVIRONMENTS / f"{digest}.json"
+
+
+def damaged_environments(folder: Path) -> list[Path]:
+    """List the descriptions of environments whose bytes are not what their names say."""
+    return damaged(folder / ENVIRONMENTS)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,6 +17,7 @@ from merganser.errors import InputError
 if TYPE_CHECKING:
     from dvcfleet.lineage.audit import Audit
     from dvcfleet.lineage.rerun import Rerun
+    from flows.keys import PublicKey
 
 app = typer.Typer(
     help="Show where a result comes from, and verify that nothing has changed since.", no_args_is_help=True
@@ -60,6 +61,12 @@ def verify(
             help="With --rerun: compute on this device; where another is declared, compare scores within a tolerance."
         ),
     ] = None,
+    signed_by: Annotated[
+        Path | None, typer.Option(metavar="KEY", help="Also check the signatures, by a public key in PEM.")
+    ] = None,
+    models_signed_by: Annotated[
+        Path | None, typer.Option(metavar="KEY", help="With --signed-by: the key of the merges, if it is another.")
+    ] = None,
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
@@ -69,10 +76,18 @@ def verify(
 
     if (profile or device) and not rerun:
         raise InputError("--profile and --device are for --rerun")
+    if models_signed_by and not signed_by:
+        raise InputError("--models-signed-by: it is for --signed-by")
+    keys = _public_keys(signed_by, models_signed_by) if signed_by else None
     try:
         done = audit(repo, target, _how(repo, profile, device) if rerun else None)
     except RerunError as error:
         raise InputError(f"{error}{_other_way(repo, device)}") from error
+    if keys:
+        from flows.signing import check
+
+        findings, also = check(repo, *keys, [finding.name for finding in done.findings])
+        done = replace(done, findings=(*done.findings, *findings), also=(*done.also, *also))
     if as_json:
         print(masked(json.dumps(asdict(done), indent=2)))
     else:
@@ -83,6 +98,44 @@ def verify(
     if rerun and not done.run_again:
         print("not run again: first undo what is changed, or run `merganser run`", file=sys.stderr)
     raise typer.Exit(1 if done.findings else 0)
+
+
+@app.command(epilog=example("merganser lineage sign key.pem"))
+def sign(
+    key: Annotated[Path, typer.Argument(metavar="KEY", help="A private key in PEM: ed25519, or on P-256.")],
+    model_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="KEY", help="A key on P-256, by which model-signing signs merges, if KEY is another kind."
+        ),
+    ] = None,
+    repo: RepoOption = Path(),
+) -> None:
+    """Sign the record and each merge, if `verify` finds nothing: in-toto statements, and model-signing's signatures."""
+    from dvcfleet.lineage.audit import audit
+    from flows.keys import PrivateKey
+    from flows.signing import sign
+
+    private = PrivateKey(key)
+    models = PrivateKey(model_key) if model_key else private if private.signs_models else None
+    if models and not models.signs_models:
+        raise InputError(f"{model_key}: model-signing takes keys on P-256, P-384 and P-521")
+    if found := audit(repo).findings:
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        raise InputError(
+            f"not signed, as it is not what was recorded: {found[0]}{more}; see `merganser lineage verify`"
+        )
+    print(sign(repo, private, models))
+
+
+def _public_keys(key: Path, model_key: Path | None) -> "tuple[PublicKey, PublicKey | None]":
+    from flows.keys import PublicKey
+
+    public = PublicKey(key)
+    models = PublicKey(model_key) if model_key else public if public.checks_models else None
+    if models and not models.checks_models:
+        raise InputError(f"{model_key}: model-signing takes keys on P-256, P-384 and P-521")
+    return public, models
 
 
 def _all_is_well(done: "Audit") -> str:

@@ -2,9 +2,10 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -39,11 +40,67 @@ def show(
     from dvcfleet.lineage.audit import look_up
 
     found, lineage = look_up(repo, target)
+    _say(show.as_json(found, lineage), show.as_lines(found, lineage), as_json)
+
+
+@app.command(epilog=example("merganser lineage why ties/digits"))
+def why(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=_ABOUT_TARGET)],
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Say in ten lines why a result is what it is: made by what, from what, when, where, by whom."""
+    from dvcfleet.lineage.audit import look_up
+    from dvcfleet.lineage.why import why, why_lines
+
+    found, lineage = look_up(repo, target)
+    gathered = why(found, lineage)
+    _say(asdict(gathered), why_lines(gathered, lineage), as_json)
+
+
+@app.command(epilog=example("merganser lineage find org/model"))
+def find(
+    text: Annotated[
+        str,
+        typer.Argument(metavar="TEXT", help="A hash or its begin, a path, a source, a package or PACKAGE==VERSION."),
+    ],
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Find every result that depends on a content, a path, a source or a package; paths and sources may be patterns."""
+    from dvcfleet.lineage.dependents import dependents_lines, find_dependents
+    from dvcfleet.lineage.tree import read_lineage
+    from dvcfleet.repository import opened
+
+    with opened(repo) as dvc_repo:
+        found = find_dependents(read_lineage(dvc_repo), text)
+    _say(asdict(found), dependents_lines(found), as_json)
+
+
+@app.command("diff", epilog=example("merganser lineage diff brave-otter workspace --of ties/digits"))
+def diff(
+    first: Annotated[str, typer.Argument(metavar="A", help="A target, or a run as `merganser diff` takes it.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
+    of: Annotated[
+        str | None, typer.Option(metavar="TARGET", help="Of two runs: the result in question. All if not given.")
+    ] = None,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Say what differs between the lineages of two results, or of one in two runs, and what of it reached them."""
+    from flows.lineage_diff import diff_lineages, lineage_diff_lines
+
+    found = diff_lineages(repo, first, second, of)
+    _say(asdict(found), lineage_diff_lines(found), as_json)
+
+
+def _say(content: dict[str, Any], lines: Iterable[str], as_json: bool) -> None:
+    """Print an answer as text or as JSON, with credentials masked."""
     if as_json:
-        print(masked(json.dumps(show.as_json(found, lineage), indent=2, default=str)))
-        return
-    for line in show.as_lines(found, lineage):
-        print(printable(masked(line)))
+        print(masked(json.dumps(content, indent=2, default=str)))
+    else:
+        for line in lines:
+            print(printable(masked(line)))
 
 
 @app.command(epilog=example("merganser lineage verify merge@ties --rerun"))

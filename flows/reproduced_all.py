@@ -165,7 +165,7 @@ def _reports(root: Path) -> Iterator[tuple[str, Mapping[str, Any], str]]:
             )
     with opened(root) as repo:
         for name in run_names(root):
-            run = read_run(root, name, repo)
+            run = read_run(root, name)
             text = _of_cache(repo, run.files.get(REPORT))
             if text is not None:
                 yield f"run {name}", run.params, text

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from dvcfleet.disk import read_json
 from dvcfleet.git import git_if_any
 from dvcfleet.record.environments import environment_file
-from dvcfleet.record.ledger import executions
+from dvcfleet.record.ledger import Execution, executions
 from dvcfleet.repository import STATE_FOLDER, opened
 from flows.trials import TRIALS
 from merganser.errors import InputError
@@ -76,7 +77,7 @@ class RunDiff:
 def diff_runs(root: Path, first: str, second: str) -> RunDiff:
     """Compare two runs; raise InputError for a name of no run."""
     with opened(root) as repo:
-        runs = [read_run(root, name, repo) for name in (first, second)]
+        runs = [read_run(root, name) for name in (first, second)]
         objects = {md5: Path(repo.cache.local.oid_to_path(md5)) for run in runs for md5 in run.files.values()}
     entries = [list(run.params.get("methods", {})) for run in runs]
     code = [_listed(run, objects) for run in runs]
@@ -97,8 +98,19 @@ def diff_runs(root: Path, first: str, second: str) -> RunDiff:
     )
 
 
-def read_run(root: Path, name: str, repo: Any) -> Run:
-    """Read a run of a repository; raise InputError with what there is, for a name of none."""
+@dataclass(frozen=True)
+class KeptRun:
+    """What is kept of a run: its params.yaml and dvc.lock, its commit, and its lines of the ledger in `state`."""
+
+    params: Mapping[str, Any]
+    lock: Mapping[str, Any]
+    commit: str | None
+    state: Path
+    lines: list[Execution]
+
+
+def kept_run(root: Path, name: str) -> KeptRun:
+    """Find what is kept of a run; raise InputError with what there is, for a name of none."""
     folder = next((each for each in (root / TRIALS / name, Path(name)) if (each / "dvc.lock").is_file()), None)
     folder = root if name == WORKSPACE else folder
     if folder:
@@ -118,15 +130,20 @@ def read_run(root: Path, name: str, repo: Any) -> Run:
         commit, state = git_if_any(root, "rev-parse", f"{revision}{'^' if name in names else ''}"), root / STATE_FOLDER
         lines = [line for line in executions(state) if line.run == name]
     params, lock = (parse_yaml(text, name) for text in texts)
-    outs = [out for entry in lock.get("stages", {}).values() for out in entry.get("outs", []) if "md5" in out]
-    described = environment_file(state, lines[-1].environment) if lines else None
-    environment = json.loads(described.read_text()) if described and described.is_file() else {}
+    return KeptRun(params, lock, commit and commit.strip(), state, lines)
+
+
+def read_run(root: Path, name: str) -> Run:
+    """Read a run of a repository; raise InputError with what there is, for a name of none."""
+    kept = kept_run(root, name)
+    outs = [out for entry in kept.lock.get("stages", {}).values() for out in entry.get("outs", []) if "md5" in out]
+    described = environment_file(kept.state, kept.lines[-1].environment) if kept.lines else None
+    environment = (read_json(described) if described else None) or {}
     packages = environment.pop("packages", {})
-    for key in ("records", "urls"):  # builds of one version are not told apart here
+    for key in ("records", "urls"):  # by their versions: `merganser lineage diff` tells builds apart
         environment.pop(key, None)
-    return Run(
-        name, params, {out["path"]: out["md5"] for out in outs}, commit and commit.strip(), environment | packages
-    )
+    files = {out["path"]: out["md5"] for out in outs}
+    return Run(name, kept.params, files, kept.commit, environment | packages)
 
 
 def run_names(root: Path) -> dict[str, str]:

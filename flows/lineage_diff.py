@@ -1,0 +1,94 @@
+"""What differs between the lineages of two results of the workspace, or of a result in two runs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dvcfleet.disk import read_json
+from dvcfleet.errors import UserError, some
+from dvcfleet.lineage.difference import Difference, Side, compare, writers
+from dvcfleet.lineage.show import short
+from dvcfleet.lineage.targets import find_target
+from dvcfleet.record.environments import environment_file
+from dvcfleet.record.ledger import executions
+from dvcfleet.repository import opened, root_around
+from flows.run_diff import WORKSPACE, kept_run
+from merganser.errors import InputError
+
+
+@dataclass(frozen=True)
+class LineageDiff:
+    """The differences between the lineages of two results, and whether the results' own outputs differ."""
+
+    first: str
+    second: str
+    of: tuple[str, ...]
+    differs: bool
+    differences: tuple[Difference, ...]
+
+
+def diff_lineages(repo: Path, first: str, second: str, of: str | None) -> LineageDiff:
+    """Compare two results of the workspace, or with `of` (all results if there is none) a result in two runs.
+
+    A run is what `merganser diff` takes. Raises InputError or UserError for names of nothing.
+    """
+    root, folder = root_around(repo), repo.absolute()
+    with opened(repo) as dvc_repo:
+        targets = [find_target(dvc_repo, text, folder).stages for text in ([of] if of else [])]
+        if not of:
+            try:
+                targets = [find_target(dvc_repo, text, folder).stages for text in (first, second)]
+            except UserError:
+                targets = []
+    runs = (WORKSPACE, WORKSPACE) if len(targets) == 2 else (first, second)
+    sides = _side(root, runs[0]), _side(root, runs[1])
+    if len(targets) == 2:
+        results = list(zip(*targets, strict=False))
+    else:
+        names = [name for name in (targets[0] if targets else _last(sides[0])) if name in sides[1].entries]
+        results = [(name, name) for name in names]
+    if not results or any(name not in side.entries for pair in results for name, side in zip(pair, sides, strict=True)):
+        raise InputError(f"{of or first}: no result that both have; `merganser lineage show` takes the same names")
+    found, differs = compare(*sides, results)
+    return LineageDiff(
+        first, second, tuple(" and ".join(dict.fromkeys(pair)) for pair in results), differs, tuple(found)
+    )
+
+
+def _side(root: Path, name: str) -> Side:
+    kept = kept_run(root, name)
+    lines = list(executions(kept.state))
+    files = {line.environment: environment_file(kept.state, line.environment) for line in lines}
+    environments = {digest: found for digest, path in files.items() if (found := read_json(path))}
+    return Side.of(kept.lock.get("stages", {}), lines, environments)
+
+
+def _last(side: Side) -> list[str]:
+    """Return the stages whose outputs no stage reads."""
+    read = {
+        up
+        for entry in side.entries.values()
+        for dep in entry.get("deps", ())
+        for up in writers(side.entries, dep["path"])
+    }
+    return [name for name in side.entries if name not in read]
+
+
+def lineage_diff_lines(found: LineageDiff) -> Iterator[str]:
+    """Say in the terminal what differs: first what reached the results."""
+    same = "" if found.differs else ": the same bytes"
+    yield f"{found.first} -> {found.second}, {some(found.of)}{same}"
+    for reached, title in ((True, "reached the result"), (False, "did not reach it: an output on the way is the same")):
+        differences = [each for each in found.differences if each.reached is reached]
+        if differences:
+            yield f"{title}:"
+        for each in differences:
+            sides = f"{_said(each.first)} -> {_said(each.second)}"
+            yield f"  {each.kind} {each.name}: {sides} ({some(each.stages)})"
+    if not found.differences:
+        yield "nothing else differs"
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else short(value)

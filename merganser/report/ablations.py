@@ -11,11 +11,10 @@ from merganser.config.params import Params
 from merganser.config.studies import steps_of
 from merganser.evaluation.examples import read_results
 from merganser.evaluation.scoring import Score
-from merganser.measures.scores import error_of_mean
 from merganser.measures.significance import LEVEL, Pairs, compare_models, holm, mean_of_tasks, over_tasks
 from merganser.outputs import read_json
 from merganser.report.formats import settings
-from merganser.report.scores import errors_of, values_of
+from merganser.report.scores import MeanScore
 
 Values = Mapping[str, Any]
 
@@ -34,26 +33,16 @@ class Compared(NamedTuple):
         return self.corrected < LEVEL
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Step(MeanScore):
     """The entry with one step taken out: what it was merged by, what it scored, and how it compares."""
 
     name: str
     changed: Values  # what takes the step out; nothing of the whole
     chosen: Values  # by its search
     tried: int  # candidates
-    by_task: Mapping[str, Score]
     whole: Compared | None  # with the whole entry
     above: Compared | None  # with the step above
-
-    @property
-    def score(self) -> float:
-        """Return the mean over the tasks, a fraction."""
-        return sum(values_of(self.by_task).values()) / len(self.by_task)
-
-    @property
-    def stderr(self) -> float | None:
-        """Return the standard error of the mean; None where that of a task is not known."""
-        return error_of_mean(errors_of(self.by_task))
 
 
 @dataclass(frozen=True)
@@ -67,7 +56,7 @@ class Ablated:
     @property
     def tasks(self) -> list[str]:
         """List the tasks that have scores."""
-        return list(self.steps[0].by_task)
+        return self.steps[0].tasks
 
     @property
     def lines(self) -> Iterator[list[Any]]:
@@ -102,14 +91,15 @@ def read_ablations(params: Params, folder: Path) -> list[Ablated]:
         above = _compared(pairs, scores, range(len(steps) - 1))
         rows = [
             Step(
-                step,
-                ablation.steps.get(step, {}),
-                {key: value for key, value in one["values"].items() if key not in entry.values},
-                max(1, len(one["candidates"])),
-                by_task,
-                *compared,
+                name=step,
+                changed=ablation.steps.get(step, {}),
+                chosen={key: value for key, value in one["values"].items() if key not in entry.values},
+                tried=max(1, len(one["candidates"])),
+                by_task=by_task,
+                whole=of_whole,
+                above=of_above,
             )
-            for (step, entry), one, by_task, *compared in zip(
+            for (step, entry), one, by_task, of_whole, of_above in zip(
                 steps.items(), read, scores, [None, *whole], [None, *above], strict=True
             )
         ]

@@ -14,6 +14,28 @@ from merganser.outputs import read_json
 INDIVIDUAL = "individual"
 
 
+@dataclass(frozen=True, kw_only=True)
+class MeanScore:
+    """What one merge of a study scored on each task, and the mean of that."""
+
+    by_task: Mapping[str, Score]
+
+    @property
+    def tasks(self) -> list[str]:
+        """List the tasks that have scores."""
+        return list(self.by_task)
+
+    @property
+    def score(self) -> float:
+        """Return the mean over the tasks, a fraction."""
+        return sum(values_of(self.by_task).values()) / len(self.by_task)
+
+    @property
+    def stderr(self) -> float | None:
+        """Return the standard error of the mean; None where that of a task is not known."""
+        return error_of_mean(errors_of(self.by_task))
+
+
 @dataclass(frozen=True)
 class Scores:
     """One entry's results. Values and rates are fractions; relative ones need an entry of method `individual`."""

@@ -1,36 +1,24 @@
 """The numbers of sweeps: an entry's scores over the values of one of its parameters."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from merganser.config.params import Params
-from merganser.evaluation.scoring import Score
-from merganser.measures.scores import error_of_mean
 from merganser.outputs import read_json
 from merganser.report.formats import written
-from merganser.report.scores import errors_of, values_of
+from merganser.report.scores import MeanScore
 from merganser.studies.candidates import file_name
 
 MEAN = "mean"
 
 
-class SweepPoint(NamedTuple):
-    """What an entry with one value scored: a fraction, and its standard error by the draw of the examples."""
+@dataclass(frozen=True, kw_only=True)
+class SweepPoint(MeanScore):
+    """What an entry with one value scored."""
 
     value: Any
-    by_task: Mapping[str, Score]
-
-    @property
-    def score(self) -> float:
-        """Return the mean over the tasks."""
-        return sum(values_of(self.by_task).values()) / len(self.by_task)
-
-    @property
-    def stderr(self) -> float | None:
-        """Return the standard error of the mean; None where that of a task is not known."""
-        return error_of_mean(errors_of(self.by_task))
 
     @property
     def shown(self) -> str:
@@ -50,7 +38,7 @@ class Curve:
     @property
     def tasks(self) -> list[str]:
         """List the tasks that have scores."""
-        return list(self.points[0].by_task)
+        return self.points[0].tasks
 
     @property
     def places(self) -> list[float]:
@@ -86,5 +74,5 @@ def _points(params: Params, folder: Path, parameter: str, values: list[Any]) -> 
     points = []
     for value in values:
         scores = read_json(folder / file_name({parameter: value}))["scores"]
-        points.append(SweepPoint(value, {task: scores[task] for task in params.measured}))
+        points.append(SweepPoint(value=value, by_task={task: scores[task] for task in params.measured}))
     return sorted(points, key=lambda p: p.value) if all(is_number(p.value) for p in points) else points

@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +54,6 @@ def made(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in SEARCHES:
             search.main([name])
     return folder
-
-
-@pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Iterator[Path]:
-    """Give a copy of it to change, and work in it."""
-    copy = Path(shutil.copytree(made, tmp_path / "copy"))
-    with inside(copy):
-        yield copy
 
 
 def write_params(**changes: Any) -> None:

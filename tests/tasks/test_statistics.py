@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +68,6 @@ def made(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for entry in METHODS:
             merge.main([entry])
     return folder
-
-
-@pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Iterator[Path]:
-    """Give a copy to change, and work in it."""
-    copy = Path(shutil.copytree(made, tmp_path / "copy"))
-    with inside(copy):
-        yield copy
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +56,6 @@ def made(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for key in STUDIES:
             study_tasks.main([key])
     return folder
-
-
-@pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Iterator[Path]:
-    """Give a copy of it to change, and work in it."""
-    copy = Path(shutil.copytree(made, tmp_path / "copy"))
-    with inside(copy):
-        yield copy
 
 
 def change(folder: Path, how: Callable[[dict[str, Any]], object]) -> None:

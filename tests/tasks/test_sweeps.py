@@ -3,7 +3,6 @@
 import csv
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +51,6 @@ def made(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in SWEEPS:
             study_sweeps.main([name])
     return folder
-
-
-@pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Iterator[Path]:
-    """Give a copy of it to change, and work in it."""
-    copy = Path(shutil.copytree(made, tmp_path / "copy"))
-    with inside(copy):
-        yield copy
 
 
 def write_params(content: dict[str, Any]) -> None:

@@ -42,7 +42,9 @@ class Merganser(MerganserLineage, Project):
         try:
             params = read_yaml(PARAMS)
             library = constants(FAMILIES, params["base"]["family"]).get("LIBRARY")
-            kinds = dict.fromkeys(task.get("kind") for task in params["tasks"].values())
+            kinds = dict.fromkeys(
+                task.get("kind") for task in (*params["tasks"].values(), *params.get("unseen", {}).values())
+            )
         except (InputError, LookupError, TypeError, AttributeError):  # said when params.yaml is checked
             return PRELOAD
         own = [module for kind in kinds for module in constants(KINDS, kind).get("PRELOAD", ())]

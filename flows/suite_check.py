@@ -162,26 +162,26 @@ def _state(pointer: HubPointer, seen: Seen | None) -> str:
 
 def _class_mistakes(params: Params) -> Iterator[str]:
     """Find classes that prompts or answers cannot tell apart, and heads that mask all but one of theirs."""
-    for name, task in params.tasks.items():
+    for place, task in (params.with_data | {f"tasks.{name}": task for name, task in params.tasks.items()}).items():
         own = task.data.values
         for key in ("classes", "answers", "templates"):
             named = own.get(key)
             twice = [each for each, count in Counter(named).items() if count > 1] if isinstance(named, list) else []
             if twice:
-                yield f"tasks.{name}.data.{key}: {', '.join(map(repr, twice))} is listed twice"
+                yield f"{place}.data.{key}: {', '.join(map(repr, twice))} is listed twice"
             if key != "templates" and isinstance(named, list) and len(named) < 2:
-                yield f"tasks.{name}.data.{key}: give at least two to choose from"
+                yield f"{place}.data.{key}: give at least two to choose from"
 
 
 def _group_mistakes(root: Path, params: Params) -> Iterator[str]:
     """Find groups of data sets that a task's keys and its pointer file name differently."""
-    for name in params.measured:
-        source = Path(params.tasks[name].data.source)
+    for place, task in params.with_data.items():
+        source = Path(task.data.source)
         try:
             if source.suffix in POINTER_SUFFIXES and (pointer := _pointer(root, source)):
-                check_group(params.tasks[name], source, pointer)
+                check_group(task, source, pointer)
         except InputError as error:
-            yield f"tasks.{name}.{error}"
+            yield f"{place}.{error}"
 
 
 def _published_mistakes(root: Path, params: Params, others: Sequence[Params]) -> Iterator[str]:

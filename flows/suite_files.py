@@ -23,7 +23,7 @@ POINTERS = TABLES / "pointers.yaml"
 ABOUT, EACH, EXTENDS, GRIDS = "about", "each", "extends", "grids"  # the words that a params.yaml does not have
 COMPARED = (*SECTIONS, "methods", "studies")  # the sections that grids have of their own
 ORDER = (  # in which sections are written; others come after them
-    *("seed", "base", "parameters", "published", "tasks", "decompose"),
+    *("seed", "base", "parameters", "published", "tasks", "unseen", "decompose"),
     *("joints", "differences", "statistics", "learned", "embeddings", "searches", "routers", "surgery"),
     *("methods", "merge", "evaluation"),
 )

@@ -167,8 +167,8 @@ def sources_of(params: Params) -> dict[Path, RepoType]:
     """Return the sources of models and data that a params.yaml names, and what each is."""
     base = [] if params.base_source is None else [str(params.base_source)]
     named = [*base, *(each for task in params.tasks.values() for each in (task.source, task.data.source))]
-    data = {params.tasks[name].data.source for name in params.measured}
-    return {Path(source): "dataset" if source in data else "model" for source in named}
+    data = [task.data.source for task in params.with_data.values()]
+    return {Path(source): "dataset" if source in data else "model" for source in [*named, *data]}
 
 
 def check_name(root: Path, name: str) -> None:

@@ -9,7 +9,7 @@ from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.origins import origin_of
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.config.loading import load_params
-from merganser.config.params import UNMEASURED, Task, declared
+from merganser.config.params import UNMEASURED, Task, Unseen, declared
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.outputs import fresh_folder, write_json
@@ -44,7 +44,7 @@ def put_aside(task: str) -> None:
         write_json(folder / DESCRIPTION, {"files": sorted(path.name for path in folder.iterdir())})  # never empty
 
 
-def fetch_data(task: Task, out: Path) -> None:
+def fetch_data(task: Task | Unseen, out: Path) -> None:
     """Fetch a task's data set into a folder that appears when it is whole; refuse one of another kind."""
     check_found("kinds", task.kind)
     if task.kind == UNMEASURED:

@@ -10,16 +10,17 @@ from merganser.evaluation.prepared import OWN, write_prepared
 from merganser.models import get_family, open_network
 from merganser.outputs import fresh_folder
 from tasks.stage import check_found, run, stage
-from tasks.stages import BASE, COMPANIONS, DATASETS, PREPARED
+from tasks.stages import BASE, COMPANIONS, DATASETS, PREPARED, UNSEEN_DATASETS
 
 
 def prepare_task(params: Params, task: str, split: str, where: str, out: Path, examples: int | None = None) -> None:
     """Write into a folder what networks read of one split of a task's data; `where` the split is declared.
 
-    In `own` there, where the task's own checkpoint says otherwise than the base how it is built or what it reads, lies
-    what it is built by, and the same for it. `examples`: at most so many, evenly spaced; all of them without.
+    The task may be an unseen one, which has no checkpoint. In `own` there, where the task's own checkpoint says
+    otherwise than the base how it is built or what it reads, lies what it is built by, and the same for it. `examples`:
+    at most so many, evenly spaced; all of them without.
     """
-    about = params.tasks[task]
+    about, data = params.about(task), (DATASETS if task in params.tasks else UNSEEN_DATASETS) / task
     check_found("families", params.base.family)
     check_found("kinds", about.kind)
     evaluator = open_evaluator(about.kind, about.data.values, about.data.metric)
@@ -30,13 +31,13 @@ def prepare_task(params: Params, task: str, split: str, where: str, out: Path, e
         print(f"{task}: no data, it is merged and not measured")
         return
     get_family(params.base.family).check(BASE, open_checkpoint(BASE))
-    outputs = evaluator.outputs(evaluator.classes(DATASETS / task))
+    outputs = evaluator.outputs(evaluator.classes(data))
     network = open_network(params.base.family, BASE, outputs=outputs)
     with fresh_folder(out) as folder:
-        count, dropped = evaluator.prepare(DATASETS / task, split, network, folder, where, examples)
-        if write_own(BASE, COMPANIONS / task, folder / OWN):
+        count, dropped = evaluator.prepare(data, split, network, folder, where, examples)
+        if task in params.tasks and write_own(BASE, COMPANIONS / task, folder / OWN):
             own = open_network(params.base.family, folder / OWN, outputs=outputs)
-            evaluator.prepare(DATASETS / task, split, own, folder / OWN, where, examples)
+            evaluator.prepare(data, split, own, folder / OWN, where, examples)
             print(f"{task}: prepared for its own model too, which reads or computes otherwise than the base")
     left_out = f", {dropped} without a label left out" if dropped else ""
     print(f"{task}: {count} examples of {split} prepared{left_out}")

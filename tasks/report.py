@@ -35,6 +35,7 @@ from tasks.stages import (
     REPORT,
     STUDIES,
     TASK_MEASURES,
+    UNSEEN,
 )
 
 SUMMARY, PAGE = Path("metrics.json"), "index.html"
@@ -56,7 +57,7 @@ class Content:
 
 def read_content(params: Params) -> Content:
     """Compute what the report says of every declared entry on every declared task."""
-    scores = read_scores(params, METRICS, MERGE_PROFILES)
+    scores = read_scores(params, METRICS, MERGE_PROFILES, UNSEEN)
     rows = make_rows(params, scores, METRICS, RECORDS, PROFILES)
     of_merges = {row.entry: read_json(MERGE_MEASURES / f"{row.entry}.json") for row in rows}
     significance = read_significance(rows, EXAMPLES)
@@ -80,6 +81,7 @@ def write_content(
     (folder / "plots").mkdir()
     tables.write_tables(folder, content.rows, params.measured, params.evaluation.partial)
     tables.write_routed(folder, content.rows)
+    tables.write_unseen(folder, content.rows)
     tables.write_data_sets(folder, content.rows)
     tables.write_csv(folder / "baselines.csv", Baseline._fields, content.baselines)
     tables.write_measures(folder, content.measured)

@@ -6,7 +6,7 @@ from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import Params
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.setups import TaskSetup, open_setup
-from merganser.inputs.heads import read_head
+from merganser.inputs.heads import NO_HEAD, read_head
 from merganser.models import Network
 from merganser.models.device import usable
 from merganser.studies.merges import ScoringSetup
@@ -24,9 +24,13 @@ def open_task(
 ) -> TaskSetup:
     """Open one task's prepared data in a folder, its head, and the architecture that a model's folder describes.
 
-    `own`: the task's own model is run, which reads and computes as its own checkpoint says.
+    An unseen task has no head of its own. `own`: the task's own model is run, which reads and computes as its own
+    checkpoint says.
     """
-    prepared, head = Prepared(data / task), read_head(HEADS / f"{task}.safetensors")
+    prepared, head = (
+        Prepared(data / task),
+        read_head(HEADS / f"{task}.safetensors") if task in params.tasks else NO_HEAD,
+    )
     if own and (apart := prepared.own) is not None:
         prepared, model = apart, apart.folder
     check_found("kinds", prepared.about["kind"])

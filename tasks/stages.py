@@ -50,6 +50,9 @@ STUDIES = Path("data/measures/studies")
 SURGERY = Path("data/surgery")
 TASK_MEASURES = Path("data/measures/tasks.json")
 TASK_STUDIES = Path("data/measures/studies/tasks")
+UNSEEN = Path("data/measures/unseen")
+UNSEEN_DATASETS = Path("data/unseen/datasets")
+UNSEEN_PREPARED = Path("data/unseen/prepared")
 VALIDATION = Path("data/validation")
 VOCABULARIES = Path("data/vocabularies")
 
@@ -278,6 +281,7 @@ STAGES: Mapping[str, Stage] = {
     "merge": Stage((MERGED, MERGE_PROFILES), "merge", size=_merged, tokens=_merge),
     "prepare": Stage((PREPARED,), tokens=_unknown, nameless=True),  # decoding is no matter of tokens
     "prepare_validation": Stage((VALIDATION,), tokens=_unknown, nameless=True),
+    "prepare_unseen": Stage((UNSEEN_DATASETS, UNSEEN_PREPARED), tokens=_unknown),
     "statistics": Stage((STATISTICS, PROFILES / "statistics"), "statistics", True, tokens=_measured_statistics),
     "route": Stage(
         (ROUTERS, PROFILES / "routers"), "evaluation", tokens=lambda known, _: known.all_of(known.validation)
@@ -288,6 +292,7 @@ STAGES: Mapping[str, Stage] = {
     "learn": Stage((LEARNED, PROFILES / "learned"), "learned", True, tokens=_learned),
     "search": Stage((SEARCHES, PROFILES / "searches"), "evaluation", tokens=_searched),
     "evaluate": Stage((EXAMPLES, METRICS), "evaluation", tokens=_evaluated, nameless=True),
+    "evaluate_unseen": Stage((UNSEEN,), "evaluation", tokens=_unknown),
     "measure": Stage((TASK_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED * len(known.params.tasks))),
     "measure_merged": Stage((MERGE_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED)),
     "study_tasks": Stage((TASK_STUDIES,), "evaluation", tokens=_subsets),

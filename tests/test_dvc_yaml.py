@@ -194,6 +194,8 @@ def test_stages_that_run_networks_depend_on_the_family_and_on_all_kinds() -> Non
         "describe": [family],
         "prepare": [family, kinds],
         "prepare_validation": [family, kinds],
+        "prepare_unseen": [family, kinds],
+        "evaluate_unseen": [family, kinds],
         "statistics": [family, kinds],
         "route": [family, kinds],
         "surgery": [family, kinds],

@@ -70,10 +70,15 @@ def write_data_set(folder: Path, counts: dict[str, int], size: int = 16, arrays:
 
 
 def score_clip(
-    model: Path, parameters: Iterable[tuple[str, Tensor]], data: Path, split: str = "test", batch_size: int = 8
+    model: Path,
+    parameters: Iterable[tuple[str, Tensor]],
+    data: Path,
+    split: str = "test",
+    batch_size: int = 8,
+    classes: list[str] | None = None,
 ) -> Results:
     """Run a model with the configuration in a folder on one split of a saved data set."""
-    settings = get_kind(KIND).Settings.model_validate({"templates": ["a {} image."]})
+    settings = get_kind(KIND).Settings.model_validate({"templates": ["a {} image."], "classes": classes})
     network, evaluator = open_network("open_clip", model), Evaluator(KIND, settings, "accuracy")
     with TemporaryDirectory() as made:
         evaluator.prepare(data, split, network, Path(made))

@@ -16,14 +16,13 @@ import torch
 from torch import Tensor
 
 from merganser.at_run_time import additions
-from merganser.inputs.heads import Head
+from merganser.inputs.heads import NO_HEAD, Head
 from merganser.inputs.layers import LayerSource
 from merganser.models import Network
 from merganser.overlays import task_model
 from merganser.plugins import module_names
 
 Section = Literal["routers", "surgery"]  # of params.yaml: what is trained for a merge
-NO_HEAD = Head({}, [], [])
 
 
 @dataclass

@@ -106,8 +106,8 @@ def addition_names(added: Sequence[Addition]) -> str:
 
 def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
     """List the home folder in sources, which DVC does not know as ~, and what the sources' files say."""
-    base, tasks = content.get("base"), _named(content, "tasks")
-    places: list[tuple[KeyPath, Any]] = [(("base",), base), *((("tasks", name), task) for name, task in tasks)]
+    base = content.get("base")
+    places: list[tuple[KeyPath, Any]] = [(("base",), base), *_tasks(content)]
     places += [((*place, "data"), task.get("data")) for place, task in places[1:]]
     places += [(("vocabularies", name), each) for name, each in _named(content, "vocabularies")]
     home = [
@@ -124,7 +124,7 @@ def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
         family = family_of(folder / source)
         if family is not None:
             yield ("base", "family"), family
-    for name, task in _named(content, "tasks"):
+    for place, task in _tasks(content):
         data = task.get("data")
         if "kind" in task or not isinstance(data, dict) or "templates" in data or not isinstance(family, str):
             continue  # one with templates is of pictures, as by default
@@ -133,7 +133,12 @@ def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
 
             kind = kind_of(data, family, folder / data["source"])
             if kind is not None:
-                yield ("tasks", name, "kind"), kind
+                yield (*place, "kind"), kind
+
+
+def _tasks(content: dict[str, Any]) -> list[tuple[KeyPath, dict[str, Any]]]:
+    """List the tasks, and those without a model, each with its place."""
+    return [((section, name), task) for section in ("tasks", "unseen") for name, task in _named(content, section)]
 
 
 def _model_of(content: dict[str, Any]) -> str | None:

@@ -48,6 +48,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     sources = {} if params.base_source is None else {where: str(params.base_source)}
     for name, task in params.tasks.items():
         sources |= {f"tasks.{name}.source": task.source, f"tasks.{name}.data.source": task.data.source}
+    sources |= {f"unseen.{name}.data.source": task.data.source for name, task in params.unseen.items()}
     here, remote = {}, {}
     for place, source in sources.items():
         with _caught(mistakes, place):
@@ -84,13 +85,13 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
                 check_pair(base, model, rules, name)
     if base is not None:
         _check_layers(params, base, rules, partial(_caught, mistakes))
-    for name in params.measured:
-        place = f"tasks.{name}.data.source"
-        if place in here and not kind_mistakes(f"tasks.{name}", params.tasks[name], params.base.family):
-            _check_data(params, name, here[place], partial(_caught, mistakes))
+    for task_place, about in params.with_data.items():
+        place = f"{task_place}.data.source"
+        if place in here and not kind_mistakes(task_place, about, params.base.family):
+            _check_data(params, task_place, here[place], partial(_caught, mistakes))
         elif place in remote:
-            with _caught(mistakes, f"tasks.{name}"):
-                check_group(params.tasks[name], remote[place], read_pointer(remote[place]))
+            with _caught(mistakes, task_place):
+                check_group(about, remote[place], read_pointer(remote[place]))
     if params.published is not None:
         with _caught(mistakes, "published.source"):
             read_published(folder / params.published.source)
@@ -136,26 +137,28 @@ def _check_layers(
                 check_patterns(each, names)
 
 
-def _check_data(params: Params, name: str, source: Path, caught: Callable[[str], AbstractContextManager[None]]) -> None:
+def _check_data(
+    params: Params, place_of_task: str, source: Path, caught: Callable[[str], AbstractContextManager[None]]
+) -> None:
     """Check the columns of a task's data set and the splits that are read of it; all mistakes are caught."""
-    task = params.tasks[name]
-    with caught(f"tasks.{name}.data"):
+    task = params.with_data[place_of_task]
+    with caught(f"{place_of_task}.data"):
         found = rename_columns(read_headers(source), task.data.columns, source)
-        for place, split in _splits_read(params, name).items():
+        for place, split in _splits_read(params, place_of_task).items():
             if split not in found:
                 has = f"it has {', '.join(found)}{did_you_mean(split, found)}"
                 raise InputError(f"{place}: {source} has no split {split!r}; {has}")
         open_evaluator(task.kind, task.data.values, task.data.metric).check_data(found, source)
 
 
-def _splits_read(params: Params, name: str) -> dict[str, str]:
+def _splits_read(params: Params, place_of_task: str) -> dict[str, str]:
     """Return the splits of a task's data that stages read, by the place where each is declared."""
-    data = params.tasks[name].data
-    own = f"tasks.{name}.data"
+    data, name = params.with_data[place_of_task].data, place_of_task.partition(".")[2]
+    own = f"{place_of_task}.data"
     read = {f"{own}.split" if data.split else "evaluation.split": params.split_of(name)}
     if shown := data.values.get("fewshot_split"):
         read[f"{own}.fewshot_split"] = shown
-    if params.validation:
+    if params.validation and name in params.tasks:
         read[f"{own}.validation" if data.validation else "validation.split"] = params.validation_split_of(name)
     return read
 

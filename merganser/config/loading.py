@@ -99,8 +99,8 @@ def _name_mistakes(content: dict[Any, Any]) -> list[str]:
     mistakes = []
     ablations = value_at(content, ("studies", "ablations"))
     steps = (f"studies.ablations.{name}.steps" for name in ablations) if isinstance(ablations, dict) else ()
-    studies = ("studies.tasks.methods", "studies.sweeps", "studies.ablations", *steps)
-    for section in ("tasks", *SECTIONS, "methods", *studies, "vocabularies"):
+    studies = ("studies.tasks.methods", "studies.sweeps", "studies.ablations", "studies.budgets.methods", *steps)
+    for section in ("tasks", "unseen", *SECTIONS, "methods", *studies, "vocabularies"):
         names = value_at(content, section.split("."))
         for name in names if isinstance(names, dict) else []:
             if not isinstance(name, str):
@@ -114,11 +114,13 @@ def _name_mistakes(content: dict[Any, Any]) -> list[str]:
 def _clash_mistakes(content: dict[Any, Any]) -> list[str]:
     """Find names that would make two stages one."""
     mistakes = []
-    for section in ("methods", *(name for name, each in INPUTS.items() if each.by_task)):
-        firsts, tasks = content.get(section), content.get("tasks")
+    by_task = [("methods", "tasks"), ("methods", "unseen")]
+    by_task += [(name, "tasks") for name, each in INPUTS.items() if each.by_task]
+    for section, of_tasks in by_task:
+        firsts, tasks = content.get(section), content.get(of_tasks)
         if not isinstance(firsts, dict) or not isinstance(tasks, dict):
             continue
         for stage, count in Counter(f"{first}-{task}" for first in firsts for task in tasks).items():
             if count > 1:
-                mistakes.append(f"{section}, tasks: {count} pairs of names join to {stage!r}; rename one of them")
+                mistakes.append(f"{section}, {of_tasks}: {count} pairs of names join to {stage!r}; rename one of them")
     return mistakes

@@ -115,7 +115,16 @@ class Data(Open):
 class Task(Strict):
     """A fine-tuned checkpoint and its data, of some kind."""
 
-    source: Annotated[Text, Field(examples=["models/digits"])]
+    source: Annotated[
+        Text, Field(examples=["models/digits"], description="or declare it under unseen if it has no fine-tuned model")
+    ]
+    kind: Text = "image_classification"
+    data: Data
+
+
+class Unseen(Strict):
+    """A task that has no fine-tuned model: its data alone, on which every merge is measured."""
+
     kind: Text = "image_classification"
     data: Data
 
@@ -407,6 +416,7 @@ class Params(Strict):
             ],
         ),
     ]
+    unseen: dict[str, Unseen] = {}
     decompose: Decompose = Decompose()
     joints: dict[str, Joint] = {}
     differences: dict[str, Difference] = {}
@@ -446,6 +456,16 @@ class Params(Strict):
         return [name for name, task in self.tasks.items() if task.kind != UNMEASURED]
 
     @property
+    def with_data(self) -> "dict[str, Task | Unseen]":
+        """Return what has data, by its place in the file: the tasks that are measured, then the unseen ones."""
+        seen = {f"tasks.{name}": self.tasks[name] for name in self.measured}
+        return seen | {f"unseen.{name}": task for name, task in self.unseen.items()}
+
+    def about(self, task: str) -> "Task | Unseen":
+        """Return a task, or an unseen one, by its name."""
+        return self.tasks.get(task) or self.unseen[task]
+
+    @property
     def seeds(self) -> list[int]:
         """Return the seeds of entries that draw at random, in the file's order."""
         return self.seed if isinstance(self.seed, list) else [self.seed]
@@ -460,8 +480,8 @@ class Params(Strict):
         return self.model_copy(update={"seed": seed})
 
     def split_of(self, task: str) -> str:
-        """Return the split that a task is measured on."""
-        return self.tasks[task].data.split or self.evaluation.name
+        """Return the split that a task, or an unseen one, is measured on."""
+        return self.about(task).data.split or self.evaluation.name
 
     def validation_split_of(self, task: str) -> str:
         """Return the split of a task that statistics, learning and searches read; raise InputError if there is none."""

@@ -1,14 +1,15 @@
 """Check the family and the tasks of a `params.yaml` against the modules they name."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from merganser.config.data_class import adapts_only
 from merganser.config.explaining import mistakes_in
 from merganser.config.inputs import INPUTS
-from merganser.config.params import UNMEASURED, Data, Params, Task
+from merganser.config.params import UNMEASURED, Data, Params, Task, Unseen
 from merganser.config.repairing import MISSING
 from merganser.errors import InputError, did_you_mean
-from merganser.evaluation import AsksServers, TaskKind, get_kind, kind_names
+from merganser.evaluation import AsksServers, GivesClasses, HasHead, TaskKind, get_kind, kind_names
 from merganser.models import family_names, get_family, has_ability
 from merganser.sources.pointers import Pointer, repositories
 
@@ -29,7 +30,33 @@ def task_mistakes(params: Params) -> list[str]:
             reason = f"{params.split_of(name)!r} is the split that {name} is measured on"
             remedy = "name another: only adaptation without labels may read that one"
             mistakes.append(f"{place}: {reason}; {remedy}")
-    return [*mistakes, *_unmeasured_mistakes(params), *_server_mistakes(params)]
+    return [*mistakes, *_unseen_mistakes(params), *_unmeasured_mistakes(params), *_server_mistakes(params)]
+
+
+def _unseen_mistakes(params: Params) -> Iterator[str]:
+    """List what unseen tasks lack: they have data, and no model that could bring a head of its own."""
+    for name, task in params.unseen.items():
+        where = f"unseen.{name}"
+        if name in params.tasks:
+            yield f"{where}: there is a task of this name, which is merged; leave one of them out, or rename it"
+        if task.kind == UNMEASURED:
+            yield f"{where}.kind: an unseen task is its data alone, and {UNMEASURED} has none; leave it out"
+            continue
+        yield from kind_mistakes(where, task, params.base.family)
+        if task.kind not in kind_names() or params.base.family not in family_names():
+            continue
+        if isinstance(get_kind(task.kind), HasHead):
+            kinds = {each: get_kind(each) for each in kind_names() if each != UNMEASURED}
+            without = [each for each, kind in kinds.items() if not isinstance(kind, HasHead)]
+            fitting = [each for each in without if fits(kinds[each], params.base.family)]
+            can = f"{params.base.family} does {', '.join(fitting) or 'none: choose a base of another family'}"
+            reason = f"{task.kind} needs a head of its own, which only a fine-tuned model of the task has"
+            yield f"{where}.kind: {reason}; name a kind that makes its answers of words ({can})"
+        elif params.embeddings and not isinstance(get_kind(task.kind), GivesClasses):
+            reason = (
+                f"{task.kind} is not a kind with classes, whose names entries that read embeddings compare tasks by"
+            )
+            yield f"{where}.kind: {reason}; leave the task out, or embeddings"
 
 
 def _server_mistakes(params: Params) -> list[str]:
@@ -55,7 +82,7 @@ def _unmeasured_mistakes(params: Params) -> list[str]:
     return [f"{reason}, which {section} reads; leave one of them out" for section in read]
 
 
-def kind_mistakes(where: str, task: Task, family: str) -> list[str]:
+def kind_mistakes(where: str, task: Task | Unseen, family: str) -> list[str]:
     """List the mistakes in a task's kind and its keys, each with its place."""
     try:
         kind = get_kind(task.kind)
@@ -76,7 +103,7 @@ def kind_mistakes(where: str, task: Task, family: str) -> list[str]:
     return [*mistakes, *mistakes_in(task.data.values, kind.Settings, above, tuple(Data.model_fields))]
 
 
-def check_group(task: Task, source: Path, pointer: Pointer | None) -> None:
+def check_group(task: Task | Unseen, source: Path, pointer: Pointer | None) -> None:
     """Refuse the pointer of a file that names other data sets, of a group, than a task's keys do."""
     wanted = task.data.values.get("group") or {}
     members = [member for member in repositories(pointer) if member]

@@ -27,6 +27,10 @@ class Score(TypedDict):
     router: NotRequired[float]  # the share of examples, or of tokens and layers, that were given to the task
     seeds: NotRequired[list[float]]  # the value of each seed's merge, where there are several; `value` is their mean
     spread: NotRequired[float]  # their sample standard deviation
+    uniform: NotRequired[float]  # on an unseen task, the value of the tasks' parts in equal shares
+    similar: NotRequired[float]  # and by the likeness of the tasks' class names
+    oracle: NotRequired[float]  # and of one task's part alone, the best by this value
+    oracle_task: NotRequired[str]  # which that is
     data_sets: NotRequired[dict[str, float]]  # the value on each data set of a group
 
 

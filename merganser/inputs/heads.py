@@ -37,6 +37,9 @@ class Head:
         yield from self.tensors.items()
 
 
+NO_HEAD = Head({}, [], [])  # of a task that has no model: a merge's own last parameters stay
+
+
 def write_head(model: Checkpoint | Adapter, patterns: Sequence[str], config: Path, task: str, out: Path) -> None:
     """Write the head of a task's model, an adapter's too; raise InputError where patterns are given and none matches.
 

@@ -1,34 +1,15 @@
 """DTS for unseen tasks: a task that was never fine-tuned borrows from those whose class names are similar."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
-from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas, LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
+from merganser.operators.likeness import similarities
 from merganser.operators.shares import triples_kept
 from merganser.overlays.budget import THRESHOLDED, Adaptive
 from merganser.overlays.parts import Parts
 from merganser.overlays.thresholded import thresholded_parts, thresholded_vectors
-
-
-def similarities(task: str, embeddings: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return each other task's share in the cosine similarities to this one's embedding (equation 8).
-
-    A task that is alone is its own. Raises InputError when the similarities do not add up to something positive.
-    """
-    others = [other for other in embeddings if other != task]
-    if not others:
-        return {task: 1.0}
-    stacked = torch.nn.functional.normalize(torch.stack([embeddings[name].double() for name in [task, *others]]), dim=1)
-    cosines = [float(cosine) for cosine in (stacked[1:] @ stacked[0]).cpu()]
-    if sum(cosines) <= 0:
-        reason = "are unlike those of all other tasks: their cosine similarities do not add up to a positive number"
-        raise InputError(f"{task}: its class names {reason}; leave the task out of dts_unseen")
-    return {other: cosine / sum(cosines) for other, cosine in zip(others, cosines, strict=True)}
 
 
 @method(

@@ -1,6 +1,7 @@
 """Read an overlay file, and rebuild a task's own model."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -42,6 +43,11 @@ class OverlayFile:
         """Return the names of the parameters that have parts."""
         return tuple(self._index.rows)
 
+    @property
+    def is_mixed(self) -> bool:
+        """Tell whether tasks take mixtures of the others' parts."""
+        return bool(self._index.mixtures)
+
     def kind(self, parameter: str) -> str:
         """Return the kind of the parts of a parameter."""
         return self._index.rows[parameter].form.kind
@@ -69,7 +75,7 @@ class OverlayFile:
         form = self._index.rows[parameter].form
         if form != form_of(KINDS[form.kind], form.dtype, shape):
             raise InputError(f"{self.file.path}: {parameter} is not stored with shape {list(shape)}; merge again")
-        unified = self._shared(parameter, shape)
+        unified = self.shared(parameter, shape)
         return mixed(
             ((weight, self._part(other, parameter, shape, unified)) for other, weight in stored.items()), shape
         )
@@ -84,7 +90,8 @@ class OverlayFile:
     def _read(self, place: Place) -> Tensor:
         return self.file.read_piece(place.tensor, place.start, place.spec.shape)
 
-    def _shared(self, parameter: str, shape: tuple[int, ...]) -> Tensor | None:
+    def shared(self, parameter: str, shape: tuple[int, ...]) -> Tensor | None:
+        """Read the delta of a parameter that the tasks' parts modulate, None where there is none."""
         if self._unified is None or parameter not in self._unified:
             return None
         if self._unified.spec(parameter) != Spec("F32", shape):
@@ -114,6 +121,23 @@ def task_parameters(
         tensor = shared.read(name)
         delta = overlays.delta(task, name, tuple(tensor.shape)) if overlays else None
         yield name, tensor if delta is None else added(tensor, delta)
+
+
+def mixed_model(merged: Path, weights: Mapping[str, float]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the shared model plus a weighted sum of the tasks' parts, or without weights plus what these modulate.
+
+    As `task_model`, parameter by parameter.
+    """
+    shared, overlays = open_for_merging(merged), open_overlays(merged)
+
+    def parameters() -> Iterator[tuple[str, Tensor]]:
+        for name in shared.names:
+            tensor = shared.read(name)
+            take = overlays and (partial(overlays.mixture, weights) if weights else overlays.shared)
+            delta = take(name, tuple(tensor.shape)) if take else None
+            yield name, tensor if delta is None else added(tensor, delta)
+
+    return in_file(shared, parameters())
 
 
 def task_model(

@@ -1,7 +1,7 @@
 """Scores read back from the stages' files: each entry's on each task, the cost of its merge, how it compares."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal, cast
@@ -45,6 +45,22 @@ class Scores:
     normalised: float | None = None
     normalised_error: float | None = None  # the standard error, the individual models' scores taken as they are
     drop_rate: float | None = None
+    unseen: Mapping[str, Score] = field(default_factory=dict)  # on tasks that have no model, which nothing else counts
+
+    @property
+    def unseen_mean(self) -> float | None:
+        """Return the mean over the unseen tasks; None where there are none."""
+        return sum(values_of(self.unseen).values()) / len(self.unseen) if self.unseen else None
+
+    @property
+    def unseen_error(self) -> float | None:
+        """Return its standard error; None where that of a task is not known."""
+        return error_of_mean(errors_of(self.unseen)) if self.unseen else None
+
+    @property
+    def mixtures(self) -> bool:
+        """Tell whether mixtures of tasks' parts were measured on the unseen tasks."""
+        return any("uniform" in score for score in self.unseen.values())
 
     @property
     def values(self) -> dict[str, float]:
@@ -107,8 +123,13 @@ def read_metrics(params: Params, entry: str, metrics: Path) -> dict[str, Score]:
     return {task: cast(Score, read_json(metrics / entry / f"{task}.json")) for task in params.measured}
 
 
-def read_scores(params: Params, metrics: Path, profiles: Path) -> dict[str, Scores]:
-    """Read every declared entry's results, in the order of params.yaml."""
+def read_unseen(params: Params, entry: str, unseen: Path) -> dict[str, Score]:
+    """Read an entry's score on each unseen task, in their order; raise InputError if one is missing."""
+    return {task: cast(Score, read_json(unseen / entry / f"{task}.json")) for task in params.unseen}
+
+
+def read_scores(params: Params, metrics: Path, profiles: Path, unseen: Path | None = None) -> dict[str, Scores]:
+    """Read every declared entry's results, in the order of params.yaml; `unseen`: those on unseen tasks."""
     measured = {entry: read_metrics(params, entry, metrics) for entry in params.methods}
     values = {entry: values_of(found) for entry, found in measured.items()}
     reference = individual_values(params, values)
@@ -119,6 +140,7 @@ def read_scores(params: Params, metrics: Path, profiles: Path) -> dict[str, Scor
             normalised=normalised_score(found, reference) if reference else None,
             normalised_error=error_of_mean(errors_of(measured[entry]), reference) if reference else None,
             drop_rate=score_drop_rate(found, reference) if reference else None,
+            unseen=read_unseen(params, entry, unseen) if unseen else {},
         )
         for entry, found in values.items()
     }

@@ -2,20 +2,20 @@
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from math import isnan
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from merganser.evaluation.scoring import by_data_set
+from merganser.evaluation.scoring import Score, by_data_set
 from merganser.report.changes import Changes
 from merganser.report.choices import Choice
 from merganser.report.measured import BY_LAYER, Measured
 from merganser.report.published import Reproduced
 from merganser.report.rows import Row
-from merganser.report.scores import Scores
+from merganser.report.scores import values_of
 from merganser.report.significance import MEAN, Significance, Verdict
 from merganser.report.studies import Point, RankPoint, StudyResults, Summary
 
@@ -38,13 +38,16 @@ def write_tables(folder: Path, rows: Sequence[Row], tasks: Sequence[str], partia
             r.scores.spread,
             *r.spent.values(),
             r.before_s,
-            *marked,
         ]
         for r in rows
     ]
     header = [*IDENTITY, *tasks, *MEASURES, "stderr", "spread", "forwards", "backwards", "before_s"]
+    if unseen := list(rows[0].scores.unseen):
+        header += ["unseen", *(f"unseen_{task}" for task in unseen)]
+        for row, line in zip(rows, results, strict=True):
+            line += [row.scores.unseen_mean, *values_of(row.scores.unseen).values()]
     header += ["partial"] if marked else []
-    write_csv(folder / "results.csv", header, results)
+    write_csv(folder / "results.csv", header, [[*line, *marked] for line in results])
     found = [(r.entry, task, r.scores.by_task[task]) for r in rows for task in tasks]
     lines = [[e, task, s["metric"], s["value"], s["stderr"], s["count"], s.get("spread")] for e, task, s in found]
     write_csv(plots / "scores.csv", ["entry", "task", "metric", "value", "stderr", "count", "spread"], lines)
@@ -58,6 +61,15 @@ def write_routed(folder: Path, rows: Sequence[Row]) -> None:
     lines = [[entry, task, s["metric"], s["value"], s["known"], s["router"]] for entry, task, s in found]
     if lines:
         write_csv(folder / "routed.csv", ["entry", "task", "metric", "routed", "known", "router"], lines)
+
+
+def write_unseen(folder: Path, rows: Sequence[Row]) -> None:
+    """Write `unseen.csv`, where there are tasks without a model: each value, and those of mixtures of parts."""
+    keys = ("metric", "value", "stderr", "count", "uniform", "similar", "oracle", "oracle_task")
+    found = [(row.entry, task, score) for row in rows for task, score in row.scores.unseen.items()]
+    if found:
+        lines = [[entry, task, *(score.get(key) for key in keys)] for entry, task, score in found]
+        write_csv(folder / "unseen.csv", ["entry", "task", *keys], lines)
 
 
 def write_data_sets(folder: Path, rows: Sequence[Row]) -> None:
@@ -156,18 +168,19 @@ def summary(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     """Give each entry's scores for `dvc metrics`: only what depends on nothing but the inputs, so no times."""
     return {
         row.entry: {
-            **_by_metric(row.scores),
+            **_by_metric(row.scores.by_task),
             **{name: value for name, value in _measures(row).items() if name not in ("wall_s", "peak_rss_bytes")},
             **({} if row.scores.spread is None else {"spread": row.scores.spread}),
+            **({"unseen": _by_metric(row.scores.unseen)} if row.scores.unseen else {}),
         }
         for row in rows
     }
 
 
-def _by_metric(scores: Scores) -> dict[str, dict[str, float]]:
+def _by_metric(scores: Mapping[str, Score]) -> dict[str, dict[str, float]]:
     """Return each task's value under the name of its metric."""
     found: dict[str, dict[str, float]] = {}
-    for task, score in scores.by_task.items():
+    for task, score in scores.items():
         found.setdefault(score["metric"], {})[task] = score["value"]
     return found
 

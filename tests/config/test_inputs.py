@@ -51,7 +51,7 @@ def makers(name: str) -> set[str]:
 def test_each_section_of_named_things_is_an_input_but_models_and_methods() -> None:
     named = {name for name, field in Params.model_fields.items() if get_origin(field.annotation) is dict}
     assert (
-        named - {"tasks", "methods", "vocabularies", "trial"}
+        named - {"tasks", "unseen", "methods", "vocabularies", "trial"}
         == set(SECTIONS)
         == {name for name, row in INPUTS.items() if row.declared(ONE_EACH)}
     )

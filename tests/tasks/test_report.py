@@ -27,8 +27,9 @@ from merganser.report.layers import by_depth, panels, short_names
 from merganser.report.style import VARIABLES
 from merganser.report.tables import IDENTITY, write_published
 from merganser.standalone.results import TEXTS
-from tasks import publish, record, report
+from tasks import evaluate_unseen, prepare_unseen, publish, record, report
 from tests.tasks.comparison import METHODS, TASKS, inside
+from tests.tiny_clip import write_data_set
 
 TABLES = {
     *("scores.csv", "cost.csv", "study_tasks.csv", "study_sizes.csv", "study_rank.csv"),
@@ -41,6 +42,7 @@ PLOTS = {
 }
 
 
+UNSEEN = {"held": {"data": {"source": "sources/held-data", "templates": ["a {} image."]}}}
 PUBLISHED: dict[str, Any] = {
     "tasks": list(TASKS),
     "tables": [
@@ -64,12 +66,15 @@ def folder(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     made = Path(shutil.copytree(comparison, tmp_path_factory.mktemp("report") / "comparison"))
     params = yaml.safe_load((made / "params.yaml").read_text())
     (made / "params.yaml").write_text(
-        yaml.safe_dump(params | {"published": {"source": "published.yaml"}}, sort_keys=False)
+        yaml.safe_dump(params | {"published": {"source": "published.yaml"}, "unseen": UNSEEN}, sort_keys=False)
     )
+    write_data_set(made / "sources/held-data", {"test": 10})
     (made / "published.yaml").write_text(yaml.safe_dump(PUBLISHED))
     with inside(made):
         publish.main([])
+        prepare_unseen.main(["held"])
         for entry in METHODS:
+            evaluate_unseen.main([entry, "held"])
             record.main([entry])
         report.main([])
         yield made
@@ -123,6 +128,19 @@ def test_the_table_shows_every_score_and_leads_to_its_file(folder: Path, page: s
             cell = re.search(rf'<a href="\.\./data/metrics/{entry}/{task}\.json"[^>]*>([\d.]+)</a>', page)
             assert cell
             assert cell[1] == f"{100 * value:.1f}"
+
+
+def test_unseen_tasks_have_columns_of_their_own_and_are_in_no_mean(folder: Path, page: str) -> None:
+    results = {row["entry"]: row for row in csv.DictReader((folder / "report/results.csv").open())}
+    numbers = json.loads((folder / "metrics.json").read_text())
+    for entry, row in results.items():
+        score = json.loads((folder / f"data/measures/unseen/{entry}/held.json").read_text())
+        assert float(row["unseen"]) == float(row["unseen_held"]) == score["value"]
+        assert float(row["mean"]) == pytest.approx(sum(float(row[task]) for task in TASKS) / len(TASKS))
+        assert numbers[entry]["unseen"] == {"accuracy": {"held": score["value"]}}
+    lines = {row["entry"]: row for row in csv.DictReader((folder / "report/unseen.csv").open())}
+    assert {entry for entry, line in lines.items() if line["oracle_task"]} == {"tsv_c", "individual"}
+    assert 'id="unseen"' in page
 
 
 def rows_of(page: str, table: str) -> list[tuple[str, str]]:

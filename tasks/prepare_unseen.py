@@ -1,0 +1,19 @@
+"""Fetch the data of one task that has no model, and prepare its examples as those of the others are."""
+
+from merganser.config.params import Params
+from tasks.fetch import fetch_data
+from tasks.prepare import prepare_task
+from tasks.stage import run, stage
+from tasks.stages import UNSEEN_DATASETS, UNSEEN_PREPARED
+
+
+@stage("unseen")
+def main(params: Params, task: str) -> None:
+    """Fetch and prepare the unseen task named on the command line."""
+    split, out = params.split_of(task), UNSEEN_PREPARED / task
+    fetch_data(params.unseen[task], UNSEEN_DATASETS / task)
+    prepare_task(params, task, split, "evaluation.split", out, params.evaluation.examples)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ABLATION_STUDIES = Path("data/measures/studies/ablations")
 BASE = Path("data/base")
+BUDGET_STUDIES = Path("data/measures/studies/budgets")
 CHECKPOINTS = Path("data/checkpoints")
 CODE = Path("data/code")
 COMPANIONS = Path("data/companions")
@@ -250,6 +251,11 @@ def _ablated(known: Known, name: str) -> float:
     return merges + forwards + (tried + 1) * known.all_of(known.validation)
 
 
+def _budgeted(known: Known, name: str) -> float:
+    study = known.params.studies.budgets
+    return len(study.at) * (known.all_of(known.measured) + _decomposed(known, study.methods[name]))
+
+
 def _fractions(known: Known, name: str) -> float:
     task = name.removesuffix("-fractions")
     return len(known.params.studies.rank.fractions) * known.tokens({task: known.measured[task]})
@@ -299,6 +305,7 @@ STAGES: Mapping[str, Stage] = {
     "study_rank": Stage((RANK_STUDIES,), "evaluation", tokens=_fractions, nameless=True),
     "study_sweeps": Stage((SWEEP_STUDIES,), "evaluation", tokens=_swept),
     "study_ablations": Stage((ABLATION_STUDIES,), "evaluation", tokens=_ablated),
+    "study_budgets": Stage((BUDGET_STUDIES,), "evaluation", tokens=_budgeted),
     "publish": Stage((PUBLISHED,)),
     "record": Stage((RECORDS,)),
     "report": Stage((REPORT, Path("metrics.json"))),

@@ -1,7 +1,9 @@
 """What studies of all tasks share: one entry, whose merges by other values are measured on the comparison's split."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,12 +14,15 @@ from merganser.evaluation.examples import Results
 from merganser.evaluation.setups import TaskSetup
 from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.inputs.layers import LayerSource
+from merganser.merging.entry import additional_memory_rate
 from merganser.merging.method import Method
 from merganser.studies.merges import ScoringSetup, merge_results
 from tasks.kept import digest_of_code
 from tasks.opening import open_source, start_of
 from tasks.scoring import open_tasks
 from tasks.stages import BASE, DATA, HEADS, PREPARED
+
+Result = tuple[str, TaskSetup, Results]
 
 
 @dataclass(frozen=True)
@@ -34,9 +39,20 @@ class Studied:
 
         What a kill leaves lies in `out`, and is for the next start to remove.
         """
+        with self.merging(values, out) as (found, _):
+            yield from found
+
+    @contextmanager
+    def merging(self, values: Mapping[str, Any], out: Path) -> Iterator[tuple[Iterator[Result], Callable[[], float]]]:
+        """Give these results, which merge when they are asked for, and what tells the bytes a task of that merge.
+
+        They are a share of the merged parameters', and there once the first result is.
+        """
         filled = self.method.validate(self.where, dict(values))
-        with TemporaryDirectory(dir=out) as folder:
-            yield from merge_results(self.method, filled, self.source, self.setup, Path(folder))
+        with TemporaryDirectory(dir=out) as made:
+            folder = Path(made)
+            rate = partial(additional_memory_rate, self.method, folder, self.setup.base, self.source)
+            yield merge_results(self.method, filled, self.source, self.setup, folder), rate
 
 
 def open_studied(params: Params, where: str, entry: Entry) -> Studied:

@@ -171,6 +171,7 @@ def test_stages_that_merge_depend_on_their_own_method_and_the_report_on_all() ->
         "merge": own,
         "study_tasks": own,
         "study_sweeps": own,
+        "study_budgets": own,
         "study_ablations": [*own, f"{DIGESTS}methods/individual.txt"],
         "search": [*own, f"{DIGESTS}methods/individual.txt"],
         "report": [f"{DIGESTS}methods"],
@@ -205,6 +206,7 @@ def test_stages_that_run_networks_depend_on_the_family_and_on_all_kinds() -> Non
         "study_tasks": [family, kinds],
         "study_rank": [family, kinds],
         "study_sweeps": [family, kinds],
+        "study_budgets": [family, kinds],
         "study_ablations": [family, kinds],
     }
 

@@ -16,7 +16,7 @@ from ruamel.yaml.nodes import MappingNode, Node
 from merganser.config.explaining import as_flow, as_line
 from merganser.config.inputs import FROM_VALIDATION, INPUTS, SECTIONS, input_of
 from merganser.config.inputs.base import known_method
-from merganser.config.params import OWN_MODELS, UNMEASURED, VOCABULARIES, Params, TaskStudy, Validation
+from merganser.config.params import OWN_MODELS, UNMEASURED, VOCABULARIES, BudgetStudy, Params, TaskStudy, Validation
 from merganser.errors import InputError, did_you_mean, some
 from merganser.limits import parse_yaml
 from merganser.methods import __path__ as places
@@ -24,7 +24,8 @@ from merganser.plugins import FAMILIES, constants, module_names
 
 KeyPath = tuple[str, ...]
 Addition = tuple[KeyPath, Any]  # where, and what is to stand there
-ENTRIES = (("methods",), ("studies", "tasks", "methods"), ("studies", "sweeps"), ("studies", "ablations"))
+BUDGETED = ("studies", "budgets", "methods")
+ENTRIES = (("methods",), ("studies", "tasks", "methods"), ("studies", "sweeps"), ("studies", "ablations"), BUDGETED)
 HEADER = "# left out above, and so by default (docs/params.md):"
 AFTER = ("method", "learner", "kind", "source")  # keys that what follows from them is written after
 READ = ("family", "kind", "source")  # keys that follow from the files that sources are, which is said with their values
@@ -172,6 +173,11 @@ def _sections(content: dict[str, Any]) -> Iterator[Addition]:
     study = value_at(content, ("studies", "tasks"))
     if isinstance(study, dict) and "subsets" not in study:
         yield ("studies", "tasks", "subsets"), TaskStudy.model_fields["subsets"].default
+    budgets = value_at(content, ("studies", "budgets"))
+    if isinstance(budgets, dict) and "at" not in budgets:
+        yield ("studies", "budgets", "at"), list(BudgetStudy.model_fields["at"].default)
+    if isinstance(budgets, dict) and "methods" not in budgets:
+        yield BUDGETED, _with_parts(content)
 
 
 def _entry(content: dict[str, Any], place: KeyPath, entry: Any) -> Iterator[Addition]:
@@ -187,6 +193,18 @@ def _entry(content: dict[str, Any], place: KeyPath, entry: Any) -> Iterator[Addi
     if "reads" not in given and isinstance(wanted, str):
         more["reads"] = _reads(content, wanted)
     yield from (((*place, key), value) for key, value in more.items())
+
+
+def _with_parts(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries with a part per task whose merges a study can measure, without what their bytes decide."""
+    found = {}
+    for name, given in _named(content, "methods"):
+        entry = {place[-1]: value for place, value in _entry(content, (name,), given)} | given
+        method = known_method(entry.get("method"))
+        if method is not None and method.overlay and method.at_run_time is None and method.family != "references":
+            fitted = method.within.parameters if method.within else ()
+            found[name] = {key: value for key, value in entry.items() if key not in fitted}
+    return found
 
 
 def _reads(content: dict[str, Any], name: str) -> str:

@@ -93,6 +93,11 @@ def _study_mistakes(params: Params) -> list[str]:
         )
     for name, sweep in params.studies.sweeps.items():
         mistakes += _sweep_mistakes(f"studies.sweeps.{name}", sweep)
+    shares = params.studies.budgets.at
+    if len(set(shares)) < len(shares):
+        mistakes.append(f"studies.budgets.at: expected different shares of the bytes, got {shares}")
+    for name, budgeted in params.studies.budgets.methods.items():
+        mistakes += _budget_mistakes(f"studies.budgets.methods.{name}", budgeted)
     for name, ablation in params.studies.ablations.items():
         mistakes += _ablation_mistakes(f"studies.ablations.{name}", ablation)
     merged = [(where, entry) for where, entry in studied_entries(params) if not isinstance(entry, StudyEntry)]
@@ -128,6 +133,17 @@ def _ablation_mistakes(where: str, ablation: Ablation) -> list[str]:
             if ablation.values | values == ablation.values
         ),
     ]
+
+
+def _budget_mistakes(where: str, entry: Entry) -> list[str]:
+    """Check that an entry has parts whose bytes can be told, but for what is wrong with it as an entry."""
+    with suppress(InputError):  # a method that there is not is said elsewhere
+        method = registry.get(entry.method)
+        if not method.overlay:
+            return [f"{where}: {entry.method} keeps no part per task, so it has no bytes to match; take it out"]
+        fitted = [name for name in (method.within.parameters if method.within else ()) if name in entry.values]
+        return [f"{where}.{name}: is what the bytes decide; leave it out" for name in fitted]
+    return []
 
 
 def _over_mistakes(where: str, study: Sweep | Ablation, over: Mapping[str, list[Any]]) -> list[str]:

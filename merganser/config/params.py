@@ -376,6 +376,13 @@ class Ablation(Entry):
     over: dict[Text, list[Any]] | None = None
 
 
+class BudgetStudy(Strict):
+    """Methods with a part per task at the same bytes: `at`, the shares of the merged parameters' that a task takes."""
+
+    at: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)] = [0.01, 0.02, 0.05, 0.1]
+    methods: dict[str, Entry]
+
+
 class Studies(Strict):
     """What is measured beside the comparison: nothing where a part is left out."""
 
@@ -383,6 +390,7 @@ class Studies(Strict):
     rank: RankStudy = RankStudy(fractions=[])
     sweeps: dict[str, Sweep] = {}
     ablations: dict[str, Ablation] = {}
+    budgets: BudgetStudy = BudgetStudy(methods={})
 
 
 class Change(Strict):

@@ -5,9 +5,11 @@ from typing import Any
 
 from merganser.config.inputs.base import known_method
 from merganser.config.params import Ablation, Entry, Params, Sweep
+from merganser.merging.method import Method
 from merganser.studies.candidates import default_grid, grid
 
 WHOLE = "whole"  # the ablated entry itself, among its steps
+FIXED = "fixed"  # in place of a budget: the bytes that an entry's parts have by themselves
 
 
 def values_of(sweep: Sweep) -> list[Entry]:
@@ -33,6 +35,11 @@ def over_of(ablation: Ablation) -> Mapping[str, list[Any]]:
     return default_grid({"scaling"} & set(method.parameters.model_fields))
 
 
+def budgets_of(params: Params, method: Method) -> dict[str, float | None]:
+    """Return the budgets of a method's entry by their names: those of the study, or its own size if that is fixed."""
+    return {FIXED: None} if method.within is None else {f"{budget:g}": budget for budget in params.studies.budgets.at}
+
+
 def studied_entries(params: Params) -> Iterator[tuple[str, Entry]]:
     """List the entries of all studies, each with its place in the file."""
     for name, entry in params.studies.tasks.methods.items():
@@ -40,6 +47,8 @@ def studied_entries(params: Params) -> Iterator[tuple[str, Entry]]:
     for name, sweep in params.studies.sweeps.items():
         for one in values_of(sweep):
             yield f"studies.sweeps.{name}", one
+    for name, budgeted in params.studies.budgets.methods.items():
+        yield f"studies.budgets.methods.{name}", budgeted
     for name, ablation in params.studies.ablations.items():
         for step, one in steps_of(ablation).items():
             for values in candidates_of(ablation, one):

@@ -21,6 +21,7 @@ from merganser.merging.binding import bound
 from merganser.merging.by_layer import LAYERS, pattern_mistake, variants
 from merganser.operators.coefficients import INVERSE_NORM
 from merganser.operators.vectors import scaled_mean, whole
+from merganser.overlays.budget import Fitting
 from merganser.overlays.parts import Parts
 
 Reads = Literal["deltas", "svd", "differences", "statistics"]
@@ -111,6 +112,7 @@ class Declaration:
     weighs: bool = False  # is given deltas as they are, and multiplies them by `layer.weights` itself
     by_rows: bool = False  # merges each row by itself, given the first pass: a piece as it merges the whole
     rank_fraction: Callable[..., float] | None = None  # (tasks, **values): the share of each spectrum it needs
+    within: Fitting | None = None  # by what its parts are brought to so many bytes; None: their size is what it is
     draws: Callable[..., bool] | None = None  # (**values): whether it draws at random, so that the seed matters
     not_by_layer: Collection[str] = ()  # parameters that are the whole merge's
     refuses: Callable[..., str | None] | None = None  # (**values): what is wrong with values that are right one by one

@@ -10,7 +10,8 @@ from merganser.linalg.select import kept
 from merganser.merging.method import Densities, Scaling, method
 from merganser.operators.sums import scaled_sum
 from merganser.operators.trim import vector_cut
-from merganser.overlays.masked import sparse
+from merganser.overlays.budget import by_density
+from merganser.overlays.masked import Sparse, sparse
 from merganser.overlays.parts import Parts
 
 
@@ -26,6 +27,7 @@ def differences(block: Tensor, scaling: float) -> Tensor:
     paper="Jiang et al., 2023, arXiv:2310.01886",
     law="at density 1 each task gets its own model exactly",
     ours=("scaling",),
+    within=by_density(Sparse),
 )
 def byom_fft(
     layers: LayerSource, *, scaling: Scaling = 0.3, density: Densities = 0.1

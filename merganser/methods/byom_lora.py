@@ -7,6 +7,7 @@ from pydantic import Field
 from merganser.inputs.factors import ALWAYS_KEPT
 from merganser.inputs.layers import LayerFactors
 from merganser.merging.method import method
+from merganser.overlays.budget import BY_K
 from merganser.overlays.low_rank import low_rank_parts
 from merganser.overlays.parts import Parts
 
@@ -23,6 +24,7 @@ def share_needed(tasks: int, *, k: int, **_: Any) -> float:
     law="at a rank of at least the deltas' each task gets its own model",
     ours=("k",),
     rank_fraction=share_needed,
+    within=BY_K,
 )
 def byom_lora(layer: LayerFactors, *, k: Annotated[int, Field(ge=1)] = 16) -> Parts:
     """Keep the `k` leading singular triples of each task's matrices, fewer where the rank is lower; vectors whole.

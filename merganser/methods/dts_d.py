@@ -5,7 +5,7 @@ from collections.abc import Callable
 from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
 from merganser.methods.dts_t import dts_t
-from merganser.overlays.budget import THRESHOLDED, Adaptive
+from merganser.overlays.budget import ADAPTIVE, THRESHOLDED, Adaptive
 from merganser.overlays.parts import Parts
 from merganser.overlays.thresholded import thresholded_vectors
 
@@ -19,6 +19,7 @@ from merganser.overlays.thresholded import thresholded_vectors
     cost="svd",
     vectors=thresholded_vectors,
     rank_fraction=THRESHOLDED.share_needed,
+    within=ADAPTIVE,
 )
 def dts_d(
     layers: LayerSource, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01

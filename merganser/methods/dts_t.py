@@ -5,7 +5,7 @@ from collections.abc import Callable
 from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
 from merganser.operators.shares import triples_kept
-from merganser.overlays.budget import THRESHOLDED, Adaptive
+from merganser.overlays.budget import ADAPTIVE, THRESHOLDED, Adaptive
 from merganser.overlays.parts import Parts
 from merganser.overlays.thresholded import thresholded_parts, thresholded_vectors
 
@@ -17,6 +17,7 @@ from merganser.overlays.thresholded import thresholded_parts, thresholded_vector
     law="[1, 1, 5, -2, -9] becomes the paper's example; thresholding twice equals once; norms and signs are kept",
     vectors=thresholded_vectors,
     rank_fraction=THRESHOLDED.share_needed,
+    within=ADAPTIVE,
 )
 def dts_t(
     layers: LayerSource, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01

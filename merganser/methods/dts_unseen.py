@@ -7,7 +7,7 @@ from merganser.inputs.layers import LayerDeltas, LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
 from merganser.operators.likeness import similarities
 from merganser.operators.shares import triples_kept
-from merganser.overlays.budget import THRESHOLDED, Adaptive
+from merganser.overlays.budget import ADAPTIVE, THRESHOLDED, Adaptive
 from merganser.overlays.parts import Parts
 from merganser.overlays.thresholded import thresholded_parts, thresholded_vectors
 
@@ -21,6 +21,7 @@ from merganser.overlays.thresholded import thresholded_parts, thresholded_vector
     embeddings=True,
     vectors="alike",
     rank_fraction=THRESHOLDED.share_needed,
+    within=ADAPTIVE,
 )
 def dts_unseen(
     layers: LayerSource, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01

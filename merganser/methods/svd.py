@@ -5,7 +5,7 @@ from collections.abc import Callable
 from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
 from merganser.operators.shares import triples_kept
-from merganser.overlays.budget import LOW_RANK, Adaptive
+from merganser.overlays.budget import ADAPTIVE, LOW_RANK, Adaptive
 from merganser.overlays.low_rank import low_rank_parts
 from merganser.overlays.parts import Parts
 
@@ -17,6 +17,7 @@ from merganser.overlays.parts import Parts
     law="at rank fraction 1 each task gets its own model",
     ours=("rank_fraction", "ratio"),
     rank_fraction=LOW_RANK.share_needed,
+    within=ADAPTIVE,
 )
 def svd(
     layers: LayerSource, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01

@@ -10,7 +10,8 @@ from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.select import Cut, each_trimmed, kept
 from merganser.merging.method import Densities, method
 from merganser.operators.trim import vector_cut
-from merganser.overlays.masked import signs
+from merganser.overlays.budget import by_density
+from merganser.overlays.masked import Signs, signs
 from merganser.overlays.parts import Parts
 
 
@@ -36,6 +37,7 @@ def squares(layer: LayerDeltas, cut: Cut) -> Tensor:
     paper="Qi et al., CVPR 2025, arXiv:2412.00054",
     law="at density 1, with one magnitude per sign, it is exact",
     ours=("density",),
+    within=by_density(Signs),
 )
 def t_switch(layers: LayerSource, *, density: Densities = 0.5) -> Callable[[LayerDeltas], Parts]:
     """Keep where each task's largest entries are and their signs, with a scale for the positive, one for the negative.

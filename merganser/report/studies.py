@@ -14,6 +14,7 @@ from merganser.evaluation.scoring import Score
 from merganser.measures.scores import normalised_score
 from merganser.outputs import read_json
 from merganser.report.ablations import Ablated, read_ablations
+from merganser.report.matched import Matched, read_matched
 from merganser.report.scores import Scores, individual_values, values_of
 from merganser.report.sweeps import Curve, read_sweeps
 from merganser.studies.subsets import all_subsets, file_name
@@ -86,6 +87,7 @@ class StudyResults:
     ranks: list[RankPoint]
     curves: list[Curve]
     ablations: list[Ablated]
+    matched: Matched
 
     @property
     def normalised(self) -> bool:
@@ -152,7 +154,8 @@ def read_studies(params: Params, scores: Mapping[str, Scores], folder: Path) -> 
     curves = {task: read_json(folder / "rank" / f"{task}.json")["curve"] for task in studied}
     found = [RankPoint(task, p["fraction"], p["value"]) for task, curve in curves.items() for p in curve]
     sweeps, ablations = read_sweeps(params, folder / "sweeps"), read_ablations(params, folder / "ablations")
-    return StudyResults(points, summarise(points), found, sweeps, ablations)
+    matched = read_matched(params, folder / "budgets")
+    return StudyResults(points, summarise(points), found, sweeps, ablations, matched)
 
 
 def _read_points(params: Params, individual: Mapping[str, float] | None, folder: Path) -> list[Point]:

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from merganser.report.ablations import Ablated
+from merganser.report.matched import Matched
 from merganser.report.studies import StudyResults
 from merganser.report.style import COLOURS, INK, MUTED, OTHERS, STYLE, canvas, to_svg
 from merganser.report.sweeps import Curve
@@ -28,6 +29,8 @@ def draw_studies(results: StudyResults, wording: Wording) -> dict[str, str]:
             plots["study_rank"] = against_rank(results, wording)
         for curve in results.curves:
             plots[f"study_sweep-{curve.name}"] = against_values(curve, wording)
+        if results.matched.curves:
+            plots["study_budgets"] = against_bytes(results.matched, wording)
         for ablated in results.ablations:
             plots[f"study_ablation-{ablated.name}"] = by_step(ablated, wording)
     return plots
@@ -93,6 +96,22 @@ def against_values(curve: Curve, wording: Wording) -> str:
     axes.set(xlabel=f"{curve.parameter} of {curve.method}", ylabel=wording.axis)
     axes.grid(axis="y")
     _one_legend(figure, axes)
+    return to_svg(figure)
+
+
+def against_bytes(matched: Matched, wording: Wording) -> str:
+    """Draw each entry's mean score over the bytes that a task takes, a lone dot for one whose size is fixed."""
+    figure, axes = canvas(5.2, 4.0)
+    for index, (entry, points) in enumerate(matched.curves.items()):
+        colour, style = PALETTE[index % len(PALETTE)], LINES[index // len(PALETTE) % len(LINES)]
+        places, means = [100 * point.amr for point in points], [100 * point.score for point in points]
+        axes.plot(places, means, color=colour, linestyle=style, linewidth=1.5, marker="o", markersize=3.5, label=entry)
+    axes.set_xscale("log")
+    axes.set_xticks([100 * budget for budget in matched.budgets], [f"{100 * budget:g}" for budget in matched.budgets])
+    axes.minorticks_off()
+    axes.set(xlabel="bytes a task, % of the merged parameters'", ylabel=wording.axis)
+    axes.grid(axis="both")
+    figure.legend(loc="outside lower center", ncols=min(4, len(matched.curves)))
     return to_svg(figure)
 
 

@@ -147,7 +147,7 @@ def write_published(folder: Path, reproduced: Sequence[Reproduced]) -> None:
 
 def write_studies(folder: Path, results: StudyResults) -> None:
     """Write `studies.json` and, of what was studied, `plots/study_tasks.csv`, `study_sizes.csv`, `study_rank.csv`,
-    `study_sweeps.csv`, `study_ablations.csv`.
+    `study_sweeps.csv`, `study_ablations.csv`, `study_budgets.csv`.
     """
     (folder / "studies.json").write_text(json.dumps(results.as_json(), indent=2) + "\n")
     if results.points:
@@ -159,6 +159,8 @@ def write_studies(folder: Path, results: StudyResults) -> None:
     if results.curves:
         header = ["sweep", "method", "parameter", "value", "task", "score", "stderr"]
         write_csv(folder / "plots/study_sweeps.csv", header, [line for curve in results.curves for line in curve.lines])
+    if results.matched.curves:
+        write_csv(folder / "plots/study_budgets.csv", results.matched.header, results.matched.lines)
     if results.ablations:
         lines = [line for each in results.ablations for line in each.lines]
         write_csv(folder / "plots/study_ablations.csv", results.ablations[0].header, lines)

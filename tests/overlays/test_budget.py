@@ -15,11 +15,11 @@ from merganser.checkpoints.kinds import Kind, ParameterRules, kind_of
 from merganser.errors import InputError
 from merganser.inputs.layers import Layer, LayerFactors
 from merganser.linalg.decompositions import Factors
-from merganser.overlays.budget import LOW_RANK, THRESHOLDED, Coding, largest_share, planned, rate_of
+from merganser.overlays.budget import LOW_RANK, THRESHOLDED, Coding, TooFewBytesError, largest_share, planned, rate_of
 from merganser.overlays.index import file_size
 from merganser.overlays.parts import Parts
 from merganser.overlays.writer import FILE, OverlayWriter
-from tests.laws.layers import Layers, factored, merged, vectors
+from tests.laws.layers import Layers, factored, matrices, merged, vectors
 
 TASKS = tuple(f"task{t}" for t in range(8))
 CODINGS = {"svd": LOW_RANK, "dts_t": THRESHOLDED}
@@ -86,8 +86,9 @@ NET = Shapes(
 )
 
 
-def layers_of(source: Shapes, rank: int | None = None, unchanged: str = "") -> list[Layer]:
+def layers_of(source: Shapes, rank: int | None = None, unchanged: str = "", decomposed: bool = True) -> list[Layer]:
     """Draw deltas of these shapes, of full rank or the given one; one task may have none."""
+    of_matrices: Any = factored if decomposed else matrices
     generator, found = torch.Generator().manual_seed(0), []
     for name, shape in source.shapes.items():
         deltas = torch.randn(len(source.tasks), *shape, generator=generator)
@@ -96,7 +97,7 @@ def layers_of(source: Shapes, rank: int | None = None, unchanged: str = "") -> l
             deltas = deltas[:, :, :low] @ deltas[:, :low, :]
         if unchanged:
             deltas[source.tasks.index(unchanged)] = 0
-        make: Any = factored if source.kinds[name] == "matrix" else vectors
+        make = of_matrices if source.kinds[name] == "matrix" else vectors
         found.append(make(list(deltas), name))
     return found
 
@@ -164,6 +165,43 @@ def test_an_adaptive_file_stays_within_its_ratio(name: str, ratio: float, tmp_pa
     entries = sum(torch.Size(shape).numel() for shape in NET.shapes.values())
     size = written(tmp_path, name, layers_of(NET), rank_fraction="adaptive", ratio=ratio)
     assert size / len(TASKS) <= ratio * 4 * entries
+
+
+@pytest.mark.parametrize("name", ["byom_lora", "t_switch", "byom_fft"])
+@pytest.mark.parametrize("ratio", [0.3, 0.5, 0.9])
+def test_what_a_method_is_fitted_by_is_the_most_that_stays_within_a_budget(
+    name: str, ratio: float, tmp_path: Path
+) -> None:
+    within, entries = registry.get(name).within, sum(torch.Size(shape).numel() for shape in NET.shapes.values())
+    assert within
+    values = within.values(NET, ratio)
+    layers = layers_of(NET, decomposed=name == "byom_lora")
+
+    def rate(folder: str, **fitted: object) -> float:
+        (tmp_path / folder).mkdir()
+        return written(tmp_path / folder, name, layers, **fitted) / len(TASKS) / (4 * entries)
+
+    assert tuple(values) == within.parameters
+    assert rate("fitted", **values) <= ratio
+    (parameter,), (value,) = values, values.values()
+    more = value + 1 if parameter == "k" else min(1.0, value + 0.02)
+    assert rate("more", **{parameter: more}) > ratio or value in (30, 1.0)
+
+
+@pytest.mark.parametrize("name", ["byom_lora", "t_switch", "byom_fft"])
+def test_a_method_that_does_not_fit_says_what_it_takes_at_least(name: str) -> None:
+    within = registry.get(name).within
+    assert within
+    with pytest.raises(TooFewBytesError, match=r"(one triple of every matrix takes|masks alone take) 0\.\d+ of"):
+        within.values(NET, 0.02)
+
+
+def test_every_method_with_parts_says_how_it_spends_fewer_bytes_or_has_none_to_spare() -> None:
+    methods = [registry.get(name) for name in registry.names()]
+    kept = [each for each in methods if each.overlay and each.at_run_time is None]
+    assert {each.name for each in kept if each.within is None} == {"individual", "emr", "tall_mask", "tsv_c"}
+    for each in kept:
+        assert set(each.within.parameters if each.within else ()) <= set(each.parameters.model_fields)
 
 
 @both_codings

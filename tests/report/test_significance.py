@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import t
 
 from merganser.config.published import read_published
+from merganser.report.matched import Matched
 from merganser.report.studies import Point, StudyResults, p_value, summarise
 from merganser.report.study_plots import draw_studies
 from merganser.report.wording import wording_of
@@ -77,7 +78,7 @@ def test_normalised_scores_are_what_is_tested_where_there_are_some() -> None:
 
 
 def test_nothing_studied_gives_nothing() -> None:
-    results = StudyResults([], summarise([]), [], [], [])
+    results = StudyResults([], summarise([]), [], [], [], Matched({}, {}, {}))
     assert draw_studies(results, wording_of(["accuracy"])) == {}
     assert results.as_json() == {
         "tasks": {"subsets": [], "sizes": []},

@@ -1,0 +1,166 @@
+"""The stage of budgets, on the tiny comparison, and what the report makes of them."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from merganser.config.loading import load_params
+from merganser.errors import InputError
+from merganser.measures.significance import holm
+from merganser.report.scores import read_scores
+from merganser.report.studies import StudyResults, read_studies
+from merganser.report.study_plots import draw_studies
+from merganser.report.tables import write_studies
+from merganser.report.wording import wording_of
+from tasks import evaluate, merge, study_budgets
+from tasks.stages import MERGE_PROFILES, METRICS, STUDIES
+from tests.each import each
+from tests.tasks.comparison import METHODS, TASKS, inside
+
+AT = [0.02, 0.3]
+FITTED: dict[str, dict[str, Any]] = {
+    "svd": {"method": "svd", "reads": "svd"},
+    "byom_lora": {"method": "byom_lora", "reads": "svd"},
+    "t_switch": {"method": "t_switch", "reads": "deltas"},
+    "byom_fft": {"method": "byom_fft", "reads": "deltas"},
+    "emr": {"method": "emr", "reads": "deltas"},
+}
+ENTRIES = {
+    "small": {"method": "svd", "reads": "svd", "rank_fraction": "adaptive", "ratio": 0.3},
+    "emr": FITTED["emr"],
+}
+
+
+@pytest.fixture(scope="module")
+def made(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a comparison whose entries are fitted to two budgets, with two of these as entries."""
+    folder = Path(shutil.copytree(comparison, tmp_path_factory.mktemp("budgets") / "comparison"))
+    with inside(folder):
+        change(methods=METHODS | ENTRIES, studies={"budgets": {"at": AT, "methods": FITTED}})
+        for entry in ENTRIES:
+            merge.main([entry])
+            for task in TASKS:
+                evaluate.main([entry, task])
+        for name in FITTED:
+            study_budgets.main([name])
+    return folder
+
+
+def change(**sections: Any) -> None:
+    params = yaml.safe_load(Path("params.yaml").read_text()) | sections
+    Path("params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+
+
+def found(folder: Path, entry: str, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / f"data/measures/studies/budgets/{entry}/{name}.json").read_text())
+    return content
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def results_of(folder: Path) -> StudyResults:
+    with inside(folder):
+        params = load_params()
+        return read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), STUDIES)
+
+
+@pytest.mark.parametrize(("entry", "budget", "same"), [("svd", "0.3", "small"), ("emr", "fixed", "emr")])
+def test_an_entry_at_a_budget_scores_and_weighs_as_the_entry_that_has_its_values(
+    made: Path, entry: str, budget: str, same: str
+) -> None:
+    one = found(made, entry, budget)
+    for task in TASKS:
+        assert one["scores"][task] == json.loads((made / f"data/metrics/{same}/{task}.json").read_text())
+    assert one["amr"] == json.loads((made / f"data/profiles/merge/{same}.json").read_text())["amr"]
+
+
+@pytest.mark.parametrize("entry", [name for name in FITTED if name != "emr"])
+def test_no_entry_takes_more_than_its_budget_nor_leaves_much_of_it(made: Path, entry: str) -> None:
+    one = found(made, entry, "0.3")
+    # a triple of every matrix of this tiny model, of rank 3 to 32, is much; an entry of a vector is little
+    assert 0.3 * (0.97 if entry in ("t_switch", "byom_fft") else 0.5) < one["amr"] <= 0.3 or one["values"] == {
+        "density": 1.0
+    }
+
+
+def test_an_entry_that_does_not_fit_says_what_it_takes(made: Path) -> None:
+    reason = found(made, "byom_lora", "0.02")["reason"]
+    assert reason.startswith("k: one triple of every matrix takes 0.")
+    assert "scores" not in found(made, "byom_lora", "0.02")
+
+
+def test_a_second_start_merges_nothing_and_another_budget_only_itself(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = folder / "data/measures/studies/budgets/svd"
+    before = content(out)
+    with monkeypatch.context() as patched:
+        patched.setattr("merganser.studies.merges.merge", None)
+        study_budgets.main(["svd"])
+    assert content(out) == before
+    capsys.readouterr()
+    change(studies={"budgets": {"at": [0.3, 0.5], "methods": FITTED}})
+    study_budgets.main(["svd"])
+    assert capsys.readouterr().out.startswith("svd: 1 of 2 budgets were there\nsvd: 0.5: 0.")
+    assert (out / "0.3.json").read_bytes() == before["0.3.json"]
+    assert not (out / "0.02.json").exists()
+
+
+def test_the_report_tests_each_entry_against_the_best_of_its_budget(made: Path, tmp_path: Path) -> None:
+    matched = (results := results_of(made)).matched
+    assert list(matched.curves) == list(FITTED)
+    assert list(matched.budgets) == AT
+    members = matched.budgets[0.3]
+    best = [one for one in members.values() if one.is_best]
+    assert len(best) == 1
+    assert best[0].fitted.score == max(one.fitted.score for one in members.values())
+    others = [one for one in members.values() if not one.is_best]
+    assert [one.corrected for one in others] == holm(np.array([one.p for one in others])).tolist()
+    assert all(one.difference == pytest.approx(one.fitted.score - best[0].fitted.score) for one in others)
+    assert ("emr" in matched.budgets[0.02]) == (found(made, "emr", "fixed")["amr"] <= 0.02)
+    assert matched.too_small[0.02, "byom_lora"].startswith("k: ")
+    (tmp_path / "plots").mkdir()
+    write_studies(tmp_path, results)
+    rows = list(csv.DictReader((tmp_path / "plots/study_budgets.csv").open()))
+    assert [row["entry"] for row in rows if row["budget"] == "0.3"] == list(members)
+    assert float(rows[-1]["score"]) == pytest.approx(sum(float(rows[-1][task]) for task in TASKS) / len(TASKS))
+    assert set(draw_studies(results, wording_of(["accuracy"]))) == {"study_budgets"}
+
+
+def test_all_entries_with_parts_are_fitted_where_none_is_named(folder: Path) -> None:
+    methods = {name: {key: value for key, value in entry.items() if key != "reads"} for name, entry in ENTRIES.items()}
+    change(methods=METHODS | methods | {"smile": {"method": "smile", "reads": "svd"}}, studies={"budgets": {}})
+    study = load_params().studies.budgets
+    assert study.at == [0.01, 0.02, 0.05, 0.1]
+    assert {name: entry.model_dump() for name, entry in study.methods.items()} == {
+        "tsv_c": METHODS["tsv_c"],
+        "small": {"method": "svd", "reads": "svd"},
+        "emr": FITTED["emr"],
+    }
+
+
+MISTAKES = [
+    ({"at": []}, r"at: there are none"),
+    ({"at": [0.0]}, r"at\.0: .*greater than 0"),
+    ({"at": [0.1, 0.1]}, r"at: expected different shares"),
+    ({"methods": {"x": {"method": "average", "reads": "deltas"}}}, r"methods\.x: average keeps no part per task"),
+    ({"methods": {"x": FITTED["svd"] | {"ratio": 0.1}}}, r"methods\.x\.ratio: is what the bytes decide"),
+    ({"methods": {"x": {"method": "smile", "reads": "svd"}}}, r"methods\.x: smile puts something into the network"),
+    ({"methods": {"a/b": FITTED["svd"]}}, r"methods\.a/b: not a name"),
+]
+
+
+@each("mistake", MISTAKES)
+def test_a_mistake_in_budgets_is_named(folder: Path, mistake: tuple[dict[str, Any], str]) -> None:
+    changes, said = mistake
+    change(studies={"budgets": {"at": AT, "methods": FITTED} | changes})
+    with pytest.raises(InputError, match=rf"studies\.budgets\.{said}"):
+        load_params()

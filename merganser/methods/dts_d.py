@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
-from merganser.methods.dts_t import dts_t
-from merganser.overlays.budget import ADAPTIVE, THRESHOLDED, Adaptive
+from merganser.methods.dts_t import dts_t, share_needed
+from merganser.overlays.budget import ADAPTIVE, Adaptive
 from merganser.overlays.parts import Parts
-from merganser.overlays.thresholded import thresholded_vectors
+from merganser.overlays.thresholded import Thresholds, thresholded_vectors
 
 
 @method(
@@ -18,16 +18,29 @@ from merganser.overlays.thresholded import thresholded_vectors
     law="it codes differences as DTS-T codes task vectors",
     cost="svd",
     vectors=thresholded_vectors,
-    rank_fraction=THRESHOLDED.share_needed,
+    rank_fraction=share_needed,
     within=ADAPTIVE,
 )
 def dts_d(
-    layers: LayerSource, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01
+    layers: LayerSource,
+    *,
+    rank_fraction: PositiveFraction | Adaptive = 0.3,
+    ratio: PositiveFraction = 0.01,
+    decompose: bool = True,
+    thresholds: Thresholds = "medians",
+    scaled: bool = True,
 ) -> Callable[[LayerFactors], Parts]:
     """Threshold U and V of the leading triples of each task's difference to a merged model, onto which it is added.
 
     Four groups each, one scale a group; singular values stay. No base model is needed. With `rank_fraction` adaptive
     (the paper's DTS-D*): the largest one, the same for all matrices, with which a task takes at most `ratio` of the
-    float32 bytes of the merged parameters on disk.
+    float32 bytes of the merged parameters on disk. `decompose`, `thresholds` and `scaled` are those of dts_t.
     """
-    return dts_t(layers, rank_fraction=rank_fraction, ratio=ratio)
+    return dts_t(
+        layers,
+        rank_fraction=rank_fraction,
+        ratio=ratio,
+        decompose=decompose,
+        thresholds=thresholds,
+        scaled=scaled,
+    )

@@ -1,13 +1,14 @@
 """Thresholded parts (DTS): two bits per element, its sign and whether it is large, and one scale per group.
 
 The four groups of a tensor: positive and negative, each split at its own median. Zeros belong to the small positive
-group. The scale of a group is its root mean square, which keeps the tensor's norm. DTS's printed equations 12 and 13
-omit the minus and the mask of the negative groups; here they are -s and (1 - g).
+group. The scale of a group is its root mean square, which keeps the tensor's norm. For ablations there are two groups
+instead, by the sign alone, or scales of 1. DTS's printed equations 12 and 13 omit the minus and the mask of the
+negative groups; here they are -s and (1 - g).
 """
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from merganser.overlays.parts import Part, Parts
 LARGE, NEGATIVE = 1, 2  # the two bits of a code
 SIGNS = (1, 1, -1, -1)  # of the scales, by code
 WIDTH = 2  # bits of a code
+Thresholds = Literal["medians", "signs"]
 ROUNDING = 4  # times eps: smaller entries of a unit vector are rounding errors
 
 
@@ -82,30 +84,43 @@ class ThresholdedFactors(Part):
         return ((u * self.s.double()) @ vh).float().reshape(shape)
 
 
-def thresholded_parts(layer: LayerFactors, count: int) -> Parts:
+def thresholded_parts(
+    layer: LayerFactors, count: int, thresholds: Thresholds = "medians", scaled: bool = True
+) -> Parts:
     """Threshold `count` singular triples of each task; if that is 0, the delta itself, like a vector's.
 
     A task that does not change the matrix stores nothing.
     """
-    kept = truncated(layer, count)
-    return Parts({task: threshold_factors(f) if count else threshold(rebuilt(f)) for task, f in kept.items()})
+    parts = {
+        task: threshold_factors(kept, thresholds, scaled) if count else threshold(rebuilt(kept), thresholds, scaled)
+        for task, kept in truncated(layer, count).items()
+    }
+    return Parts(parts)
 
 
-def thresholded_vectors(layer: LayerDeltas, **_: Any) -> Parts:
+def thresholded_vectors(
+    layer: LayerDeltas, *, thresholds: Thresholds = "medians", scaled: bool = True, **_: Any
+) -> Parts:
     """Threshold each task's delta directly; a zero delta stores nothing."""
     pairs = zip(layer.tasks, layer.deltas, strict=True)
-    return Parts({task: threshold(delta) for task, delta in pairs if delta.any()})
+    return Parts({task: threshold(delta, thresholds, scaled) for task, delta in pairs if delta.any()})
 
 
-def threshold(values: Tensor) -> Thresholded:
-    """Compute each element's code, and for each code the signed root mean square of its elements."""
-    codes = codes_of(values)
-    scales = torch.stack([_root_mean_square(values[codes == code]) for code in range(len(SIGNS))])
+def threshold(values: Tensor, thresholds: Thresholds = "medians", scaled: bool = True) -> Thresholded:
+    """Compute each element's code, and for each code the signed root mean square of its elements, or 1 with the sign.
+
+    `thresholds`: medians give four groups, signs alone two, all of which count as small.
+    """
+    codes = codes_of(values) if thresholds == "medians" else (NEGATIVE * (values < 0)).to(torch.uint8)
+    if scaled:
+        scales = torch.stack([_root_mean_square(values[codes == code]) for code in range(len(SIGNS))])
+    else:
+        scales = torch.ones(len(SIGNS), dtype=torch.float64, device=values.device)
     signs = torch.tensor(SIGNS, device=values.device)
     return Thresholded(pack_bits(codes, WIDTH), (scales * signs).to(values.dtype))
 
 
-def threshold_factors(factors: Factors) -> ThresholdedFactors:
+def threshold_factors(factors: Factors, thresholds: Thresholds = "medians", scaled: bool = True) -> ThresholdedFactors:
     """Threshold U and Vh, each as one tensor.
 
     An entry's sign decides its group, so the triples are oriented first. Rounding errors in a unit vector, as in the
@@ -113,7 +128,8 @@ def threshold_factors(factors: Factors) -> ThresholdedFactors:
     """
     u, s, vh = oriented(factors)
     noise = ROUNDING * torch.finfo(u.dtype).eps
-    left, right = (threshold(torch.where(vectors.abs() > noise, vectors, 0)) for vectors in (u, vh))
+    vectors = (torch.where(each.abs() > noise, each, 0) for each in (u, vh))
+    left, right = (threshold(each, thresholds, scaled) for each in vectors)
     return ThresholdedFactors(left.codes, left.scales, s.contiguous(), right.codes, right.scales)
 
 

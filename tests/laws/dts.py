@@ -5,10 +5,19 @@ import numpy as np
 from tests.laws.references import Array, Given, counted, svd
 
 
-def grouped(values: Array) -> Array:
-    """Replace each element by its group's signed root mean square (equations 10 to 13, the signs put right)."""
+def grouped(values: Array, thresholds: str = "medians", scaled: bool = True) -> Array:
+    """Replace each element by its group's signed root mean square (equations 10 to 13, the signs put right).
+
+    By signs there are two groups, and zeros are of the positive one; without scales each element is 1 or -1.
+    """
     out = np.zeros_like(values)
     positive, negative = values > 0, values < 0
+    if not scaled:
+        return np.where(negative, -1.0, 1.0) * values.any()
+    if thresholds == "signs":
+        for group, sign in ((~negative, 1), (negative, -1)):
+            out[group] = sign * np.sqrt(np.mean(values[group] ** 2)) if group.any() else 0
+        return out
     large = positive & (values > np.median(values[positive])) if positive.any() else positive
     small = negative & (values > np.median(values[negative])) if negative.any() else negative
     for group, sign in ((large, 1), (~negative & ~large, 1), (small, -1), (negative & ~small, -1)):
@@ -17,7 +26,9 @@ def grouped(values: Array) -> Array:
     return out
 
 
-def coded(layer: Given, rank_fraction: float) -> Array:
+def coded(
+    layer: Given, rank_fraction: float, decompose: bool = True, thresholds: str = "medians", scaled: bool = True
+) -> Array:
     """Rebuild each task's delta (T, ...) from the thresholded vectors of its leading triples, or thresholded itself.
 
     A code hangs on a sign and on which side of a median an element falls, so this takes the vectors from a float64 SVD,
@@ -25,13 +36,15 @@ def coded(layer: Given, rank_fraction: float) -> Array:
     the same side unless they are within some 1e-7 of the median: what is compared must be generic, of no repeated
     singular values and with no two elements of a vector equal but for rounding, as random matrices are.
     """
-    if layer.kind == "vector" or counted(rank_fraction, min(layer.deltas.shape[1:])) == 0:
-        return np.stack([grouped(delta) for delta in layer.deltas])
-    return np.stack([_rebuilt(delta, counted(rank_fraction, min(delta.shape))) for delta in layer.deltas])
+    count = 0 if layer.kind == "vector" or not decompose else counted(rank_fraction, min(layer.deltas.shape[1:]))
+    if count == 0:
+        return np.stack([grouped(delta, thresholds, scaled) for delta in layer.deltas])
+    return np.stack([_rebuilt(delta, count, thresholds, scaled) for delta in layer.deltas])
 
 
-def _rebuilt(delta: Array, count: int) -> Array:
+def _rebuilt(delta: Array, count: int, thresholds: str, scaled: bool) -> Array:
     u, s, vh = svd(delta)
     u, s, vh = u[:, :count], s[:count], vh[:count]
     signs = np.sign(np.take_along_axis(u, np.abs(u).argmax(0)[None], 0))
-    return (grouped(signs * u) * s) @ grouped(signs.T * vh)
+    left, right = (grouped(vectors, thresholds, scaled) for vectors in (signs * u, signs.T * vh))
+    return (left * s) @ right

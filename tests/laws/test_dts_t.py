@@ -27,9 +27,11 @@ tensors = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=40).map(
 everywhere = steady(80)
 
 
-def reference(layers: Sequence[Given], *, rank_fraction: float, **_: object) -> list[Array]:
-    """Each task's thresholded triples."""
-    return [coded(layer, rank_fraction) for layer in layers]
+def reference(
+    layers: Sequence[Given], *, rank_fraction: float, decompose: bool, thresholds: str, scaled: bool, **_: object
+) -> list[Array]:
+    """Each task's thresholded triples, or its thresholded matrix."""
+    return [coded(layer, rank_fraction, decompose, thresholds, scaled) for layer in layers]
 
 
 def reconstructed(values: Tensor) -> Tensor:
@@ -61,6 +63,13 @@ def test_norm_and_signs_are_kept(values: Tensor) -> None:
 def test_a_thresholded_tensor_equals_the_formula_with_ties_and_zeros(values: Tensor) -> None:
     expected = grouped(numpy_of(values))
     np.testing.assert_allclose(reconstructed(values).double().numpy(), expected, rtol=1e-6, atol=1e-30)
+
+
+def test_by_signs_alone_there_are_two_scales_and_without_scales_signs_are_left() -> None:
+    values = torch.tensor([3.0, 4.0, -1.0, -7.0])
+    by_sign = threshold(values, "signs").delta((4,))
+    assert by_sign.tolist() == pytest.approx([12.5**0.5, 12.5**0.5, -5.0, -5.0])
+    assert threshold(values, scaled=False).delta((4,)).tolist() == [1, 1, -1, -1]
 
 
 def test_zeros_join_the_small_positive_group() -> None:

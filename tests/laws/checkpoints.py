@@ -41,6 +41,9 @@ MATRICES: dict[str, tuple[Kind, tuple[int, ...]]] = {  # large enough for some v
 SPECTRA = ("rank_deficient", "condition_1e6", "condition_1e12", "repeated", "all_equal", "one_zero")
 
 
+_GIVEN: dict[tuple[Path, tuple[str, ...]], list[Given]] = {}
+
+
 @dataclass(frozen=True)
 class Models:
     """A base and T fine-tuned models in checkpoint files, their deltas and factors beside them."""
@@ -60,7 +63,13 @@ class Models:
         return with_start(method, with_base(source, base) if method.on_models else source)
 
     def given(self) -> list[Given]:
-        """Subtract the base from the models in float64, in the order of the parameters' names."""
+        """Subtract the base from the models in float64, in the order of the parameters' names; read the files once."""
+        key = (self.folder, self.tasks)
+        if key not in _GIVEN:
+            _GIVEN[key] = self._given()
+        return list(_GIVEN[key])
+
+    def _given(self) -> list[Given]:
         base = open_checkpoint(self.folder / "base.safetensors")
         models = [open_checkpoint(self.folder / f"{task}.safetensors") for task in self.tasks]
         extracted = open_deltas(self.folder / "deltas", list(self.tasks))
@@ -73,6 +82,8 @@ class Models:
             deltas = (weights - start).reshape(len(models), *shown)
             statistics = with_statistics(extracted.layer(name)).statistics  # as the library is given them, in float32
             own = start.reshape(deltas.shape[1:])
+            for array in (deltas, own):  # which all references share
+                array.setflags(write=False)
             layers.append(Given(name, kind, self.tasks, deltas, norms, SEED, statistics, own))
         return layers
 

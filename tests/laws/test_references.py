@@ -81,7 +81,7 @@ def models_of(tmp_path_factory: pytest.TempPathFactory) -> ModelsOf:
     return written
 
 
-# Each dtype, and each number of tasks; the tests below try 2 and 8 tasks in float32 and in bfloat16.
+# Each dtype, and each number of tasks; the tests below try 2 and 5 tasks in float32 and in bfloat16.
 @every_method
 @each("drawn", [("float32", 1), ("bfloat16", 2), ("float64", 3), ("float16", 8)])
 def test_a_method_computes_its_formula(name: str, drawn: tuple[str, int], models_of: ModelsOf) -> None:
@@ -89,7 +89,7 @@ def test_a_method_computes_its_formula(name: str, drawn: tuple[str, int], models
 
 
 @every_method
-@each("tasks", [2, 8])
+@each("tasks", [2, 5])
 def test_a_method_computes_its_formula_whatever_its_parameters(name: str, tasks: int, models_of: ModelsOf) -> None:
     fields = registry.get(name).parameters.model_fields
     others = {key: value for key, value in OTHER.items() if key in fields}
@@ -99,7 +99,7 @@ def test_a_method_computes_its_formula_whatever_its_parameters(name: str, tasks:
 
 
 @methods_that(lambda method: method.weighted)
-@each("tasks", [2, 8])
+@each("tasks", [2, 5])
 def test_a_method_computes_its_formula_of_weighted_deltas(name: str, tasks: int, models_of: ModelsOf) -> None:
     weights: list[dict[str, Any]] = [{"coefficients": COEFFICIENTS}, {"coefficients": "inverse_norm"}]
     if "scaling" in registry.get(name).parameters.model_fields:
@@ -172,12 +172,13 @@ def test_a_method_computes_its_formula_whatever_the_singular_values(
     """Deficient, ill-conditioned and repeated ones, wherever the formula says which merge they have."""
     filled = registry.get(name).validate(name, {})
     models = spectra[spectrum]
-    layers = replace(models, tasks=models.tasks[: registry.get(name).most_tasks]).given()
+    models = replace(models, tasks=models.tasks[: registry.get(name).most_tasks])
+    layers = models.given()
     one, other = (expected(name, filled, each) for each in (layers, nudged(layers)))
     for a, b in zip(one, other, strict=True):
         if far(np.asarray(a), np.asarray(b)) > MOVED * np.linalg.norm(a):
             pytest.skip("rounding decides which merge this is: equal singular values, or equal entries")
-    agree(name, {}, spectra[spectrum])
+    compare(merged(registry.get(name), filled, models), dict(zip(models.parameters, one, strict=True)), {})
 
 
 def nudged(layers: Sequence[Given]) -> list[Given]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
-from tests.hub import Handler, Hub
+from tests.hub import POLL_S, Handler, Hub
 
 
 @dataclass
@@ -88,7 +88,7 @@ def serve_hostile(folders: dict[str, Path], commit: str, **how: object) -> Itera
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("BoundHandler", (HostileHandler,), members))
     server.daemon_threads = True
     hub.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=[POLL_S], daemon=True).start()
     try:
         yield hub
     finally:

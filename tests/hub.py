@@ -17,6 +17,7 @@ from merganser.hashes import sha256_of
 TOKEN = "hf_of_one_who_accepted"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"  # of a hub whose repositories tests pin before it is there
 PARQUET = "refs/convert/parquet"  # the branch of what the hub itself made of a data set; here it is main
+POLL_S = 0.02  # after which a server sees that it is to end
 LARGE = (".safetensors", ".bin", ".parquet")  # kept by their sha256, as the hub keeps large files
 
 
@@ -241,7 +242,7 @@ def serve(folders: dict[str, Path], pinned: str = "", handler: type[Handler] = H
     hub = Hub(folders, pinned)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("BoundHandler", (handler,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=[POLL_S], daemon=True)
     thread.start()
     try:
         yield hub

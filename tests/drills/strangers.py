@@ -57,13 +57,14 @@ FEW = {"train": 80, "validation": 4, "test": 24}
 
 def drill(folder: Path, sample: bool) -> None:
     """Compare scores on tiny models; and by a server, and on a real model."""
-    causal, encoder, entries = folder / "causal", folder / "encoder", ONE_MODEL[:1] if sample else ONE_MODEL
+    causal, encoder = folder / "causal", folder / "encoder"
+    entries, of_classifiers = (ONE_MODEL[:1], ONE_MODEL[:1]) if sample else (ONE_MODEL, tuple(ENTRIES))
     write_causal(causal)
     score_all(causal, dict.fromkeys(("chosen", "written"), entries))
     compare_language_model(causal, entries)
     write_encoder(encoder)
-    score_all(encoder, dict.fromkeys(("classes", "numbers"), tuple(ENTRIES)))
-    compare_classifiers(encoder)
+    score_all(encoder, dict.fromkeys(("classes", "numbers"), of_classifiers))
+    compare_classifiers(encoder, of_classifiers)
     if not sample:
         compare_with_server(causal)
         compare_real(folder / "real")
@@ -291,12 +292,12 @@ def write_encoder(root: Path) -> None:
 
 
 @torch.no_grad()
-def compare_classifiers(root: Path) -> None:
-    """Compare the scores of all entries with those of a plain loop over transformers' own classifiers."""
+def compare_classifiers(root: Path, entries: Sequence[str]) -> None:
+    """Compare the scores of some entries with those of a plain loop over transformers' own classifiers."""
     for task in ("classes", "numbers"):
         rows = load_from_disk(root / "sources" / f"{task}-data")["test"]
         tokenizer = AutoTokenizer.from_pretrained(root / "sources" / task)
-        for entry in ENTRIES:
+        for entry in entries:
             model = AutoModelForSequenceClassification.from_pretrained(root / "sources" / task).eval()
             if entry != "individual":
                 merged = load_file(root / "data/merged" / entry / "model.safetensors")

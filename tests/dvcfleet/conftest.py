@@ -13,7 +13,7 @@ def toy(
     """Make toy repositories; their runs use the shared Prefect server."""
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     monkeypatch.delenv("DVCFLEET_RUN", raising=False)
-    return Make(tmp_path, tmp_path_factory.getbasetemp() / "toys")
+    return Make(tmp_path, tmp_path_factory)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -177,13 +177,6 @@ def test_the_protocols_say_no_more_than_is_used() -> None:
     assert [name for name in declared - used if not name.startswith("_")] == []
 
 
-def test_with_the_installed_dvc_all_fast_paths_are_on(toy: Make) -> None:
-    chain = toy(CHAIN, CHAIN_FILES)
-    code, text = chain.run()
-    assert code == 0
-    assert "public calls" not in text
-
-
 def test_the_run_caches_names_are_dvcs() -> None:
     entry = {
         "cmd": "x",

@@ -53,6 +53,7 @@ def test_a_run_leaves_dvc_nothing_to_do(toy: Make) -> None:
     assert code == 0, text
     assert chain.ran() == ["cut", "turn", "end"]
     assert "3 done" in text
+    assert "public calls" not in text  # all fast paths are on
     assert chain.read("end.txt").strip() == "cba"
     assert chain.settled()
 

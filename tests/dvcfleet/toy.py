@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from dvc.repo import Repo
 from rich.console import Console
@@ -20,7 +21,7 @@ from rich.console import Console
 from dvcfleet.options import Options
 from dvcfleet.planning.plan import Plan, plan
 from dvcfleet.run import run as run_stages
-from tests.shared import copy_repository
+from tests.shared import copy_repository, made_once
 
 
 @cache
@@ -102,28 +103,27 @@ class Toy:
 
 
 class Make:
-    """Make toy repositories in a folder; `kept` holds those that were run once for the tests of a session."""
+    """Make toy repositories in a folder."""
 
-    def __init__(self, folder: Path, kept: Path) -> None:
-        self._folder, self._kept = folder, kept
+    def __init__(self, folder: Path, factory: pytest.TempPathFactory) -> None:
+        self._folder, self._factory = folder, factory
 
     def __call__(self, dvc_yaml: str, files: dict[str, str], name: str = "toy") -> Toy:
         return Toy(self._folder / name, dvc_yaml, files)
 
     def ran(self, dvc_yaml: str, files: dict[str, str], before: Callable[[Toy], object] | None = None) -> Toy:
-        """Give a copy of a repository that was run, after `before`; its `log` says so."""
-        words = json.dumps([dvc_yaml, files, before and before.__name__])
-        kept = self._kept / hashlib.sha256(words.encode()).hexdigest()[:16]
-        if not kept.exists():
-            unfinished = kept.with_name(f"{kept.name}.unfinished")
-            shutil.rmtree(unfinished, ignore_errors=True)
-            made = Toy(unfinished, dvc_yaml, files)
+        """Give a copy of a repository that was run, once in a session, after `before`; its `log` says so."""
+
+        def run(folder: Path) -> None:
+            made = Toy(folder, dvc_yaml, files)
             if before:
                 before(made)
             code, text = made.run()
             assert code == 0, text
-            unfinished.rename(kept)
-        return Toy(copy_repository(kept, self._folder / "toy"), "", {})
+
+        words = json.dumps([dvc_yaml, files, before and before.__name__])
+        name = f"toy-{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+        return Toy(copy_repository(made_once(self._factory, name, run), self._folder / "toy"), "", {})
 
     def copy_of(self, other: Toy) -> Toy:
         shutil.copytree(other.path, self._folder / "copy", symlinks=True)

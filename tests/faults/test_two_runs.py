@@ -26,7 +26,7 @@ def test_of_runs_started_at_once_one_works_and_the_others_say_who(toy: Make) -> 
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for _ in range(3)
+        for _ in range(2)
     ]
     wait_until(lambda: [run.poll() for run in runs].count(None) <= 1)
     (chain.path / "go").touch()

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import pytest
 from filelock import FileLock
 
 from dvcfleet.prefect_adapter.server import Server
+from tests.warm import program
 
 
 def shared_folder(factory: pytest.TempPathFactory) -> Path:
@@ -38,6 +40,15 @@ def copy_repository(source: Path, target: Path) -> Path:
     """Copy a repository with its links, so that the workspace and DVC's cache stay one file each; return the copy."""
     subprocess.run(["cp", "-a", str(source), str(target)], check=True)
     return target
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """Let what this process starts by `sys.executable`, or as `python`, be forked: see tests/warm.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", program())
+        patch.setenv("PATH", f"{Path(program()).parent}{os.pathsep}{os.environ['PATH']}")
+        yield
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from dvcfleet.planning.plan import State, plan
 from merganser.checkpoints.writing import save_tensors
 from tests.hub import COMMIT, serve
 from tests.shared import copy_repository
-from tests.tiny import delete_run, dvc, environment, is_clean, make_repository, merganser, receipts
+from tests.tiny import delete_run, dvc, forking_environment, is_clean, make_repository, merganser, receipts
 from tests.warm import python
 
 OF_TIES = {"merge@ties", "evaluate@ties-dark", "evaluate@ties-light", "measure_merged@ties", "record@ties", "report"}
@@ -95,7 +95,7 @@ def test_dvc_itself_gives_no_name_to_a_shell(tiny_fresh: Path) -> None:
     params["tasks"] = {HOSTILE: params["tasks"]["dark"]}
     (tiny_fresh / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     command = [*python(), "-m", "dvc", "repro", "fetch"]
-    done = subprocess.run(command, cwd=tiny_fresh, env=environment(), text=True, capture_output=True)
+    done = subprocess.run(command, cwd=tiny_fresh, env=forking_environment(), text=True, capture_output=True)
     assert done.returncode != 0
     assert "100 letters, digits" in done.stderr, done.stdout + done.stderr
     assert not (tiny_fresh / "pwned").exists()

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from dvcfleet.errors import BusyError, SkippedError
 from dvcfleet.repository import opened, write_lock
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Printed
 from tests.waiting import LIMIT_S, wait_for
+from tests.warm import python
 
 ROOT = Path(__file__).parents[2]
 SLOW = "stages: {a: {cmd: 'touch started; while test ! -e go; do sleep 0.05; done; echo 1 > x', outs: [x]}}"
@@ -26,7 +26,7 @@ SLOW = "stages: {a: {cmd: 'touch started; while test ! -e go; do sleep 0.05; don
 
 def start(folder: Path, *options: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "flows", "run", *options],
+        [*python(), "-m", "flows", "run", *options],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -39,9 +39,10 @@ def test_a_run_that_waits_begins_when_the_other_has_ended(toy: Make) -> None:
     with start(slow.path) as other:
         wait_for(slow.path / "started", other)
         # The other can end only after this one has begun to wait.
+        pid = json.loads((slow.path / ".dvcfleet/lock").read_text())["pid"]
         code, text = slow.run(busy="wait", printed=Printed("waiting", (slow.path / "go").touch))
         assert other.wait(LIMIT_S) == 0
-    assert text.startswith(f"waiting: another run is at work in this repository (process {other.pid}, since ")
+    assert text.startswith(f"waiting: another run is at work in this repository (process {pid}, since ")
     assert text.count("waiting") == 1
     assert (code, text.splitlines()[-1]) == (0, "nothing to do: 1 stages are up to date")
 

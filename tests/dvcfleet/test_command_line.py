@@ -56,7 +56,7 @@ def test_a_proxy_a_home_that_nothing_can_be_written_to_and_a_bare_path_are_no_ob
 def test_without_git_the_message_says_what_to_do_and_it_does(chain: Toy) -> None:
     shutil.rmtree(chain.path / ".git")
     assert "`dvc config core.no_scm true` has DVC work without git" in dvcfleet(chain.path, "run", code=2)
-    subprocess.run([sys.executable, "-m", "dvc", "config", "core.no_scm", "true"], cwd=chain.path, check=True)
+    subprocess.run([*python(), "-m", "dvc", "config", "core.no_scm", "true"], cwd=chain.path, check=True)
     assert "3 done" in dvcfleet(chain.path, "run", "--workers", "2")
 
 

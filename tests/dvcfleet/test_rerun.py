@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from dvcfleet.lineage.audit import audit
+from dvcfleet.lineage.audit import Audit, audit
 from dvcfleet.lineage.metrics import differences
 from dvcfleet.lineage.rerun import Rerun, RerunError
 from tests.dvcfleet.toy import Make, Toy
+from tests.shared import forking
 
 ROOT = Path(__file__).parents[2]
 # What the scores are depends on the device; what `stamp` writes does not, and has other bytes each time.
@@ -45,10 +46,15 @@ def scored(toy: Make, monkeypatch: pytest.MonkeyPatch) -> Toy:
     return made
 
 
+def again(toy: Toy, how: Rerun) -> Audit:
+    with forking():
+        return audit(toy.path, again=how)
+
+
 def test_on_another_device_metrics_are_compared_within_tolerances_and_bytes_where_inputs_are_the_same(
     scored: Toy,
 ) -> None:
-    done = audit(scored.path, again=Rerun("two", {"device": ("cuda", "cpu")}))
+    done = again(scored, Rerun("two", {"device": ("cuda", "cpu")}))
     stamp, beyond = done.findings
     assert done.run_again
     assert (stamp.name, stamp.message) == ("stamp.txt", "stamp writes different bytes when run again")
@@ -58,7 +64,7 @@ def test_on_another_device_metrics_are_compared_within_tolerances_and_bytes_wher
 
 def test_a_rerun_by_a_profile_that_does_not_exist_says_so(scored: Toy) -> None:
     with pytest.raises(RerunError, match=r"no profile 'three'; there are two"):
-        audit(scored.path, again=Rerun("three"))
+        again(scored, Rerun("three"))
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@ import contextlib
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -15,17 +17,19 @@ from dvcfleet.errors import FailedError
 from dvcfleet.prefect_adapter.server import Server
 from tests.dvcfleet.test_safety import listening
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+from tests.shared import forking
 from tests.waiting import LIMIT_S
+from tests.warm import python
 
 ROOT = Path(__file__).parents[2]
 ENDLESS = "stages: {a: {cmd: touch started; sleep 600; echo 1 > x, outs: [x]}}"
 
 
-def run_in(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+def run_in(folder: Path, code: str, command: Sequence[str] = (sys.executable,)) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     environment["PYTHONPATH"] = str(ROOT)
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [*command, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
 
 
@@ -42,13 +46,13 @@ def test_a_run_brings_its_own_server_and_stops_it_in_order(toy: Make) -> None:
     assert database.exists()
     assert servers_of(chain.path) == []
     written = database.stat().st_mtime_ns
-    second = run_in(chain.path, RUN)
+    second = run_in(chain.path, RUN, python())
     assert (second.returncode, second.stderr) == (0, "")
     # No server was started: nobody touched its database.
     assert database.stat().st_mtime_ns == written
-    code = "import sqlite3; print(sqlite3.connect('.dvcfleet/prefect/prefect.db').execute("
-    names = run_in(chain.path, code + "'select name, state_name from task_run order by name').fetchall())")
-    assert names.stdout.strip() == "[('cut', 'Completed'), ('end', 'Completed'), ('turn', 'Completed')]"
+    with closing(sqlite3.connect(database)) as store:
+        names = store.execute("SELECT name, state_name FROM task_run ORDER BY name").fetchall()
+    assert names == [("cut", "Completed"), ("end", "Completed"), ("turn", "Completed")]
 
 
 def servers_of(repository: Path) -> list[int]:
@@ -135,7 +139,8 @@ def terminated(slow: Toy, kill: Callable[[int, int], None], command: list[str]) 
 
 def test_a_damaged_database_is_kept_beside_a_new_one(tmp_path: Path) -> None:
     (tmp_path / "prefect.db").write_text("no database")
-    server = Server(tmp_path)
+    with forking():
+        server = Server(tmp_path)
     try:
         server.wait()
         assert [path.read_text() for path in tmp_path.glob("prefect.db.damaged-*")] == ["no database"]
@@ -156,7 +161,7 @@ def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path, monkeypat
 
 def test_a_mistake_leaves_no_server_behind(toy: Make) -> None:
     broken = toy("stages: [", {})
-    ended = run_in(broken.path, RUN)
+    ended = run_in(broken.path, RUN, python())
     assert ended.returncode == 2
     assert "dvc.yaml" in ended.stdout
     assert "Traceback" not in ended.stdout + ended.stderr

@@ -29,6 +29,7 @@ from tests.dvcfleet.cluster import address_in, free_port
 from tests.dvcfleet.toy import Toy
 from tests.tiny import ROOT, dvc, environment, make_repository
 from tests.waiting import wait_until
+from tests.warm import python
 
 # What a node prints when it has joined.
 _READY = {"dask": "Registered to", "ray": "Ray runtime started"}
@@ -107,7 +108,7 @@ class Cluster:
         variables = environment() | {"PYTHONPATH": str(ROOT), "DVCFLEET_NODE": str(cwd)} | _TOKEN
         with open(self.folder / f"{name}.log", "wb") as log:
             return subprocess.Popen(
-                [*prefix, sys.executable, *command],
+                [*_started_by(prefix), *command],
                 cwd=cwd,
                 env=variables,
                 stdout=log,
@@ -196,7 +197,7 @@ def embedded_source(folder: Path) -> Path:
 
 def run(folder: Path, *args: str, prefix: tuple[str, ...] = (), **variables: str) -> "subprocess.Popen[str]":
     """Start a run in a folder."""
-    command = [*prefix, sys.executable, "-m", "flows", "run", *args]
+    command = [*_started_by(prefix), "-m", "flows", "run", *args]
     path = {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         command,
@@ -207,6 +208,11 @@ def run(folder: Path, *args: str, prefix: tuple[str, ...] = (), **variables: str
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+
+
+def _started_by(prefix: tuple[str, ...]) -> list[str]:
+    """Return the command that starts Python, after a prefix such as one that enters a network of its own."""
+    return [*prefix, sys.executable] if prefix else python()
 
 
 def hashes(folder: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from tests.dvcfleet.toy import Toy
 from tests.faults.injection import ROOT
 from tests.faults.whole import assert_cache_is_whole, content
+from tests.warm import python
 
 # Each output is larger than what is left free somewhere along the way.
 GROWING = """
@@ -78,7 +78,7 @@ def test_a_full_disk_is_named_and_what_is_done_is_kept(small_disk: Path, links: 
 @pytest.mark.slow
 def test_a_stage_without_room_says_so_in_a_line() -> None:
     code = "import tasks.stage as stage; stage.run(lambda _argv: open('/dev/full', 'w').write('x' * 100_000))"
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = subprocess.run([*python(), "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert ended.stderr.startswith("no space left on the disk of ")
     assert len(ended.stderr.splitlines()) == 1

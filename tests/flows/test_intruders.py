@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,7 @@ from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Toy
 from tests.flows.chromium import MARKS, chromium
 from tests.flows.test_ui import addresses, serving
 from tests.tiny import ROOT
+from tests.warm import python
 
 pytestmark = MARKS
 
@@ -80,7 +80,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Serve the pages of a repository that has been run, with its path."""
     chain = Toy(tmp_path_factory.mktemp("ran") / "toy", CHAIN, CHAIN_FILES)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_API")}
-    command = [sys.executable, "-m", "flows", "run"]
+    command = [*python(), "-m", "flows", "run"]
     subprocess.run(command, cwd=chain.path, env=environment | {"PYTHONPATH": str(ROOT)}, check=True)
     with serving(chain.path, MLFLOW_TRACKING_URI=f"sqlite:///{chain.path}/mlflow.db") as process:
         yield addresses(process) | {"path": str(chain.path)}

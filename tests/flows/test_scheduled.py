@@ -20,6 +20,7 @@ from tests.dvcfleet.test_server import servers_of
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.flows.schedules import Schedules, deployment, serving_schedules, write_deployments
 from tests.waiting import LIMIT_S, wait_until
+from tests.warm import python
 
 ROOT = Path(__file__).parents[2]
 
@@ -155,7 +156,7 @@ def test_a_mistake_in_prefect_yaml_is_named_before_a_server_is_started(
     chain = toy(CHAIN, CHAIN_FILES)
     if content:
         chain.write("prefect.yaml", yaml.safe_dump(content))
-    command = [sys.executable, "-m", "flows", "serve"]
+    command = [*python(), "-m", "flows", "serve"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, cwd=chain.path, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 2

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ from merganser.evaluation.documents import of_group
 from merganser.evaluation.examples import read_results
 from merganser.evaluation.harness import asked_here, open_task, samples_of
 from tasks import evaluate, extract, fetch, merge, prepare
+from tests.evaluation.kinds.test_served import COMMAND
 from tests.tasks.comparison import inside
-from tests.tiny import ROOT
 from tests.tiny_transformers import tokenizer, write_model
 
 KIND = "llama, tied"
@@ -110,7 +109,7 @@ def test_a_server_scores_as_this_process_each_tasks_own_model_too(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     made = Path(shutil.copytree(folder, tmp_path / "served", symlinks=True))
     params = yaml.safe_load((made / "params.yaml").read_text())
-    params["evaluation"]["server"] = f"{sys.executable} {ROOT}/tests/serve_completions.py {{model}} {{port}}"
+    params["evaluation"]["server"] = COMMAND
     (made / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     with inside(made):
         evaluate.main(["individual", "chosen"])

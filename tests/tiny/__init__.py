@@ -14,7 +14,7 @@ from dvc.repo import Repo
 
 from merganser.checkpoints.writing import save_tensors
 from tests.tiny_clip import write_clip, write_data_set
-from tests.warm import python
+from tests.warm import program, python
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("dvcfleet", "merganser", "tasks", "flows", "dvc.yaml", "pyproject.toml", ".dvcignore", ".gitignore")
@@ -69,10 +69,18 @@ def environment() -> dict[str, str]:
     return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DVC_NO_ANALYTICS": "1"}
 
 
+def forking_environment() -> dict[str, str]:
+    """Return that environment for a command of `python()`: what it starts is forked too."""
+    found = environment()
+    return found | {"PATH": f"{Path(program()).parent}{os.pathsep}{found['PATH']}"}
+
+
 def dvc(folder: Path, *args: str) -> str:
     """Run DVC's own command line and return what it printed."""
     command = [*python(), "-m", "dvc", *args]
-    return subprocess.run(command, cwd=folder, env=environment(), check=True, text=True, stdout=subprocess.PIPE).stdout
+    return subprocess.run(
+        command, cwd=folder, env=forking_environment(), check=True, text=True, stdout=subprocess.PIPE
+    ).stdout
 
 
 def receipts(folder: Path) -> dict[str, str]:
@@ -106,7 +114,7 @@ def is_clean(folder: Path) -> bool:
 
 def merganser(folder: Path, *args: str, check: bool = True, **variables: str) -> "subprocess.CompletedProcess[str]":
     """Run the project's command line inside a repository, with these environment variables besides."""
-    command = [sys.executable, "-m", "flows", *args]
-    done = subprocess.run(command, cwd=folder, env=environment() | variables, text=True, capture_output=True)
+    command = [*python(), "-m", "flows", *args]
+    done = subprocess.run(command, cwd=folder, env=forking_environment() | variables, text=True, capture_output=True)
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done

@@ -1,7 +1,7 @@
 """lm-eval's tasks asked of a model behind a server: each document's score as in the process."""
 
 import os
-import sys
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ from tests.evaluation.kinds.test_language_model import CHOICE, LIKELIEST, ROWS, 
 from tests.evaluation.kinds.texts import prepared_in
 from tests.evaluation.test_serving import command
 from tests.tiny_transformers import FAMILIES, write_model
+from tests.warm import python
 
 NAME = "llama, untied"
 PROGRAM = Path(__file__).parents[2] / "serve_completions.py"
-COMMAND = f"{sys.executable} {PROGRAM} {{model}} {{port}}"
+COMMAND = f"{shlex.join([*python(), '-c', f'exec(open({str(PROGRAM)!r}).read())'])} {{model}} {{port}}"
 CHAT = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}{% if add_generation_prompt %}on{% endif %}"
 SHOWN = {"num_fewshot": 1, "fewshot_config": {"samples": [dict(ROWS[0])], "sampler": "first_n"}}
 

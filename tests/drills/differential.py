@@ -17,7 +17,7 @@ from dvcfleet.options import Options
 from tests.dvcfleet.repositories import Change, Repository, changes, make, repositories
 from tests.dvcfleet.twins import OURS, THEIRS, Twins
 
-WHOLE, SAMPLE = (500, 10), (6, 3)  # repositories, and how many of them at once: the first are the simplest
+WHOLE, SAMPLE = (500, 10), (10, 5)  # repositories, and how many of them at once: the first are the simplest
 ALL = Options(all_pipelines=True)
 
 

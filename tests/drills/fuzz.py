@@ -38,7 +38,7 @@ from merganser.overlays.files import task_model
 from tests.config import test_params
 from tests.overlays import test_overlays
 
-INPUTS, SAMPLE = 10_000, 40  # for each reader
+INPUTS, SAMPLE = 10_000, 60  # for each reader
 LIMIT_S = 240.0  # for one input: what takes longer hangs
 STATE = {
     "fc.bias": torch.arange(4.0),

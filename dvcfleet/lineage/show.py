@@ -114,7 +114,7 @@ def environment_words(content: dict[str, Any]) -> str:
     )
 
 
-def short(value: Any) -> str:
+def short(value: Any, longest: int = _LONGEST) -> str:
     """Write a value, cut off where it is long."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= longest else f"{text[:longest]}…"

@@ -8,10 +8,12 @@ from dvcfleet.errors import some
 from dvcfleet.lineage.show import environment_words, short
 from dvcfleet.lineage.steps import Lineage, Step, Target
 
+_LONGEST = 40  # letters of a parameter; --json has them all
+
 
 @dataclass(frozen=True)
 class Why:
-    """What a result comes from; `last`: the stages that wrote it, `before`: all before these, nearest first.
+    """What a result comes from; `last`: the stages that wrote it, `before`: all before these, in reverse order.
 
     `parameters`: those of all these stages, by file and key; `commits`: with the digest of a patch where the code
     differed; `seconds`: of all stages together. Times are in UTC. Stages that ran outside this engine have none.
@@ -95,9 +97,12 @@ def why_lines(found: Why, lineage: Lineage) -> Iterator[str]:
 
 def _parameters(found: Why) -> str:
     """List the parameters, those of the last stages first."""
-    return some([f"{key} = {short(value)}" for values in found.parameters.values() for key, value in values.items()], 8)
+    pairs = [pair for values in found.parameters.values() for pair in values.items()]
+    return some([f"{key} = {short(value, _LONGEST)}" for key, value in pairs], 8)
 
 
 def _commits(found: Why) -> str:
-    named = [f"{commit}{f' with patch {changes[:10]}' if changes else ''}" for commit, changes in found.commits]
+    named = [
+        f"{(commit or '')[:10]}{f' with patch {changes[:10]}' if changes else ''}" for commit, changes in found.commits
+    ]
     return f"commit {some(named)}" if named else "no commit"

@@ -35,7 +35,7 @@ from dvcfleet.record.experiments import keep_experiment
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.repository import existing_state_folder, opened, state_folder, when_busy, write_lock
 from dvcfleet.run_names import forget_run_name, is_begun, run_name
-from dvcfleet.runners import open_runner
+from dvcfleet.runners import Asked, open_runner
 from dvcfleet.scheduling.durations import Durations, seconds_before
 from dvcfleet.secrets import masked
 from dvcfleet.services import Services
@@ -193,8 +193,9 @@ class RepositoryRun:
             from dvcfleet.prefect_adapter.flow import PrefectExecutor, flow_run_id, run_flow
 
             self.services.check_prefect(self._warn)
+            asked = Asked(self.place.workers, self.place.address, self.root, self._warn)
             with (
-                open_runner(self.place.runner, self.place.workers, self.place.address) as runner,
+                open_runner(self.place.runner, asked) as runner,
                 PrefectExecutor(runner, servers, name) as executor,
                 self.repo.scm_context(quiet=True),
             ):

@@ -116,7 +116,7 @@ class PrefectExecutor:
         job = replace(job, fork_servers=fork_servers, run=self._run)
         task_runner = self._home if job.stays else self._renewed or _flow_task_runner()
         try:
-            with self._runner.requesting(job.resources, job.machine):
+            with self._runner.requesting(job):
                 future = task_runner.submit(stage_run, {"job": _as_it_is(job, task_runner)})
         except Exception as error:
             if not isinstance(error, self._runner.losses):

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dvcfleet.errors import UserError, in_one_line
+from dvcfleet.messages import Job
 from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.resource_pool import ResourcePool, local_pool
 
@@ -40,11 +42,29 @@ class Runner(Protocol):
     def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
         """Return the resources that stages may use; raise UserError for a stage that requests more than that."""
 
-    def requesting(self, resources: Resources, machine: str, /) -> AbstractContextManager[Any]:
-        """Request these resources of the cluster, if possible on this machine, for tasks submitted within the block."""
+    def requesting(self, job: Job, /) -> AbstractContextManager[Any]:
+        """Request what a job needs of the cluster, if possible on its machine, for tasks submitted within the block."""
 
     def end(self, future: "PrefectFuture[Any]") -> None:
         """End a task run on a remote worker, if it still runs."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run asks of a runner: `workers` threads at a time, at a cluster's `address`, for the repository at `root`.
+
+    Without `workers`, there are as many threads as CPUs, or as the cluster has. `say` shows the user a line.
+    """
+
+    workers: int | None = None
+    address: str | None = None
+    root: Path = Path()
+    say: Callable[[str], object] = print
+
+    @property
+    def threads_here(self) -> int:
+        """The number of threads of a runner on this machine: as many as CPUs if not given."""
+        return self.workers or os.cpu_count() or 1
 
 
 class RunnerModule(Protocol):
@@ -55,11 +75,10 @@ class RunnerModule(Protocol):
 
     TAKES_ADDRESS: bool
 
-    def open_runner(self, workers: int | None, address: str | None) -> AbstractContextManager[Runner]:
-        """Open the runner for `workers` threads at a time, connected to the cluster at `address` if given.
+    def open_runner(self, asked: Asked) -> AbstractContextManager[Runner]:
+        """Open the runner for what a run asks of it, connected to the cluster at the address if one is given.
 
-        Without an address, a cluster is started on loopback for the time of the block. Without `workers`, there are as
-        many threads as CPUs, or as the cluster has. Raises UserError if no cluster answers at the address.
+        Without an address, a cluster is started for the time of the block. Raises UserError if no cluster answers.
         """
 
 
@@ -72,7 +91,7 @@ class LocalRunner:
 
     task_runner: "TaskRunner[Any]"
     threads: int
-    requesting: Callable[[Resources, str], AbstractContextManager[Any]] = lambda resources, machine: nullcontext()
+    requesting: Callable[[Job], AbstractContextManager[Any]] = lambda job: nullcontext()
     losses: tuple[type[BaseException], ...] = (BrokenExecutor,)
     remote = False
 
@@ -82,11 +101,6 @@ class LocalRunner:
 
     def end(self, future: "PrefectFuture[Any]") -> None:
         """Do nothing: the fork servers end what they started."""
-
-
-def threads_here(workers: int | None) -> int:
-    """Return the number of threads of a runner on this machine: as many as CPUs if not given."""
-    return workers or os.cpu_count() or 1
 
 
 @cache
@@ -121,14 +135,14 @@ def load_runner(name: str) -> RunnerModule:
 
 
 @contextmanager
-def open_runner(name: str, workers: int | None = None, address: str | None = None) -> Iterator[Runner]:
+def open_runner(name: str, asked: Asked) -> Iterator[Runner]:
     """Open the runner of this name, as `RunnerModule.open_runner` says.
 
     Raises UserError if a package that it needs is not installed.
     """
     with ExitStack() as stack:
         try:
-            runner = stack.enter_context(load_runner(name).open_runner(workers, address))
+            runner = stack.enter_context(load_runner(name).open_runner(asked))
         except ImportError as error:
             raise UserError(f"--runner {name} needs packages that are not installed: {error}") from error
         yield runner

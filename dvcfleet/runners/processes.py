@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dvcfleet.runners import LocalRunner, threads_here
+from dvcfleet.runners import Asked, LocalRunner
 from dvcfleet.stop_signals import ignore_interrupts
 
 TAKES_ADDRESS = False
 
 
 @contextmanager
-def open_runner(workers: int | None, address: str | None) -> Iterator[LocalRunner]:
+def open_runner(asked: Asked) -> Iterator[LocalRunner]:
     """Open a pool of processes."""
     from prefect.task_runners import ProcessPoolTaskRunner
 
-    threads = threads_here(workers)
+    threads = asked.threads_here
     yield LocalRunner(ProcessPoolTaskRunner(max_workers=threads, initializer=ignore_interrupts), threads)

@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dvcfleet.runners import LocalRunner, threads_here
+from dvcfleet.runners import Asked, LocalRunner
 
 TAKES_ADDRESS = False
 
 
 @contextmanager
-def open_runner(workers: int | None, address: str | None) -> Iterator[LocalRunner]:
+def open_runner(asked: Asked) -> Iterator[LocalRunner]:
     """Open a pool of threads."""
     from prefect.task_runners import ThreadPoolTaskRunner
 
-    threads = threads_here(workers)
-    yield LocalRunner(ThreadPoolTaskRunner(max_workers=threads), threads)
+    yield LocalRunner(ThreadPoolTaskRunner(max_workers=asked.threads_here), asked.threads_here)

@@ -23,7 +23,7 @@ def cluster_pool(
     """
     if not machines and not workers:
         raise UserError(f"{where} has no workers; start one, or say with --workers how many threads there will be")
-    _check_server(machines)
+    check_server([machine.address for machine in machines])
     for name, each in resources.items() if machines else ():
         if not any(machine.has.holds(each) for machine in machines):
             gpus = f", {each.gpus} GPUs" if each.gpus else ""
@@ -46,11 +46,14 @@ def refuse_shared_gpus(gpus: Mapping[str, Sequence[str]]) -> None:
             )
 
 
-def _check_server(machines: list[Machine]) -> None:
-    """Raise UserError if a node cannot reach Prefect's server because that listens on this machine only."""
+def check_server(machines: Sequence[str]) -> None:
+    """Raise UserError if a node cannot reach Prefect's server because that listens on this machine only.
+
+    `machines`: the nodes' addresses.
+    """
     server = urlsplit(os.environ["PREFECT_API_URL"]).hostname
     own = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
-    away = [machine.address for machine in machines if machine.address not in own]
+    away = [machine for machine in machines if machine not in own]
     if away and server in LOOPBACK:
         raise UserError(
             f"Prefect's server listens on this machine only, and {away[0]} is another; start one that it reaches "

@@ -30,8 +30,13 @@ class Durations:
 
         A kind of which nothing is known is taken for as long as the longest one: so its first stage starts early.
         """
+        known = self.known(name)
+        return self._longest if known is None else known
+
+    def known(self, name: str) -> float | None:
+        """Return the seconds that a stage took before, else the median of its kind; None if nothing is known of it."""
         own = self._before.get(name)
-        return self._of_kind.get(kind_of(name), self._longest) if own is None else own
+        return self._of_kind.get(kind_of(name)) if own is None else own
 
     def note(self, name: str, seconds: float) -> bool:
         """Note what a stage took; return whether it is the first of its kind, so that others' durations change."""

@@ -24,6 +24,7 @@ DRILLS = {
     "fuzz": "10,000 broken or hostile inputs to each reader of foreign files",
     "repro": "all of `dvc repro`, whose hashes are the flow's",
     "differential": "500 random repositories by `dvc repro` and by the engine, to the same bytes, also after a change",
+    "slurm": "a SLURM of one machine: jobs killed, requeued, drained, under a controller and a run that are killed too",
     "nodes": "clusters of Ray and of Dask whose nodes are clones, one of them killed",
     "architectures": "tiny models of every class that transformers has, merged by ten methods and loaded back",
     "comparisons": "two comparisons begun at once on one empty cache, ten times; one left and taken up again",

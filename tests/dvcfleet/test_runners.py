@@ -42,7 +42,7 @@ TAKES_ADDRESS = False
 
 
 @contextmanager
-def open_runner(workers, address):
+def open_runner(asked):
     from one_by_one.pool import OneByOne
 
     yield LocalRunner(OneByOne(), threads=1)

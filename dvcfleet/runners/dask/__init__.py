@@ -2,13 +2,13 @@
 
 from contextlib import AbstractContextManager
 
-from dvcfleet.runners import Runner, threads_here
+from dvcfleet.runners import Asked, Runner
 
 TAKES_ADDRESS = True
 
 
-def open_runner(workers: int | None, address: str | None) -> AbstractContextManager[Runner]:
+def open_runner(asked: Asked) -> AbstractContextManager[Runner]:
     """Connect to the scheduler at the address, or start one."""
     from dvcfleet.runners.dask.cluster import at, local
 
-    return at(address, workers) if address else local(threads_here(workers))
+    return at(asked.address, asked.workers) if asked.address else local(asked.threads_here)

@@ -20,6 +20,7 @@ from prefect.task_runners import TaskRunner
 from prefect_dask import DaskTaskRunner
 
 from dvcfleet.errors import UserError
+from dvcfleet.messages import Job
 from dvcfleet.own_variables import set_own
 from dvcfleet.planning.resources import Resources
 from dvcfleet.runners import LocalRunner
@@ -79,10 +80,11 @@ class DaskCluster:
             refuse_shared_gpus(self.client.run(gpus_here, workers=with_gpus) if with_gpus else {})
         return cluster_pool(f"the Dask cluster at {self.address}", self._machines(), self.workers, resources)
 
-    def requesting(self, resources: Resources, machine: str) -> AbstractContextManager[Any]:
-        """Request a stage's resources of a worker, if it is still there of the one chosen for it."""
+    def requesting(self, job: Job) -> AbstractContextManager[Any]:
+        """Request a job's resources of a worker, if it is still there of the one chosen for it."""
+        resources = job.resources
         wanted = {"threads": resources.threads, "memory": resources.memory_bytes, "GPU": resources.gpus}
-        chosen = {"workers": [machine]} if machine else {}
+        chosen = {"workers": [job.machine]} if job.machine else {}
         return dask.annotate(resources={name: amount for name, amount in wanted.items() if amount}, **chosen)
 
     def end(self, future: PrefectFuture[Any]) -> None:

@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager
 
 from dvcfleet.own_variables import set_own
-from dvcfleet.runners import Runner, threads_here
+from dvcfleet.runners import Asked, Runner
 
 TAKES_ADDRESS = True
 # No usage statistics; a stage that requests no GPU sees none.
@@ -12,13 +12,13 @@ _SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO
 _ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
-def open_runner(workers: int | None, address: str | None) -> AbstractContextManager[Runner]:
+def open_runner(asked: Asked) -> AbstractContextManager[Runner]:
     """Connect to the cluster at the address, or start one."""
     from dvcfleet.scheduling.cluster_pool import LOOPBACK
 
-    is_here = address is None or address.rpartition(":")[0] in LOOPBACK
+    is_here = asked.address is None or asked.address.rpartition(":")[0] in LOOPBACK
     for variable, value in (_SETTINGS | (_ON_LOOPBACK if is_here else {})).items():
         set_own(variable, value)  # before Ray is imported
     from dvcfleet.runners.ray.cluster import at, local
 
-    return at(address, workers) if address else local(threads_here(workers))
+    return at(asked.address, asked.workers) if asked.address else local(asked.threads_here)

@@ -16,6 +16,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dvcfleet.errors import UserError
+from dvcfleet.messages import Job
 from dvcfleet.planning.resources import Resources
 from dvcfleet.runners import LocalRunner
 from dvcfleet.scheduling.cluster_pool import cluster_pool
@@ -38,9 +39,9 @@ class RayCluster:
         """Return the cluster's pool."""
         return cluster_pool(f"the Ray cluster at {self.address}", _machines(), self.workers, resources)
 
-    def requesting(self, resources: Resources, machine: str) -> AbstractContextManager[Any]:
-        """Request a stage's resources of a node, if it is still there of the one chosen for it."""
-        return _asking(resources, machine)
+    def requesting(self, job: Job) -> AbstractContextManager[Any]:
+        """Request a job's resources of a node, if it is still there of the one chosen for it."""
+        return _asking(job.resources, job.machine)
 
     def end(self, future: PrefectFuture[Any]) -> None:
         """Kill the worker of a task run."""
@@ -59,9 +60,7 @@ def local(threads: int) -> Iterator[LocalRunner]:
     """Start a Ray cluster of one node on loopback, for the time of a run."""
     with _connected(num_cpus=threads, num_gpus=0, include_dashboard=False, _node_ip_address="127.0.0.1"):
         # The run itself counts memory and assigns GPUs.
-        yield LocalRunner(
-            RayTaskRunner(), threads, lambda resources, machine: _asking(Resources(resources.threads)), LOSSES
-        )
+        yield LocalRunner(RayTaskRunner(), threads, lambda job: _asking(Resources(job.resources.threads)), LOSSES)
 
 
 @contextmanager

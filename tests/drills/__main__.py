@@ -26,6 +26,7 @@ DRILLS = {
     "differential": "500 random repositories by `dvc repro` and by the engine, to the same bytes, also after a change",
     "slurm": "a SLURM of one machine: jobs killed, requeued, drained, under a controller and a run that are killed too",
     "nodes": "clusters of Ray and of Dask whose nodes are clones, one of them killed",
+    "remotes": "nodes whose DVC remote is an S3 server's, or a folder by ssh, one of them killed",
     "architectures": "tiny models of every class that transformers has, merged by ten methods and loaded back",
     "comparisons": "two comparisons begun at once on one empty cache, ten times; one left and taken up again",
     "miniatures": "the suites of real models from nothing, on a hub of models of two layers under their own names",

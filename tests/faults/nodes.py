@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,11 +131,14 @@ def cluster(kind: str, folder: Path, clones: list[Path]) -> Iterator[Cluster]:
         made.stop()
 
 
-def share(source: Path, folder: Path, nodes: int = 2) -> list[Path]:
-    """Commit all of a repository, give it a DVC remote, and return clones of it: the run's, and one for each node."""
+def share(source: Path, folder: Path, nodes: int = 2, remote: Mapping[str, str] | None = None) -> list[Path]:
+    """Commit all of a repository, give it a DVC remote, and return clones of it: the run's, and one for each node.
+
+    `remote`: what DVC's configuration says of it; a folder here if not given.
+    """
     (folder / "remote").mkdir(parents=True)
     with chdir(source), Repo() as repo, repo.config.edit("repo") as config:
-        config["remote"] = {"store": {"url": str(folder / "remote")}}
+        config["remote"] = {"store": dict(remote or {"url": str(folder / "remote")})}
         config["core"]["remote"] = "store"
     with chdir(source), Repo() as repo:
         repo.push()
@@ -278,12 +281,19 @@ def main() -> None:
     sys.exit(not all(ended))
 
 
-def drill(runner: str, source: Path, local: Path, kill_after: int, limit_s: float = 3600) -> bool:
+def drill(
+    runner: str,
+    source: Path,
+    local: Path,
+    kill_after: int,
+    limit_s: float = 3600,
+    remote: Mapping[str, str] | None = None,
+) -> bool:
     """Run a comparison on nodes of which one is killed; print the result, and tell if it is as a local run.
 
     A run that has not ended `limit_s` after its start fails.
     """
-    flow, *clones = share(source, source.parent)
+    flow, *clones = share(source, source.parent, remote=remote)
     began = time.monotonic()
     with cluster(runner, source.parent / "cluster", clones) as nodes:
         process = run(flow, "--runner", runner, "--address", nodes.address)

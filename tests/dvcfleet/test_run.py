@@ -235,7 +235,7 @@ def test_an_unknown_target_or_runner_is_the_users_mistake(toy: Make) -> None:
     assert 'did you mean "turn"?' in text
     assert chain.run(runner="carrier-pigeon") == (
         2,
-        "no runner 'carrier-pigeon'; there are dask, processes, ray, threads\n",
+        "no runner 'carrier-pigeon'; there are dask, processes, ray, slurm, threads\n",
     )
 
 

@@ -37,6 +37,7 @@ VOCABULARY = {
     "scaling", "density", "drop_rate", "rank_fraction", "common_fraction", "tall_lambda", "k", "k_gate", "eta", "beta",
     "gamma", "eps", "ratio", "cutoff", "temperature", "steps", "lr", "combine", "inner", "merged", "seed",
     "coefficients", "of", "granularity", "keep", "rescale", "pruning", "solve",
+    "decompose", "thresholds", "scaled",
 }
 # fmt: on
 VECTORS: dict[str, tuple[int, ...]] = {

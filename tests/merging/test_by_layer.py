@@ -57,7 +57,10 @@ def test_later_patterns_override_earlier_ones_value_by_value() -> None:
     [
         ({"h.*": {"densty": 0.5}}, 'e.layers.h.*.densty: ties has no such parameter; did you mean "density"?'),
         ({"h.*": {"density": 0}}, "e.layers.h.*.density: expected a number above 0 and up to 1, or a map"),
-        ({"h.*": 0.5}, "e.layers.h.*: expected a map with values of density, averaging, scaling, coefficients, got 0.5"),
+        (
+            {"h.*": 0.5},
+            "e.layers.h.*: expected a map with values of density, averaging, scaling, coefficients, got 0.5",
+        ),
         ({"h.9-0.*": {"density": 0.5}}, "e.layers.h.9-0.*: 9-0: expected the smaller number first"),
         ({3: {"density": 0.5}}, "e.layers.3: expected a pattern of parameters' names"),
         (0.5, "e.layers: expected a map from patterns to parameters, got 0.5"),

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.isolation import OWN_HOME
 from tests.tiny import ROOT
 
@@ -24,6 +26,7 @@ sys.exit(pytest.main(["-q", "-p", "no:xdist", "--basetemp=" + sys.argv[1] + "/te
 """
 
 
+@pytest.mark.drill
 def test_a_run_of_tests_leaves_the_home_and_what_the_environment_names_as_they_were(tmp_path: Path) -> None:
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     home.mkdir()

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Count, Densities, NonNegative, Scaling, method
-from merganser.operators.combine import Combine, scaling_of, unscaled_merge
+from merganser.operators.combine import Combine, unscaled_merge
 from merganser.operators.masks import mask_counts
 
 
@@ -28,19 +28,19 @@ def consensus(
     density: Densities = 0.2,
     tall_lambda: NonNegative = 0.4,
     k: Count = 2,
-    scaling: Scaling | None = None,
+    scaling: Scaling = 0.4,
 ) -> Callable[[LayerDeltas], Tensor]:
     """Merge by `inner`, unscaled, and keep the entries where at least `k` of the tasks' TALL masks are set.
 
     A task's mask is set where its delta is at least `tall_lambda` times what the merge has beside it: with task
     arithmetic what the other tasks add up to. `density` is what ties keeps of each whole task vector; as in the paper's
-    code, ties adds up the tasks that agree. `scaling` is by default 0.4 for task arithmetic and 1 for ties.
+    code, ties adds up the tasks that agree.
     """
     inner_merge = unscaled_merge(layers, inner, density)
 
     def merge(layer: LayerDeltas) -> Tensor:
         merged = inner_merge(layer)
         wanted = mask_counts(layer.deltas, merged, tall_lambda) >= k
-        return (merged * wanted).mul_(scaling_of(inner, scaling)).to(layer.dtype)
+        return (merged * wanted).mul_(scaling).to(layer.dtype)
 
     return merge

@@ -72,7 +72,7 @@ def test_a_stage_whose_job_ends_is_started_again_in_another_of_its_shape(toy: Ma
         assert all(wanted in script for script in scripts), wanted
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 def test_a_stage_whose_jobs_do_not_begin_fails_with_their_log(toy: Make, slurm: Path) -> None:
     one = toy("stages: {a: {cmd: echo 1 > x, deps: [source], outs: [x]}}", {"source": ""})
     with dask.config.set({"jobqueue.slurm.python": "/nowhere/python"}):  # variables are read when Dask is imported

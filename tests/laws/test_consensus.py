@@ -13,14 +13,13 @@ CASES = [{"k": 3, "tall_lambda": 0.6}]
 
 
 def reference(
-    layers: Sequence[Given], inner: str, density: PerTask, tall_lambda: float, k: int, scaling: float | None
+    layers: Sequence[Given], inner: str, density: PerTask, tall_lambda: float, k: int, scaling: float
 ) -> list[Array]:
     """Mask what the inner method merges, unscaled, by how many tasks want it."""
     tau = flat(layers)
     merged = laid_out(ties(layers, density, 1.0, "sum")) if inner == "ties" else tau.sum(0)
     wanted = (np.abs(tau) >= tall_lambda * np.abs(merged - tau)).sum(0)
-    factor = {"task_arithmetic": 0.4, "ties": 1.0}[inner] if scaling is None else scaling
-    return unflat(factor * np.where(wanted >= k, merged, 0), layers)
+    return unflat(scaling * np.where(wanted >= k, merged, 0), layers)
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 8])
@@ -30,7 +29,7 @@ def test_consensus_ties_masks_what_ties_merges(tasks: int, density: PerTask, tal
     entry = {"inner": "ties", "density": density, "tall_lambda": tall_lambda, "k": 2}  # as in params.yaml
     layers = network(tasks)
     merged = merged_vector("consensus", layers, **registry.get("consensus").validate("methods.consensus_ties", entry))
-    expected = laid_out(reference(given(layers), "ties", density, tall_lambda, 2, 1.0))
+    expected = laid_out(reference(given(layers), "ties", density, tall_lambda, 2, 0.4))
     assert tasks == 1 or expected.any()
     assert_same(merged, torch.from_numpy(expected))
 
@@ -38,14 +37,14 @@ def test_consensus_ties_masks_what_ties_merges(tasks: int, density: PerTask, tal
 def test_consensus_ties_that_asks_for_nobody_is_ties() -> None:
     layers = network(5)
     summed = merged_vector("ties", layers, averaging="sum")
-    assert torch.equal(merged_vector("consensus", layers, inner="ties", k=0), summed)
+    assert torch.equal(merged_vector("consensus", layers, inner="ties", k=0, scaling=1.0), summed)
 
 
 def test_consensus_ties_by_hand() -> None:
     # All kept, the signs elected are + + - and who agrees adds up to 6, 4, -2. Against what that has beside each task
     # at 1: 2 of 4 no, 4 of 2 yes; 4 of 0 yes, -1 of 5 no; 1 of -3 no, -2 of 0 yes.
     layers = in_pieces(torch.tensor([[2.0, 4.0, 1.0, 0.0], [4.0, -1.0, -2.0, 0.0]]))
-    values = {"inner": "ties", "density": 1.0, "tall_lambda": 1.0}
+    values = {"inner": "ties", "density": 1.0, "tall_lambda": 1.0, "scaling": 1.0}
     assert not merged_vector("consensus", layers, **values).any()
     assert merged_vector("consensus", layers, k=1, **values).tolist() == [6.0, 4.0, -2.0, 0.0]
 

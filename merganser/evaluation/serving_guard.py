@@ -20,7 +20,8 @@ PR_SET_CHILD_SUBREAPER = 36
 def main(command: list[str]) -> int:
     """Return the command's exit code as a shell has it, 0 where it was ended."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what its processes leave behind ends up here
-    group = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True).pid
+    started = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    group = started.pid  # kept as long as it runs: a Popen that is let go takes the code of one that has ended
     code = None
     while code is None:
         is_read, _, _ = select.select([0], [], [], STEP_S)

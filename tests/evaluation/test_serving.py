@@ -36,6 +36,18 @@ http.server.HTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
 """
 
 
+LATE = """
+import subprocess, sys, time
+from merganser.evaluation import serving_guard
+class Started(subprocess.Popen):
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        time.sleep(0.3)
+subprocess.Popen = Started
+sys.exit(serving_guard.main(["sh", "-c", "exit 7"]))
+"""
+
+
 def command(folder: Path, does: str) -> str:
     (folder / "answering.py").write_text(ANSWERING)
     return f"'{sys.executable}' '{folder}/answering.py' {{model}} {{port}} {does}"
@@ -108,6 +120,11 @@ def test_no_shell_reads_the_command(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="ended by itself"), serving(f"echo {{model}}; touch {written}", tmp_path):
         pass
     assert not written.exists()
+
+
+def test_a_command_that_ends_before_its_guard_looks_is_seen_to_have_ended() -> None:
+    with subprocess.Popen([sys.executable, "-c", LATE], stdin=subprocess.PIPE) as guard:
+        assert guard.wait(timeout=60) == 7
 
 
 def test_a_server_ends_where_its_stage_is_killed_and_the_next_one_starts(tmp_path: Path) -> None:

@@ -152,6 +152,16 @@ def _model_of(content: dict[str, Any]) -> str | None:
     return source if isinstance(source, str) else None
 
 
+def unread(content: dict[str, Any], folder: Path) -> list[str]:
+    """Say where nothing lies at the source of a model whose files would say the base's family."""
+    base, source = content.get("base"), _model_of(content)
+    if not isinstance(base, dict) or "family" in base or source is None or (folder / source).exists():
+        return []
+    return [
+        f"base.source: nothing lies at {source}, whose files would say the family; mend the path, or name the family"
+    ]
+
+
 def _sections(content: dict[str, Any]) -> Iterator[Addition]:
     """List missing sections, and of those that are there the keys that a stage depends on."""
     family = constants(FAMILIES, value_at(content, ("base", "family")))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from merganser.config.completing import addition_names, additions, completed, filled, value_at
+from merganser.config.completing import addition_names, additions, completed, filled, unread, value_at
 from merganser.config.explaining import mistakes_in, numbered, shown
 from merganser.config.inputs import INPUTS, SECTIONS
 from merganser.config.params import NAME, Params
@@ -71,6 +71,7 @@ def _read(content: Any, path: Path) -> tuple[Params | None, list[str]]:
         )
     right = repaired(content, Params)
     mistakes = [*_name_mistakes(content), *mistakes_in(content, Params), *_clash_mistakes(content)]
+    mistakes += unread(content, path.parent)
     return None if right is None else Params.model_validate(right), mistakes
 
 

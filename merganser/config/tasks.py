@@ -22,7 +22,8 @@ def task_mistakes(params: Params) -> list[str]:
     except InputError as error:
         mistakes += [str(error)]
     for name, task in params.tasks.items():
-        if task.data.source != MISSING or "kind" in task.model_fields_set:  # else it may follow from the data
+        said = "kind" in task.model_fields_set
+        if said or MISSING not in (task.data.source, params.base.family):  # else it may follow from family and data
             mistakes += kind_mistakes(f"tasks.{name}", task, params.base.family)
         same = params.validation and params.validation_split_of(name) == params.split_of(name)
         if same and not adapts_only(params):

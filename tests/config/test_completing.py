@@ -201,6 +201,16 @@ def test_what_does_not_follow_is_asked_for(tmp_path: Path) -> None:
     ]
 
 
+def test_a_base_that_is_not_there_is_said_and_no_kind_is_asked_for(tmp_path: Path) -> None:
+    configured(tmp_path / "models/base", '{"model_type": "bert"}')
+    path = written(tmp_path, SHORT.replace("models/base", "models/bse"))
+    with pytest.raises(
+        InputError, match=r"line 1: base.source: nothing lies at models/bse, .* mend the path"
+    ) as caught:
+        load_params(path)
+    assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == ["base.family", "base.source"]
+
+
 def test_a_source_in_the_home_folder_gets_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     path = written(

@@ -3,7 +3,9 @@
 Shape legend: T tasks, M rows, N columns, R = min(M, N).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from merganser.inputs.layers import LayerDeltas, LayerFactors, LayerLowRank, Lay
 from merganser.linalg.counts import count_of
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import factorise, leading
+from merganser.measures import bounds
 from merganser.measures.agreement import layer_agreement, sign_agreement
 from merganser.measures.alignment import cosines, inner_products
 from merganser.measures.interference import row_space_interference, task_interference, task_interference_after_tsv_m
@@ -25,6 +28,7 @@ def measure_tasks(deltas: LayerSource, factors: LayerSource) -> dict[str, Any]:
     """Measure every layer of the tasks' deltas, and the whole vectors' cosines. Undefined numbers are NaN."""
     products = torch.zeros(len(deltas.tasks), len(deltas.tasks), dtype=torch.float64)
     layers: dict[str, Any] = {}
+    chains: dict[str, bounds.Distances] = {}
     for name, layer in ((name, deltas.layer(name)) for name in deltas.names):
         assert not isinstance(layer, LayerFactors)
         dense = layer.dense() if isinstance(layer, LayerLowRank) else layer
@@ -40,7 +44,20 @@ def measure_tasks(deltas: LayerSource, factors: LayerSource) -> dict[str, Any]:
             layers[name] |= _of_matrix(layer, dense.deltas, factors)
         else:
             layers[name]["sign_agreement"] = {"weights": sign_agreement(dense.deltas)}
-    return {"tasks": list(deltas.tasks), "cosines": cosines(products).tolist(), "layers": layers}
+        chains[name] = bounds.emr_distances(dense.deltas)
+    whole = reduce(bounds.Distances.plus, chains.values())
+    for name, chain in chains.items():
+        layers[name].setdefault("bounds", {}).update(_as_json(bounds.emr(deltas.tasks, chain, whole)))
+    return {
+        "tasks": list(deltas.tasks),
+        "cosines": cosines(products).tolist(),
+        "bounds": _as_json(bounds.emr(deltas.tasks, whole, whole)),
+        "layers": layers,
+    }
+
+
+def _as_json(found: Mapping[str, bounds.Bound | None]) -> dict[str, Any]:
+    return {name: None if bound is None else bound.as_json() for name, bound in found.items()}
 
 
 def _of_matrix(layer: LayerDeltas | LayerLowRank, deltas: Tensor, factors: LayerSource) -> dict[str, Any]:
@@ -62,7 +79,12 @@ def _of_matrix(layer: LayerDeltas | LayerLowRank, deltas: Tensor, factors: Layer
             "centred": row_space_interference([_leading(f, rank) for f in centred]).tolist(),
         },
         "interference": _interference(decomposed),
-        "sign_agreement": dict(layer_agreement(layer, deltas)),
+        "sign_agreement": {**layer_agreement(layer, deltas), "pairs": _of_pairs(deltas, sign_agreement)},
+        "bounds": _as_json(
+            bounds.drm(layer.tasks, deltas, tasks)
+            | {"tsv": bounds.tsv(decomposed.shape, tasks)}
+            | bounds.star(layer.tasks, tasks)
+        ),
     }
 
 
@@ -86,4 +108,19 @@ def _interference(layer: LayerFactors) -> dict[str, Any] | None:
     if not kept:
         return None
     parts = [_leading(f, kept) for f in layer.factors]
-    return {"rank": kept, "own": task_interference(parts), "after_tsv_m": task_interference_after_tsv_m(parts)}
+    return {
+        "rank": kept,
+        "own": task_interference(parts),
+        "after_tsv_m": task_interference_after_tsv_m(parts),
+        "pairs": _of_pairs(parts, task_interference),
+    }
+
+
+def _of_pairs(tasks: Tensor | Sequence[Factors], measure: Callable[[Any], float]) -> list[list[float]]:
+    """Measure every two of T tasks by themselves (T, T); NaN on the diagonal."""
+    count = len(tasks)
+    found = torch.full((count, count), torch.nan, dtype=torch.float64)
+    for i, j in combinations(range(count), 2):
+        pair = tasks[[i, j]] if isinstance(tasks, Tensor) else [tasks[i], tasks[j]]
+        found[i, j] = found[j, i] = measure(pair)
+    return found.tolist()

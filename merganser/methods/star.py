@@ -7,14 +7,7 @@ from merganser.inputs.layers import LayerFactors
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import leading, rebuilt
 from merganser.merging.method import PositiveFraction, Scaling, method
-
-ROUNDING = 1e-12  # a cumulative sum may stay this share below its own total
-
-
-def triples_holding(s: Tensor, eta: float) -> int:
-    """Count the leading singular values that together hold the share `eta` of the nuclear norm."""
-    held = s.double().cumsum(0)
-    return min(int((held < eta * (1 - ROUNDING) * held[-1:]).sum()) + 1, len(s))
+from merganser.operators.truncation import triples_holding
 
 
 @method(

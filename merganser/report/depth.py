@@ -67,7 +67,9 @@ def draw_depth(measured: Measured) -> dict[str, str]:
     }
 
 
-def over_depth(lines: Sequence[tuple[Line, Mapping[str, float]]], names: Sequence[str], label: str) -> str:
+def over_depth(
+    lines: Sequence[tuple[Line, Mapping[str, float]]], names: Sequence[str], label: str, log: bool = False
+) -> str:
     """Draw lines over the layers of each kind, all panels on one scale."""
     kinds = panels(names)
     abreast = min(ABREAST, len(kinds))
@@ -86,6 +88,8 @@ def over_depth(lines: Sequence[tuple[Line, Mapping[str, float]]], names: Sequenc
         axes.set_visible(False)
     for axes in grid[::abreast]:
         axes.set_ylabel(label)
+        if log:
+            axes.set_yscale("log")
     if len(lines) > 1:
         handles, labels = grid[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(lines))

@@ -11,6 +11,7 @@ from merganser.evaluation.scoring import by_data_set
 from merganser.hashes import sha256_of_json
 from merganser.report import formats
 from merganser.report.baselines import Baseline, mean_of
+from merganser.report.bounds import check_claims
 from merganser.report.budgets import BUDGETS
 from merganser.report.changes import Changes
 from merganser.report.choices import Choice, front, ranks, standings
@@ -72,6 +73,7 @@ def render_page(
         error=sampling_error(rows),
         by_layer=list(BY_LAYER),
         layers=_layers(measured),
+        claims=check_claims(measured),
         studies=studies,
         verdicts=significance.verdicts,
         changes=changes,

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
+from merganser.report.bounds import check_claims, draw_bounds
 from merganser.report.depth import draw_depth
 from merganser.report.heatmaps import between_tasks, entries_by_layer, entries_by_task
 from merganser.report.measured import Measured
@@ -45,6 +46,8 @@ def _between(measured: Measured) -> dict[str, str]:
     if len(measured.tasks) > 1 and measured.matrices:
         own, centred = (measured.row_spaces(which) for which in ("own", "centred"))
         plots["row_spaces"] = between_tasks(np.where(np.tri(len(own), dtype=bool), own, centred), measured.tasks)
+    if measured.matrices and check_claims(measured):
+        plots["bounds"] = draw_bounds(measured)
     return plots | (draw_depth(measured) if measured.matrices else {})
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser.evaluation.scoring import Score, by_data_set
+from merganser.report import bounds
 from merganser.report.changes import Changes
 from merganser.report.choices import Choice
 from merganser.report.measured import BY_LAYER, Measured
@@ -83,9 +84,10 @@ def write_data_sets(folder: Path, rows: Sequence[Row]) -> None:
 
 
 def write_measures(folder: Path, measured: Measured) -> None:
-    """Write `measures.json`; for the plots, `plots/layers.csv`, `cosines.csv`, `alignment.csv` and `errors.csv`."""
+    """Write `measures.json`, `bounds.csv`; in `plots/` `layers.csv`, `cosines.csv`, `alignment.csv`, `errors.csv`."""
     plots = folder / "plots"
     (folder / "measures.json").write_text(json.dumps(measured.as_json()) + "\n")
+    write_csv(folder / "bounds.csv", bounds.HEADER, bounds.bound_lines(measured))
     columns = {name: measured.by_layer(name) for name in BY_LAYER}
     layers = [[name, *(column[name] for column in columns.values())] for name in measured.matrices]
     write_csv(plots / "layers.csv", ["layer", *columns], layers)

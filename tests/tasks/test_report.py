@@ -20,7 +20,9 @@ from flows.reproduced import difference_lines, read_differences
 from merganser import registry
 from merganser.errors import InputError
 from merganser.evaluation.examples import read_results, write_results
+from merganser.report.bounds import CLAIMS
 from merganser.report.budgets import BUDGETS
+from merganser.report.formats import digits
 from merganser.report.glossary import TERMS
 from merganser.report.labels import LINE, place_labels, spread
 from merganser.report.layers import by_depth, panels, short_names
@@ -39,6 +41,7 @@ PLOTS = {
     *("scores.svg", "radar.svg", "memory.svg", "time.svg", "study_tasks.svg", "study_rank.svg"),
     *("cosines.svg", "row_spaces.svg", "alignment.svg", "alignment_depth.svg", "errors.svg"),
     *("interference.svg", "overlap.svg", "agreement.svg", "reconstruction.svg", "effective_rank.svg"),
+    "bounds.svg",
 }
 
 
@@ -367,6 +370,27 @@ def test_measures_are_kept_whole_and_as_tables(folder: Path) -> None:
         assert float(row["effective_rank"]) == pytest.approx(sum(found["effective_rank"]) / len(TASKS))
         pairs = [found["cosines"][i][j] for i in range(len(TASKS)) for j in range(len(TASKS)) if i != j]
         assert float(row["cosine"]) == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_both_sides_of_each_bound_are_kept_and_the_page_shows_where_it_is_nearest(folder: Path, page: str) -> None:
+    measured = json.loads((folder / "data/measures/tasks.json").read_text())
+    lines = list(csv.DictReader((folder / "report/bounds.csv").open()))
+    assert {line["bound"] for line in lines} == set(CLAIMS)
+    for line in lines:
+        place = measured["layers"][line["layer"]] if line["layer"] else measured
+        for side in ("left", "right"):
+            assert float(line[side]) == place["bounds"][line["bound"]][side]
+        assert line["holds"] == str(float(line["left"]) <= float(line["right"]) * (1 + 1e-6))
+    (section,) = re.findall(r'<section id="bounds".*?</section>', page, flags=re.S)
+    for name, claim in CLAIMS.items():
+        own = [line for line in lines if line["bound"] == name and bool(line["layer"]) == claim.of_layers]
+        worst = max(own, key=lambda line: float(line["ratio"]))
+        (row,) = (row for row in section.split("<tr>") if str(escape(claim.says)) in row)
+        assert f"<td>{digits(float(worst['ratio']))}</td>" in row
+        assert worst["at"] in row
+        if claim.of_layers:
+            assert f"{sum(line['holds'] == 'True' for line in own)} of {len(own)}" in row
+        assert ("not claimed here" in row) == (name == "tsv")  # of three tasks
 
 
 def test_tsv_m_takes_the_interference_away(folder: Path) -> None:

@@ -28,3 +28,8 @@ def git_if_any(root: Path | str, *arguments: str, environment: Mapping[str, str]
         return git(root, *arguments, environment=environment)
     except GitError:
         return None
+
+
+def own_environment() -> dict[str, str]:
+    """Return the environment without what leads git to another repository."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

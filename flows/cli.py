@@ -250,6 +250,36 @@ def rename(
         print(line)
 
 
+@app.command(
+    epilog=example("merganser archive comparison.tar --data", "merganser archive --restore comparison.tar ../again")
+)
+def archive(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; with --restore, an archive.")],
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[FOLDER]", help="With --restore: a folder that is not there yet.")
+    ] = None,
+    data: Annotated[
+        bool, typer.Option("--data", help="With all that stages read and wrote: what is restored runs nothing again.")
+    ] = False,
+    restore: Annotated[bool, typer.Option("--restore", help="Make the archived repository again in FOLDER.")] = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Write the comparison as one file, which `merganser lineage verify --archive` checks anywhere; or restore it."""
+    if restore != (folder is not None) or (restore and data):
+        raise InputError("merganser archive FILE [--data] writes an archive, --restore FILE FOLDER restores one")
+    if folder:
+        from flows.archived import restore as restore_archive
+
+        lines = restore_archive(file, folder)
+    else:
+        from dvcfleet.lineage.audit import audit
+        from flows.archive import archive as write
+
+        lineage_cli.refuse_changed(audit(repo).findings, "archived")
+        lines = write(root_around(repo), file.absolute(), data)
+    print(*lines, sep="\n")
+
+
 add_commands(app)
 
 

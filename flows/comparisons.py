@@ -1,12 +1,11 @@
 """Comparisons beside this one: a git worktree each, with DVC's cache in common, so that several run at once."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dvcfleet.git import GitError, git, git_if_any
+from dvcfleet.git import GitError, git, git_if_any, own_environment
 from dvcfleet.repository import STATE_FOLDER, opened
 from flows import kept_lock_files
 from flows.suites import EXAMPLES, IGNORED, PARAMS, check_name, sources_of, use
@@ -133,7 +132,7 @@ def _uncommitted(root: Path) -> list[str]:
 def _do(folder: Path, root: Path, *args: str) -> str:
     """Have git do something for a comparison; return what it prints, or raise InputError with why it refuses."""
     try:
-        return git(root, *args, environment=_environment())
+        return git(root, *args, environment=own_environment())
     except GitError as error:
         reason = str(error).rpartition("\n")[2].removeprefix("fatal: ")
         raise InputError(f"{folder}: git refuses: {reason}") from error
@@ -141,9 +140,4 @@ def _do(folder: Path, root: Path, *args: str) -> str:
 
 def _succeeds(root: Path, *args: str) -> bool:
     """Have git do something if it can; tell whether it did."""
-    return git_if_any(root, *args, environment=_environment()) is not None
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment without what leads git to another repository."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return git_if_any(root, *args, environment=own_environment()) is not None

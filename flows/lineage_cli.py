@@ -2,8 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,7 +18,9 @@ from merganser.errors import InputError
 
 if TYPE_CHECKING:
     from dvcfleet.lineage.audit import Audit
+    from dvcfleet.lineage.findings import Finding
     from dvcfleet.lineage.rerun import Rerun
+    from dvcfleet.lineage.steps import Lineage
     from flows.keys import PublicKey
 
 app = typer.Typer(
@@ -124,27 +127,21 @@ def verify(
     models_signed_by: Annotated[
         Path | None, typer.Option(metavar="KEY", help="With --signed-by: the key of the merges, if it is another.")
     ] = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Verify what `merganser archive` wrote, in place of this folder."),
+    ] = None,
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
     """Read every byte again and report what differs from the record; if nothing does, say what was compared."""
-    from dvcfleet.lineage.audit import audit
-    from dvcfleet.lineage.rerun import RerunError
-
     if (profile or device) and not rerun:
         raise InputError("--profile and --device are for --rerun")
     if models_signed_by and not signed_by:
         raise InputError("--models-signed-by: it is for --signed-by")
     keys = _public_keys(signed_by, models_signed_by) if signed_by else None
-    try:
-        done = audit(repo, target, _how(repo, profile, device) if rerun else None)
-    except RerunError as error:
-        raise InputError(f"{error}{_other_way(repo, device)}") from error
-    if keys:
-        from flows.signing import check
-
-        findings, also = check(repo, *keys, [finding.name for finding in done.findings])
-        done = replace(done, findings=(*done.findings, *findings), also=(*done.also, *also))
+    check = partial(_verified, target=target, again=(profile, device) if rerun else None, keys=keys)
+    done = _verified_archive(archive, check) if archive else check(repo)
     if as_json:
         print(masked(json.dumps(asdict(done), indent=2)))
     else:
@@ -155,6 +152,42 @@ def verify(
     if rerun and not done.run_again:
         print("not run again: first undo what is changed, or run `merganser run`", file=sys.stderr)
     raise typer.Exit(1 if done.findings else 0)
+
+
+def _verified(
+    repo: Path,
+    target: str | None,
+    again: tuple[str | None, str | None] | None,
+    keys: "tuple[PublicKey, PublicKey | None] | None",
+    left_out: "Callable[[Lineage, str], bool]" = lambda lineage, path: False,
+) -> "Audit":
+    """Audit a repository; `again`: the profile and the device by which stages also run again; `keys`: of signatures."""
+    from dvcfleet.lineage.audit import audit
+    from dvcfleet.lineage.rerun import RerunError
+
+    try:
+        done = audit(repo, target, _how(repo, *again) if again else None, left_out)
+    except RerunError as error:
+        raise InputError(f"{error}{_other_way(repo, again[1] if again else None)}") from error
+    if keys:
+        from flows.signing import check
+
+        findings, also = check(repo, *keys, [finding.name for finding in done.findings])
+        done = replace(done, findings=(*done.findings, *findings), also=(*done.also, *also))
+    return done
+
+
+def _verified_archive(path: Path, check: "Callable[..., Audit]") -> "Audit":
+    """Audit an archive: its own bytes, and if these are as written, the comparison in it, in a scratch folder."""
+    from dvcfleet.lineage.audit import Audit
+    from flows.archived import check_archive, leaves_out, restored
+
+    if damage := check_archive(path):
+        return Audit(tuple(damage), 0, 0, path.stat().st_size, 0.0, False)
+    with restored(path) as (folder, has_data):
+        done = check(folder) if has_data else check(folder, left_out=leaves_out)
+    without = () if has_data else ("no models and data, which the archive does not have",)
+    return replace(done, also=(*done.also, *without))
 
 
 @app.command(epilog=example("merganser lineage sign key.pem"))
@@ -177,12 +210,17 @@ def sign(
     models = PrivateKey(model_key) if model_key else private if private.signs_models else None
     if models and not models.signs_models:
         raise InputError(f"{model_key}: model-signing takes keys on P-256, P-384 and P-521")
-    if found := audit(repo).findings:
+    refuse_changed(audit(repo).findings, "signed")
+    print(sign(repo, private, models))
+
+
+def refuse_changed(found: "Sequence[Finding]", what: str) -> None:
+    """Raise InputError if an audit found something; `what`: what is not done with it."""
+    if found:
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
         raise InputError(
-            f"not signed, as it is not what was recorded: {found[0]}{more}; see `merganser lineage verify`"
+            f"not {what}, as it is not what was recorded: {found[0]}{more}; see `merganser lineage verify`"
         )
-    print(sign(repo, private, models))
 
 
 def _public_keys(key: Path, model_key: Path | None) -> "tuple[PublicKey, PublicKey | None]":

@@ -1,9 +1,11 @@
 """Merganser's hooks in the lineage of its own repository: see `dvcfleet.lineage.hooks.LineageHooks`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import merganser
+import tasks
 from dvcfleet.disk import read_json
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.lineage.findings import Finding
@@ -51,15 +53,22 @@ class MerganserLineage(LineageHooks):
         return TrackingRun("MLflow", run) if run else None
 
     def audit(self, lineage: Lineage, found: Sequence[Finding]) -> list[Finding]:
-        """Compare the report with its inputs if these are as recorded, and what MLflow holds with the files."""
+        """Compare the report with its inputs if these are as recorded, and what MLflow holds with the files.
+
+        Nothing is compared where the repository has another version of the code that says what these are to be.
+        """
         from flows.mlflow_audit import check_records
         from flows.report_audit import check_report
 
+        if not _is_own_code():
+            return []
         reported = [] if found else list(check_report(lineage))
         return reported + check_records(lineage, [*found, *reported])
 
     def audited(self, lineage: Lineage) -> list[str]:
         """Say how many runs of MLflow are compared, and whether the report is."""
+        if not _is_own_code():
+            return ["neither the report nor MLflow, which another version of Merganser wrote: its commit has that"]
         entries = sum(step.tracking_run is not None for step in lineage.steps.values())
         reports = any(item.path == str(REPORT) for step in lineage.steps.values() for item in step.outputs)
         return [f"MLflow's runs of {entries} entries"] * bool(entries) + ["the report, computed again"] * reports
@@ -69,3 +78,20 @@ class MerganserLineage(LineageHooks):
         from flows.devices import score_tolerance
 
         return score_tolerance(content, place)
+
+
+def _is_own_code() -> bool:
+    """Tell whether the repository in whose folder this is has this process's code, as an archive of another may not."""
+    for package in (merganser, tasks):
+        own = Path(str(package.__file__)).parent
+        here = Path(own.name)
+        if here.is_dir() and here.samefile(own):
+            continue
+        names = [{path.relative_to(folder) for path in _code(folder)} for folder in (own, here)]
+        if names[0] != names[1] or any((own / name).read_bytes() != (here / name).read_bytes() for name in names[0]):
+            return False
+    return True
+
+
+def _code(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")

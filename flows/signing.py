@@ -27,7 +27,7 @@ from tasks.stages import MERGED, REPORT
 
 SIGNATURES = Path("signatures")
 PAYLOAD = "application/vnd.in-toto+json"
-_RECORDED = (
+RECORDED = (
     *map(Path, ("params.yaml", "dvc.yaml", "dvc.lock", f"{STATE_FOLDER}/{LEDGER}")),
     *(Path(STATE_FOLDER, name) for name in (LEDGERS, ENVIRONMENTS, CHANGES)),
     REPORT,
@@ -105,12 +105,13 @@ def _merges(lineage: Lineage) -> dict[str, Step]:
 def _to_sign(lineage: Lineage, merges: Mapping[str, Step]) -> Iterator[_Signed]:
     if not lineage.steps:
         raise InputError("nothing has run yet: there is nothing to sign")
-    yield _Signed(SIGNATURES / "record.intoto.json", tuple(_files(_RECORDED)), tuple(lineage.steps.values()))
+    yield _Signed(SIGNATURES / "record.intoto.json", tuple(files_in(RECORDED)), tuple(lineage.steps.values()))
     for entry, step in merges.items():
-        yield _Signed(SIGNATURES / f"merges/{entry}.intoto.json", tuple(_files([MERGED / entry])), (step,))
+        yield _Signed(SIGNATURES / f"merges/{entry}.intoto.json", tuple(files_in([MERGED / entry])), (step,))
 
 
-def _files(paths: Iterable[Path]) -> Iterator[Path]:
+def files_in(paths: Iterable[Path]) -> Iterator[Path]:
+    """List these files, and those in these folders; of what is not there, nothing."""
     for path in paths:
         yield from [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
 

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,8 +52,15 @@ def look_up(repo: Path, text: str) -> tuple[Target, Lineage]:
     return target, lineage
 
 
-def audit(repo: Path, text: str | None = None, again: Rerun | None = None) -> Audit:
+def audit(
+    repo: Path,
+    text: str | None = None,
+    again: Rerun | None = None,
+    left_out: Callable[[Lineage, str], bool] = lambda lineage, path: False,
+) -> Audit:
     """Compare everything, or one target's lineage, with what was recorded; `again`: how stages also run again.
+
+    `left_out` tells of a missing file whether it is not meant to be here, as in an archive without data.
 
     Raises UserError while a run is active, or if a run was killed and has not been continued; RerunError if the
     copy in which stages run again cannot be run.
@@ -68,7 +75,12 @@ def audit(repo: Path, text: str | None = None, again: Rerun | None = None) -> Au
         damaged = damaged_environments(state)  # before reading the lineage writes that of this process anew
         lineage = read_lineage(dvc_repo, names)
         contents, kept = Contents(dvc_repo), entry_files(dvc_repo)
-        findings = verify(dvc_repo, lineage, contents) + list(_lost_environments(state, lineage, damaged))
+        findings = [
+            found
+            for found in verify(dvc_repo, lineage, contents)
+            if not (found.kind is FindingKind.MISSING and left_out(lineage, found.name))
+        ]
+        findings += _lost_environments(state, lineage, damaged)
         findings += _lost_changes(state, lineage)
         chains = check_chains(state)
         cure = "it is not the record that runs kept; move it away if you know why"

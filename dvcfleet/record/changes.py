@@ -37,7 +37,7 @@ def keep_changes(folder: Path, dirty: bool) -> str | None:
     """
     with suppress(GitError, OSError):
         root, left_out = folder.parent, b""
-        unknown = _unknown_code(root)
+        unknown = unknown_code(root)
         if sum((root / name).stat().st_size for name in unknown) > _LARGEST:
             left_out = f"left out, neither tracked nor ignored by git: {some(unknown)}\n".encode()
             unknown = []
@@ -53,7 +53,7 @@ def changes_file(folder: Path, digest: str) -> Path:
     return folder / CHANGES / f"{digest}.patch"
 
 
-def _unknown_code(root: Path) -> list[str]:
+def unknown_code(root: Path) -> list[str]:
     """List the files of code that git neither tracks nor ignores."""
     patterns = [f":(glob)**/*.{suffix}" for suffix in _CODE]
     listed = git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *patterns).split("\0")

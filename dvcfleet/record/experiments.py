@@ -12,8 +12,9 @@ import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 
@@ -92,27 +93,36 @@ def _is_torn(path: Path) -> bool:
 
 
 def _commit(repo: Repo, head: str, name: str) -> str:
+    state = state_folder(repo)
+    texts = {os.path.relpath(state / path, repo.root_dir): text for path, text in files_of(state, name).items()}
+    tree = workspace_tree(repo, described_by(repo), texts)
+    message = f"run {name}\n\n{end_of(state_folder(repo))}".strip()
+    is_known = git_if_any(repo.root_dir, "var", "GIT_COMMITTER_IDENT", environment=_environment()) is not None
+    return _git(repo, None, *(() if is_known else _NOBODY), "commit-tree", tree, "-p", head, "-m", message)
+
+
+def workspace_tree(repo: Repo, files: Iterable[str] = (), texts: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return git's tree of the workspace: tracked files as they are, `files` even if untracked, and `texts` by path.
+
+    Neither the workspace nor git's index changes.
+    """
     with tempfile.TemporaryDirectory(dir=state_folder(repo)) as folder:
         index = Path(folder) / "index"
         # A copy of git's index: git then does not read unchanged files again.
         shutil.copyfile(_git_path(repo, "index"), index)
         _git(repo, index, "add", "--update", "--", ":/")
-        _git(repo, index, "update-index", "--add", "-z", "--stdin", given="\0".join(_described_by(repo)))
-        for path, text in files_of(state_folder(repo), name).items():
+        _git(repo, index, "update-index", "--add", "-z", "--stdin", given="\0".join(files))
+        for path, text in texts.items():
             blob = _git(repo, None, "hash-object", "-w", "--stdin", given=text)
-            place = os.path.relpath(state_folder(repo) / path, repo.root_dir)
-            _git(repo, index, "update-index", "--add", "--cacheinfo", f"100644,{blob},{place}")
-        tree = _git(repo, index, "write-tree")
-    message = f"run {name}\n\n{end_of(state_folder(repo))}".strip()
-    is_known = git_if_any(repo.root_dir, "var", "GIT_COMMITTER_IDENT", environment=_environment()) is not None
-    return _git(repo, None, *(() if is_known else _NOBODY), "commit-tree", tree, "-p", head, "-m", message)
+            _git(repo, index, "update-index", "--add", "--cacheinfo", f"100644,{blob},{path}")
+        return _git(repo, index, "write-tree")
 
 
 def _git_path(repo: Repo, name: str) -> Path:
     return Path(repo.root_dir, _git(repo, None, "rev-parse", "--git-path", name))
 
 
-def _described_by(repo: Repo) -> list[str]:
+def described_by(repo: Repo) -> list[str]:
     """List the files that an experiment holds even if git does not track them: dvc.yaml, dvc.lock, params, etc."""
     paths = dict.fromkeys(path for stage in repo.index.stages for path in _small_files(stage))
     return [os.path.relpath(path, repo.root_dir) for path in paths if os.path.isfile(path)]

@@ -13,6 +13,7 @@ from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, varying
 from dvcfleet.errors import ExecutorLostError, in_one_line
+from dvcfleet.lineage.live import Events
 from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
@@ -56,6 +57,7 @@ class Run:
     progress: Progress
     ledger: Ledger
     durations: Durations
+    events: Events = field(default_factory=Events)
     on_ended: Callable[[Set[str], str], None] = lambda ended, latest: None  # as a project's `while_running`
     wanted_first: Callable[[Mapping[str, Sequence[str]]], Collection[str]] = lambda needs: ()  # as a project's
     in_order: bool = False
@@ -161,6 +163,7 @@ class Run:
                 self._end(Ending(name, result, why))
                 return
             self.progress.began(name)
+            self.events.began(stage)
         job = self._jobs[name]
         try:
             gpus = None if self.pool.gpus is None else share.gpus
@@ -247,8 +250,11 @@ class Run:
             self._ready.note(ending.name, ending.outcome.seconds)
         if ending.result in _GOOD:
             self.on_ended({name for name, each in self.endings.items() if each.result in _GOOD}, ending.name)
+        stage, entry = self.plan.stages[ending.name], self._entries.get(ending.name)
         if ending.result in (Result.DONE, Result.RESTORED, Result.FAILED):
-            self.ledger.note(ending, self._entries.get(ending.name), varying(self.plan.stages[ending.name]))
+            self.events.ended(stage, self.ledger.note(ending, entry, varying(stage)), entry)
+        elif ending.result is Result.STOPPED:
+            self.events.stopped(stage)
         readers = self._readers[ending.name]
         if ending.result is Result.FAILED and self.halts:
             return [Ending(name, Result.BLOCKED, f"{ending.name} failed before it") for name in self.plan.planned]

@@ -22,6 +22,7 @@ from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.dvc_adapter.stages import varying
 from dvcfleet.errors import FailedError, SkippedError, UserError
 from dvcfleet.failures import failure_of
+from dvcfleet.lineage.live import open_events
 from dvcfleet.loop import Run
 from dvcfleet.messages import Ending, Result
 from dvcfleet.options import EVERYTHING, Options
@@ -198,6 +199,7 @@ class RepositoryRun:
                 open_runner(self.place.runner, asked) as runner,
                 PrefectExecutor(runner, servers, name) as executor,
                 self.repo.scm_context(quiet=True),
+                open_events(self.repo, name, flow_run_id, self._warn) as events,
             ):
                 pool = runner.pool(resources)
                 with Progress(self.plan, name, self.console) as progress:
@@ -213,6 +215,7 @@ class RepositoryRun:
                         progress,
                         Ledger(state, name, flow_run_id),
                         Durations(seconds_before(state), restorable),
+                        events,
                         partial(self.project.while_running, say=partial(self.console.print, markup=False)),
                         self.project.wanted_first,
                         # With one worker no order is quicker, and DVC's may be what the stages need.

@@ -262,17 +262,26 @@ def _other_way(repo: Path, device: str | None) -> str:
 @app.command(epilog=example("merganser lineage export lineage.json"))
 def export(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A new file: .json for W3C PROV-JSON, .jsonl for OpenLineage events.")
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="A new file: .json for W3C PROV-JSON, .jsonl for OpenLineage events, .zip for an RO-Crate; or a new "
+            "folder, for an RO-Crate.",
+        ),
     ],
     target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help=f"{_ABOUT_TARGET} All if not given.")] = None,
     repo: RepoOption = Path(),
 ) -> None:
     """Export the lineage of results to other tools."""
     from dvcfleet.lineage.export import exported
-    from merganser.outputs import new_output, replacing
+    from merganser.outputs import new_folder, new_output, refuse_existing, replacing
 
-    with new_output(file) as place:
-        text, what = exported(repo, file, target)
-        with replacing(place) as out:
-            out.write(text.encode())
+    refuse_existing(file)
+    content, what = exported(repo, file, target)
+    if callable(content):
+        with new_folder(file) as folder:
+            content(folder)
+    else:
+        with new_output(file) as place, replacing(place) as out:
+            out.writelines(content)
     print(f"{what} in {file}")

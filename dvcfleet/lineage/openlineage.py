@@ -1,12 +1,14 @@
 """Lineage as OpenLineage events, one per line, by OpenLineage's own client.
 
-A stage is a job; an execution in the ledger gives a START and a COMPLETE event. A stage that ran outside this engine
-gives a JobEvent, which says what it reads and writes, but not when. Everything else (parameters, host, commit,
-environment) becomes tags of the run.
+A stage is a job, and each execution in the ledger a run of it: a START event, and a COMPLETE or a FAIL event. A stage
+that ran outside this engine gives a JobEvent, which says what it reads and writes, but not when. What OpenLineage has
+no facet for (host, commit, environment) becomes tags of the run. `dvcfleet.lineage.live` sends the same while a run
+goes on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -21,14 +23,28 @@ from openlineage.client.event_v2 import (
     RunState,
     set_producer,
 )
-from openlineage.client.facet_v2 import job_type_job, parent_run, tags_run
+from openlineage.client.facet_v2 import (
+    error_message_run,
+    execution_parameters_run,
+    input_statistics_input_dataset,
+    job_type_job,
+    output_statistics_output_dataset,
+    parent_run,
+    processing_engine_run,
+    source_code_location_job,
+    tags_run,
+)
 from openlineage.client.serde import Serde
 
-from dvcfleet.lineage.steps import Lineage, Origin, Step, as_text
+from dvcfleet.lineage.steps import Item, Lineage, Step, as_text
+from dvcfleet.messages import Result
 from dvcfleet.record.ledger import Execution
 from dvcfleet.secrets import masked
 
 NAMESPACE = "dvcfleet"
+_ABOUT_ENVIRONMENT = ("python", "platform", "cuda", "gpus", "container")  # all of it is in the environment's file
+
+set_producer("urn:dvcfleet")
 
 
 def write(lineage: Lineage) -> str:
@@ -38,68 +54,137 @@ def write(lineage: Lineage) -> str:
 
 
 def to_events(lineage: Lineage, now: str) -> Iterator[RunEvent | JobEvent]:
-    """Yield a lineage's events, each stage's after those of its upstream stages."""
-    set_producer("urn:dvcfleet")
-    for step in lineage.steps.values():
-        if step.execution:
-            yield from _run_events(step, step.execution)
-        else:
-            yield JobEvent(eventTime=now, job=_job(step), inputs=_inputs(step), outputs=_outputs(step))
+    """Yield the events of stages that ran outside this engine, then those of all executions in the ledger by time."""
+    for stage, step in lineage.steps.items():
+        if not lineage.executions.get(stage):
+            inputs, outputs = datasets(step)
+            yield JobEvent(eventTime=now, job=job(stage, step), inputs=inputs, outputs=outputs)
+    told = [(stage, one) for stage, several in lineage.executions.items() for one in several]
+    for stage, one in sorted(told, key=lambda each: (each[1].began, each[1].ended)):
+        its, about = lineage.step_of(stage, one), run(stage, one.run, one.flow_run, one.began)
+        yield started(stage, its, about, one.began, lineage.repository, one.commit)
+        yield ended(stage, its, about, one, lineage.environments.get(one.environment, {}), lineage.repository)
 
 
-def _run_events(step: Step, done: Execution) -> Iterator[RunEvent]:
-    run, job, inputs, outputs = _run(step, done), _job(step), _inputs(step), _outputs(step)
-    ended = done.ended.isoformat()
-    yield RunEvent(eventType=RunState.START, eventTime=done.began, run=run, job=job, inputs=inputs, outputs=[])
-    yield RunEvent(eventType=RunState.COMPLETE, eventTime=ended, run=run, job=job, inputs=inputs, outputs=outputs)
-
-
-def _run(step: Step, done: Execution) -> Run:
-    about = {
-        "run": done.run,
-        "result": done.result,
-        "host": done.host,
-        "peak_rss_bytes": done.peak_rss_bytes,
-        "commit": done.commit,
-        "changed_since_commit": done.dirty,
-        "environment": done.environment,
-        **{f"params:{file}": values for file, values in step.params.items()},
+def run(stage: str, name: str, flow_run: str | None, began: str) -> Run:
+    """Return a stage's run, which has the same id in every export, and while it goes on."""
+    identity = f"urn:dvcfleet:{flow_run or name}:{stage}" + ("" if flow_run else f":{began}")
+    facets: dict[str, facet_v2.RunFacet] = {
+        "processing_engine": processing_engine_run.ProcessingEngineRunFacet(version("merganser"), "dvcfleet")
     }
-    tags = [tags_run.TagsRunFacetFields(name, as_text(value)) for name, value in about.items() if value is not None]
-    facets: dict[str, facet_v2.RunFacet] = {"tags": tags_run.TagsRunFacet(tags)}
-    if done.flow_run:
+    if flow_run:
         parent = parent_run.Job(NAMESPACE, "dvc repository")
-        facets["parent"] = parent_run.ParentRunFacet(parent_run.Run(done.flow_run), parent)
-    # A run has the same id in every export.
-    identity = f"urn:dvcfleet:{done.run}:{done.stage}:{done.entry}:{done.began}"
+        facets["parent"] = parent_run.ParentRunFacet(parent_run.Run(flow_run), parent)
     return Run(str(uuid5(NAMESPACE_URL, identity)), facets)
 
 
-def _job(step: Step) -> Job:
-    facets: dict[str, facet_v2.JobFacet] = {
-        "jobType": job_type_job.JobTypeJobFacet(processingType="BATCH", integration="DVCFLEET", jobType="DVC_STAGE"),
-        "sourceCode": facet_v2.source_code_job.SourceCodeJobFacet("shell", masked("\n".join(step.commands))),
+def started(
+    stage: str, step: Step | None, about: Run, when: str, repository: str | None, commit: str | None
+) -> RunEvent:
+    """Return the event that a stage has started."""
+    inputs, _ = datasets(step)
+    what = job(stage, step, repository, commit)
+    return RunEvent(eventType=RunState.START, eventTime=when, run=about, job=what, inputs=inputs, outputs=[])
+
+
+def ended(
+    stage: str, step: Step | None, about: Run, one: Execution, environment: Mapping[str, Any], repository: str | None
+) -> RunEvent:
+    """Return the event that a stage has ended, well or not; `step`: what it read and wrote, if that is known."""
+    inputs, outputs = datasets(step)
+    failed = one.result == Result.FAILED
+    facets = (about.facets or {}) | _about(one, step, environment)
+    return RunEvent(
+        eventType=RunState.FAIL if failed else RunState.COMPLETE,
+        eventTime=one.ended.isoformat(),
+        run=Run(about.runId, facets),
+        job=job(stage, step, repository, one.commit),
+        inputs=inputs,
+        outputs=[] if failed else outputs,
+    )
+
+
+def stopped(stage: str, about: Run, when: str) -> RunEvent:
+    """Return the event that a stage was stopped before it ended."""
+    return RunEvent(eventType=RunState.ABORT, eventTime=when, run=about, job=job(stage, None), inputs=[], outputs=[])
+
+
+def _about(one: Execution, step: Step | None, environment: Mapping[str, Any]) -> dict[str, facet_v2.RunFacet]:
+    known = {
+        "run": one.run,
+        "result": one.result,
+        "host": one.host,
+        "peak_rss_bytes": one.peak_rss_bytes,
+        "commit": one.commit,
+        "changed_since_commit": one.dirty,
+        "environment": one.environment,
+        **{name: environment.get(name) or None for name in _ABOUT_ENVIRONMENT},
     }
-    if step.description:
-        facets["documentation"] = facet_v2.documentation_job.DocumentationJobFacet(step.description)
-    return Job(NAMESPACE, step.stage, facets)
+    tags = [tags_run.TagsRunFacetFields(name, as_text(value)) for name, value in known.items() if value is not None]
+    facets: dict[str, facet_v2.RunFacet] = {"tags": tags_run.TagsRunFacet(tags)}
+    params = {
+        f"{file}:{key}": value
+        for file, values in (step.params if step else {}).items()
+        for key, value in values.items()
+    }
+    if params:
+        facets["executionParameters"] = execution_parameters_run.ExecutionParametersRunFacet(
+            [
+                execution_parameters_run.ExecutionParameter(masked(key), value=as_text(value))
+                for key, value in params.items()
+            ]
+        )
+    if one.result == Result.FAILED:
+        facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(masked(one.why or "failed"), "shell")
+    return facets
 
 
-def _inputs(step: Step) -> list[InputDataset]:
+def job(stage: str, step: Step | None, repository: str | None = None, commit: str | None = None) -> Job:
+    """Return a stage as a job: its commands, and where its code is if git knows."""
+    facets: dict[str, facet_v2.JobFacet] = {
+        "jobType": job_type_job.JobTypeJobFacet(processingType="BATCH", integration="DVCFLEET", jobType="DVC_STAGE")
+    }
+    if step and step.commands:
+        facets["sourceCode"] = facet_v2.source_code_job.SourceCodeJobFacet("shell", masked("\n".join(step.commands)))
+    if step and step.description:
+        facets["documentation"] = facet_v2.documentation_job.DocumentationJobFacet(masked(step.description))
+    if repository and commit:
+        facets["sourceCodeLocation"] = source_code_location_job.SourceCodeLocationJobFacet(
+            type="git", url=repository, repoUrl=repository, version=commit
+        )
+    return Job(NAMESPACE, stage, facets)
+
+
+def datasets(step: Step | None) -> tuple[list[InputDataset], list[OutputDataset]]:
+    """Return what a stage read and wrote, each with its hash as its version, and its bytes."""
+    if step is None:
+        return [], []
     fetched = [
-        InputDataset(origin.kind, masked(_name(origin)), facets=_version(origin.revision))
+        InputDataset(origin.kind, masked(origin.name), facets=_version(origin.revision))
         for origin in step.origins
         if origin.kind not in ("local", "mean")  # the stage's own inputs already list these files
     ]
-    return fetched + [InputDataset(NAMESPACE, masked(i.path), facets=_version(i.hash)) for i in step.inputs]
+    read = [
+        InputDataset(NAMESPACE, masked(item.path), facets=_version(item.hash), inputFacets=_size_read(item))
+        for item in step.inputs
+    ]
+    wrote = [
+        OutputDataset(NAMESPACE, masked(item.path), facets=_version(item.hash), outputFacets=_size_written(item))
+        for item in step.outputs
+    ]
+    return fetched + read, wrote
 
 
-def _outputs(step: Step) -> list[OutputDataset]:
-    return [OutputDataset(NAMESPACE, masked(i.path), facets=_version(i.hash)) for i in step.outputs]
+def _size_read(item: Item) -> dict[str, Any]:
+    if item.size is None:
+        return {}
+    return {"inputStatistics": input_statistics_input_dataset.InputStatisticsInputDatasetFacet(size=item.size)}
 
 
-def _name(origin: Origin) -> str:
-    return str(origin.details.get("hub", origin.source))
+def _size_written(item: Item) -> dict[str, Any]:
+    if item.size is None:
+        return {}
+    return {"outputStatistics": output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(size=item.size)}
 
 
 def _version(found: str | None) -> dict[str, Any]:

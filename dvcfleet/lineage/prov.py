@@ -1,22 +1,22 @@
 """Lineage as W3C PROV, in PROV-JSON, by the `prov` library.
 
-A file or folder with one content is an entity, a stage's last run an activity, and its flow run an agent; the
-environment (packages' versions) is an entity that the activity used, the git commit a plan that it followed.
+A file or folder with one content is an entity, each execution in the ledger an activity, and its flow run an agent; the
+environment (packages' versions) is an entity that the activity used, the git commit a plan that it followed. A content
+is generated once, by the first execution that wrote it; one that restored it was informed by that.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
 
 from prov.model import ProvActivity, ProvAgent, ProvDocument, ProvEntity
 
-from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, as_text
+from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, as_text, identifier
+from dvcfleet.messages import Result
 from dvcfleet.paths import overlap
 from dvcfleet.record.ledger import Execution
-from dvcfleet.secrets import masked
 
 # One namespace per kind; identifiers are content hashes, or names in the repository.
-PREFIXES = ("file", "stage", "run", "source", "commit", "environment", "tracking", "about")
+PREFIXES = ("file", "stage", "execution", "run", "source", "commit", "environment", "tracking", "about")
 
 
 def write(lineage: Lineage) -> str:
@@ -30,8 +30,9 @@ def write(lineage: Lineage) -> str:
 def to_prov(lineage: Lineage) -> ProvDocument:
     """Return a lineage as a PROV document."""
     writer = _Writer(lineage)
-    for step in lineage.steps.values():
-        writer.write(step)
+    for stage in dict.fromkeys([*lineage.steps, *lineage.executions]):
+        if stage in lineage.steps or lineage.executions[stage]:
+            writer.write(stage)
     return writer.document
 
 
@@ -47,16 +48,35 @@ class _Writer:
         self._agents: dict[str, ProvAgent] = {}
         self._members: set[tuple[str, str]] = set()
 
-    def write(self, step: Step) -> None:
-        run = self._activity(step)
+    def write(self, stage: str) -> None:
+        """Write a stage's executions: that which made its outputs, those that failed, restored or ran again."""
+        step = self._lineage.steps.get(stage)
+        maker = self._lineage.maker(stage) if step else None
+        made = self._activity(stage, maker, step) if step else None
+        if step and made:
+            self._used(made, step)
+            self._made(made, step, maker)
+        for one in self._lineage.executions.get(stage, ()):
+            if one == maker:
+                continue
+            its = self._lineage.step_of(stage, one)
+            run = self._activity(stage, one, its)
+            if its and made and one.result == Result.RESTORED:
+                self.document.communication(run, made)
+            elif its:
+                self._used(run, its)
+
+    def _used(self, run: ProvActivity, step: Step) -> None:
         for item in step.inputs:
             used = self._item(item)
             self.document.usage(run, used)
             for other in self._parts(item):
                 self._member(item, other)
+
+    def _made(self, run: ProvActivity, step: Step, maker: Execution | None) -> None:
         for item in step.outputs:
             made = self._item(item)
-            self.document.generation(made, run, step.execution.ended if step.execution else None)
+            self.document.generation(made, run, maker.ended if maker else None)
             for origin in step.origins:
                 if origin.path == item.path:
                     self.document.derivation(made, self._origin(origin), run)
@@ -64,24 +84,23 @@ class _Writer:
             about = {"prov:label": step.stage, "about:tracker": step.tracking_run.tracker}
             self.document.generation(self._entity("tracking", step.tracking_run.id, about), run)
 
-    def _activity(self, step: Step) -> ProvActivity:
-        done = step.execution
-        about: dict[str, Any] = {
-            "prov:label": step.stage,
-            "about:command": "\n".join(step.commands),
-            "about:params": step.params or None,
-            "about:description": step.description,
-        }
+    def _activity(self, stage: str, done: Execution | None, step: Step | None) -> ProvActivity:
+        about: dict[str, Any] = {"prov:label": stage}
+        if step:
+            about |= {"about:command": "\n".join(step.commands), "about:params": step.params or None}
+            about["about:description"] = step.description
         if done is None:
-            return self.document.activity(_name("stage", step.stage), other_attributes=_values(about))
+            return self.document.activity(identifier("stage", stage), other_attributes=_values(about))
         about |= {"about:result": done.result, "about:host": done.host, "about:peak_rss_bytes": done.peak_rss_bytes}
-        run = self.document.activity(_name("stage", step.stage), done.began, done.ended, _values(about))
+        about["about:why"] = done.why
+        name = identifier("execution", f"{done.flow_run or done.run}/{stage}/{done.began}")
+        run = self.document.activity(name, done.began, done.ended, _values(about))
         self.document.association(run, self._agent(done), self._commit(done))
         self.document.usage(run, self._environment(done.environment))
         return run
 
     def _agent(self, done: Execution) -> ProvAgent:
-        name = _name("run", done.flow_run or done.run)
+        name = identifier("run", done.flow_run or done.run)
         if name not in self._agents:
             about = {"prov:type": "prov:SoftwareAgent", "prov:label": done.run}
             self._agents[name] = self.document.agent(name, self._typed(about))
@@ -100,12 +119,13 @@ class _Writer:
         about = {"prov:label": item.path, "about:kind": item.kind, "about:md5": item.hash, "about:size": item.size}
         if item.hash and item.hash.endswith(".dir"):
             about["prov:type"] = "prov:Collection"
-        return self._entity("file", _content(item), about)
+        return self._entity("file", item.content, about)
 
     def _origin(self, origin: Origin) -> ProvEntity:
         about = {"source": origin.source, "kind": origin.kind, "revision": origin.revision, "files": origin.files}
-        name = f"{origin.revision or 'unpinned'}/{origin.details.get('hub', origin.source)}"
-        return self._entity("source", name, {"prov:label": origin.source, **_prefixed(about | origin.details)})
+        return self._entity(
+            "source", origin.content, {"prov:label": origin.source, **_prefixed(about | origin.details)}
+        )
 
     def _parts(self, item: Item) -> Iterator[Item]:
         """Yield the parts, by other stages, of a folder that was read whole, or the folder whose part was read."""
@@ -117,30 +137,22 @@ class _Writer:
 
     def _member(self, one: Item, other: Item) -> None:
         whole, part = sorted((one, other), key=lambda item: len(item.path))
-        pair = _content(whole), _content(part)
+        pair = whole.content, part.content
         if pair not in self._members:
             self._members.add(pair)
             self.document.membership(self._item(whole), self._item(part))
 
     def _entity(self, prefix: str, name: str, about: Mapping[str, Any]) -> ProvEntity:
-        identifier = _name(prefix, name)
-        if identifier not in self._entities:
-            self._entities[identifier] = self.document.entity(identifier, self._typed(about))
-        return self._entities[identifier]
+        known = identifier(prefix, name)
+        if known not in self._entities:
+            self._entities[known] = self.document.entity(known, self._typed(about))
+        return self._entities[known]
 
     def _typed(self, about: Mapping[str, Any]) -> dict[str, Any]:
         values = _values(about)
         if "prov:type" in values:
             values["prov:type"] = self.document.valid_qualified_name(values["prov:type"])
         return values
-
-
-def _content(item: Item) -> str:
-    return f"{item.hash or 'unknown'}/{item.path}"
-
-
-def _name(prefix: str, name: str) -> str:
-    return f"{prefix}:{quote(masked(name), safe='/@')}"
 
 
 def _prefixed(about: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from urllib.parse import quote
 
 from dvcfleet.dvc_adapter.protocols import Stage
+from dvcfleet.messages import Result
 from dvcfleet.record.ledger import Execution
 from dvcfleet.secrets import masked
 
@@ -23,6 +25,11 @@ class Item:
     kind: Literal["data", "code", "source"]
     made_by: tuple[str, ...] = ()
 
+    @property
+    def content(self) -> str:
+        """The name of one content at one path, in exports."""
+        return f"{self.hash or 'unknown'}/{self.path}"
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -34,6 +41,16 @@ class Origin:
     revision: str | None
     files: dict[str, dict[str, Any]]
     details: dict[str, Any]
+
+    @property
+    def content(self) -> str:
+        """The name of one revision of it, in exports."""
+        return f"{self.revision or 'unpinned'}/{self.name}"
+
+    @property
+    def name(self) -> str:
+        """Its name on a hub, or where it is."""
+        return str(self.details.get("hub", self.source))
 
 
 @dataclass(frozen=True)
@@ -63,16 +80,33 @@ class Step:
     # The experiment tracker's run that one of its outputs refers to.
     tracking_run: TrackingRun | None = None
     renamed: Execution | None = None
+    entry: str | None = None  # the digest of its entry in dvc.lock
 
 
 @dataclass(frozen=True)
 class Lineage:
-    """Steps in topological order; environments by their digest; and the requested stages that never ran."""
+    """Steps in topological order; environments by their digest; and the requested stages that never ran.
+
+    `executions`: all that the ledger knows of, by their stages, oldest first: those that failed, and that restored
+    what had run before, too. `repository`: the address of git's remote, if there is one.
+    """
 
     steps: dict[str, Step]
     environments: dict[str, dict[str, Any]]
     never_ran: tuple[str, ...] = ()
     stages: dict[str, Stage] = field(default_factory=dict, repr=False, compare=False)
+    executions: dict[str, tuple[Execution, ...]] = field(default_factory=dict, repr=False)
+    repository: str | None = None
+
+    def step_of(self, stage: str, one: Execution) -> Step | None:
+        """Return what an execution of a stage read and wrote; None if its entry is no longer in dvc.lock."""
+        step = self.steps.get(stage)
+        return step if step and (one == step.execution or (one.entry and one.entry == step.entry)) else None
+
+    def maker(self, stage: str) -> Execution | None:
+        """Return the first execution that wrote a stage's present outputs."""
+        several = [one for one in self.executions.get(stage, ()) if self.step_of(stage, one)]
+        return next((one for one in several if one.result == Result.DONE), self.steps[stage].execution)
 
 
 @dataclass(frozen=True)
@@ -83,6 +117,11 @@ class Target:
     stages: tuple[str, ...]
     files: tuple[str, ...]
     value: Any = None
+
+
+def identifier(kind: str, name: str) -> str:
+    """Return what a thing is called in every export, after `urn:dvcfleet:`; credentials are masked."""
+    return f"{kind}:{quote(masked(name), safe='/@')}"
 
 
 def as_text(value: Any) -> str:

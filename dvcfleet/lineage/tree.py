@@ -10,15 +10,18 @@ from dvcfleet.dvc_adapter.lockfiles import lock_file_of, names_by_lock_file, rea
 from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
-from dvcfleet.dvc_adapter.stages import in_dvc_yaml
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
+from dvcfleet.git import git_if_any
 from dvcfleet.lineage.contents import name_of
 from dvcfleet.lineage.hooks import hooks_of
 from dvcfleet.lineage.steps import Item, Lineage, Origin, Step
+from dvcfleet.messages import Result
 from dvcfleet.options import Options
 from dvcfleet.paths import from_root, overlap
 from dvcfleet.record.environments import read_environment
 from dvcfleet.record.ledger import Execution, entry_digest, executions
 from dvcfleet.repository import state_folder
+from dvcfleet.secrets import masked
 
 
 def read_lineage(repo: Repo, names: Sequence[str] = ()) -> Lineage:
@@ -33,10 +36,38 @@ def read_lineage(repo: Repo, names: Sequence[str] = ()) -> Lineage:
             never_ran.append(stage.addressing)
         else:
             steps[step.stage] = step
-    digests = dict.fromkeys(step.execution.environment for step in steps.values() if step.execution)
+    told = {stage.addressing: reader.told(stage, steps.get(stage.addressing)) for stage in order}
+    digests = dict.fromkeys(one.environment for several in told.values() for one in several)
     found = {digest: read_environment(state_folder(repo), digest) for digest in digests}
     environments = {digest: content for digest, content in found.items() if content is not None}
-    return Lineage(steps, environments, tuple(never_ran), {stage.addressing: stage for stage in order})
+    stages = {stage.addressing: stage for stage in order}
+    return Lineage(steps, environments, tuple(never_ran), stages, told, repository_of(Path(repo.root_dir)))
+
+
+def repository_of(root: Path) -> str | None:
+    """Return the address of git's remote, with credentials masked; None if there is none."""
+    found = git_if_any(root, "config", "--get", "remote.origin.url")
+    return masked(found.strip()) if found and found.strip() else None
+
+
+def step_of(stage: Stage, entry: Mapping[str, Any] | None) -> Step:
+    """Return what a stage of a run read and wrote, by its entry of dvc.lock; without one, what it is to read."""
+    folder = from_root(stage.repo.root_dir, stage.wdir)
+    known = entry or {}
+    deps = known.get("deps") or [{"path": dep.def_path} for dep in stage.deps if not is_params(dep)]
+    commands = known.get("cmd") or stage.cmd or []
+    return Step(
+        stage=stage.addressing,
+        description=stage.desc,
+        commands=tuple([commands] if isinstance(commands, str) else commands),
+        params=_params(known, folder),
+        inputs=tuple(Item(_joined(folder, one["path"]), one.get("md5"), one.get("size"), "data") for one in deps),
+        outputs=tuple(
+            Item(_joined(folder, one["path"]), one.get("md5"), one.get("size"), "data") for one in known.get("outs", ())
+        ),
+        needs=(),
+        execution=None,
+    )
 
 
 def recorded_entry(stage: Stage, lock_files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -77,7 +108,7 @@ class _Reader:
             stage=stage.addressing,
             description=stage.desc,
             commands=tuple([entry["cmd"]] if isinstance(entry["cmd"], str) else entry["cmd"]),
-            params={_joined(folder, file): dict(values) for file, values in entry.get("params", {}).items()},
+            params=_params(entry, folder),
             inputs=tuple(self._items(entry.get("deps", ()), folder, makers)),
             outputs=outputs,
             needs=tuple(makers),
@@ -85,7 +116,15 @@ class _Reader:
             origins=tuple(self._origins(outputs)),
             tracking_run=next((run for item in outputs if (run := self._hooks.tracking_run(Path(item.path)))), None),
             renamed=noted if noted and noted.was else None,
+            entry=entry_digest(entry),
         )
+
+    def told(self, stage: Stage, step: Step | None) -> tuple[Execution, ...]:
+        """Return all executions of a stage in the ledger, oldest first, and that of its step under an earlier name."""
+        found = [one for one in self._lines.get(_bare(stage.addressing), ()) if one.result != Result.RENAMED]
+        if step and step.execution and step.execution not in found:
+            found.append(step.execution)
+        return tuple(sorted(found, key=lambda one: one.began))
 
     def _ran(self, noted: Execution | None) -> Execution | None:
         """Return the execution of commands that made what was noted under this name, or under names before it."""
@@ -100,10 +139,17 @@ class _Reader:
         return {path: read_lock_file(path) for path in names_by_lock_file(self._repo.index.stages)}
 
     @cached_property
+    def _lines(self) -> dict[str, list[Execution]]:
+        found: dict[str, list[Execution]] = {}
+        for execution in executions(state_folder(self._repo)):
+            found.setdefault(_bare(execution.stage), []).append(execution)
+        return found
+
+    @cached_property
     def _executions(self) -> dict[tuple[str, str], Execution]:
         """The last execution of each entry; a restoration or new names count only if no run is known."""
         found: dict[tuple[str, str], Execution] = {}
-        for execution in executions(state_folder(self._repo)):
+        for execution in (one for several in self._lines.values() for one in several):
             if execution.entry is None:
                 continue
             key = (_bare(execution.stage), execution.entry)
@@ -128,6 +174,10 @@ class _Reader:
             origin = self._hooks.origin(Path(item.path)) if (item.hash or "").endswith(".dir") else None
             if origin:
                 yield origin
+
+
+def _params(entry: Mapping[str, Any], folder: str) -> dict[str, dict[str, Any]]:
+    return {_joined(folder, file): dict(values) for file, values in entry.get("params", {}).items()}
 
 
 def _joined(folder: str, path: str) -> str:

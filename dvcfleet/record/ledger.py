@@ -35,7 +35,7 @@ class Execution:
     patch in `changes/` of what differed when the run began, untracked code included. `varies`: the outputs that
     dvc.yaml said to differ from run to run; `before`: the sha256 of the line before, see
     `dvcfleet.record.chain`. These and `user` are None in lines of older versions. `was`: of a change of names, the
-    `stage` that it was before, and the digest of the `entry` that this had.
+    `stage` that it was before, and the digest of the `entry` that this had. `why`: why a stage failed, in words.
     """
 
     stage: str
@@ -55,6 +55,7 @@ class Execution:
     changes: str | None = None
     before: str | None = None
     was: dict[str, str] | None = None
+    why: str | None = None
 
     @property
     def ended(self) -> datetime:
@@ -88,7 +89,7 @@ class Ledger:
         entry: Mapping[str, Any] | None,
         varies: Mapping[str, Any],
         was: tuple[str, Mapping[str, Any]] | None = None,
-    ) -> None:
+    ) -> Execution:
         """Append how a stage ended, and its entry of dvc.lock; if no command ran, it started now on this machine.
 
         `was`: what it was called before, and its entry then.
@@ -112,15 +113,15 @@ class Ledger:
             changes=self._changes,
             before=self._last,
             was=was and {"stage": was[0], "entry": entry_digest(was[1])},
+            why=ending.why or None,
         )
         line = json.dumps(asdict(execution)).encode()
         self._last = sha256(line)
         self._unwritten += line + b"\n"
-        try:
+        with suppress(OSError):
             append_lines(self._folder / LEDGER, self._unwritten)
-        except OSError:
-            return
-        self._unwritten = b""
+            self._unwritten = b""
+        return execution
 
     @cached_property
     def _last(self) -> str:

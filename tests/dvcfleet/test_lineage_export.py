@@ -2,26 +2,40 @@
 
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 from contextlib import chdir
 from dataclasses import replace
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from dvc.repo import Repo
+from openlineage.client import generated
 from openlineage.client.event_v2 import InputDataset, Job, JobEvent, OutputDataset, Run, RunEvent, RunState
 from openlineage.client.serde import Serde
-from prov.model import ProvActivity, ProvDocument, ProvEntity, ProvGeneration, ProvMembership, ProvUsage
+from prov.identifier import QualifiedName
+from prov.model import (
+    ProvActivity,
+    ProvCommunication,
+    ProvDocument,
+    ProvEntity,
+    ProvGeneration,
+    ProvMembership,
+    ProvUsage,
+)
+from rocrate.rocrate import ROCrate
 
 from dvcfleet.errors import UserError
 from dvcfleet.lineage import prov
 from dvcfleet.lineage.export import exported
 from dvcfleet.lineage.openlineage import to_events
 from dvcfleet.lineage.prov import to_prov
+from dvcfleet.lineage.rocrate import PROFILES
 from dvcfleet.lineage.steps import Lineage, Origin
 from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.repository import opened
@@ -36,6 +50,9 @@ stages:
     do: {cmd: "mkdir -p parts; echo ${item} > parts/${item}", deps: [source], outs: ["parts/${item}"]}
   whole: {cmd: cat parts/* > whole, deps: [parts], outs: [whole]}
 """
+FACET_MODULES = [
+    import_module(f"openlineage.client.generated.{each.name}") for each in pkgutil.iter_modules(generated.__path__)
+]
 NOW = "2026-01-02T03:04:05+00:00"
 
 
@@ -60,8 +77,12 @@ def locked(toy: Toy) -> dict[str, Any]:
 
 
 def export(repo: Path, path: Path, target: str | None = None) -> str:
-    text, what = exported(repo, path, target)
-    path.write_text(text)
+    content, what = exported(repo, path, target)
+    if callable(content):
+        path.mkdir()
+        content(path)
+    else:
+        path.write_bytes(b"".join(content))
     return what
 
 
@@ -76,6 +97,11 @@ def ends(document: ProvDocument, kind: type, first: str, second: str) -> list[tu
         roles = {str(name): value for name, value in relation.formal_attributes}
         pairs.append((roles[f"prov:{first}"], roles[f"prov:{second}"]))
     return pairs
+
+
+def stage_of(activity: Any) -> str:
+    """The stage of an execution, by its name in a document."""
+    return str(activity.localpart).split("/")[1]
 
 
 def described(document: ProvDocument) -> dict[Any, tuple[str, str]]:
@@ -95,17 +121,17 @@ def test_the_prov_library_reads_what_each_stage_used_and_made(ran: Toy, tmp_path
     used = ends(document, ProvUsage, "activity", "entity")
     made = ends(document, ProvGeneration, "entity", "activity")
     entries = locked(ran)
-    assert {run.localpart for run in {activity for activity, _ in used}} == set(entries)
+    assert {stage_of(run) for run in {activity for activity, _ in used}} == set(entries)
     for stage, entry in entries.items():
-        assert {names[e] for run, e in used if run.localpart == stage and e in names} == files(entry["deps"])
-        assert {names[e] for e, run in made if run.localpart == stage} == files(entry["outs"])
+        assert {names[e] for run, e in used if stage_of(run) == stage and e in names} == files(entry["deps"])
+        assert {names[e] for e, run in made if stage_of(run) == stage} == files(entry["outs"])
 
 
 def test_a_run_has_its_times_its_flow_run_and_what_it_ran_in(ran: Toy) -> None:
     lineage = lineage_of(ran)
     document = to_prov(lineage)
     for activity in document.get_records(ProvActivity):
-        done = lineage.steps[activity.identifier.localpart].execution
+        done = lineage.steps[stage_of(activity.identifier)].execution
         assert done
         assert activity.get_startTime() == datetime.fromisoformat(done.began)
         assert (activity.get_endTime() - activity.get_startTime()).total_seconds() == pytest.approx(done.seconds)
@@ -131,7 +157,7 @@ def test_a_folder_that_is_read_whole_has_the_files_of_others_as_members(toy: Mak
 def test_the_same_lineage_is_written_with_the_same_bytes(ran: Toy) -> None:
     code = (
         "import sys; from pathlib import Path; from dvcfleet.lineage.export import exported;"
-        "path = Path(sys.argv[2]); path.write_text(exported(Path(sys.argv[1]), path)[0])"
+        "path = Path(sys.argv[2]); path.write_bytes(b''.join(exported(Path(sys.argv[1]), path)[0]))"
     )
     texts = []
     for seed in ("1", "2"):
@@ -142,16 +168,38 @@ def test_the_same_lineage_is_written_with_the_same_bytes(ran: Toy) -> None:
     assert texts[0] == texts[1]
 
 
+def _facets(found: dict[str, Any]) -> dict[str, Any]:
+    """Build facets by the classes that the client has made of their schemas, which refuse unknown and missing keys."""
+    for name, facet in found.items():
+        schema = facet["_schemaURL"]
+        kind = schema.rpartition("/")[2]
+        (known,) = {
+            each
+            for module in FACET_MODULES
+            if (each := getattr(module, kind, None)) and each.__module__ == module.__name__
+        }
+        assert known._get_schema() == schema
+        known(**{key: value for key, value in facet.items() if not key.startswith("_")})
+        assert facet["_producer"] == "urn:dvcfleet", name
+    return found
+
+
+def _dataset(kind: type[Any], about: dict[str, Any]) -> Any:
+    for facets in (key for key in about if key.lower().endswith("facets")):
+        _facets(about[facets])
+    return kind(**about)
+
+
 def read_event(text: str) -> RunEvent | JobEvent:
     """Build an event from its JSON by the client's own classes, which check times and ids."""
     content = json.loads(text)
     content.pop("schemaURL")
-    content["inputs"] = [InputDataset(**about) for about in content["inputs"]]
-    content["outputs"] = [OutputDataset(**about) for about in content["outputs"]]
-    content["job"] = Job(**content["job"])
+    content["inputs"] = [_dataset(InputDataset, about) for about in content["inputs"]]
+    content["outputs"] = [_dataset(OutputDataset, about) for about in content["outputs"]]
+    content["job"] = Job(**content["job"] | {"facets": _facets(content["job"]["facets"])})
     if "run" not in content:
         return JobEvent(**content)
-    content["run"] = Run(**content["run"])
+    content["run"] = Run(**content["run"] | {"facets": _facets(content["run"]["facets"])})
     content["eventType"] = RunState(content["eventType"])
     return RunEvent(**content)
 
@@ -184,11 +232,14 @@ def test_events_name_the_flow_run_the_parameters_and_the_commit(ran: Toy) -> Non
     lineage = lineage_of(ran)
     done = lineage.steps["turn"].execution
     assert done
-    _, event = (event for event in to_events(lineage, NOW) if event.job.name == "turn")
+    start, event = (event for event in to_events(lineage, NOW) if event.job.name == "turn")
+    assert start.run.runId == event.run.runId
     facets = json.loads(Serde.to_json(event))["run"]["facets"]
     assert facets["parent"]["run"]["runId"] == done.flow_run
     tags = {tag["key"]: tag["value"] for tag in facets["tags"]["tags"]}
-    assert tags["params:params.yaml"] == '{"turn.times": 1}'
+    (parameter,) = facets["executionParameters"]["parameters"]
+    assert (parameter["key"], parameter["value"]) == ("params.yaml:turn.times", "1")
+    assert tags["python"] == ".".join(map(str, sys.version_info[:3]))
     assert (tags["commit"], tags["run"], tags["changed_since_commit"]) == (done.commit, done.run, "false")
     assert [event.run.runId for event in to_events(lineage, NOW)] == [
         event.run.runId for event in to_events(lineage, "2030-01-01T00:00:00Z")
@@ -226,14 +277,15 @@ def test_credentials_stay_out_of_what_is_exported(toy: Make) -> None:
     )
     made = toy(stages, {"params.yaml": f"key: {{auth_token: {secret}}}\n"})
     made.run()
-    for name in ("all.json", "all.jsonl"):
+    for name in ("all.json", "all.jsonl", "crate"):
         export(made.path, made.path / name)
-        assert "a1B2" not in made.read(name)
-        assert "echo 1" in made.read(name)
+    texts = [made.read(name) for name in ("all.json", "all.jsonl", "crate/ro-crate-metadata.json", "crate/dvc.yaml")]
+    assert not any("a1B2" in text for text in (*texts, made.read("crate/params.yaml")))
+    assert all("echo 1" in text for text in texts)
 
 
 def test_a_name_without_a_format_is_refused(ran: Toy) -> None:
-    with pytest.raises(UserError, match=r"must end in \.json \(W3C PROV-JSON\) or \.jsonl"):
+    with pytest.raises(UserError, match=r"must end in \.json \(W3C PROV-JSON\), \.jsonl \(Open"):
         exported(ran.path, ran.path / "lineage.xml")
 
 
@@ -242,6 +294,97 @@ def test_where_nothing_ran_there_is_nothing_to_export(toy: Make, tmp_path: Path)
     with pytest.raises(UserError, match="nothing has run yet"):
         export(made.path, tmp_path / "all.json")
     assert list(tmp_path.glob("*.json*")) == []
+
+
+FLAKY = """
+stages:
+  cut: {cmd: head -c 3 source > cut.txt, deps: [source], outs: [cut.txt]}
+  weigh: {cmd: "sh weigh.sh", deps: [cut.txt, weigh.sh], outs: [weight]}
+"""
+
+
+@pytest.fixture
+def several(toy: Make) -> Toy:
+    """A repository with a stage that failed, ran, and was restored."""
+    made = committed(toy(FLAKY, {"source": "abcdef", "weigh.sh": "exit 3"}))
+    subprocess.run(
+        ["git", "-C", str(made.path), "remote", "add", "origin", "https://u:secret99@host/x.git"], check=True
+    )
+    assert made.run()[0] == 1
+    made.write("weigh.sh", "wc -c < cut.txt > weight")
+    assert made.run()[0] == 0
+    made.write("source", "uvwxyz")
+    assert made.run()[0] == 0
+    made.write("source", "abcdef")
+    assert made.run()[0] == 0
+    return made
+
+
+def test_each_execution_is_an_activity_and_a_content_is_made_once_before_it_is_used(several: Toy) -> None:
+    document = to_prov(lineage_of(several))
+    runs = {run.identifier: run for run in document.get_records(ProvActivity)}
+    results = [
+        (stage_of(name), {str(k): v for k, v in run.extra_attributes}["about:result"]) for name, run in runs.items()
+    ]
+    assert sorted(results) == [
+        *[("cut", "done")] * 2,
+        ("cut", "restored"),
+        *[("weigh", "done")] * 2,
+        ("weigh", "failed"),
+        ("weigh", "restored"),
+    ]
+    made = ends(document, ProvGeneration, "entity", "activity")
+    assert len({entity for entity, _ in made}) == len(made) == 2
+    maker = dict(made)
+    for run, entity in ends(document, ProvUsage, "activity", "entity"):
+        if entity in maker:
+            assert runs[maker[entity]].get_endTime() <= runs[run].get_endTime()
+    informed = ends(document, ProvCommunication, "informed", "informant")
+    assert {(stage_of(one), stage_of(other)) for one, other in informed} == {("cut", "cut"), ("weigh", "weigh")}
+    known = {record.identifier for record in document.get_records() if record.identifier}
+    for relation in (ProvUsage, ProvGeneration, ProvCommunication):
+        for record in document.get_records(relation):
+            assert {value for _, value in record.formal_attributes if isinstance(value, QualifiedName)} <= known
+
+
+def test_an_execution_that_failed_is_an_event_with_its_error_and_where_the_code_is(
+    several: Toy, tmp_path: Path
+) -> None:
+    export(several.path, tmp_path / "all.jsonl")
+    text = (tmp_path / "all.jsonl").read_text()
+    assert "secret99" not in text
+    events = [read_event(line) for line in text.splitlines()]
+    kinds = [(event.job.name, event.eventType) for event in events if isinstance(event, RunEvent)]
+    assert kinds.count(("weigh", RunState.FAIL)) == 1
+    assert [kind for _, kind in kinds].count(RunState.START) == len(kinds) / 2 == 7
+    failed = next(event for event in events if isinstance(event, RunEvent) and event.eventType is RunState.FAIL)
+    assert failed.run.facets
+    assert failed.run.facets["errorMessage"]["message"] == "exit code 3"
+    assert failed.job.facets
+    assert failed.job.facets["sourceCodeLocation"]["url"] == "https://***@host/x.git"
+    assert failed.outputs == []
+
+
+def test_a_crate_is_read_by_its_own_library_and_has_what_the_workflow_run_profile_asks_for(
+    several: Toy, tmp_path: Path
+) -> None:
+    assert export(several.path, tmp_path / "crate") == "an RO-Crate in a folder of 2 stages"
+    crate = ROCrate(tmp_path / "crate")
+    assert {each.id for each in crate.root_dataset["conformsTo"]} == set(PROFILES)
+    assert crate.mainEntity.id == "dvc.yaml"
+    assert set(crate.mainEntity.type) == {"File", "SoftwareSourceCode", "ComputationalWorkflow"}
+    actions = crate.get_by_type("CreateAction")
+    assert {action.id for action in actions} == {action.id for action in crate.root_dataset["mentions"]}
+    stages = [action for action in actions if action["instrument"].type == "SoftwareApplication"]
+    runs = [action for action in actions if action["instrument"].id == "dvc.yaml"]
+    assert (len(stages), len(runs)) == (7, 3)  # what failed is gone on with under its name
+    (failed,) = (action for action in stages if action["actionStatus"].endswith("FailedActionStatus"))
+    assert failed["error"] == "weigh: exit code 3"
+    done = [action for action in stages if action.get("result")]
+    assert {action["result"]["name"] for action in done} == {"cut.txt", "weight"}
+    assert (tmp_path / "crate/weight").read_text() == several.read("weight")
+    assert export(several.path, tmp_path / "crate.zip") == "an RO-Crate of 2 stages"
+    assert ROCrate(tmp_path / "crate.zip").mainEntity.id == "dvc.yaml"
 
 
 def test_the_command_exports_what_a_target_comes_from(ran: Toy) -> None:

@@ -1,7 +1,7 @@
-"""Whether a database file of SQLite's is damaged: SQLite itself may find out in the middle of its use."""
+"""Whether a database file of SQLite's is damaged, which SQLite may find out amid its use; free space given back."""
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,3 +21,10 @@ def is_damaged(path: Path) -> bool:
         return False
     except sqlite3.DatabaseError:
         return True
+
+
+def compact(path: Path) -> None:
+    """Give the free space in a database back to the disk; a database that is in use keeps it for what comes."""
+    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(path, timeout=_WAIT_S)) as connection:
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -280,6 +280,23 @@ def archive(
     print(*lines, sep="\n")
 
 
+@app.command("gc", epilog=example("merganser gc --keep 30d --keep-best --yes", EXIT_CODES))
+def gc(
+    keep: Annotated[str, typer.Option(metavar="TIME", help="Keep what is newer: hours, days, weeks (12h, 30d, 8w).")],
+    keep_best: Annotated[
+        bool, typer.Option("--keep-best", help="Keep also the run with the best mean score of each entry.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Free it; without this, say what would be freed.")] = False,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Free what old runs left and no kept result needs: data, records in MLflow and Prefect, ledger, logs."""
+    from flows.gc import collect_garbage, lines_of, time_before
+
+    found = collect_garbage(repo, time_before(keep), keep_best, yes)
+    print(json.dumps(found.as_json(), indent=2) if as_json else "\n".join(lines_of(found)))
+
+
 add_commands(app)
 
 

@@ -305,5 +305,12 @@ def read_lock_file(path: str | Path) -> dict[str, Any]:
     return found
 
 
+def parse_lock_file(text: str, where: str) -> dict[str, Any]:
+    """Return the entries of a dvc.lock's text; raise DVC's error if it is damaged."""
+    from dvc.utils.serialize import parse_yaml
+
+    return dict(parse_yaml(text, where).get("stages", {}))
+
+
 def _digest(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest() if os.path.exists(path) else ""

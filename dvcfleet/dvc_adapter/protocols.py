@@ -200,3 +200,8 @@ class Repo(Protocol):
 
     def get_rev(self) -> str:
         """Return the current commit."""
+
+    def used_objs(
+        self, *, all_branches: bool = ..., all_tags: bool = ..., revs: list[str] | None = ...
+    ) -> Mapping[Any, set[HashInfo]]:
+        """Return the hashes of what the workspace's outputs are, and those of commits, by the cache they are in."""

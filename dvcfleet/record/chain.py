@@ -6,14 +6,14 @@ The experiment holds its run's lines too (`files_of`), which `dvc exp apply` put
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dvcfleet.git import git_if_any
 from dvcfleet.record.environments import environment_file
 from dvcfleet.record.kept import sha256
-from dvcfleet.record.ledger import BEGIN, LEDGER, LEDGERS, other_ledgers, sound_lines
+from dvcfleet.record.ledger import BEGIN, LEDGER, LEDGERS, Execution, other_ledgers, own_lines, sound_lines
 
 _TRAILER = re.compile(r"^Ledger: (\w{64}) (\w{64})$", re.M)
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -30,8 +30,9 @@ class Chain:
 
 def end_of(folder: Path) -> str:
     """Return the trailer of a commit that says where a ledger begins and ends now; empty if there is no line."""
-    digests = [sha256(line) for line, _ in sound_lines(folder / LEDGER)]
-    return f"Ledger: {digests[0]} {digests[-1]}" if digests else ""
+    lines = [line for line, _ in sound_lines(folder / LEDGER)]
+    first = next((line for line, _ in own_lines(folder)), None)
+    return f"Ledger: {sha256(first)} {sha256(lines[-1])}" if first and lines else ""
 
 
 def files_of(folder: Path, run: str) -> dict[str, str]:
@@ -47,17 +48,21 @@ def files_of(folder: Path, run: str) -> dict[str, str]:
 def check_chains(folder: Path) -> dict[Path, Chain]:
     """Follow the chain of each ledger from its first line, and to where the repository's experiments saw it end.
 
+    The repository's own begins in the file of older lines, if there is one.
+
     Another ledger may begin anywhere: what an experiment holds are the lines of one run. Its name says how it ends.
     """
-    others = {path: _check(path, None, ()) for path in other_ledgers(folder)}
-    return {folder / LEDGER: _check(folder / LEDGER, BEGIN, list(_ends(folder))), **others}
+    others = {path: _check(path, sound_lines(path), None, ()) for path in other_ledgers(folder)}
+    return {folder / LEDGER: _check(folder / LEDGER, own_lines(folder), BEGIN, list(_ends(folder))), **others}
 
 
-def _check(path: Path, begin: str | None, ends: Sequence[tuple[str, str, str]]) -> Chain:
+def _check(
+    path: Path, lines: Iterable[tuple[bytes, Execution]], begin: str | None, ends: Sequence[tuple[str, str, str]]
+) -> Chain:
     """Follow one chain from what its first line is to name; None: whatever it names."""
     seen: dict[str, None] = {}
     last, older, faults = begin, 0, []
-    for line, execution in sound_lines(path):
+    for line, execution in lines:
         digest = sha256(line)
         if digest in seen:  # written again after a full disk had cut off the lines after it
             continue

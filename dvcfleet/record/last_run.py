@@ -29,7 +29,7 @@ class LastRun:
 
 def last_run(folder: Path) -> LastRun | None:
     """Read the last run of the repository with this state folder; None if no stage has run."""
-    lines = [line for line in executions(folder) if line.result != Result.RENAMED]
+    lines = [line for line in executions(folder, older=False) if line.result != Result.RENAMED]
     if not lines:
         return None
     name = lines[-1].run

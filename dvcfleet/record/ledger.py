@@ -4,18 +4,21 @@ dvc.lock says which outputs came from which inputs; the ledger says when and whe
 """
 
 import getpass
+import gzip
 import json
 import socket
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dvcfleet.disk import append_lines
+from dvcfleet.disk import append_lines, write_durably
 from dvcfleet.messages import Ending, Start
 from dvcfleet.record.changes import commit_of, keep_changes
 from dvcfleet.record.environments import environment, keep_environment
@@ -23,6 +26,7 @@ from dvcfleet.record.kept import sha256
 
 LEDGER = "ledger.jsonl"
 LEDGERS = "ledgers"  # of other machines, and of experiments that were applied: files of lines, each with its chain
+OLDER = f"{LEDGERS}/older.jsonl.gz"  # the ledger's lines that `move_older` took out of it, as they were
 BEGIN = sha256(b"the begin of a ledger")  # what its first line names as the one before
 
 
@@ -142,14 +146,20 @@ def _user() -> str | None:
         return None
 
 
-def executions(folder: Path) -> Iterator[Execution]:
+def executions(folder: Path, older: bool = True) -> Iterator[Execution]:
     """Read the lines of all ledgers in a folder, each line once; truncated and damaged ones are skipped.
 
-    Those of a ledger are oldest first, and those that this repository's runs wrote come last.
+    Those of a ledger are oldest first, and those that this repository's runs wrote come last. Without `older`, which
+    a run does not wait for, those that `move_older` took out of the ledger are not read.
     """
-    own = dict(sound_lines(folder / LEDGER))
+    own = dict(own_lines(folder) if older else sound_lines(folder / LEDGER))
     others = dict(line for path in other_ledgers(folder) for line in sound_lines(path) if line[0] not in own)
     return iter([*others.values(), *own.values()])
+
+
+def own_lines(folder: Path) -> Iterator[tuple[bytes, Execution]]:
+    """Read the lines of the repository's own ledger from its begin, those that `move_older` took out of it too."""
+    return chain(sound_lines(folder / OLDER), sound_lines(folder / LEDGER))
 
 
 def other_ledgers(folder: Path) -> list[Path]:
@@ -159,11 +169,51 @@ def other_ledgers(folder: Path) -> list[Path]:
 
 def sound_lines(path: Path) -> Iterator[tuple[bytes, Execution]]:
     """Read the lines of a ledger's file that are whole, with what they say, oldest first."""
-    for line in path.read_bytes().splitlines() if path.exists() else ():
+    for line in _lines(path):
         with suppress(ValueError, TypeError, RecursionError):
             execution = Execution(**json.loads(line))
             if _is_sound(execution):
                 yield line, execution
+
+
+def older_lines(folder: Path, since: datetime) -> list[bytes]:
+    """Return the lines with which the ledger begins that ended before a time, and are not of the last run."""
+    lines = dict(sound_lines(folder / LEDGER))
+    last = list(lines.values())[-1].run if lines else None
+    found: list[bytes] = []
+    for line in _lines(folder / LEDGER):
+        execution = lines.get(line)
+        if execution and (execution.run == last or execution.ended >= since):
+            break
+        found.append(line)
+    return found
+
+
+def move_older(folder: Path, lines: list[bytes]) -> None:
+    """Take the lines with which the ledger begins out of it, and add them to the compressed ones, as they are.
+
+    A crash in between leaves them in both files, where they count once.
+    """
+    older, ledger = folder / OLDER, folder / LEDGER
+    if not lines:
+        return
+    kept = list(_lines(ledger))[len(lines) :]
+    older.parent.mkdir(exist_ok=True)
+    before = older.read_bytes() if older.exists() else b""
+    write_durably(older, before + gzip.compress(b"".join(line + b"\n" for line in lines), mtime=0))
+    write_durably(ledger, b"".join(line + b"\n" for line in kept))
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Read a file's lines; of a compressed one that is damaged those before the damage."""
+    if not path.exists():
+        return
+    with (
+        suppress(gzip.BadGzipFile, EOFError, zlib.error),
+        gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
+    ):
+        for line in file:
+            yield line.rstrip(b"\r\n")
 
 
 def _is_sound(execution: Execution) -> bool:

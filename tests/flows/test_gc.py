@@ -1,0 +1,231 @@
+"""`merganser gc`: what is freed, and that all that is kept is as it was."""
+
+import shutil
+import sqlite3
+from contextlib import chdir, closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from dvc.repo import Repo
+
+from dvcfleet.lineage.audit import audit
+from dvcfleet.prefect_adapter import retention
+from dvcfleet.prefect_adapter.server import Server
+from dvcfleet.record.chain import check_chains
+from dvcfleet.record.ledger import LEDGER, OLDER, executions
+from dvcfleet.repository import opened, write_lock
+from flows.gc import Freed, collect_garbage, time_before
+from merganser.errors import InputError
+from tests.dvcfleet.test_experiments import committed, experiments, git, run
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+from tests.tiny import is_clean, merganser, receipts
+
+NOW = timedelta()  # so that all but the last run is older
+MONTH = timedelta(days=30)
+
+
+def kinds(found: Freed) -> dict[str, str]:
+    return {part.kind: part.what for part in found.parts}
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def ran_thrice(toy: Make, monkeypatch: pytest.MonkeyPatch) -> Toy:
+    """Give a repository with runs of three sources, whose last is `third`."""
+    made = committed(toy(CHAIN, CHAIN_FILES))
+    for name, source in (("first", "abcdef"), ("second", "bcdefg"), ("third", "cdefgh")):
+        made.write("source", source)
+        assert run(made, name, monkeypatch)[0] == 0
+    return made
+
+
+def test_old_runs_go_with_their_data_and_what_is_kept_is_up_to_date_and_audited(
+    toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ran_thrice(toy, monkeypatch)
+    state = made.path / ".dvcfleet"
+    before = list(executions(state))
+    said = collect_garbage(made.path, NOW, best=False, do=False)
+    assert (
+        kinds(said)["DVC's cache"] == "6 files"
+    )  # of two runs: cut.txt, and turned with its listing, whose text end.txt is
+    assert kinds(said)["run cache"] == "6 entries"
+    assert kinds(said)["ledger"] == "6 lines compressed"
+    assert kinds(said)["experiments"].startswith("2 runs of ")
+    assert (len(experiments(made)), len(list(executions(state)))) == (3, 9)
+    done = collect_garbage(made.path, NOW, best=False, do=True)
+    assert kinds(done) == kinds(said)
+    assert list(experiments(made)) == ["third"]
+    assert list(executions(state)) == before
+    assert len((state / LEDGER).read_text().splitlines()) == 3
+    assert audit(made.path).findings == ()
+    assert "nothing to do" in made.run()[1]
+    assert made.settled()
+    assert collect_garbage(made.path, NOW, best=False, do=True).parts == ()
+
+
+def test_a_year_later_lines_are_added_and_moved_and_none_may_be_missed(
+    toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ran_thrice(toy, monkeypatch)
+    state = made.path / ".dvcfleet"
+    for name in ("fourth", "fifth"):
+        collect_garbage(made.path, NOW, best=False, do=True)
+        made.write("source", name)
+        assert run(made, name, monkeypatch)[0] == 0
+    assert [len(list(executions(state, older=older))) for older in (True, False)] == [15, 6]
+    assert check_chains(state)[state / LEDGER].lines == 15
+    assert audit(made.path).findings == ()
+    older = (state / OLDER).read_bytes()
+    for damaged in (older[:-40], older[: len(older) // 2], b"", older[:100] + bytes([older[100] ^ 1]) + older[101:]):
+        (state / OLDER).write_bytes(damaged)
+        assert check_chains(state)[state / LEDGER].faults, len(damaged)
+    (state / OLDER).unlink()
+    assert check_chains(state)[state / LEDGER].faults
+
+
+def test_a_crash_before_lines_leave_the_ledger_loses_and_doubles_none(
+    toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ran_thrice(toy, monkeypatch)
+    state, before = made.path / ".dvcfleet", list(executions(made.path / ".dvcfleet"))
+    whole = (state / LEDGER).read_bytes()
+    collect_garbage(made.path, NOW, best=False, do=True)
+    (state / LEDGER).write_bytes(whole)
+    assert list(executions(state)) == before
+    assert check_chains(state)[state / LEDGER].faults == ()
+    collect_garbage(made.path, NOW, best=False, do=True)
+    assert list(executions(state)) == before
+    assert check_chains(state)[state / LEDGER].faults == ()
+
+
+def test_what_branches_tags_and_newer_runs_have_stays(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = committed(toy(CHAIN, CHAIN_FILES))
+    run(made, "first", monkeypatch)
+    git(made, "add", "dvc.lock")
+    git(made, "-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "-qm", "its results")
+    git(made, "tag", "published")
+    made.write("source", "bcdefg")
+    run(made, "second", monkeypatch)
+    made.write("source", "cdefgh")
+    run(made, "third", monkeypatch)
+    assert collect_garbage(made.path, MONTH, best=False, do=True).parts == ()
+    assert kinds(collect_garbage(made.path, NOW, best=False, do=True))["DVC's cache"] == "3 files"
+    git(made, "checkout", "-q", "published", "--", "dvc.lock")
+    made.write("source", "abcdef")
+    shutil.rmtree(made.path / "turned")
+    with chdir(made.path), Repo() as repo:
+        repo.checkout(force=True)
+    assert made.settled()
+
+
+def test_the_best_run_of_each_entry_is_kept_on_wish(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    scored = """
+    stages:
+      score:
+        cmd: cp source metrics.json
+        deps: [source]
+        metrics: [{metrics.json: {cache: false}}]
+    """
+    made = committed(toy(scored, {"source": "{}", "params.yaml": ""}))
+    for name, ties, average in (("first", 0.5, 0.9), ("second", 0.75, 0.2), ("third", 0.25, 0.1), ("last", 0.3, 0.3)):
+        made.write("source", f'{{"ties": {{"mean": {ties}}}, "average": {{"mean": {average}}}}}')
+        assert run(made, name, monkeypatch)[0] == 0
+    assert kinds(collect_garbage(made.path, NOW, best=True, do=False))["experiments"].startswith("1 runs of")
+    collect_garbage(made.path, NOW, best=True, do=True)
+    assert set(experiments(made)) == {"first", "second", "last"}
+
+
+def test_what_another_comparison_with_the_same_cache_has_stays_and_its_run_is_waited_for(
+    toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ran_thrice(toy, monkeypatch)
+    other = tmp_path / "other"
+    git(made, "worktree", "add", "-q", "--detach", str(other))
+    (other / ".dvc/config.local").write_text(f"[cache]\n    dir = {made.path / '.dvc/cache'}\n")
+    beside = Toy(other, "", {})
+    beside.write("source", "bcdefg")
+    assert "3 restored" in beside.run()[1]
+    with opened(other) as repo, write_lock(repo), pytest.raises(ValueError, match="another run is at work"):
+        collect_garbage(made.path, NOW, best=False, do=True)
+    found = collect_garbage(made.path, NOW, best=False, do=True)
+    assert kinds(found)["DVC's cache"] == "3 files"
+    assert (beside.settled(), made.settled()) == (True, True)
+
+
+def test_a_cache_that_lies_elsewhere_is_left_alone_and_named(toy: Make, tmp_path: Path) -> None:
+    made = committed(toy(CHAIN, CHAIN_FILES))
+    made.write(".dvc/config.local", f"[cache]\n    dir = {tmp_path / 'shared'}\n")
+    made.run()
+    found = collect_garbage(made.path, NOW, best=False, do=True)
+    assert [line.startswith("DVC's cache: ") for line in found.left] == [True]
+    assert made.settled()
+
+
+def test_runs_that_ended_long_ago_go_out_of_prefects_database(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = committed(toy(CHAIN, CHAIN_FILES))
+    home = made.path / ".dvcfleet/prefect"
+    with Server(home) as server:
+        server.wait()
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        for source in ("abcdef", "bcdefg"):
+            made.write("source", source)
+            assert made.run()[0] == 0
+    rows = "SELECT count(*) FROM"
+    tables = ("flow_run", "task_run", "log", "task_run_state", "artifact")
+    with closing(sqlite3.connect(home / "prefect.db")) as connection, connection:
+        before = [connection.execute(f"{rows} {table}").fetchone()[0] for table in tables]
+        old = datetime.now(UTC) - timedelta(days=40)
+        first = connection.execute("SELECT id FROM flow_run ORDER BY start_time").fetchone()[0]
+        moment = f"{old:%Y-%m-%d %H:%M:%S.%f}"
+        connection.execute("UPDATE flow_run SET end_time = ? WHERE id = ?", (moment, first))
+    assert retention.count_old(home, datetime.now(UTC) - MONTH) == (1, 2)
+    found = collect_garbage(made.path, MONTH, best=False, do=True)
+    assert kinds(found) == {"Prefect": "1 flow runs"}
+    with closing(sqlite3.connect(home / "prefect.db")) as connection:
+        after = [connection.execute(f"{rows} {table}").fetchone()[0] for table in tables]
+    assert [2 * count for count in after] == before
+    assert retention.count_old(home, datetime.now(UTC) - MONTH) == (0, 1)
+
+
+@pytest.mark.parametrize("text", ["", "30", "0d", "-1d", "30 days", "1y"])
+def test_a_time_in_another_form_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="expected hours, days or weeks"):
+        time_before(text)
+
+
+def test_a_time_is_hours_days_or_weeks() -> None:
+    assert [time_before(text) for text in ("12h", "30d", "8w")] == [
+        timedelta(hours=12),
+        timedelta(days=30),
+        timedelta(days=56),
+    ]
+
+
+def test_mlflows_runs_that_no_receipt_names_go_with_their_artifacts(
+    tiny_copy: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    first = receipts(tiny_copy)
+    params = tiny_copy / "params.yaml"
+    params.write_text(params.read_text().replace("density: 0.5", "density: 0.25"))
+    merganser(tiny_copy, "run", "--workers", "2", PREFECT_API_URL=prefect_api)
+    now = receipts(tiny_copy)
+    assert {entry for entry in now if now[entry] != first[entry]} == {"ties"}
+    lost = tiny_copy / "mlartifacts" / first["ties"] / "artifacts"
+    lost.mkdir(parents=True)
+    (lost / "left").write_text("by an older version")
+    found = collect_garbage(tiny_copy, NOW, best=False, do=True)
+    assert kinds(found)["MLflow"] == "1 runs"
+    assert kinds(found)["experiments"].startswith("1 runs")
+    with closing(sqlite3.connect(tiny_copy / "mlflow.db")) as store:
+        runs = {run for (run,) in store.execute("SELECT run_uuid FROM runs").fetchall()}
+        (models,) = store.execute("SELECT count(*) FROM logged_models WHERE source_run_id = ?", (first["ties"],))
+    assert set(now.values()) <= runs
+    assert (first["ties"] in runs, models, lost.parent.exists()) == (False, (0,), False)
+    assert audit(tiny_copy).findings == ()
+    assert is_clean(tiny_copy)

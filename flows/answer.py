@@ -10,6 +10,7 @@ from merganser.errors import InputError
 from merganser.report.budgets import BUDGETS
 
 REPORT = "report"  # the stage, and its folder
+WORSE = "worse.csv"  # of the report
 NAMED = 3
 Row = dict[str, str]
 
@@ -22,7 +23,22 @@ def say_answer(done: Set[str], folder: Path, say: Callable[[str], None]) -> None
         say(line)
     for line in changed_lines(kept_metrics(folder), json.loads(Path("metrics.json").read_text())):
         say(line)
+    for line in worse_lines(worse_scores(Path())):
+        say(line)
     say(f"the report: {REPORT}/index.html")
+
+
+def worse_scores(root: Path) -> list[Row]:
+    """Return the scores that the last report says fell by more than the sampling error; empty where it says none."""
+    return read_table(root, WORSE) if (root / REPORT / WORSE).is_file() else []
+
+
+def worse_lines(worse: list[Row]) -> Iterator[str]:
+    """Name the scores that fell by more than the sampling error."""
+    for row in worse:
+        before, after = (100 * float(row[side]) for side in ("before", "after"))
+        name = f"{row['entry']} {row['column']}"
+        yield f"worse by more than the sampling error: {name} {before:.2f} -> {after:.2f} (p {float(row['p']):.2g})"
 
 
 def paper_table(root: Path, *, errors: bool) -> str:

@@ -17,6 +17,7 @@ from dvcfleet.failures import EXIT_CODES, boundary, is_a
 from dvcfleet.gc_thresholds import raise_gc_thresholds
 from dvcfleet.proxies import reach_this_machine
 from dvcfleet.repository import root_around
+from dvcfleet.secrets import masked, printable
 from flows import lineage_cli
 from merganser.command_line.app import add_commands, example, new_app
 from merganser.errors import ExtraError, InputError
@@ -278,6 +279,24 @@ def archive(
         lineage_cli.refuse_changed(audit(repo).findings, "archived")
         lines = write(root_around(repo), file.absolute(), data)
     print(*lines, sep="\n")
+
+
+@app.command("history", epilog=example("merganser history --page history.html", EXIT_CODES))
+def history(
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as an HTML page, too.")] = None,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Print what each saved run changed, which scores got worse, and how each entry's score went."""
+    from flows.history import history_lines, read_history
+    from flows.history_page import write_history
+
+    root = root_around(repo)
+    points = read_history(root)
+    text = json.dumps([asdict(each) for each in points], indent=2) if as_json else "\n".join(history_lines(points))
+    print(printable(masked(text)))
+    if page:
+        write_history(root, page)
 
 
 @app.command("gc", epilog=example("merganser gc --keep 30d --keep-best --yes", EXIT_CODES))

@@ -20,7 +20,15 @@ from dvcfleet.git import git, git_if_any
 from dvcfleet.prefect_adapter import retention
 from dvcfleet.record.changes import CHANGES
 from dvcfleet.record.environments import ENVIRONMENTS
-from dvcfleet.record.ledger import LEDGER, entry_digest, executions, move_older, older_lines
+from dvcfleet.record.ledger import (
+    LEDGER,
+    entry_digest,
+    executions,
+    move_older,
+    older_lines,
+    other_ledgers,
+    sound_lines,
+)
 from dvcfleet.repository import STATE_FOLDER, state_folder
 from dvcfleet.worker.output import LOGS, log_path
 from flows import kept_lock_files
@@ -55,15 +63,15 @@ class Garbage:
 
     def parts(self) -> Iterator[Part]:
         """Name each kind, in the order in which they are to be freed: names go before what they name."""
-        runs = f"{len(self._go)} runs" + (f" of {_dates(self._go)}" if self._go else "")
-        yield Part("experiments", runs if self._go else "", 0, partial(_forget, self._root, self._go))
-        yield _files("comparisons that were in use", "dvc.lock", self._old_lock_files)
+        runs = f"{_counted(len(self._go), 'run')} of {_dates(self._go)}" if self._go else ""
+        yield Part("experiments", runs, 0, partial(_forget, self._root, self._go))
+        yield _files("comparisons that were in use", "comparison", self._old_lock_files)
         yield from self._data()
         yield from self._mlflow()
         home = self._state / "prefect"
         old, every = retention.count_old(home, self._since)
         size = (home / retention.DATABASE).stat().st_size * old // every if old else 0
-        yield Part("Prefect", f"{old} flow runs" if old else "", size, partial(retention.delete_old, home, self._since))
+        yield Part("Prefect", _counted(old, "flow run"), size, partial(retention.delete_old, home, self._since))
         yield from self._records()
         yield _files("logs", "log", self._old_logs())
 
@@ -79,16 +87,17 @@ class Garbage:
         used |= set(hashes_of(self._repo, self._entries))
         objects = unused_objects(self._repo, used)
         yield _files("DVC's cache", "file", objects)
-        yield _files("run cache", "entry", unused_runs(self._repo, objects))
+        runs = unused_runs(self._repo, objects, self._entries, self._since)
+        yield _files("run cache", "entry", runs, "entries")
 
     def _mlflow(self) -> Iterator[Part]:
         store = store_here()
         if store is None:
             if RECORDS.is_dir():
-                self.left.append("MLflow: its store is a server's, or gone")
+                self.left.append("MLflow: its store is a server's, another comparison's, or gone")
             return
         runs = old_runs(store, self._since, {*self._receipts(), *(run.name for run in self._stay)})
-        yield Part("MLflow", f"{len(runs.ids)} runs" if runs.ids else "", runs.size, partial(delete_runs, runs))
+        yield Part("MLflow", _counted(len(runs.ids), "run"), runs.size, partial(delete_runs, runs))
 
     def _receipts(self) -> Iterator[str]:
         """Return the MLflow runs that the receipts of kept results name."""
@@ -104,25 +113,28 @@ class Garbage:
         lines = older_lines(self._state, self._since)
         ledger = (self._state / LEDGER).relative_to(self._root).as_posix()
         if ledger in signed and lines:
-            self.left.append(f"ledger: {SIGNATURES} is about it; sign again after a run, and free more before that")
+            self.left.append(
+                f"ledger: {SIGNATURES} is about it as it is; after the next run use gc first, and sign then"
+            )
             lines = []
         text = b"".join(line + b"\n" for line in lines)
         size = len(text) - len(gzip.compress(text)) if lines else 0
-        what = f"{len(lines)} lines compressed" if lines else ""
-        environments, changes = self._named_by_lines(len(lines))
+        what = f"{_counted(len(lines), 'line')} compressed" if lines else ""
+        environments, changes = self._named_by_lines(set(lines))
         beside = [path for path in (self._state / ENVIRONMENTS).glob("*.json") if path.stem not in environments]
         beside += [path for path in (self._state / CHANGES).glob("*.patch") if path.stem not in changes]
         gone = [path for path in beside if path.relative_to(self._root).as_posix() not in signed]
         yield Part("ledger", what, size, partial(move_older, self._state, lines))
         yield _files("environments and patches", "file", gone)
 
-    def _named_by_lines(self, count: int) -> tuple[set[str], set[str]]:
+    def _named_by_lines(self, moved: Collection[bytes]) -> tuple[set[str], set[str]]:
         """Return the environments and patches of the lines that stay, and of those that made a kept result."""
         entries = {entry_digest(entry) for entry in self._entries}
-        lines = list(executions(self._state))
-        recent = list(executions(self._state, older=False))[count:]
-        kept = [*recent, *(line for line in lines if line.entry in entries)]
-        return {line.environment for line in kept}, {line.changes for line in kept if line.changes}
+        files = [self._state / LEDGER, *other_ledgers(self._state)]
+        kept = [execution for path in files for line, execution in sound_lines(path) if line not in moved]
+        made = {(each.entry, each.result): each for each in executions(self._state)}  # by their last execution
+        kept += [execution for (entry, _), execution in made.items() if entry in entries]
+        return {each.environment for each in kept}, {each.changes for each in kept if each.changes}
 
     def _old_logs(self) -> list[Path]:
         """List the logs of stages that are no longer there, and tracebacks."""
@@ -146,7 +158,7 @@ class Garbage:
 def _used_there(repo: Repo) -> set[str]:
     """Return what the workspace of another comparison uses."""
     with chdir(repo.root_dir):
-        return used_hashes(repo)
+        return used_hashes(repo, commits=None)
 
 
 def _lock_files(state: Path) -> list[Path]:
@@ -169,10 +181,14 @@ def _forget(root: Path, runs: Iterable[SavedRun]) -> None:
     git_if_any(root, "gc", "--quiet")
 
 
-def _files(kind: str, one: str, paths: Collection[Path]) -> Part:
-    many = {"entry": "entries", "dvc.lock": "dvc.lock"}.get(one, f"{one}s")
-    what = f"{len(paths)} {one if len(paths) == 1 else many}" if paths else ""
-    return Part(kind, what, sum(path.stat().st_size for path in paths), partial(_remove, paths))
+def _files(kind: str, one: str, paths: Collection[Path], many: str = "") -> Part:
+    size = sum(path.stat().st_size for path in paths)
+    return Part(kind, _counted(len(paths), one, many), size, partial(_remove, paths))
+
+
+def _counted(count: int, one: str, many: str = "") -> str:
+    """Return a count with its noun; empty for none."""
+    return f"{count} {one if count == 1 else many or one + 's'}" if count else ""
 
 
 def _remove(paths: Iterable[Path]) -> None:

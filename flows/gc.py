@@ -10,11 +10,14 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.unused import worktrees_of
 from dvcfleet.errors import UserError
+from dvcfleet.git import GitError, git
 from dvcfleet.repository import opened, state_folder, write_lock
 from flows.garbage import Garbage, Part
+from flows.history import read_history
 from flows.trials import TRIALS
 from merganser.errors import InputError
 
@@ -61,9 +64,11 @@ def collect_garbage(repo: Path, keep: timedelta, best: bool, do: bool) -> Freed:
         stack.enter_context(chdir(root))
         for each in (dvc_repo, *others):
             _refuse_unfinished(each)
+        _ask_git(dvc_repo)
         found = Garbage(dvc_repo, others, since, best)
         parts = tuple(part for part in found.parts() if part.size or part.what)
         if do:
+            read_history(root)  # which keeps the points of the runs that go
             for part in parts:
                 part.do()
     return Freed(parts, tuple(found.left), do)
@@ -74,6 +79,15 @@ def _beside(root: Path) -> list[Path]:
     own = [root, *worktrees_of(root)]
     trials = [path.parent for folder in own for path in sorted((folder / TRIALS).glob("*/.dvc"))]
     return [*own[1:], *trials]
+
+
+def _ask_git(repo: Repo) -> None:
+    """Refuse a repository whose git does not answer: what its branches and experiments need would seem unused."""
+    try:
+        if under_git(repo):
+            git(repo.root_dir, "for-each-ref", "--count=1")
+    except GitError as error:
+        raise UserError(f"{repo.root_dir}: git refuses ({error}), and knows what runs and branches need") from error
 
 
 def _refuse_unfinished(repo: Repo) -> None:

@@ -56,6 +56,19 @@ def diff_lineages(repo: Path, first: str, second: str, of: str | None) -> Lineag
     )
 
 
+def what_reached(root: Path, first: str, second: str) -> Iterator[Difference]:
+    """Return the differences between two runs that reached the results that both have."""
+    sides = _side(root, first), _side(root, second)
+    results = [(name, name) for name in _last(sides[0]) if name in sides[1].entries]
+    return (each for each in compare(*sides, results)[0] if each.reached)
+
+
+def in_words(difference: Difference) -> str:
+    """Say what differs, and where."""
+    sides = f"{_said(difference.first)} -> {_said(difference.second)}"
+    return f"{difference.kind} {difference.name}: {sides} ({some(difference.stages)})"
+
+
 def _side(root: Path, name: str) -> Side:
     kept = kept_run(root, name)
     lines = list(executions(kept.state))
@@ -84,8 +97,7 @@ def lineage_diff_lines(found: LineageDiff) -> Iterator[str]:
         if differences:
             yield f"{title}:"
         for each in differences:
-            sides = f"{_said(each.first)} -> {_said(each.second)}"
-            yield f"  {each.kind} {each.name}: {sides} ({some(each.stages)})"
+            yield f"  {in_words(each)}"
     if not found.differences:
         yield "nothing else differs"
 

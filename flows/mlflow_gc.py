@@ -37,10 +37,10 @@ class OldRuns:
 
 
 def store_here() -> Path | None:
-    """Return the store's file in a Merganser project's folder; None for a server's, and where there is none."""
+    """Return the store's file in a Merganser project's folder; None for a server's, a trial's link, and for none."""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{STORE}"
     path = Path(uri.removeprefix("sqlite:///"))
-    return path if uri.startswith("sqlite:///") and path.is_file() else None
+    return path if uri.startswith("sqlite:///") and path.is_file() and not path.is_symlink() else None
 
 
 def old_runs(store: Path, since: datetime, needed: Collection[str]) -> OldRuns:

@@ -1,13 +1,16 @@
 """The metrics before a run, and why its stages ran: with them the report shows what changed since the last run."""
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dvcfleet.disk import read_json, write_durably
-from tasks.stages import PREVIOUS_METRICS
+from tasks.stages import EXAMPLES, METRICS, PREVIOUS, PREVIOUS_METRICS
 
 _NUMBERS = Path("metrics.json")
 
@@ -21,8 +24,24 @@ def keep_previous_metrics(folder: Path, causes: Mapping[str, Sequence[str]], run
     kept = _kept(path)
     if kept.get("run") != run:
         kept = {"run": run, "numbers": read_json(_NUMBERS) or {}, "causes": {}}
+        _keep_files(folder / PREVIOUS.name)
     kept["causes"] |= causes
     write_durably(path, json.dumps(kept))
+
+
+def _keep_files(folder: Path) -> None:
+    """Keep the scores and the examples' results as links: stages give their outputs new files."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for source in (METRICS, EXAMPLES):
+        with suppress(OSError):  # without them the report tests no difference
+            shutil.copytree(source, folder / source.name, copy_function=_link)
+
+
+def _link(source: str, copy: str) -> None:
+    try:
+        os.link(source, copy)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, copy)
 
 
 def kept_metrics(folder: Path) -> dict[str, Any]:

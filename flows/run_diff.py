@@ -6,11 +6,10 @@ All is read from its params.yaml and dvc.lock and from DVC's cache: nothing is c
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from dvcfleet.disk import read_json
 from dvcfleet.git import git_if_any
@@ -19,12 +18,10 @@ from dvcfleet.record.ledger import Execution, executions
 from dvcfleet.repository import STATE_FOLDER, opened
 from flows.trials import TRIALS
 from merganser.errors import InputError
-from merganser.evaluation.examples import read_results
 from merganser.limits import parse_yaml
-from merganser.measures.significance import Pairs, compare_models, holm, mean_of_tasks
 from merganser.outputs import write_whole
 from merganser.report import formats
-from merganser.report.significance import MEAN, same_examples
+from merganser.report.paired import Files, Line, compare_runs
 from merganser.report.templates import open_templates
 from tasks.stages import CODE, EXAMPLES, METRICS
 
@@ -40,25 +37,6 @@ class Run:
     files: Mapping[str, str]
     commit: str | None
     environment: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Line:
-    """An entry's score on a task, or its mean, in both runs; `p`: two-sided, after Holm's correction over all lines.
-
-    None: there are not the same examples on both sides.
-    """
-
-    entry: str
-    column: str
-    first: float
-    second: float
-    p: float | None = None
-
-    @property
-    def difference(self) -> float:
-        """Return how much more the second run has."""
-        return self.second - self.first
 
 
 @dataclass(frozen=True)
@@ -89,7 +67,7 @@ def diff_runs(root: Path, first: str, second: str) -> RunDiff:
         _differing(
             {"commit": runs[0].commit, **runs[0].environment}, {"commit": runs[1].commit, **runs[1].environment}
         ),
-        _scores(runs[0], runs[1], objects),
+        compare_scores(runs[0], runs[1], objects),
         {
             run.name: only
             for run, own, other in zip(runs, entries, entries[::-1], strict=True)
@@ -129,7 +107,7 @@ def kept_run(root: Path, name: str) -> KeptRun:
         texts = [text for text in shown if text is not None]
         commit, state = git_if_any(root, "rev-parse", f"{revision}{'^' if name in names else ''}"), root / STATE_FOLDER
         lines = [line for line in executions(state) if line.run == name]
-    params, lock = (parse_yaml(text, name) for text in texts)
+    params, lock = (parse_yaml(text, name) or {} for text in texts)
     return KeptRun(params, lock, commit and commit.strip(), state, lines)
 
 
@@ -159,42 +137,23 @@ def _listed(run: Run, objects: Mapping[str, Path]) -> dict[str, str]:
     return {each["relpath"]: each["md5"] for each in json.loads(path.read_text())} if path and path.is_file() else {}
 
 
-def _scores(first: Run, second: Run, objects: Mapping[str, Path]) -> list[Line]:
+def compare_scores(first: Run, second: Run, objects: Mapping[str, Path]) -> list[Line]:
     """Compare the entries that both have, on the tasks that both have."""
-    shared = [
-        [name for name in first.params[key] if name in second.params.get(key, {})] for key in ("methods", "tasks")
-    ]
-    lines: list[Line] = []
-    for entry in shared[0]:
-        pairs: list[Pairs | None] = []
-        own: list[Line] = []
-        for task in shared[1]:
-            metrics = [_path(run, METRICS / entry / f"{task}.json", objects) for run in (first, second)]
-            found = [json.loads(path.read_text()) if path else {} for path in metrics]
-            if not all("value" in each for each in found) or found[0]["metric"] != found[1]["metric"]:
-                continue
-            files = [_path(run, EXAMPLES / entry / f"{task}.safetensors", objects) for run in (first, second)]
-            results = [read_results(path) for path in files if path]
-            tested = len(results) == len(files) and same_examples(*results)
-            pairs.append(compare_models(found[0]["metric"], results) if tested else None)
-            own.append(Line(entry, task, found[0]["value"], found[1]["value"], _p(pairs[-1])))
-        if own:
-            means = [float(np.mean([getattr(line, side) for line in own])) for side in ("first", "second")]
-            known = [each for each in pairs if each is not None]
-            whole = mean_of_tasks(known) if len(known) == len(pairs) else None
-            lines += [Line(entry, MEAN, means[0], means[1], _p(whole)), *own]
-    corrected = iter(holm(np.array([line.p for line in lines if line.p is not None])).tolist())
-    return [each if each.p is None else replace(each, p=next(corrected)) for each in lines]
+    entries, tasks = (
+        [name for name in first.params.get(key, {}) if name in second.params.get(key, {})]
+        for key in ("methods", "tasks")
+    )
+    return compare_runs(entries, tasks, files_of(first, objects), files_of(second, objects))
 
 
-def _p(pairs: Pairs | None) -> float | None:
-    return None if pairs is None else float(pairs.p[1, 0])
+def files_of(run: Run, objects: Mapping[str, Path]) -> Files:
+    """Say where DVC's cache has a run's scores and results."""
 
+    def find(folder: Path, suffix: str, entry: str, task: str) -> Path | None:
+        found = objects.get(run.files.get((folder / entry / f"{task}{suffix}").as_posix(), ""))
+        return found if found and found.is_file() else None
 
-def _path(run: Run, path: Path, objects: Mapping[str, Path]) -> Path | None:
-    """Return where DVC's cache has a file of a run; None if it has not."""
-    found = objects.get(run.files.get(path.as_posix(), ""))
-    return found if found and found.is_file() else None
+    return Files(partial(find, METRICS, ".json"), partial(find, EXAMPLES, ".safetensors"))
 
 
 def _flat(content: Any, place: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,24 +1,31 @@
-"""The flow of all deployments: `merganser run` on a schedule. Imports Prefect, so import this late."""
+"""The flows of deployments: `merganser run` and `merganser gc` on a schedule. Imports Prefect: import this late."""
 
 import io
 import os
 from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from prefect import flow, get_run_logger
+from prefect.events import emit_event
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed, State
 from rich.console import Console
 
-from dvcfleet.errors import SkippedError, UserError
+from dvcfleet.errors import BusyError, NoRepositoryError, SkippedError, UserError
 from dvcfleet.gc_thresholds import raise_gc_thresholds
 from dvcfleet.options import Options
 from dvcfleet.own_variables import set_own
 from dvcfleet.proxies import reach_this_machine
+from dvcfleet.repository import root_around
 from dvcfleet.run import run as run_stages
 from dvcfleet.run_names import RUN_NAME_VARIABLE
+from flows.answer import REPORT, WORSE, worse_scores
+from flows.gc import collect_garbage, lines_of, time_before
 
+WORSE_EVENT = "merganser.score.worse"
 _LAST_LINES = 10
 
 
@@ -56,13 +63,13 @@ def scheduled(
     """Run every stage that is not up to date, with the options of `merganser run`.
 
     The flow run fails if a stage failed, with the summary as its message. If `busy` is `skip` and another run is
-    active, it completes and is named "Skipped".
+    active, it completes and is named "Skipped". Each score that fell by more than the sampling error is an event.
     """
     if RUN_NAME_VARIABLE not in os.environ:
         set_own(RUN_NAME_VARIABLE, flow_run.name or "")
     raise_gc_thresholds()
     reach_this_machine()
-    lines = LogLines()
+    lines, before = LogLines(), _version(repo)
     console = Console(file=lines, highlight=False, soft_wrap=True)
     try:
         code = run_stages(
@@ -79,4 +86,37 @@ def scheduled(
         return Completed(name="Skipped", message=str(skipped))
     except UserError as error:
         return Failed(message=str(error))
+    if _version(repo) not in (None, before):
+        for row in worse_scores(root_around(repo)):
+            tell_worse(row)
     return Failed(message="\n".join(lines.last)) if code else Completed(message=lines.last[-1])
+
+
+@flow(name="merganser-gc", persist_result=False)
+def free(keep: str = "30d", keep_best: bool = True, repo: Path = Path()) -> State[Any]:
+    """Free what old runs left and no kept result needs, as `merganser gc --yes`; skipped while a run is at work."""
+    try:
+        found = collect_garbage(repo, time_before(keep), keep_best, do=True)
+    except BusyError as busy:
+        return Completed(name="Skipped", message=str(busy))
+    except UserError as error:
+        return Failed(message=str(error))
+    return Completed(message="\n".join(lines_of(found)))
+
+
+def tell_worse(row: Mapping[str, str]) -> None:
+    """Raise an event for a score that fell by more than the sampling error, for automations."""
+    numbers = {name: float(row[name]) for name in ("before", "after", "p")}
+    name = f"{row['entry']}/{row['column']}"
+    emit_event(
+        WORSE_EVENT,
+        resource={"prefect.resource.id": f"merganser.score.{name}", "prefect.resource.name": name},
+        payload={"entry": row["entry"], "column": row["column"], **numbers},
+    )
+
+
+def _version(repo: Path) -> int | None:
+    """Return when the report's scores that fell were written; None if there are none, or no repository."""
+    with suppress(NoRepositoryError, FileNotFoundError):
+        return (root_around(repo) / REPORT / WORSE).stat().st_mtime_ns
+    return None

@@ -16,6 +16,7 @@ from dvcfleet.record.last_run import last_run
 from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.web_guard import Guard
 from flows.answer import report_lines
+from flows.history_page import history_page
 from merganser.errors import InputError
 from merganser.limits import read_yaml
 from merganser.report.templates import open_templates
@@ -34,7 +35,14 @@ def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
     def index(request: Request) -> RedirectResponse:
         return RedirectResponse(f"{request.url.path.rstrip('/')}/index.html")
 
-    routes: list[BaseRoute] = [Route("/", show), Route("/favicon.ico", lambda _: Response(status_code=204))]
+    def history(_: Request) -> HTMLResponse:
+        return HTMLResponse(history_page(root))
+
+    routes: list[BaseRoute] = [
+        Route("/", show),
+        Route("/history", history),
+        Route("/favicon.ico", lambda _: Response(status_code=204)),
+    ]
     for path, folder in SERVED.items():
         routes += [Route(f"/{path}/", index), Mount(f"/{path}", StaticFiles(directory=root / folder, check_dir=False))]
     return Starlette(routes=routes, middleware=[Middleware(Guard)])

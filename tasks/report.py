@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from merganser.config.published import Published
 from merganser.outputs import fresh_folder, read_json, write_json
 from merganser.report import tables
 from merganser.report.baselines import Baseline, read_baselines
-from merganser.report.changes import Changes, read_changes
+from merganser.report.changes import Changes, read_changes, worse_scores
 from merganser.report.choices import Choice, make_choices
 from merganser.report.measured import Measured
 from merganser.report.page import render_page
@@ -28,6 +28,7 @@ from tasks.stages import (
     MERGE_MEASURES,
     MERGE_PROFILES,
     METRICS,
+    PREVIOUS,
     PREVIOUS_METRICS,
     PROFILES,
     PUBLISHED,
@@ -115,6 +116,9 @@ def main(params: Params) -> None:
     rows, tasks = content.rows, params.measured
     plots = make_plots(rows, content.measured, tasks) | draw_studies(content.studies, rows[0].wording)
     changes = read_changes(PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), content.numbers)
+    if changes:
+        entries = [row.entry for row in rows]
+        changes = replace(changes, worse=worse_scores(entries, list(tasks), PREVIOUS, METRICS.parent))
     with fresh_folder(REPORT) as folder:
         write_content(folder, params, content, plots, changes)
     write_json(SUMMARY, content.numbers)

@@ -37,6 +37,7 @@ METRICS = Path("data/metrics")
 PREPARED = Path("data/prepared")
 PROFILES = Path("data/profiles")  # of merges, and by what entries read: how long it took
 PREVIOUS_METRICS = Path(".dvcfleet/previous_metrics.json")  # the numbers, as the present run found them
+PREVIOUS = Path(".dvcfleet/previous")  # the files that they are of: METRICS and EXAMPLES of then
 PUBLISHED = Path("data/measures/published.json")
 RANK_STUDIES = Path("data/measures/studies/rank")
 RECORDS = Path("data/records")

@@ -1,23 +1,25 @@
 """What of DVC's cache nothing that is kept needs: objects, and entries of the run cache that restore nothing then."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.objects import listing_at
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.dvc_adapter.run_cache import entry_at, entry_files
+from dvcfleet.dvc_adapter.run_cache import entry_at, entry_files, entry_hash
 from dvcfleet.git import git_if_any
 
 
-def used_hashes(repo: Repo, commits: Iterable[str] = ()) -> set[str]:
+def used_hashes(repo: Repo, commits: Iterable[str] | None) -> set[str]:
     """Return what a repository uses, as `dvc gc` sees it: the workspace, branches, tags, and these other commits.
 
-    Raises DVC's error if it cannot read one of them.
+    None: the workspace alone. Raises DVC's error if it cannot read one of them.
     """
     scopes: dict[str, Any] = {}
-    if under_git(repo) and not repo.scm.no_commits:
+    if commits is not None and under_git(repo) and not repo.scm.no_commits:
         scopes = {"all_branches": True, "all_tags": True, "revs": [repo.get_rev(), *commits]}
     used = repo.used_objs(**scopes)
     return {each.value for hashes in used.values() for each in hashes}
@@ -39,9 +41,18 @@ def unused_objects(repo: Repo, used: Collection[str]) -> list[Path]:
     return sorted(unused, key=lambda path: (path.suffix != ".dir", path))
 
 
-def unused_runs(repo: Repo, objects: Collection[Path]) -> list[Path]:
-    """List the entries of the run cache that lack an output, or will once these objects are removed."""
+def unused_runs(
+    repo: Repo, objects: Collection[Path], entries: Iterable[Mapping[str, Any]], since: datetime
+) -> list[Path]:
+    """List the entries of the run cache that lack an output, or will once these objects are removed.
+
+    And those from before a time that are none of these of a dvc.lock.
+    """
     gone = {path.parent.name + path.name for path in objects}
+    kept = set()
+    for entry in entries:
+        with suppress(ValueError):  # of a value that the run cache does not take
+            kept.add(entry_hash(dict(entry)))
 
     def is_there(value: str) -> bool:
         return value not in gone and Path(repo.cache.local.oid_to_path(value)).exists()
@@ -49,7 +60,8 @@ def unused_runs(repo: Repo, objects: Collection[Path]) -> list[Path]:
     return [
         path
         for path in entry_files(repo)
-        if not all(is_there(out["md5"]) for out in (entry_at(path) or {}).get("outs", ()) if "md5" in out)
+        if (path.name not in kept and path.stat().st_mtime < since.timestamp())
+        or not all(is_there(out["md5"]) for out in (entry_at(path) or {}).get("outs", ()) if "md5" in out)
     ]
 
 

@@ -1,10 +1,13 @@
 """What a run changed: each metric before and after, and why its stages ran."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from merganser.report.paired import Files, Line, compare_runs
 
 Numbers = Mapping[str, Mapping[str, Any]]  # of metrics.json: by entry, one deep or two
 
@@ -32,6 +35,7 @@ class Changes:
     causes: Mapping[str, list[str]]  # by stage
     changed: list[Change]
     same: int  # how many numbers did not change
+    worse: tuple[Line, ...] = ()  # the scores that fell by more than which examples there are explains
 
 
 def read_changes(path: Path, run: str | None, now: Numbers) -> Changes | None:
@@ -44,6 +48,20 @@ def read_changes(path: Path, run: str | None, now: Numbers) -> Changes | None:
     differing = [name for name in names if before.get(name) != after.get(name)]
     changed = [Change(*name, before.get(name), after.get(name)) for name in differing]
     return Changes(str(run), kept["causes"], changed, len(names) - len(changed))
+
+
+def worse_scores(entries: Sequence[str], tasks: Sequence[str], before: Path, after: Path) -> tuple[Line, ...]:
+    """Return the scores that fell since then beyond the sampling error; each folder has `metrics` and `examples`."""
+    lines = compare_runs(entries, tasks, _files_in(before), _files_in(after))
+    return tuple(line for line in lines if line.is_worse)
+
+
+def _files_in(folder: Path) -> Files:
+    def find(kind: str, suffix: str, entry: str, task: str) -> Path | None:
+        path = folder / kind / entry / f"{task}{suffix}"
+        return path if path.is_file() else None
+
+    return Files(partial(find, "metrics", ".json"), partial(find, "examples", ".safetensors"))
 
 
 def _flat(numbers: Numbers) -> Iterator[tuple[tuple[str, str], float | None]]:

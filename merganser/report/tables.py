@@ -127,10 +127,15 @@ def write_choices(folder: Path, choices: Sequence[Choice]) -> None:
 
 
 def write_changes(folder: Path, changes: Changes | None) -> None:
-    """Write `changes.csv`, the numbers that a run changed, where a run says what they were before."""
+    """Write `changes.csv`, the numbers that a run changed, where a run says what they were before, and `worse.csv`.
+
+    That has those that fell by more than the sampling error.
+    """
     if changes:
         lines = [[c.entry, c.number, c.before, c.after, c.difference] for c in changes.changed]
         write_csv(folder / "changes.csv", ["entry", "number", "before", "after", "difference"], lines)
+        worse = [[line.entry, line.column, line.first, line.second, line.p] for line in changes.worse]
+        write_csv(folder / "worse.csv", ["entry", "column", "before", "after", "p"], worse)
 
 
 def write_published(folder: Path, reproduced: Sequence[Reproduced]) -> None:

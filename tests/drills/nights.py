@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -79,8 +78,7 @@ def run_nights(folder: Path, nights: int) -> None:
     with Server(project / ".dvcfleet/prefect", schedules=True) as server:
         server.wait()
         os.environ.update(server.environment)
-        import flows.gc
-        import flows.scheduled  # noqa: F401 - once, for all nights' processes
+        import flows.scheduled  # noqa: F401 - for all nights' processes, which are forks of this one
 
         for night in range(1, nights + 1):
             set_clock(folder, night)
@@ -89,7 +87,7 @@ def run_nights(folder: Path, nights: int) -> None:
             state = in_child(partial(_run, project))
             took = _cpu_seconds() - began
             if night % MONTH == 0 or nights == SAMPLE:
-                in_child(partial(_free, project, 2 if nights == SAMPLE else MONTH))
+                assert in_child(partial(_free, project, 2 if nights == SAMPLE else MONTH)) == "COMPLETED"
             counted = {"night": night, "state": state, "CPU seconds": round(took, 2), **counts(project)}
             with (folder / "counts.jsonl").open("a") as file:
                 file.write(json.dumps(counted) + "\n")
@@ -137,9 +135,11 @@ def _run(project: Path) -> str:
 
 
 def _free(project: Path, days: int) -> str:
-    from flows.gc import collect_garbage
+    from flows.scheduled import free
 
-    return str(len(collect_garbage(project, timedelta(days=days), best=True, do=True).parts))
+    with _quiet():
+        state = free(keep=f"{days}d", repo=project, return_state=True)
+    return str(state.type.value)
 
 
 @contextmanager

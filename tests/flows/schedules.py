@@ -117,10 +117,10 @@ def serving_schedules(home: Path) -> Iterator[Schedules]:
         server.stop()
 
 
-def deployment(name: str, due_in_s: float | None = None, **parameters: Any) -> dict[str, Any]:
+def deployment(name: str, due_in_s: float | None = None, every_s: int = 60, **parameters: Any) -> dict[str, Any]:
     """Describe a deployment of the comparison in prefect.yaml's words, due some seconds ahead and then each minute."""
     anchor = datetime.now(UTC) + timedelta(seconds=due_in_s or 0)
-    schedule = {"interval": 60, "anchor_date": anchor.isoformat(), "timezone": "UTC"}
+    schedule = {"interval": every_s, "anchor_date": anchor.isoformat(), "timezone": "UTC"}
     return {
         "name": name,
         "entrypoint": "flows.scheduled.scheduled",

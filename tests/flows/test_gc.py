@@ -1,5 +1,7 @@
 """`merganser gc`: what is freed, and that all that is kept is as it was."""
 
+import base64
+import json
 import shutil
 import sqlite3
 from contextlib import chdir, closing
@@ -13,6 +15,7 @@ from dvcfleet.lineage.audit import audit
 from dvcfleet.prefect_adapter import retention
 from dvcfleet.prefect_adapter.server import Server
 from dvcfleet.record.chain import check_chains
+from dvcfleet.record.kept import sha256
 from dvcfleet.record.ledger import LEDGER, OLDER, executions
 from dvcfleet.repository import opened, write_lock
 from flows.gc import Freed, collect_garbage, time_before
@@ -134,7 +137,7 @@ def test_the_best_run_of_each_entry_is_kept_on_wish(toy: Make, monkeypatch: pyte
     for name, ties, average in (("first", 0.5, 0.9), ("second", 0.75, 0.2), ("third", 0.25, 0.1), ("last", 0.3, 0.3)):
         made.write("source", f'{{"ties": {{"mean": {ties}}}, "average": {{"mean": {average}}}}}')
         assert run(made, name, monkeypatch)[0] == 0
-    assert kinds(collect_garbage(made.path, NOW, best=True, do=False))["experiments"].startswith("1 runs of")
+    assert kinds(collect_garbage(made.path, NOW, best=True, do=False))["experiments"].startswith("1 run of")
     collect_garbage(made.path, NOW, best=True, do=True)
     assert set(experiments(made)) == {"first", "second", "last"}
 
@@ -154,6 +157,22 @@ def test_what_another_comparison_with_the_same_cache_has_stays_and_its_run_is_wa
     found = collect_garbage(made.path, NOW, best=False, do=True)
     assert kinds(found)["DVC's cache"] == "3 files"
     assert (beside.settled(), made.settled()) == (True, True)
+
+
+def test_patches_and_run_cache_of_results_that_come_again_and_again_do_not_add_up(
+    toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = committed(
+        toy("stages: {same: {cmd: head -c 1 source > same, deps: [source], outs: [same]}}", {"source": "a"})
+    )
+    for number, source in enumerate(("ab", "ac", "ab", "ad", "ab")):
+        made.write("source", source)
+        assert run(made, f"run-{number}", monkeypatch, force=True)[0] == 0
+        collect_garbage(made.path, NOW, best=False, do=True)
+    assert len(list((made.path / ".dvcfleet/changes").iterdir())) == 1
+    assert len([path for path in (made.path / ".dvc/cache/runs").rglob("*") if path.is_file()]) == 1
+    assert audit(made.path).findings == ()
+    assert made.settled()
 
 
 def test_a_cache_that_lies_elsewhere_is_left_alone_and_named(toy: Make, tmp_path: Path) -> None:
@@ -185,7 +204,7 @@ def test_runs_that_ended_long_ago_go_out_of_prefects_database(toy: Make, monkeyp
         connection.execute("UPDATE flow_run SET end_time = ? WHERE id = ?", (moment, first))
     assert retention.count_old(home, datetime.now(UTC) - MONTH) == (1, 2)
     found = collect_garbage(made.path, MONTH, best=False, do=True)
-    assert kinds(found) == {"Prefect": "1 flow runs"}
+    assert kinds(found) == {"Prefect": "1 flow run"}
     with closing(sqlite3.connect(home / "prefect.db")) as connection:
         after = [connection.execute(f"{rows} {table}").fetchone()[0] for table in tables]
     assert [2 * count for count in after] == before
@@ -220,8 +239,8 @@ def test_mlflows_runs_that_no_receipt_names_go_with_their_artifacts(
     lost.mkdir(parents=True)
     (lost / "left").write_text("by an older version")
     found = collect_garbage(tiny_copy, NOW, best=False, do=True)
-    assert kinds(found)["MLflow"] == "1 runs"
-    assert kinds(found)["experiments"].startswith("1 runs")
+    assert kinds(found)["MLflow"] == "1 run"
+    assert kinds(found)["experiments"].startswith("1 run of")
     with closing(sqlite3.connect(tiny_copy / "mlflow.db")) as store:
         runs = {run for (run,) in store.execute("SELECT run_uuid FROM runs").fetchall()}
         (models,) = store.execute("SELECT count(*) FROM logged_models WHERE source_run_id = ?", (first["ties"],))
@@ -229,3 +248,28 @@ def test_mlflows_runs_that_no_receipt_names_go_with_their_artifacts(
     assert (first["ties"] in runs, models, lost.parent.exists()) == (False, (0,), False)
     assert audit(tiny_copy).findings == ()
     assert is_clean(tiny_copy)
+
+
+def test_what_a_signature_is_about_stays_and_what_it_no_longer_is_does_not(
+    toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ran_thrice(toy, monkeypatch)
+    ledger = made.path / ".dvcfleet" / LEDGER
+    statement = {"subject": [{"name": ".dvcfleet/ledger.jsonl", "digest": {"sha256": sha256(ledger.read_bytes())}}]}
+    payload = base64.b64encode(json.dumps(statement).encode()).decode()
+    made.write("signatures/record.intoto.json", json.dumps({"payload": payload}))
+    found = collect_garbage(made.path, NOW, best=False, do=True)
+    assert "ledger" not in kinds(found)
+    assert [line.split(":")[0] for line in found.left] == ["ledger"]
+    made.write("source", "defghi")
+    run(made, "fourth", monkeypatch)
+    assert kinds(collect_garbage(made.path, NOW, best=False, do=True))["ledger"] == "9 lines compressed"
+
+
+def test_nothing_is_freed_where_git_does_not_answer(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ran_thrice(toy, monkeypatch)
+    objects = set((made.path / ".dvc/cache/files/md5").glob("*/*"))
+    monkeypatch.setenv("GIT_DIR", str(made.path / "elsewhere"))
+    with pytest.raises(ValueError, match="git refuses"):
+        collect_garbage(made.path, NOW, best=False, do=True)
+    assert set((made.path / ".dvc/cache/files/md5").glob("*/*")) == objects

@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,7 +19,7 @@ import yaml
 from dvcfleet.repository import opened, write_lock
 from tests.dvcfleet.test_run import commands_in
 from tests.dvcfleet.test_server import servers_of
-from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.flows.schedules import Schedules, deployment, serving_schedules, write_deployments
 from tests.waiting import LIMIT_S, wait_until
 from tests.warm import python
@@ -101,6 +103,29 @@ def test_a_failure_is_told_by_the_automation_of_the_page(toy: Make, schedules: S
     assert "bad failed: exit code 3" in told[0]
 
 
+@pytest.mark.drill
+def test_each_score_that_fell_is_an_event_once(toy: Make, schedules: Schedules) -> None:
+    falling = toy(
+        """
+        stages:
+          report: {cmd: mkdir -p report; cp source report/worse.csv, deps: [source], outs: [report]}
+        """,
+        {"source": "entry,column,before,after,p\nties,mean,0.8,0.6,0.001\n"},
+    )
+    schedules.deploy(falling.path, deployment("falls"))
+    for _ in range(2):  # the second run writes no report
+        assert schedules.run_of("falls")["state_name"] == "Completed"
+
+    def events() -> list[dict[str, Any]]:
+        found = schedules.post("events/filter", {"filter": {"event": {"name": ["merganser.score.worse"]}}})
+        return list(found["events"])
+
+    wait_until(lambda: bool(events()))
+    (event,) = events()
+    assert event["resource"]["prefect.resource.id"] == "merganser.score.ties/mean"
+    assert event["payload"] == {"entry": "ties", "column": "mean", "before": 0.8, "after": 0.6, "p": 0.001}
+
+
 @contextmanager
 def listening() -> Iterator[tuple[str, list[str]]]:
     """Have a webhook on this machine, and what it was told."""
@@ -125,21 +150,44 @@ def listening() -> Iterator[tuple[str, list[str]]]:
 def test_serve_runs_the_schedules_of_prefect_yaml_until_it_is_told_to_stop(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     write_deployments(chain.path, deployment("soon", due_in_s=15))
+    with serving(chain) as process:
+        wait_until(lambda: (chain.path / "end.txt").exists())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 0
+    assert chain.ran() == ["cut", "turn", "end"]
+    assert servers_of(chain.path) == []
+
+
+@pytest.mark.drill
+def test_a_run_that_was_due_while_nothing_served_starts_with_the_next_serve(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    due = time.time() + 40
+    write_deployments(chain.path, deployment("missed", due_in_s=40, every_s=86_400))
+    with serving(chain) as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 0
+    assert not (chain.path / "end.txt").exists()
+    wait_until(lambda: time.time() > due + 1)
+    with serving(chain) as process:
+        wait_until(lambda: (chain.path / "end.txt").exists())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 0
+
+
+@contextmanager
+def serving(toy: Toy) -> Iterator["subprocess.Popen[str]"]:
+    """Serve a repository's schedules once they are announced."""
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     environment |= {"PYTHONPATH": str(ROOT), "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
     with subprocess.Popen(
-        [sys.executable, "-m", "flows", "serve"], cwd=chain.path, env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "flows", "serve"], cwd=toy.path, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout
             assert process.stdout.readline().startswith("Prefect  http://127.0.0.1:")
-            wait_until(lambda: (chain.path / "end.txt").exists())
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(LIMIT_S) == 0
+            yield process
         finally:
             process.kill()
-    assert chain.ran() == ["cut", "turn", "end"]
-    assert servers_of(chain.path) == []
 
 
 @pytest.mark.parametrize(
@@ -167,10 +215,15 @@ def test_a_mistake_in_prefect_yaml_is_named_before_a_server_is_started(
 def test_the_projects_own_deployments_can_be_served() -> None:
     from flows.serve import make_deployment, read_declared
 
-    nightly, weekly = (make_deployment(entry) for entry in read_declared(ROOT / "prefect.yaml"))
-    assert (nightly.full_name, weekly.full_name) == ("merganser/nightly", "merganser/weekly")
-    assert (nightly.parameters, weekly.parameters) == ({"busy": "skip"}, {"force": True, "busy": "wait"})
-    assert [schedule.schedule.cron for made in (nightly, weekly) for schedule in made.schedules] == [
-        "0 2 * * *",
-        "0 4 * * sun",
+    made = [make_deployment(entry) for entry in read_declared(ROOT / "prefect.yaml")]
+    assert [each.full_name for each in made] == ["merganser/nightly", "merganser/weekly", "merganser-gc/monthly-gc"]
+    assert [each.parameters for each in made] == [
+        {"busy": "skip"},
+        {"force": True, "busy": "wait"},
+        {"keep": "30d", "keep_best": True},
+    ]
+    assert [(schedule.schedule.cron, schedule.active) for each in made for schedule in each.schedules] == [
+        ("0 2 * * *", True),
+        ("0 4 * * sun", True),
+        ("0 7 1 * *", False),
     ]

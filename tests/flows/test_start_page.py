@@ -46,8 +46,9 @@ def test_every_link_of_the_page_and_of_the_report_leads_somewhere(finished: Path
     page = browser.get("/").text
     assert f"{SERVICES['Prefect']}/runs/flow-run/" in page
     own = [link for link in links(page) if not link.startswith("http")]
-    assert sorted(own) == ["docs/", "report/"]
-    assert [browser.get(link).status_code for link in own] == [200, 200]
+    assert sorted(own) == ["docs/", "history", "report/"]
+    assert [browser.get(link).status_code for link in own] == [200, 200, 200]
+    assert "<polyline" in browser.get("history").text
     report = browser.get("report/")
     of_report = {
         urljoin(str(report.url), link) for link in links(report.text) if not link.startswith(("http", "data:"))

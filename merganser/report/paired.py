@@ -1,0 +1,80 @@
+"""Two runs' scores side by side, by paired tests on the same examples."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from merganser.evaluation.examples import read_results
+from merganser.measures.significance import LEVEL, Pairs, compare_models, holm, mean_of_tasks
+from merganser.outputs import read_json
+from merganser.report.significance import MEAN, same_examples
+
+Find = Callable[[str, str], Path | None]  # of a run: the file of an entry's task; None if there is none
+
+
+@dataclass(frozen=True)
+class Line:
+    """An entry's score on a task, or its mean, in both runs; `p`: two-sided, after Holm's correction over all lines.
+
+    None: there are not the same examples on both sides.
+    """
+
+    entry: str
+    column: str
+    first: float
+    second: float
+    p: float | None = None
+
+    @property
+    def difference(self) -> float:
+        """Return how much more the second run has."""
+        return self.second - self.first
+
+    @property
+    def is_worse(self) -> bool:
+        """Tell whether the second run is worse, by more than which examples there are explains."""
+        return self.difference < 0 and self.p is not None and self.p < LEVEL
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where a run's files are: its metrics, and its examples' results, by entry and task."""
+
+    metrics: Find
+    examples: Find
+
+    def metric(self, entry: str, task: str) -> Mapping[str, Any]:
+        """Return a score with its metric and error; empty if there is none."""
+        path = self.metrics(entry, task)
+        return read_json(path) if path else {}
+
+
+def compare_runs(entries: Sequence[str], tasks: Sequence[str], first: Files, second: Files) -> list[Line]:
+    """Compare entries on the tasks that both runs measured, each entry's mean before its tasks."""
+    lines: list[Line] = []
+    for entry in entries:
+        pairs: list[Pairs | None] = []
+        own: list[Line] = []
+        for task in tasks:
+            found = [run.metric(entry, task) for run in (first, second)]
+            if not all("value" in each for each in found) or found[0]["metric"] != found[1]["metric"]:
+                continue
+            files = [run.examples(entry, task) for run in (first, second)]
+            results = [read_results(path) for path in files if path]
+            tested = len(results) == len(files) and same_examples(*results)
+            pairs.append(compare_models(found[0]["metric"], results) if tested else None)
+            own.append(Line(entry, task, found[0]["value"], found[1]["value"], _p(pairs[-1])))
+        if own:
+            means = [float(np.mean([getattr(line, side) for line in own])) for side in ("first", "second")]
+            known = [each for each in pairs if each is not None]
+            whole = mean_of_tasks(known) if len(known) == len(pairs) else None
+            lines += [Line(entry, MEAN, means[0], means[1], _p(whole)), *own]
+    corrected = iter(holm(np.array([line.p for line in lines if line.p is not None])).tolist())
+    return [each if each.p is None else replace(each, p=next(corrected)) for each in lines]
+
+
+def _p(pairs: Pairs | None) -> float | None:
+    return None if pairs is None else float(pairs.p[1, 0])

@@ -1,0 +1,105 @@
+"""The history of saved runs: scores, what changed, what got worse; it outlives what `merganser gc` frees."""
+
+from datetime import timedelta
+
+import pytest
+
+from flows.gc import collect_garbage
+from flows.history import FILE, Point, history_lines, read_history
+from flows.history_page import HEIGHT, WIDTH, curves, history_page
+from merganser.report.paired import Line
+from tests.dvcfleet.test_experiments import committed, run
+from tests.dvcfleet.toy import Make, Toy
+from tests.report.test_changes import write_scores
+
+SCORES = """
+stages:
+  data:
+    cmd: cp -r made/data .
+    deps: [made]
+    params: [methods, tasks]
+    outs:
+      - data/metrics/ties/dark.json
+      - data/metrics/ties/light.json
+      - data/examples/ties/dark.safetensors
+      - data/examples/ties/light.safetensors
+"""
+PARAMS = "tasks: {dark: {}, light: {}}\nmethods: {ties: {density: 0.5}}\n"
+
+
+def write(made: Toy, dark: int, light: int = 100) -> None:
+    write_scores(made.path / "made/data", "ties", {"dark": dark, "light": light})
+
+
+@pytest.fixture
+def made(toy: Make, monkeypatch: pytest.MonkeyPatch) -> Toy:
+    """Give a repository with three runs, of which the second is better and the third worse."""
+    project = committed(toy(SCORES, {"params.yaml": PARAMS}))
+    for name, dark, density in (("first", 120, 0.5), ("second", 160, 0.25), ("third", 110, 0.25)):
+        write(project, dark)
+        project.write("params.yaml", PARAMS.replace("0.5", str(density)))
+        assert run(project, name, monkeypatch)[0] == 0
+    return project
+
+
+def test_each_run_has_its_scores_what_changed_and_what_got_worse(made: Toy) -> None:
+    points = read_history(made.path)
+    assert [(point.run, point.scores) for point in points] == [
+        (name, {"ties": (pytest.approx(mean), pytest.approx(0.0212, abs=1e-4))})
+        for name, mean in (("first", 0.55), ("second", 0.65), ("third", 0.525))
+    ]
+    assert points[0].changed == ()
+    assert [change.split(":")[0] for change in points[1].changed] == ["parameter methods.ties.density", "input made"]
+    assert [change.split(":")[0] for change in points[2].changed] == ["input made"]
+    assert [[(line.entry, line.column) for line in point.worse] for point in points] == [
+        [],
+        [],
+        [("ties", "mean"), ("ties", "dark")],
+    ]
+    said = list(history_lines(points))
+    assert said[-1] == "ties: 55.00 in the first of 3 runs, 65.00 at best (second), 52.50 in third"
+    assert any("worse by more than the sampling error: ties dark 80.00 -> 55.00" in line for line in said)
+
+
+def test_points_outlive_the_runs_that_gc_frees(made: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = read_history(made.path)
+    (made.path / FILE).unlink()
+    collect_garbage(made.path, timedelta(), best=False, do=True)
+    assert read_history(made.path) == before
+    write(made, 111)
+    run(made, "fourth", monkeypatch)
+    assert [point.run for point in read_history(made.path)] == ["first", "second", "third", "fourth"]
+
+
+def test_a_damaged_line_is_computed_again(made: Toy) -> None:
+    before = read_history(made.path)
+    lines = (made.path / FILE).read_text().splitlines()
+    (made.path / FILE).write_text("\n".join([lines[0], lines[1][:40], '{"run": 3}', lines[2]]))
+    assert read_history(made.path) == before
+
+
+def point(number: int, mean: float, worse: tuple[Line, ...] = ()) -> Point:
+    return Point(f"run-{number}", f"c{number}", f"2026-01-0{number}T02:00:00", {"ties": (mean, None)}, (), worse)
+
+
+def test_the_drawing_has_each_mean_in_its_place_and_rings_where_it_got_worse() -> None:
+    fallen = Line("ties", "mean", 0.75, 0.5, 0.01)
+    (line,), edges = curves([point(1, 0.25), point(2, 0.75), point(3, 0.5, (fallen,))])
+    assert edges == (0.25, 0.75)
+    assert line.points == ((0, HEIGHT), (WIDTH / 2, 0), (WIDTH, HEIGHT / 2))
+    assert line.worse == ((WIDTH, HEIGHT / 2),)
+
+
+def test_the_page_names_runs_changes_and_falls(made: Toy) -> None:
+    page = history_page(made.path)
+    assert page.count("<polyline") == 1
+    assert "Worse by more than the sampling error: ties dark 80.00 → 55.00" in page
+    assert page.index("<h3>third") < page.index("<h3>first")
+
+
+def test_without_runs_it_says_how_there_will_be_some(toy: Make) -> None:
+    empty = committed(toy(SCORES, {"params.yaml": PARAMS}))
+    assert list(history_lines(read_history(empty.path))) == [
+        "no run is saved yet: `merganser run` saves each that ends well, in a repository with a commit"
+    ]
+    assert "No run is saved yet" in history_page(empty.path)

@@ -30,6 +30,7 @@ from tests.steady import steady
 # fmt: off
 VOCABULARY = {
     "renormalise",
+    "rescaler",
     "elect",
     "averaging",
     "centre",

@@ -267,6 +267,7 @@ def test_what_looks_like_a_credential_is_named(toy: Make, tmp_path: Path) -> Non
     assert "a1B2" not in line
 
 
+@pytest.mark.drill
 def test_the_tiny_comparison_is_archived_verified_and_restored(tiny_copy: Path, tmp_path: Path) -> None:
     path, small = tmp_path / "all.tar", tmp_path / "small.tar"
     merganser(tiny_copy, "archive", str(path), "--data")

@@ -225,6 +225,7 @@ def test_a_time_is_hours_days_or_weeks() -> None:
     ]
 
 
+@pytest.mark.drill
 def test_mlflows_runs_that_no_receipt_names_go_with_their_artifacts(
     tiny_copy: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,13 @@ def state_folder(repo: Repo) -> Path:
     return folder
 
 
+def refuse_unfinished(repo: Repo) -> None:
+    """Raise UserError if a run was killed before it wrote dvc.lock, which does not say all that ran then."""
+    journal = state_folder(repo) / "journal"
+    if journal.exists():
+        raise UserError(f"a run was killed before it wrote dvc.lock ({journal} is there); run again to continue it")
+
+
 def root_around(path: Path) -> Path:
     """Return the root of the DVC repository around a path, which is not opened; raise UserError if there is none."""
     folder = path.resolve()

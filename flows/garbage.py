@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.disk import read_json
-from dvcfleet.dvc_adapter.lockfiles import parse_lock_file, read_lock_file
+from dvcfleet.dvc_adapter.lockfiles import names_by_lock_file, parse_lock_file, read_lock_file
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.unused import cache_of, hashes_of, unused_objects, unused_runs, used_hashes
 from dvcfleet.git import git, git_if_any
@@ -144,15 +144,18 @@ class Garbage:
 
     def _kept_entries(self) -> Iterator[Entry]:
         """Give what dvc.lock has in the workspace and in those beside it, and in commits and runs that stay."""
-        roots = [self._root, *(Path(other.root_dir) for other in self._others)]
-        kept = [path for folder in roots for path in _lock_files(folder / STATE_FOLDER)]
-        for path in (*(folder / "dvc.lock" for folder in roots), *kept):
-            if path.is_file() and path not in self._old_lock_files:
-                yield from read_lock_file(path).values()
+        for repo in (self._repo, *self._others):
+            with chdir(repo.root_dir):
+                own = [Path(path) for path in names_by_lock_file(repo.index.stages)]
+            for path in (*own, *_lock_files(Path(repo.root_dir, STATE_FOLDER))):
+                if path not in self._old_lock_files:
+                    yield from read_lock_file(path).values()
         heads = git_if_any(self._root, "for-each-ref", "--format=%(objectname)", "refs/heads", "refs/tags") or ""
         for commit in dict.fromkeys(["HEAD", *heads.split(), *(run.commit for run in self._stay)]):
-            if text := git_if_any(self._root, "show", f"{commit}:./dvc.lock"):
-                yield from parse_lock_file(text, f"{commit}:dvc.lock").values()
+            listed = git_if_any(self._root, "ls-tree", "-r", "-z", "--name-only", commit) or ""
+            for name in (name for name in listed.split("\0") if Path(name).name == "dvc.lock"):
+                text = git_if_any(self._root, "show", f"{commit}:./{name}")
+                yield from parse_lock_file(text or "", f"{commit}:{name}").values()
 
 
 def _used_there(repo: Repo) -> set[str]:

@@ -15,7 +15,7 @@ from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.unused import worktrees_of
 from dvcfleet.errors import UserError
 from dvcfleet.git import GitError, git
-from dvcfleet.repository import opened, state_folder, write_lock
+from dvcfleet.repository import opened, refuse_unfinished, write_lock
 from flows.garbage import Garbage, Part
 from flows.history import read_history
 from flows.trials import TRIALS
@@ -63,7 +63,7 @@ def collect_garbage(repo: Path, keep: timedelta, best: bool, do: bool) -> Freed:
             stack.enter_context(write_lock(other))
         stack.enter_context(chdir(root))
         for each in (dvc_repo, *others):
-            _refuse_unfinished(each)
+            refuse_unfinished(each)
         _ask_git(dvc_repo)
         found = Garbage(dvc_repo, others, since, best)
         parts = tuple(part for part in found.parts() if part.size or part.what)
@@ -88,12 +88,6 @@ def _ask_git(repo: Repo) -> None:
             git(repo.root_dir, "for-each-ref", "--count=1")
     except GitError as error:
         raise UserError(f"{repo.root_dir}: git refuses ({error}), and knows what runs and branches need") from error
-
-
-def _refuse_unfinished(repo: Repo) -> None:
-    journal = state_folder(repo) / "journal"
-    if journal.exists():
-        raise UserError(f"a run was killed before it wrote dvc.lock ({journal} is there); run again to continue it")
 
 
 def lines_of(found: Freed) -> Iterator[str]:

@@ -2,10 +2,11 @@
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.run_cache import edited_entries, entry_files
 from dvcfleet.errors import UserError, some
 from dvcfleet.lineage.contents import Contents
@@ -17,11 +18,11 @@ from dvcfleet.lineage.targets import find_target
 from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.lineage.verify import verify
 from dvcfleet.planning.orphans import find_orphans
-from dvcfleet.record.chain import check_chains
+from dvcfleet.record.chain import Chain, check_chains
 from dvcfleet.record.changes import changes_file
 from dvcfleet.record.environments import damaged_environments, environment_file
 from dvcfleet.record.kept import is_whole
-from dvcfleet.repository import opened, state_folder, write_lock
+from dvcfleet.repository import opened, refuse_unfinished, state_folder, write_lock
 
 # With one of these findings, a stage would not do what was recorded.
 _OTHERWISE = (FindingKind.CODE, FindingKind.SOURCE, FindingKind.PARAMS, FindingKind.STAGE, FindingKind.NEVER_RAN)
@@ -67,9 +68,7 @@ def audit(
     """
     started, folder = time.monotonic(), repo.absolute()
     with opened(repo) as dvc_repo, write_lock(dvc_repo):
-        journal = state_folder(dvc_repo) / "journal"
-        if journal.exists():
-            raise UserError(f"a run was killed before it wrote dvc.lock ({journal} is there); run again to continue it")
+        refuse_unfinished(dvc_repo)
         names = find_target(dvc_repo, text, folder).stages if text else ()
         state, project = state_folder(dvc_repo), hooks_of(Path(dvc_repo.root_dir))
         damaged = damaged_environments(state)  # before reading the lineage writes that of this process anew
@@ -83,31 +82,12 @@ def audit(
         findings += _lost_environments(state, lineage, damaged)
         findings += _lost_changes(state, lineage)
         chains = check_chains(state)
-        cure = "it is not the record that runs kept; move it away if you know why"
-        findings += [
-            Finding(FindingKind.RECORD, os.path.relpath(path), f"{fault}; {cure}")
-            for path, chain in chains.items()
-            for fault in chain.faults
-        ]
-        older = sum(chain.older for chain in chains.values())
+        findings += _broken_chains(chains)
         if not text:
-            findings += [
-                Finding(FindingKind.CACHE, os.path.relpath(path), "not the entry that its name says; remove it")
-                for path in edited_entries(dvc_repo, kept)
-            ]
-            findings += [
-                Finding(
-                    FindingKind.UNDECLARED, orphan.name, "dvc.lock has it, dvc.yaml does not; run --prune removes it"
-                )
-                for orphan in find_orphans(dvc_repo)
-            ]
+            findings += _beside_stages(dvc_repo, kept)
         findings += project.audit(lineage, findings)
         also = (
-            *_counted(
-                sum(chain.lines for chain in chains.values()),
-                "line",
-                of=" of the ledger" + f" ({older} without a chain)" * bool(older),
-            ),
+            *_lines_counted(chains),
             *_counted(len(lineage.environments), "environment"),
             *(() if text else _counted(len(kept), "entry", "entries", " of the run cache")),
             *project.audited(lineage),
@@ -117,6 +97,29 @@ def audit(
             findings += run_again(dvc_repo, lineage, names, again)
     seconds = round(time.monotonic() - started, 3)
     return Audit(tuple(findings), len(lineage.steps), contents.files, contents.size, seconds, runs, also)
+
+
+def _broken_chains(chains: Mapping[Path, Chain]) -> Iterator[Finding]:
+    """Find lines of ledgers that are missing, moved, edited or added."""
+    cure = "it is not the record that runs kept; move it away if you know why"
+    for path, chain in chains.items():
+        for fault in chain.faults:
+            yield Finding(FindingKind.RECORD, os.path.relpath(path), f"{fault}; {cure}")
+
+
+def _beside_stages(repo: Repo, kept: Iterable[Path]) -> Iterator[Finding]:
+    """Find edited entries of the run cache, and what dvc.lock has of stages that are no longer there."""
+    for path in edited_entries(repo, kept):
+        yield Finding(FindingKind.CACHE, os.path.relpath(path), "not the entry that its name says; remove it")
+    for orphan in find_orphans(repo):
+        message = "dvc.lock has it, dvc.yaml does not; run --prune removes it"
+        yield Finding(FindingKind.UNDECLARED, orphan.name, message)
+
+
+def _lines_counted(chains: Mapping[Path, Chain]) -> Iterator[str]:
+    older = sum(chain.older for chain in chains.values())
+    of = " of the ledger" + f" ({older} without a chain)" * bool(older)
+    return _counted(sum(chain.lines for chain in chains.values()), "line", of=of)
 
 
 def _counted(count: int, one: str, many: str = "", of: str = "") -> Iterator[str]:

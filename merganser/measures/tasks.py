@@ -3,9 +3,8 @@
 Shape legend: T tasks, M rows, N columns, R = min(M, N).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import reduce
-from itertools import combinations
 from typing import Any
 
 import torch
@@ -79,7 +78,7 @@ def _of_matrix(layer: LayerDeltas | LayerLowRank, deltas: Tensor, factors: Layer
             "centred": row_space_interference([_leading(f, rank) for f in centred]).tolist(),
         },
         "interference": _interference(decomposed),
-        "sign_agreement": {**layer_agreement(layer, deltas), "pairs": _of_pairs(deltas, sign_agreement)},
+        "sign_agreement": dict(layer_agreement(layer, deltas)),
         "bounds": _as_json(
             bounds.drm(layer.tasks, deltas, tasks)
             | {"tsv": bounds.tsv(decomposed.shape, tasks)}
@@ -108,19 +107,4 @@ def _interference(layer: LayerFactors) -> dict[str, Any] | None:
     if not kept:
         return None
     parts = [_leading(f, kept) for f in layer.factors]
-    return {
-        "rank": kept,
-        "own": task_interference(parts),
-        "after_tsv_m": task_interference_after_tsv_m(parts),
-        "pairs": _of_pairs(parts, task_interference),
-    }
-
-
-def _of_pairs(tasks: Tensor | Sequence[Factors], measure: Callable[[Any], float]) -> list[list[float]]:
-    """Measure every two of T tasks by themselves (T, T); NaN on the diagonal."""
-    count = len(tasks)
-    found = torch.full((count, count), torch.nan, dtype=torch.float64)
-    for i, j in combinations(range(count), 2):
-        pair = tasks[[i, j]] if isinstance(tasks, Tensor) else [tasks[i], tasks[j]]
-        found[i, j] = found[j, i] = measure(pair)
-    return found.tolist()
+    return {"rank": kept, "own": task_interference(parts), "after_tsv_m": task_interference_after_tsv_m(parts)}

@@ -15,6 +15,7 @@ from dvcfleet.lineage.audit import audit
 from dvcfleet.prefect_adapter import retention
 from dvcfleet.prefect_adapter.server import Server
 from dvcfleet.record.chain import check_chains
+from dvcfleet.record.environments import IMAGE, environment
 from dvcfleet.record.kept import sha256
 from dvcfleet.record.ledger import LEDGER, OLDER, executions
 from dvcfleet.repository import opened, write_lock
@@ -173,6 +174,22 @@ def test_patches_and_run_cache_of_results_that_come_again_and_again_do_not_add_u
     assert len([path for path in (made.path / ".dvc/cache/runs").rglob("*") if path.is_file()]) == 1
     assert audit(made.path).findings == ()
     assert made.settled()
+
+
+def test_what_a_stage_of_a_subfolder_ran_in_stays(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = "stages: {own: {cmd: cp ../other own, deps: [../other], outs: [own]}}"
+    both = "stages: {both: {cmd: cat source sub/own > both, deps: [source, sub/own], outs: [both]}}"
+    made = committed(toy(both, {"sub/dvc.yaml": own, "source": "a", "other": "x"}))
+    for name, source in (("first", "abcdef"), ("second", "bcdefg")):
+        monkeypatch.setenv(IMAGE, f"example/{name}@sha256:{name}")
+        environment.cache_clear()
+        made.write("source", source)
+        assert run(made, name, monkeypatch)[0] == 0
+    environment.cache_clear()
+    assert (made.path / "sub/dvc.lock").is_file()
+    collect_garbage(made.path, NOW, best=False, do=True)
+    assert len(list((made.path / ".dvcfleet/environments").iterdir())) == 2
+    assert audit(made.path).findings == ()
 
 
 def test_a_cache_that_lies_elsewhere_is_left_alone_and_named(toy: Make, tmp_path: Path) -> None:

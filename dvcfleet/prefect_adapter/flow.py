@@ -28,7 +28,6 @@ from dvcfleet.prefect_adapter.internals import (
     count_lost_logs,
     drop_unsent,
     flush,
-    leave_heartbeat,
     settings_sent_once,
     share_tls_context,
 )
@@ -62,7 +61,6 @@ def _is_kept(record: logging.LogRecord) -> bool:
 
 logging.getLogger("prefect.task_runs").addFilter(_is_kept)
 share_tls_context()
-leave_heartbeat()
 count_lost_logs()
 
 

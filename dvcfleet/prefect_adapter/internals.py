@@ -5,8 +5,7 @@ import pickle
 import ssl
 import time
 from contextlib import AbstractContextManager
-from functools import cache, lru_cache, partial
-from inspect import signature
+from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -122,16 +121,6 @@ def share_tls_context() -> None:
     owner: Any = orchestration
     if owner.ssl is ssl:
         owner.ssl = SimpleNamespace(**(vars(ssl) | {"create_default_context": cache(ssl.create_default_context)}))
-
-
-@PREFECT.otherwise("ending a run's heartbeat", lambda: None)
-def leave_heartbeat() -> None:
-    """Have a flow run end without its heartbeat's thread, which looks once a second whether it should end."""
-    from prefect import flow_engine
-
-    heartbeats = flow_engine._send_heartbeats
-    signature(heartbeats).bind(None, join_on_exit=False)  # a TypeError where it is another
-    flow_engine._send_heartbeats = partial(heartbeats, join_on_exit=False)
 
 
 def server_app() -> Any:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -30,24 +29,6 @@ def test_a_flow_that_breaks_off_does_not_pass_for_one_that_ended(run_flow: Calla
 
     with pytest.raises(ZeroDivisionError, match="in the loop"):
         run_flow("broken-off", ThreadPoolTaskRunner(max_workers=1), break_off, {})
-
-
-def test_a_flow_ends_without_waiting_for_the_thread_of_its_heartbeat(
-    run_flow: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Which looks once a second whether it should end, and does nothing then."""
-    from prefect.task_runners import ThreadPoolTaskRunner
-
-    waited: list[str] = []
-    join = Thread.join
-
-    def joined(thread: Thread, timeout: float | None = None) -> None:
-        waited.append(thread.name)
-        join(thread, timeout)
-
-    monkeypatch.setattr(Thread, "join", joined)
-    assert run_flow("without-stages", ThreadPoolTaskRunner(max_workers=1), dict, {})
-    assert [name for name in waited if name.endswith("(run)")] == []  # Prefect gives it no name but its function's
 
 
 def test_prefect_gets_the_beginning_and_the_end_of_a_stages_output(monkeypatch: pytest.MonkeyPatch) -> None:

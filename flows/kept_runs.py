@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.git import git_if_any
+from dvcfleet.record.ledger import executions
+from dvcfleet.repository import STATE_FOLDER
 
 _NAMES = 5  # parts of a reference refs/exps/aa/bbb.../NAME
 
@@ -23,15 +25,20 @@ class SavedRun:
 
 
 def saved_runs(root: Path) -> list[SavedRun]:
-    """List the runs that the engine saved as experiments, oldest first; none of DVC's own experiments."""
+    """List the runs that the engine saved as experiments, oldest first; none of DVC's own experiments.
+
+    Those of one second, which is all that git knows of a time, are in the ledger's order.
+    """
     form = "--format=%(refname)%00%(objectname)%00%(committerdate:unix)%00%(subject)"
-    listed = git_if_any(root, "for-each-ref", "--sort=committerdate", form, "refs/exps") or ""
+    listed = git_if_any(root, "for-each-ref", form, "refs/exps") or ""
     fields = (line.split("\0") for line in listed.splitlines())
-    return [
+    order = {line.run: number for number, line in enumerate(executions(root / STATE_FOLDER))}
+    found = [
         SavedRun(ref.rpartition("/")[2], ref, commit, datetime.fromtimestamp(int(date), UTC))
         for ref, commit, date, subject in fields
         if ref.count("/") == _NAMES - 1 and subject == f"run {ref.rpartition('/')[2]}"
     ]
+    return sorted(found, key=lambda run: (run.saved, order.get(run.name, -1)))
 
 
 def experiment_commits(root: Path) -> set[str]:

@@ -135,6 +135,7 @@ def test_the_best_run_of_each_entry_is_kept_on_wish(toy: Make, monkeypatch: pyte
         metrics: [{metrics.json: {cache: false}}]
     """
     made = committed(toy(scored, {"source": "{}", "params.yaml": ""}))
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "2026-01-01T00:00:00Z")  # all are saved in the same second
     for name, ties, average in (("first", 0.5, 0.9), ("second", 0.75, 0.2), ("third", 0.25, 0.1), ("last", 0.3, 0.3)):
         made.write("source", f'{{"ties": {{"mean": {ties}}}, "average": {{"mean": {average}}}}}')
         assert run(made, name, monkeypatch)[0] == 0

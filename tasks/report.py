@@ -13,6 +13,8 @@ from merganser.report import tables
 from merganser.report.baselines import Baseline, read_baselines
 from merganser.report.changes import Changes, read_changes, worse_scores
 from merganser.report.choices import Choice, make_choices
+from merganser.report.explanation_plots import draw_explanations
+from merganser.report.explanations import Explanations, find_explanations
 from merganser.report.measured import Measured
 from merganser.report.page import render_page
 from merganser.report.plots import make_plots
@@ -52,6 +54,7 @@ class Content:
     significance: Significance
     choices: list[Choice]
     baselines: list[Baseline]
+    explanations: Explanations
     reproduced: list[Reproduced]
     numbers: dict[str, dict[str, Any]]
 
@@ -62,14 +65,16 @@ def read_content(params: Params) -> Content:
     rows = make_rows(params, scores, METRICS, RECORDS, PROFILES)
     of_merges = {row.entry: read_json(MERGE_MEASURES / f"{row.entry}.json") for row in rows}
     significance = read_significance(rows, EXAMPLES)
+    measured, studies = Measured(read_json(TASK_MEASURES), of_merges), read_studies(params, scores, STUDIES)
     published = Published.model_validate(read_json(PUBLISHED)) if params.published else None
     return Content(
         rows=rows,
-        measured=Measured(read_json(TASK_MEASURES), of_merges),
-        studies=read_studies(params, scores, STUDIES),
+        measured=measured,
+        studies=studies,
         significance=significance,
         choices=make_choices(rows, significance.pairs[MEAN]),
         baselines=read_baselines(rows[0], EXAMPLES),
+        explanations=find_explanations(rows, measured, studies),
         reproduced=reproduce(published, rows, params.measured, params.parameters.matrices) if published else [],
         numbers=tables.summary(rows),
     )
@@ -87,6 +92,7 @@ def write_content(
     tables.write_csv(folder / "baselines.csv", Baseline._fields, content.baselines)
     tables.write_measures(folder, content.measured)
     tables.write_studies(folder, content.studies)
+    tables.write_explanations(folder, content.explanations)
     tables.write_significance(folder, content.significance)
     tables.write_choices(folder, content.choices)
     tables.write_changes(folder, changes)
@@ -105,6 +111,7 @@ def write_content(
         changes,
         content.reproduced,
         content.baselines,
+        content.explanations,
     )
     (folder / PAGE).write_text(page)
 
@@ -115,6 +122,7 @@ def main(params: Params) -> None:
     content = read_content(params)
     rows, tasks = content.rows, params.measured
     plots = make_plots(rows, content.measured, tasks) | draw_studies(content.studies, rows[0].wording)
+    plots |= draw_explanations(content.explanations, content.measured)
     changes = read_changes(PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), content.numbers)
     if changes:
         entries = [row.entry for row in rows]

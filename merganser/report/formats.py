@@ -70,6 +70,20 @@ def digits(value: float) -> str:
     return "–" if isnan(value) else f"{value:#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:.0f}"
 
 
+def correlation(value: float) -> str:
+    """Format a correlation with its sign, a dash for none.
+
+    >>> correlation(0.5), correlation(float("nan"))
+    ('+0.50', '–')
+    """
+    return "–" if isnan(value) else f"{value:+.2f}"
+
+
+def interval(estimate: Any) -> str:
+    """Format the interval of a correlation, a dash for none."""
+    return "–" if isnan(estimate.low) else f"{correlation(estimate.low)} to {correlation(estimate.high)}"
+
+
 def p_value(value: float | None) -> str:
     """Format a p-value with the digits that matter, a dash for none."""
     return "–" if value is None else f"{value:.3f}" if value >= 0.001 else f"{value:.0e}"

@@ -15,6 +15,7 @@ from merganser.report.bounds import check_claims
 from merganser.report.budgets import BUDGETS
 from merganser.report.changes import Changes
 from merganser.report.choices import Choice, front, ranks, standings
+from merganser.report.explanations import KINDS, TITLES, Explanations
 from merganser.report.formulas import mathml
 from merganser.report.glossary import TERMS
 from merganser.report.layers import short_names
@@ -43,6 +44,7 @@ def render_page(
     changes: Changes | None,
     reproduced: Sequence[Reproduced],
     baselines: Sequence[Baseline],
+    explanations: Explanations,
 ) -> str:
     """Return the page's HTML, without credentials that an address in params.yaml may hold."""
     rows = list(rows)
@@ -74,6 +76,9 @@ def render_page(
         by_layer=list(BY_LAYER),
         layers=_layers(measured),
         claims=check_claims(measured),
+        explanations=explanations,
+        kinds=KINDS,
+        measure_titles=TITLES,
         studies=studies,
         verdicts=significance.verdicts,
         changes=changes,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser.evaluation.scoring import Score, by_data_set
-from merganser.report import bounds
+from merganser.report import bounds, explanations
 from merganser.report.changes import Changes
 from merganser.report.choices import Choice
 from merganser.report.measured import BY_LAYER, Measured
@@ -101,6 +101,13 @@ def write_measures(folder: Path, measured: Measured) -> None:
         found = [zip(measured.tasks, measured.overall(entry).tolist(), strict=True) for entry in entries]
         lines = [[entry, *pair] for entry, pairs in zip(entries, found, strict=True) for pair in pairs]
         write_csv(plots / f"{name}.csv", ["entry", "task", measure], lines)
+
+
+def write_explanations(folder: Path, found: explanations.Explanations) -> None:
+    """Write `explanations.csv`: how each measure goes with the score that is lost, over matrices and in each."""
+    if found.explained:
+        lines = explanations.explained_lines(found.explained)
+        write_csv(folder / "explanations.csv", explanations.HEADER, lines)
 
 
 def write_significance(folder: Path, significance: Significance) -> None:

@@ -9,19 +9,23 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from markupsafe import escape
-from scipy.stats import binomtest
+from scipy.stats import binomtest, pearsonr, spearmanr
 
 import merganser
 from flows.answer import report_lines
 from flows.reproduced import difference_lines, read_differences
 from merganser import registry
+from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.evaluation.examples import read_results, write_results
+from merganser.inputs.deltas import open_deltas
 from merganser.report.bounds import CLAIMS
 from merganser.report.budgets import BUDGETS
+from merganser.report.explanations import find_explanations
 from merganser.report.formats import digits
 from merganser.report.glossary import TERMS
 from merganser.report.labels import LINE, place_labels, spread
@@ -30,7 +34,7 @@ from merganser.report.style import VARIABLES
 from merganser.report.tables import IDENTITY, write_published
 from merganser.standalone.results import TEXTS
 from tasks import evaluate_unseen, prepare_unseen, publish, record, report
-from tests.tasks.comparison import METHODS, TASKS, inside
+from tests.tasks.comparison import METHODS, STUDIES, TASKS, inside
 from tests.tiny_clip import write_data_set
 
 TABLES = {
@@ -41,7 +45,8 @@ PLOTS = {
     *("scores.svg", "radar.svg", "memory.svg", "time.svg", "study_tasks.svg", "study_rank.svg"),
     *("cosines.svg", "row_spaces.svg", "alignment.svg", "alignment_depth.svg", "errors.svg"),
     *("interference.svg", "overlap.svg", "agreement.svg", "reconstruction.svg", "effective_rank.svg"),
-    "bounds.svg",
+    *("bounds.svg", "explained_merges.svg", "explained_errors.svg", "explained_tasks.svg", "explained_subsets.svg"),
+    *("explained_merges_depth.svg", "explained_subsets_depth.svg"),
 }
 
 
@@ -391,6 +396,66 @@ def test_both_sides_of_each_bound_are_kept_and_the_page_shows_where_it_is_neares
         if claim.of_layers:
             assert f"{sum(line['holds'] == 'True' for line in own)} of {len(own)}" in row
         assert ("not claimed here" in row) == (name == "tsv")  # of three tasks
+
+
+def test_measures_stand_beside_the_score_that_is_lost_with_their_number_and_interval(folder: Path, page: str) -> None:
+    lines = [line for line in csv.DictReader((folder / "report/explanations.csv").open()) if not line["layer"]]
+    found = {(line["points"], line["measure"]): line for line in lines}
+    scores = {row["entry"]: row for row in csv.DictReader((folder / "report/results.csv").open())}
+    measures = json.loads((folder / "report/measures.json").read_text())
+
+    def lost(entry: str) -> list[float]:
+        return [
+            1 - float(scores[entry][task]) / float(scores["individual"][task]) for task in measures["tasks"]["tasks"]
+        ]
+
+    merges, single = found["entries × tasks", "sar"], ("average", "sum")
+    sar = [value for entry in single for value in measures["entries"][entry]["sar"]]
+    expected = spearmanr(sar, [value for entry in single for value in lost(entry)]).statistic
+    assert float(merges["spearman"]) == pytest.approx(expected)
+    assert (merges["n"], merges["groups"], merges["spearman_low"]) == ("6", "2", "")  # two entries have no interval
+    of_tasks = found["tasks", "effective_rank"]
+    matrices = [layer for layer in measures["tasks"]["layers"].values() if layer["kind"] == "matrix"]
+    ranks = np.mean([layer["effective_rank"] for layer in matrices], axis=0)
+    means = np.mean([lost(entry) for entry in single], axis=0)
+    assert float(of_tasks["spearman"]) == pytest.approx(spearmanr(ranks, means).statistic)
+    assert of_tasks["n"] == "3"
+    subsets = list(csv.DictReader((folder / "report/plots/study_tasks.csv").open()))
+    by_entry = {e: np.mean([float(p["normalised"]) for p in subsets if p["entry"] == e]) for e in STUDIES}
+    missed = [by_entry[point["entry"]] - float(point["normalised"]) for point in subsets]
+    sizes = found["subsets × entries", "tasks_merged"]
+    assert float(sizes["pearson"]) == pytest.approx(pearsonr([int(p["tasks"]) for p in subsets], missed).statistic)
+    assert int(sizes["n"]) == len(subsets)
+    assert int(sizes["groups"]) == len(subsets) / len(STUDIES)
+    cosines = np.mean([layer["cosines"] for layer in matrices], axis=0)
+    places = [[measures["tasks"]["tasks"].index(task) for task in point["subset"].split("+")] for point in subsets]
+    pairs = [np.mean([cosines[i, j] for i in at for j in at if i != j]) for at in places]
+    assert float(found["subsets × entries", "cosine"]["pearson"]) == pytest.approx(pearsonr(pairs, missed).statistic)
+    (section,) = re.findall(r'<section id="explanations".*?</section>', page, flags=re.S)
+    assert section.count("<tr>") == 1 + len(lines)
+    assert "2 entries" in section
+
+
+def test_without_individual_models_nothing_is_lost_and_nothing_explained(folder: Path) -> None:
+    content = report.read_content(load_params())
+    others = [row for row in content.rows if row.entry != "individual"]
+    assert find_explanations(others, content.measured, content.studies).points == []
+
+
+def test_rank_and_interference_are_the_sums_of_the_paper(folder: Path) -> None:
+    content = report.read_content(load_params())
+    (points,) = (each for each in content.explanations.points if each.kind == "subsets")
+    layers = [content.measured.of_tasks["layers"][name] for name in content.measured.matrices]
+    deltas = open_deltas(Path("data/deltas"), content.measured.tasks)
+    for number, point in enumerate(content.studies.points):
+        at = [content.measured.tasks.index(task) for task in point.subset]
+        for place, (name, layer) in enumerate(zip(content.measured.matrices, layers, strict=True)):
+            found = layer["row_space_interference"]["own"]
+            summed = sum(found[i][j] for i in at for j in at if i != j)
+            assert points.measures["i_k"][place, number] == pytest.approx(summed)
+            D = deltas.layer(name).deltas.double().numpy()
+            spectra = np.linalg.svd(D - D.mean(0), compute_uv=False)[at, layer["rank"] :]
+            assert points.measures["reconstruction"][place, number] == pytest.approx((spectra**2).sum(), rel=1e-4)
 
 
 def test_tsv_m_takes_the_interference_away(folder: Path) -> None:

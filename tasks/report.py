@@ -13,6 +13,7 @@ from merganser.report import tables
 from merganser.report.baselines import Baseline, read_baselines
 from merganser.report.changes import Changes, read_changes, worse_scores
 from merganser.report.choices import Choice, make_choices
+from merganser.report.confusions import Confusions, draw_confusions, read_confusions
 from merganser.report.explanation_plots import draw_explanations
 from merganser.report.explanations import Explanations, find_explanations
 from merganser.report.measured import Measured
@@ -55,6 +56,7 @@ class Content:
     choices: list[Choice]
     baselines: list[Baseline]
     explanations: Explanations
+    confusions: Confusions
     reproduced: list[Reproduced]
     numbers: dict[str, dict[str, Any]]
 
@@ -75,6 +77,7 @@ def read_content(params: Params) -> Content:
         choices=make_choices(rows, significance.pairs[MEAN]),
         baselines=read_baselines(rows[0], EXAMPLES),
         explanations=find_explanations(rows, measured, studies),
+        confusions=read_confusions(rows, EXAMPLES),
         reproduced=reproduce(published, rows, params.measured, params.parameters.matrices) if published else [],
         numbers=tables.summary(rows),
     )
@@ -93,6 +96,7 @@ def write_content(
     tables.write_measures(folder, content.measured)
     tables.write_studies(folder, content.studies)
     tables.write_explanations(folder, content.explanations)
+    tables.write_confusions(folder, content.confusions)
     tables.write_significance(folder, content.significance)
     tables.write_choices(folder, content.choices)
     tables.write_changes(folder, changes)
@@ -112,6 +116,7 @@ def write_content(
         content.reproduced,
         content.baselines,
         content.explanations,
+        content.confusions,
     )
     (folder / PAGE).write_text(page)
 
@@ -122,7 +127,7 @@ def main(params: Params) -> None:
     content = read_content(params)
     rows, tasks = content.rows, params.measured
     plots = make_plots(rows, content.measured, tasks) | draw_studies(content.studies, rows[0].wording)
-    plots |= draw_explanations(content.explanations, content.measured)
+    plots |= draw_explanations(content.explanations, content.measured) | draw_confusions(content.confusions)
     changes = read_changes(PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), content.numbers)
     if changes:
         entries = [row.entry for row in rows]

@@ -9,10 +9,9 @@ from typing import TypedDict
 
 from torch import Tensor
 
-from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg.select import cut_at, kept
 from merganser.linalg.thresholds import in_memory
-from merganser.operators.drm import joint_space, pruned
+from merganser.operators.drm import JointSpace, pruned
 
 DENSITY = 0.2  # of the entries, kept by pruning as in the paper
 NOISE = 1e-7  # of the largest entry: smaller ones are rounding errors of zeros, in float64
@@ -36,16 +35,24 @@ def sign_agreement(entries: Tensor, noise: float = 0.0) -> float:
     >>> sign_agreement(torch.tensor([[1.0, 2.0], [1.0, -1.0]]))  # all agree on the first, half on the second
     0.75
     """
+    return float(sign_shares(entries, noise).mean())
+
+
+def sign_shares(entries: Tensor, noise: float = 0.0) -> Tensor:
+    """Return the share of the majority sign of each entry of T tasks (T, ...) that is not zero for all of them.
+
+    >>> sign_shares(torch.tensor([[1.0, 2.0, 0.0], [1.0, -1.0, 0.0]]))
+    tensor([1.0000, 0.5000], dtype=torch.float64)
+    """
     threshold = noise * float(entries.abs().max()) if noise and entries.numel() else 0.0
     positive, negative = (entries > threshold).sum(0), (entries < -threshold).sum(0)
     signed = positive + negative
     shares = positive.maximum(negative).double() / signed
-    return float(shares[signed > 0].mean())
+    return shares[signed > 0]
 
 
-def layer_agreement(layer: LayerDeltas | LayerLowRank, deltas: Tensor) -> Agreement:
-    """Measure the agreement of a layer's T matrices (`deltas`: T, M, N) in both spaces, unpruned and pruned."""
-    space = joint_space(layer)
+def layer_agreement(space: JointSpace, deltas: Tensor) -> Agreement:
+    """Measure the agreement of T matrices (`deltas`: T, M, N), and of their joint space, unpruned and pruned."""
     entries = pruned(space, DENSITY)
     return Agreement(
         weights=sign_agreement(deltas),

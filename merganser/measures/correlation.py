@@ -5,6 +5,7 @@ Legend: n points, G groups, B resamples.
 """
 
 from collections.abc import Hashable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +54,7 @@ def correlate(measure: Floats, lost: Floats, groups: Sequence[Hashable]) -> Corr
     return Correlation(len(x), len(places), spearman, _estimate(x, y, weights))
 
 
+@cache
 def _resamples(groups: int) -> Floats:
     """Draw how often each group is in each resample: (B, G), the same numbers for the same count."""
     drawn = np.random.default_rng(0).multinomial(groups, np.full(groups, 1 / groups), size=RESAMPLES)
@@ -73,7 +75,7 @@ def _weighted(x: Floats, y: Floats, weights: Floats) -> Floats:
         return np.full(len(weights), np.nan)
     x, y = (side - side.mean() for side in (x, y))
     total = weights.sum(1)
-    means = [weights @ each / total for each in (x, y, x * x, y * y, x * y)]
-    spread = np.maximum(means[2] - means[0] ** 2, 0) * np.maximum(means[3] - means[1] ** 2, 0)
+    of_x, of_y, of_xx, of_yy, of_xy = (weights @ np.stack([x, y, x * x, y * y, x * y], axis=1) / total[:, None]).T
+    spread = np.maximum(of_xx - of_x**2, 0) * np.maximum(of_yy - of_y**2, 0)
     varies = spread > np.finfo(np.float64).eps * (x @ x) * (y @ y) / len(x) ** 2
-    return np.divide(means[4] - means[0] * means[1], np.sqrt(spread), out=np.full(len(total), np.nan), where=varies)
+    return np.divide(of_xy - of_x * of_y, np.sqrt(spread), out=np.full(len(total), np.nan), where=varies)

@@ -3,8 +3,9 @@
 Shape legend: T tasks, M rows, N columns, R = min(M, N).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -18,7 +19,9 @@ from merganser.measures import bounds
 from merganser.measures.agreement import layer_agreement, sign_agreement
 from merganser.measures.alignment import cosines, inner_products
 from merganser.measures.interference import row_space_interference, task_interference, task_interference_after_tsv_m
+from merganser.measures.spaces import agreement_histograms, dropped_shares, vector_products
 from merganser.measures.spectra import effective_rank, energy_share, truncation_error
+from merganser.operators.drm import joint_space
 
 RANK_FRACTION = 0.08  # of R: CART's value for truncations and row spaces
 
@@ -64,7 +67,7 @@ def _of_matrix(layer: LayerDeltas | LayerLowRank, deltas: Tensor, factors: Layer
     assert isinstance(decomposed, LayerFactors)
     tasks = list(decomposed.factors)
     rank = max(1, count_of(RANK_FRACTION, min(decomposed.shape)))
-    centred = list(_centred(deltas, rank))
+    centred, space = list(_centred(deltas, rank)), joint_space(layer)
     return {
         "rank": rank,
         "effective_rank": [effective_rank(f.s) for f in tasks],
@@ -78,7 +81,13 @@ def _of_matrix(layer: LayerDeltas | LayerLowRank, deltas: Tensor, factors: Layer
             "centred": row_space_interference([_leading(f, rank) for f in centred]).tolist(),
         },
         "interference": _interference(decomposed),
-        "sign_agreement": dict(layer_agreement(layer, deltas)),
+        "sign_agreement": {
+            **layer_agreement(space, deltas),
+            "pairs": _of_pairs(deltas, sign_agreement),
+            "histograms": agreement_histograms(space, deltas),
+        },
+        "dropped": dropped_shares(space),
+        "products": vector_products([_leading(f, len(f.s)) for f in tasks]),
         "bounds": _as_json(
             bounds.drm(layer.tasks, deltas, tasks)
             | {"tsv": bounds.tsv(decomposed.shape, tasks)}
@@ -107,4 +116,23 @@ def _interference(layer: LayerFactors) -> dict[str, Any] | None:
     if not kept:
         return None
     parts = [_leading(f, kept) for f in layer.factors]
-    return {"rank": kept, "own": task_interference(parts), "after_tsv_m": task_interference_after_tsv_m(parts)}
+    return {
+        "rank": kept,
+        "own": task_interference(parts),
+        "after_tsv_m": task_interference_after_tsv_m(parts),
+        "pairs": _of_pairs(parts, task_interference),
+        "procrustes": {
+            "u": bounds.procrustes_error([f.u for f in parts]),
+            "v": bounds.procrustes_error([f.vh.mT for f in parts]),
+        },
+    }
+
+
+def _of_pairs(tasks: Tensor | Sequence[Factors], measure: Callable[[Any], float]) -> list[list[float]]:
+    """Measure every two of T tasks by themselves (T, T); NaN on the diagonal."""
+    count = len(tasks)
+    found = torch.full((count, count), torch.nan, dtype=torch.float64)
+    for i, j in combinations(range(count), 2):
+        pair = tasks[[i, j]] if isinstance(tasks, Tensor) else [tasks[i], tasks[j]]
+        found[i, j] = found[j, i] = measure(pair)
+    return found.tolist()

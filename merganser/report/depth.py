@@ -33,6 +33,10 @@ FIGURES = {
         "interference (STI)",
         (Line("interference", "tasks' own bases"), Line("interference_after_tsv_m", "after TSV-M", ORANGE)),
     ),
+    "procrustes": (
+        "Procrustes error",
+        (Line("procrustes_u", "left vectors"), Line("procrustes_v", "right vectors", ORANGE)),
+    ),
     "overlap": (
         "mean over pairs",
         (

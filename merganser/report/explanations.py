@@ -56,13 +56,13 @@ TITLES = {
     "effective_rank_of_merge": "effective rank of the merge",
     "relative_error": "relative error of the parts",
     "effective_rank": "effective rank",
-    "reconstruction": "R(k), rank k of centred deltas",
-    "reconstruction_own": "relative error of rank k",
+    "reconstruction": "R(k), centred deltas",
+    "reconstruction_own": "error at rank k",
     "cosine": "cosine between tasks",
     "row_spaces": "row-space interference",
-    "row_spaces_centred": "the same, centred deltas",
-    "interference": "STI between two tasks",
-    "agreement": "sign agreement of two tasks",
+    "row_spaces_centred": "row spaces, centred deltas",
+    "interference": "STI in pairs",
+    "agreement": "sign agreement in pairs",
     "i_k": "I(k), own deltas",
     "i_k_centred": "I(k), centred deltas",
     "tasks_merged": "number of tasks",
@@ -83,7 +83,7 @@ class Points:
 
     kind: str  # a key of KINDS
     lost: Grid  # (n,), share of the individual models' score
-    groups: list[Hashable]
+    groups: Sequence[Hashable]
     measures: dict[str, Grid]  # (L, n), or (1, n) of what has no layers
 
     def overall(self, measure: str) -> Grid:
@@ -131,7 +131,7 @@ def find_points(rows: Sequence[Row], measured: Measured, studies: StudyResults) 
         return []
     tasks = [task for task in measured.tasks if task in individual]
     single, parts = (
-        [row for row in in_group(rows, group) if row.entry in measured.merges(parts=group == "parts")]
+        [row for row in in_group(list(rows), group) if row.entry in measured.merges(parts=group == "parts")]
         for group in ("single", "parts")
     )
     lost = {row.entry: [1 - row.scores.values[task] / individual[task] for task in tasks] for row in (*single, *parts)}

@@ -22,6 +22,8 @@ BY_LAYER: dict[str, tuple[str, ...]] = {
     "row_spaces_centred": ("row_space_interference", "centred"),
     "interference": ("interference", "own"),
     "interference_after_tsv_m": ("interference", "after_tsv_m"),
+    "procrustes_u": ("interference", "procrustes", "u"),
+    "procrustes_v": ("interference", "procrustes", "v"),
     "agreement_weights": ("sign_agreement", "weights"),
     "agreement_weights_pruned": ("sign_agreement", "weights_pruned"),
     "agreement_joint": ("sign_agreement", "joint"),

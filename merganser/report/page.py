@@ -15,6 +15,7 @@ from merganser.report.bounds import check_claims
 from merganser.report.budgets import BUDGETS
 from merganser.report.changes import Changes
 from merganser.report.choices import Choice, front, ranks, standings
+from merganser.report.confusions import Confusions
 from merganser.report.explanations import KINDS, TITLES, Explanations
 from merganser.report.formulas import mathml
 from merganser.report.glossary import TERMS
@@ -23,6 +24,7 @@ from merganser.report.measured import BY_LAYER, Measured
 from merganser.report.published import Reproduced
 from merganser.report.rows import GROUPS, Row, best_values, by_family, sampling_error
 from merganser.report.significance import MEAN, Significance
+from merganser.report.spaces import middle_name
 from merganser.report.studies import StudyResults
 from merganser.report.style import VARIABLES
 from merganser.report.templates import open_templates
@@ -45,6 +47,7 @@ def render_page(
     reproduced: Sequence[Reproduced],
     baselines: Sequence[Baseline],
     explanations: Explanations,
+    confusions: Confusions,
 ) -> str:
     """Return the page's HTML, without credentials that an address in params.yaml may hold."""
     rows = list(rows)
@@ -77,6 +80,8 @@ def render_page(
         layers=_layers(measured),
         claims=check_claims(measured),
         explanations=explanations,
+        confusions=confusions,
+        middle=middle_name(measured),
         kinds=KINDS,
         measure_titles=TITLES,
         studies=studies,

@@ -17,6 +17,7 @@ from merganser.report.heatmaps import between_tasks, entries_by_layer, entries_b
 from merganser.report.measured import Measured
 from merganser.report.rows import Row, best, in_group, lowest
 from merganser.report.scatter import against_memory, against_time
+from merganser.report.spaces import draw_spaces
 from merganser.report.style import COLOURS, INK, MUTED, OTHERS, STYLE, canvas, to_svg
 
 HEADING = 0.9  # the room of a family's name, in bars
@@ -48,7 +49,7 @@ def _between(measured: Measured) -> dict[str, str]:
         plots["row_spaces"] = between_tasks(np.where(np.tri(len(own), dtype=bool), own, centred), measured.tasks)
     if measured.matrices and check_claims(measured):
         plots["bounds"] = draw_bounds(measured)
-    return plots | (draw_depth(measured) if measured.matrices else {})
+    return plots | draw_spaces(measured) | (draw_depth(measured) if measured.matrices else {})
 
 
 def _merges(measured: Measured) -> dict[str, str]:

@@ -9,10 +9,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from merganser.evaluation.scoring import Score, by_data_set
 from merganser.report import bounds, explanations
 from merganser.report.changes import Changes
 from merganser.report.choices import Choice
+from merganser.report.confusions import Confusions
 from merganser.report.measured import BY_LAYER, Measured
 from merganser.report.published import Reproduced
 from merganser.report.rows import Row
@@ -108,6 +111,17 @@ def write_explanations(folder: Path, found: explanations.Explanations) -> None:
     if found.explained:
         lines = explanations.explained_lines(found.explained)
         write_csv(folder / "explanations.csv", explanations.HEADER, lines)
+
+
+def write_confusions(folder: Path, found: Confusions) -> None:
+    """Write `confusions.csv`: of each task's classes by their order, the share of examples answered so, zeros apart."""
+    if found.by_task:
+        lines = [
+            [found.entry, task, label, answer, float(shares[label, answer])]
+            for task, shares in found.by_task.items()
+            for label, answer in np.argwhere(shares > 0).tolist()
+        ]
+        write_csv(folder / "confusions.csv", ["entry", "task", "label", "answer", "share"], lines)
 
 
 def write_significance(folder: Path, significance: Significance) -> None:

@@ -5,14 +5,15 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas
 from merganser.measures.agreement import DENSITY, layer_agreement, sign_agreement
+from merganser.operators.drm import JointSpace, joint_space
 
 
 def random_deltas(count: int, shape: tuple[int, int] = (12, 10)) -> Tensor:
     return torch.randn(count, *shape, generator=torch.Generator().manual_seed(count))
 
 
-def layer_of(deltas: Tensor) -> LayerDeltas:
-    return LayerDeltas("layer", "matrix", tuple(f"task{t}" for t in range(len(deltas))), deltas)
+def space_of(deltas: Tensor) -> JointSpace:
+    return joint_space(LayerDeltas("layer", "matrix", tuple(f"task{t}" for t in range(len(deltas))), deltas))
 
 
 def test_agreement_worked_by_hand() -> None:
@@ -24,20 +25,20 @@ def test_agreement_worked_by_hand() -> None:
 @pytest.mark.parametrize("tasks", [1, 2, 3, 8])
 def test_agreement_lies_between_one_half_and_one(tasks: int) -> None:
     deltas = random_deltas(tasks)
-    for value in layer_agreement(layer_of(deltas), deltas).values():
+    for value in layer_agreement(space_of(deltas), deltas).values():
         assert 0.5 <= value <= 1
 
 
 def test_opposite_tasks_agree_on_one_half_and_identical_ones_on_everything() -> None:
     delta = random_deltas(1)[0]
     opposite, identical = torch.stack([delta, -delta]), torch.stack([delta, delta, delta])
-    assert set(layer_agreement(layer_of(opposite), opposite).values()) == {0.5}
-    assert set(layer_agreement(layer_of(identical), identical).values()) == {1.0}
+    assert set(layer_agreement(space_of(opposite), opposite).values()) == {0.5}
+    assert set(layer_agreement(space_of(identical), identical).values()) == {1.0}
 
 
 def test_agreement_of_nothing_is_undefined() -> None:
     nothing = torch.zeros(2, 4, 3)
-    assert all(np.isnan(value) for value in layer_agreement(layer_of(nothing), nothing).values())
+    assert all(np.isnan(value) for value in layer_agreement(space_of(nothing), nothing).values())
 
 
 def reference(entries: np.ndarray) -> float:
@@ -52,7 +53,7 @@ def reference(entries: np.ndarray) -> float:
 
 def test_both_spaces_equal_their_definitions() -> None:
     deltas = random_deltas(3)
-    found = layer_agreement(layer_of(deltas), deltas)
+    found = layer_agreement(space_of(deltas), deltas)
     D = deltas.double().numpy()
     u, s, vh = np.linalg.svd(np.hstack(list(D)), full_matrices=False)
     rows = np.stack(np.split(vh, 3, axis=1))

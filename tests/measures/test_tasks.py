@@ -53,6 +53,15 @@ def test_the_numbers_of_a_matrix_are_those_of_numpy(tmp_path: Path) -> None:
     vh = [np.linalg.svd(each)[2][0] for each in D]
     assert found["row_space_interference"]["own"][0][2] == pytest.approx(abs(vh[0] @ vh[2]), rel=1e-4)
     assert found["interference"]["rank"] == 8 // 3
+    pair = D[[0, 2]]
+    shares = np.abs(np.sign(pair).sum(0)) / 2  # 1 where both agree, 0 where they do not
+    assert found["sign_agreement"]["pairs"][0][2] == pytest.approx((1 + shares.mean()) / 2)
+    (u0, _, v0), (u2, _, v2) = (np.linalg.svd(each) for each in pair)
+    crossed = [
+        np.abs((one[:, :2].T @ two[:, :2]) * s[:2] @ (right_two[:2] @ right_one[:2].T)).sum()
+        for one, two, s, right_one, right_two in ((u0, u2, spectra[2], v0, v2), (u2, u0, spectra[0], v2, v0))
+    ]
+    assert found["interference"]["pairs"][2][0] == pytest.approx(sum(crossed), rel=1e-4)
 
 
 def test_a_matrix_smaller_than_the_number_of_tasks_has_no_interference(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ PLOTS = {
     *("interference.svg", "overlap.svg", "agreement.svg", "reconstruction.svg", "effective_rank.svg"),
     *("bounds.svg", "explained_merges.svg", "explained_errors.svg", "explained_tasks.svg", "explained_subsets.svg"),
     *("explained_merges_depth.svg", "explained_subsets_depth.svg"),
+    *("procrustes.svg", "dropped.svg", "signs.svg", "products.svg", "confusions.svg"),
 }
 
 
@@ -456,6 +457,25 @@ def test_rank_and_interference_are_the_sums_of_the_paper(folder: Path) -> None:
             D = deltas.layer(name).deltas.double().numpy()
             spectra = np.linalg.svd(D - D.mean(0), compute_uv=False)[at, layer["rank"] :]
             assert points.measures["reconstruction"][place, number] == pytest.approx((spectra**2).sum(), rel=1e-4)
+
+
+def test_the_best_single_models_answers_are_shown_by_class(folder: Path, page: str) -> None:
+    lines = list(csv.DictReader((folder / "report/confusions.csv").open()))
+    results = {row["entry"]: row for row in csv.DictReader((folder / "report/results.csv").open())}
+    (entry,) = {line["entry"] for line in lines}
+    assert float(results[entry]["mean"]) == max(float(results[name]["mean"]) for name in ("average", "sum"))
+    for task in TASKS:
+        found = read_results(folder / f"data/examples/{entry}/{task}.safetensors")
+        assert found.label is not None
+        assert found.prediction is not None
+        classes = np.unique(np.concatenate([found.label, found.prediction]))
+        counts = [(found.label == each).sum() for each in classes]
+        own = [line for line in lines if line["task"] == task and line["label"] == line["answer"]]
+        shares = {int(line["label"]): float(line["share"]) for line in own}
+        assert sum(counts[label] * share for label, share in shares.items()) / sum(counts) == pytest.approx(
+            float(results[entry][task])
+        )
+    assert f"What {entry}, the best entry with one model, answers" in page
 
 
 def test_tsv_m_takes_the_interference_away(folder: Path) -> None:

@@ -1,0 +1,76 @@
+"""What plots show of one layer's spaces: pruning by basis vector, signs, and products of the tasks' singular vectors.
+
+Shape legend: T tasks, M rows, N columns, K joint directions, k vectors shown of one task.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from merganser.linalg.counts import count_of
+from merganser.linalg.decompositions import Factors
+from merganser.linalg.thresholds import in_memory, thresholds
+from merganser.measures.agreement import NOISE, sign_shares
+from merganser.operators.drm import JointSpace
+
+PRUNED = 0.5  # of the entries, as in DRM's figure 3
+BANDS = 64  # neighbouring basis vectors are averaged to at most so many
+BINS = 10  # of shares of the majority's sign, from one half to one
+SHOWN = 16  # singular vectors of all tasks together
+DIGITS = 3  # of what is only looked at
+
+
+def dropped_shares(space: JointSpace) -> dict[str, list[list[float]]]:
+    """Return, by task, the share of each of its basis vectors' entries that pruning half of all tasks' entries drops.
+
+    `renormalised`: of rows of unit length, as DRM prunes them; `plain`: of the rows of V_t^T as they are (DRM, figure
+    3). In the order of the joint singular values, neighbours averaged where there are more than 64.
+    """
+    lengths = space.s / space.s.norm(dim=0).clamp(min=torch.finfo(space.s.dtype).tiny)
+    rows = {"renormalised": space.vh, "plain": space.vh * lengths.unsqueeze(2)}
+    return {name: [_bands(task) for task in _dropped(each)] for name, each in rows.items()}
+
+
+def _dropped(rows: Tensor) -> Tensor:
+    """Return the share of the entries (T, K, N) of each vector that lie below the cut of all together: (T, K)."""
+    least = thresholds(in_memory(rows.reshape(1, -1)), partial(count_of, 1 - PRUNED)).least[0]
+    return 1 - (rows.abs() >= least).double().mean(dim=2)
+
+
+def _bands(values: Tensor) -> list[float]:
+    count = min(BANDS, len(values))
+    return [round(float(band.mean()), DIGITS) for band in values.tensor_split(count)] if count else []
+
+
+def agreement_histograms(space: JointSpace, deltas: Tensor) -> dict[str, list[int]]:
+    """Count the entries by the share of the majority's sign, in bins from 0.5 to 1: in the weights, in the joint basis.
+
+    An entry that no task changes is not counted.
+    """
+    shares = {"weights": sign_shares(deltas), "joint": sign_shares(space.vh, NOISE)}
+    return {
+        name: [int(count) for count in torch.histc(each, bins=BINS, min=0.5, max=1.0)] for name, each in shares.items()
+    }
+
+
+def vector_products(tasks: Sequence[Factors]) -> dict[str, Any]:
+    """Return U^T U and V^T V of the tasks' leading singular vectors side by side, 16 of all tasks together (TSV).
+
+    >>> e1 = torch.eye(2)[:, :1]
+    >>> vector_products([Factors(e1, torch.ones(1), e1.T), Factors(e1, torch.ones(1), torch.eye(2)[1:])])
+    {'each': [1, 1], 'u': [[1.0, 1.0], [1.0, 1.0]], 'v': [[1.0, 0.0], [0.0, 1.0]]}
+    """
+    kept = max(1, SHOWN // len(tasks))
+    stacks = {
+        "u": torch.cat([f.u[:, :kept] for f in tasks], dim=1).double(),
+        "v": torch.cat([f.vh[:kept] for f in tasks]).double().mT,
+    }
+    each = [min(kept, len(f.vh)) for f in tasks]
+    products = {name: (stack.mT @ stack).tolist() for name, stack in stacks.items()}
+    return {
+        "each": each,
+        **{name: [[round(value, DIGITS) for value in row] for row in rows] for name, rows in products.items()},
+    }

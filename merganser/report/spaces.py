@@ -1,0 +1,105 @@
+"""Plots of what lies inside the measures: pruning by basis vector, shares of signs, the tasks' vectors multiplied."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+
+from merganser.report.heatmaps import Shades
+from merganser.report.layers import short_names
+from merganser.report.measured import Grid, Measured, grid
+from merganser.report.style import COLOURS, INK, MUTED, canvas, to_svg
+
+FIRST = 0.5  # the least share that a majority can have
+WIDE = 5.2  # inches
+
+
+def draw_spaces(measured: Measured) -> dict[str, str]:
+    """Draw what was measured of the middle matrix, and the signs of all; return SVG text by name."""
+    plots = {}
+    middle = middle_matrix(measured)
+    if middle and any(measured.at(middle, "dropped", "plain")):
+        plots["dropped"] = dropped(measured.at(middle, "dropped"))
+    histograms = [found for name in measured.matrices if (found := measured.at(name, "sign_agreement", "histograms"))]
+    if histograms and np.sum([found["weights"] for found in histograms]):
+        plots["signs"] = sign_histogram(histograms)
+    if middle and len(measured.tasks) > 1 and sum(measured.at(middle, "products")["each"]):
+        plots["products"] = products(measured.at(middle, "products"), measured.tasks)
+    return plots
+
+
+def middle_matrix(measured: Measured) -> str | None:
+    """Return the matrix in the middle of the depth, None without any."""
+    return measured.matrices[len(measured.matrices) // 2] if measured.matrices else None
+
+
+def middle_name(measured: Measured) -> str | None:
+    """Return its short name."""
+    names = dict(zip(measured.matrices, short_names(measured.matrices), strict=True))
+    return names.get(middle_matrix(measured) or "")
+
+
+def dropped(shares: Mapping[str, Sequence[Sequence[float]]]) -> str:
+    """Draw the share of each task's basis vectors' entries that pruning drops, a line a task and their mean."""
+    figure, axes = canvas(WIDE, 3.0)
+    lines = (("plain", "as they are", COLOURS["parts"]), ("renormalised", "renormalised", COLOURS["single"]))
+    for name, label, colour in lines:
+        values = 100 * np.array(shares[name])
+        places = 100 * (np.arange(values.shape[1]) + 0.5) / values.shape[1]
+        axes.plot(places, values.T, color=colour, linewidth=0.6, alpha=0.6)
+        axes.plot(places, values.mean(0), color=colour, linewidth=1.8, label=label)
+    axes.set(xlabel="basis vectors, from the largest singular value on, %", ylabel="entries dropped, %", ylim=(-3, 103))
+    axes.grid(axis="y")
+    figure.legend(loc="outside lower center", ncols=2)
+    return to_svg(figure)
+
+
+def sign_histogram(found: Sequence[Mapping[str, Sequence[int]]]) -> str:
+    """Draw how many entries of all matrices have which share of the majority's sign, in both bases."""
+    figure, axes = canvas(WIDE, 3.0)
+    bases = (("weights", "weights", COLOURS["single"]), ("joint", "joint basis", COLOURS["parts"]))
+    for number, (name, label, colour) in enumerate(bases):
+        counts = np.sum([each[name] for each in found], axis=0)
+        edges, width = np.linspace(100 * FIRST, 100, len(counts) + 1, retstep=True)
+        places = edges[:-1] + width * (0.3 + 0.4 * number)
+        axes.bar(places, 100 * counts / counts.sum(), 0.36 * width, color=colour, alpha=0.85, label=label)
+    axes.set(xlabel="tasks with the majority's sign, %", ylabel="of the entries, %", xlim=(100 * FIRST, 100))
+    axes.grid(axis="y")
+    figure.legend(loc="outside lower center", ncols=2)
+    return to_svg(figure)
+
+
+def products(found: Mapping[str, Any], tasks: Sequence[str]) -> str:
+    """Draw U^T U and V^T V, without the ones on their diagonals, task beside task."""
+    figure = Figure(figsize=(10.8, 5.2), layout="constrained")
+    pair = [np.where(np.eye(sum(found["each"]), dtype=bool), np.nan, grid(found[side])) for side in ("u", "v")]
+    size = max(float(np.nanmax(np.abs(each))) for each in pair)
+    for axes, values, title in zip(figure.subplots(1, 2), pair, ("UᵀU", "VᵀV"), strict=True):
+        _draw_cells(axes, values, Shades(-size, size))
+        axes.set_title(f"{title}, up to ±{size:.2f}", fontsize=9, color=INK, loc="left")
+        _name_blocks(axes, found["each"], tasks)
+    return to_svg(figure)
+
+
+def _draw_cells(axes: Axes, values: Grid, shades: Shades) -> None:
+    cells = [(y, x) for y, x in np.ndindex(*values.shape) if not np.isnan(values[y, x])]
+    corners = [[(x, y), (x, y + 1), (x + 1, y + 1), (x + 1, y)] for y, x in cells]
+    colours = [shades.colour(float(values[cell])) for cell in cells]
+    axes.add_collection(PolyCollection(corners, facecolors=colours, linewidths=0))
+    axes.set(xlim=(0, values.shape[1]), ylim=(values.shape[0], 0), aspect="equal")
+
+
+def _name_blocks(axes: Axes, sizes: Sequence[int], tasks: Sequence[str]) -> None:
+    """Mark where one task's vectors end and the next one's begin."""
+    ends = np.cumsum(sizes)
+    middles = ends - np.array(sizes) / 2
+    axes.set_xticks(middles, tasks, rotation=60, ha="right", rotation_mode="anchor")
+    axes.set_yticks(middles, tasks)
+    axes.tick_params(labelsize=8)
+    axes.tick_params(axis="x", labelcolor=MUTED)
+    for end in ends[:-1]:
+        axes.axvline(end, color=MUTED, linewidth=0.4)
+        axes.axhline(end, color=MUTED, linewidth=0.4)

@@ -1,0 +1,42 @@
+import numpy as np
+import pytest
+
+from merganser.evaluation.examples import Results
+from merganser.report.confusions import MOST, Confusions, confusion, draw_confusions
+
+
+def test_a_confusion_matrix_has_a_row_for_each_label_and_its_diagonal_is_the_recall() -> None:
+    generator = np.random.default_rng(0)
+    label, prediction = generator.integers(0, 4, 200) * 10, generator.integers(0, 4, 200) * 10
+    found = confusion(Results(prediction=prediction, label=label))
+    assert found is not None
+    assert found.sum(1) == pytest.approx(1)
+    recalls = [(prediction[label == each] == each).mean() for each in np.unique(label)]
+    assert found.diagonal() == pytest.approx(recalls)
+
+
+def test_an_answer_that_is_no_label_has_a_column_and_an_empty_row() -> None:
+    found = confusion(Results(prediction=np.array([1, 7]), label=np.array([1, 1])))
+    assert found is not None
+    assert found[0].tolist() == [0.5, 0.5]
+    assert np.isnan(found[1]).all()
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        Results(score=np.ones(3)),
+        Results(prediction=np.array([0.5]), label=np.array([0.25])),
+        Results(prediction=np.arange(MOST + 1), label=np.arange(MOST + 1)),
+        Results(prediction=np.array([], dtype=np.int64), label=np.array([], dtype=np.int64)),
+    ],
+)
+def test_what_has_no_classes_or_too_many_has_none(results: Results) -> None:
+    assert confusion(results) is None
+
+
+def test_each_task_has_a_panel() -> None:
+    drawn = draw_confusions(Confusions("ties", {"one": np.eye(3), "two": np.eye(2)}))["confusions"]
+    assert "one, 3 classes" in drawn
+    assert "two, 2 classes" in drawn
+    assert draw_confusions(Confusions(None, {})) == {}

@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from merganser.report.depth import WIDTH, Line, over_depth
-from merganser.report.explanations import TITLES, Explained, Explanations, Points
+from merganser.report.explanation_points import Points
+from merganser.report.explanations import TITLES, Explained, Explanations
 from merganser.report.measured import Measured
 from merganser.report.style import COLOURS, INK, MUTED, OTHERS, STYLE, to_svg
 

@@ -16,7 +16,7 @@ from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.vocabulary.writing import like_base
-from merganser.config.inputs.searches import candidates_of, count_of
+from merganser.config.inputs.searches import candidates_of, count_of, own_of
 from merganser.config.params import Entry, Params, Search
 from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.inputs.embeddings import READ, link_read
@@ -26,7 +26,7 @@ from merganser.inputs.model_deltas import open_models
 from merganser.measures.scores import error_of_mean, normalised_score
 from merganser.merging.method import Method
 from merganser.outputs import fresh_folder, remove_others, write_json
-from merganser.studies.candidates import Candidate, Measured, best, file_name
+from merganser.studies.candidates import Candidate, Measured, best, best_of_each, file_name
 from merganser.studies.evolution import evolved
 from merganser.studies.merges import ScoringSetup, score_merge
 from tasks.kept import FINGERPRINT, digest_of_code, read_kept
@@ -90,8 +90,11 @@ def main(params: Params, name: str) -> None:
         candidates.append(found)
         error = "" if found.stderr is None else f" ± {found.stderr:.4f}"
         print(f"{name}: {done} of {count_of(search)}: {found.score:.4f}{error} by {shown(found.values)}", flush=True)
-    remove_other_candidates(out / STATE, search.method, candidates)
     chosen = best(candidates)
+    if own := own_of(search):
+        chosen = measuring.measured(best_of_each(candidates, own))
+        candidates.append(chosen)
+    remove_other_candidates(out / STATE, search.method, candidates)
     write_result(out, search, measuring, candidates, chosen)
     shutil.rmtree(out / READ, ignore_errors=True)
     link_read(DATA / search.of, sorted(params.tasks), out)

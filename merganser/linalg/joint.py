@@ -1,4 +1,4 @@
-"""Decompositions of the tasks' matrices side by side, [D_1 .. D_T] = U S [V_1^T .. V_T^T], in float64.
+"""Decompositions of the tasks' matrices side by side, [D_1 .. D_T] = U S [V_1^T .. V_T^T] or Q R, in float64.
 
 Shape legend: T tasks, M rows, N columns, K numerical rank of the T matrices side by side, Q rank of an adapter.
 """
@@ -12,12 +12,14 @@ from torch import Tensor
 from merganser.linalg import lapack, svd
 from merganser.linalg.decompositions import Basis, Factors
 
+COLUMNS = 64  # that are made orthogonal to all before them at a time
+
 
 class JointFactors(NamedTuple):
     """T matrices in the left basis they share; their coordinates in it are computed one task at a time."""
 
     u: Tensor  # (M, K), orthonormal columns
-    s: Tensor  # (K,), descending
+    s: Tensor  # (K,), descending; of QR the lengths of the rows of R
     coordinates: Callable[[int], Tensor]  # task t: S V_t^T (K, N), a new tensor
     is_product: bool  # whether the coordinates of task t are U^T D_t, so that one entry is a dot product
 
@@ -43,6 +45,51 @@ def joint(deltas: Tensor, basis: Basis | None = None) -> JointFactors:
         return torch.mm(u.mT, exact, out=found)
 
     return JointFactors(u, s, coordinates, is_product=True)
+
+
+def joint_qr(deltas: Tensor) -> JointFactors:
+    """Decompose T matrices (T, M, N) side by side into Q and R: [D_1 .. D_T] = Q R. The result keeps a reference.
+
+    Columns are taken in their order, so that of the tasks matters; one that depends on those before it, up to the
+    numerical rank's rounding, gives no direction. `s` are the lengths of the rows of R, in no order.
+
+    >>> found = joint_qr(torch.tensor([[[3.0], [4.0]], [[5.0], [0.0]]]))
+    >>> found.u.round(decimals=4).tolist(), found.coordinates(1).round(decimals=4).tolist()
+    ([[0.6, 0.8], [0.8, -0.6]], [[3.0], [4.0]])
+    """
+    stacked = deltas.transpose(0, 1).flatten(1).double()
+    rounding = max(stacked.shape) * torch.finfo(deltas.dtype).eps * svd.spectral_norm(stacked)
+    q, pivots = _in_order(stacked, float(rounding))
+    s = torch.linalg.vector_norm(q.mT @ stacked, dim=1)
+
+    def coordinates(task: int) -> Tensor:
+        rows, first = q.mT @ deltas[task].double(), task * deltas.shape[2]
+        before = torch.arange(first, first + deltas.shape[2], device=rows.device) < pivots.unsqueeze(1)
+        return rows.masked_fill_(before, 0)  # R is a staircase: what is below it is rounding
+
+    return JointFactors(q, s, coordinates, is_product=deltas.dtype != torch.float64)
+
+
+def _in_order(matrix: Tensor, rounding: float) -> tuple[Tensor, Tensor]:
+    """Make columns orthonormal in their order: a basis (M, K), and the places (K,) of the columns that gave it."""
+    basis, places = matrix[:, :0], list[int]()
+    for first, block in zip(range(0, matrix.shape[1], COLUMNS), matrix.split(COLUMNS, 1), strict=True):
+        own = matrix[:, :0]
+        for place, column in enumerate(_without(basis, block).mT, first):
+            rest = _without(own, column.unsqueeze(1))
+            if float(rest.norm()) > rounding:
+                own, places = torch.cat([own, rest / rest.norm()], 1), [*places, place]
+        basis = torch.cat([basis, own], 1)
+        if basis.shape[1] == len(matrix):
+            break
+    return basis, torch.tensor(places, dtype=torch.int64, device=matrix.device)
+
+
+def _without(basis: Tensor, columns: Tensor) -> Tensor:
+    """Subtract what lies in the span of orthonormal columns; the second time for what rounding left of it."""
+    for _ in range(2):
+        columns = columns - basis @ (basis.mT @ columns)
+    return columns
 
 
 def joint_low_rank(left: Sequence[Tensor], right: Sequence[Tensor]) -> JointFactors:

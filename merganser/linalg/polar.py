@@ -9,6 +9,8 @@ from torch import Tensor
 from merganser.linalg.lapack import gram, product
 from merganser.linalg.svd import is_accurate, numerical_rank, of_gram
 
+LEAST = 1e-12  # added to the eigenvalues whose roots are divided by (TSV, appendix D.2.1)
+
 
 def polar(matrix: Tensor, exact_to: torch.dtype | None = None) -> Tensor:
     """Return P Q^T of the SVD P S Q^T: the nearest matrix with orthonormal columns (rows, if it is wide).
@@ -50,3 +52,19 @@ def polar_factors(matrix: Tensor, exact_to: torch.dtype | None = None) -> tuple[
     p, s, qh = torch.linalg.svd(matrix.double(), full_matrices=False)
     rank = numerical_rank(s.to(exact_to), (rows, columns))
     return p[:, :rank], s[:rank], qh[:rank]
+
+
+def whitened(matrix: Tensor) -> Tensor:
+    """Return M (M^T M)^-1/2 of a matrix M in float64, which is its polar factor, by eigenvalues.
+
+    Of the smaller Gram matrix, all of them, and by the root that TSV's appendix D.2.1 prints: 1 / sqrt(|lambda| +
+    1e-12). Where columns depend on each other but for rounding errors, these are divided by as little as 1e-6.
+
+    >>> whitened(torch.tensor([[0.0, -3.0], [2.0, 0.0]])).round(decimals=5)
+    tensor([[ 0., -1.],
+            [ 1.,  0.]], dtype=torch.float64)
+    """
+    if matrix.shape[0] < matrix.shape[1]:
+        return whitened(matrix.mT).mT
+    eigenvalues, q = torch.linalg.eigh(gram(matrix), UPLO="U")
+    return product(matrix, (q / (eigenvalues.abs() + LEAST).sqrt()) @ q.mT)

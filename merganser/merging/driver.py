@@ -69,7 +69,7 @@ def merge(
     `threads`: layers at once; the bytes written do not depend on it. A GPU takes one layer after another. `progress`
     is told the bytes that are written, and before that the bytes of the layers of a first pass.
     """
-    source = with_base(source, base) if method.on_models else source
+    source = with_base(source, base) if method.takes_base(values) else source
     if device.type == "cpu":
         layers: LayerSource = ThreadedLayers(in_pieces(source, method.divided), threads)
     else:

@@ -98,14 +98,15 @@ class Declaration:
     # What merges vectors; alike: the function. None: alike, but where it decomposes a mean, or each task's own.
     vectors: Callable[..., Result] | Literal["alike"] | None = None
     ours: Collection[str] = ()  # parameters whose default comes from no paper
-    searched: Mapping[str, Sequence[float]] | None = None  # values of parameters that its paper tries, all combinations
+    searched: Mapping[str, Sequence[float]] | None = None  # values that its paper or authors try, in all combinations
+    own: Collection[str] = ()  # searched ones whose value for a task changes no other task's model: each takes its best
     statistics: tuple[str, ...] = ()  # fields of a layer's statistics that it needs
     embeddings: bool = False  # also needs the text embeddings of the tasks' class names
     learner: Learner | None = None  # how the values are learned that it applies
     linear_maps: bool = False  # keeps parts of linear maps alone and their biases, not of convolutions
     at_run_time: Addition | None = None  # what is put into a network at evaluation, beside its parameters
     joint: Side | None = None  # the joint decomposition it starts from, read from `layer.basis` if cached
-    on_models: bool = False  # works on the models' own weights: its layers have the base's beside the deltas
+    on_models: bool | Callable[..., bool] = False  # works on models' weights (**values): has the base's beside deltas
     most_tasks: int | None = None  # that it merges; None: any number
     weighted: bool = True  # accepts `coefficients` and a `scaling` per task, if it stores no parts and learns no values
     measured: Callable[..., Result] = scaled_mean  # of what layers measured of their inputs; parts are each task's own
@@ -244,6 +245,12 @@ class Method(Declaration):
     def is_random(self, values: Mapping[str, Any]) -> bool:
         """Tell whether a merge with these values, the result of `validate`, depends on the seed."""
         return self.draws is not None and any(self.draws(**each) for each in variants(values))
+
+    def takes_base(self, values: Mapping[str, Any]) -> bool:
+        """Tell whether with these values, the result of `validate`, its layers have the base's weights beside them."""
+        if isinstance(self.on_models, bool):
+            return self.on_models
+        return any(self.on_models(**each) for each in variants(values))
 
     def share_needed(self, tasks: int, values: Mapping[str, Any]) -> float | None:
         """Return the share of each spectrum that a merge of so many tasks needs; None if the method says nothing."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.merging.method import Count, Densities, NonNegative, Scaling, method
+from merganser.merging.method import Count, Densities, NonNegative, Scaling, method, spaced
 from merganser.operators.combine import Combine, unscaled_merge
 from merganser.operators.masks import mask_counts
 
@@ -20,6 +20,7 @@ from merganser.operators.masks import mask_counts
     law="with k 0 it is task arithmetic",
     by_rows=True,
     ours=("tall_lambda", "density", "scaling"),
+    searched={"tall_lambda": spaced(0.2, 0.6, 0.1), "scaling": spaced(0.1, 1.0, 0.1)},
 )
 def consensus(
     layers: LayerSource,

@@ -23,6 +23,7 @@ from merganser.operators.sums import scaled_sum
     by_rows=True,
     ours=("drop_rate", "scaling"),
     draws=drops,
+    searched={"drop_rate": (0.1, 0.3, 0.5, 0.7, 0.9), "scaling": (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)},
 )
 def dare(
     layers: LayerSource,

@@ -6,8 +6,16 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg import lapack
 from merganser.merging.method import PositiveFraction, Scaling, method, spaced
-from merganser.operators.drm import Averaging, Pruning, averaged, leading, prune_all_, renormalised
-from merganser.operators.joint_layers import joint_factors
+from merganser.operators.drm import (
+    Averaging,
+    Decomposition,
+    Pruning,
+    averaged,
+    decomposed,
+    leading,
+    prune_all_,
+    renormalised,
+)
 
 
 @method(
@@ -23,6 +31,7 @@ from merganser.operators.joint_layers import joint_factors
 def drm_h(
     layer: LayerDeltas | LayerLowRank,
     *,
+    decomposition: Decomposition = "svd",
     rank_fraction: PositiveFraction = 1.0,
     density: PositiveFraction = 0.2,
     pruning: Pruning = "together",
@@ -36,9 +45,10 @@ def drm_h(
     `pruning: each` keeps the largest entries of each task, in place of those of all. The paper's ablations leave one
     step out: `renormalise: false`, `density: 1` (no pruning), `elect: false`, or `averaging: simple` over all tasks in
     place of those that agree (`averaging: sum` divides by nothing); or keep the leading `rank_fraction` of the joint
-    directions.
+    directions. `decomposition: qr` takes Q and R in place of U and S V^T: then the order of the tasks matters, for
+    which the paper's appendix E.2 rejects it.
     """
-    factors = leading(joint_factors(layer), rank_fraction)
+    factors = leading(decomposed(layer, decomposition), rank_fraction)
 
     def merged(dtype: torch.dtype) -> Tensor | None:
         space = renormalised(factors, layer, dtype, renormalise)

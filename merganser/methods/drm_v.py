@@ -5,7 +5,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.merging.method import PositiveFraction, Scaling, method, spaced
 from merganser.methods.drm_h import drm_h
-from merganser.operators.drm import Averaging, Pruning, transposed
+from merganser.operators.drm import Averaging, Decomposition, Pruning, transposed
 
 
 @method(
@@ -20,6 +20,7 @@ from merganser.operators.drm import Averaging, Pruning, transposed
 def drm_v(
     layer: LayerDeltas | LayerLowRank,
     *,
+    decomposition: Decomposition = "svd",
     rank_fraction: PositiveFraction = 1.0,
     density: PositiveFraction = 0.2,
     pruning: Pruning = "together",
@@ -30,11 +31,12 @@ def drm_v(
 ) -> Tensor:
     """Merge the transposed deltas as drm_h does, and transpose the result.
 
-    Its ablations are drm_h's: `rank_fraction`, `renormalise: false`, `density: 1`, `pruning: each`, `elect: false`,
-    `averaging: simple` or sum.
+    Its ablations are drm_h's: `decomposition: qr`, `rank_fraction`, `renormalise: false`, `density: 1`,
+    `pruning: each`, `elect: false`, `averaging: simple` or sum.
     """
     return drm_h(
         transposed(layer),
+        decomposition=decomposition,
         rank_fraction=rank_fraction,
         density=density,
         pruning=pruning,

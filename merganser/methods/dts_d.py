@@ -7,7 +7,7 @@ from merganser.merging.method import PositiveFraction, method
 from merganser.methods.dts_t import dts_t, share_needed
 from merganser.overlays.budget import ADAPTIVE, Adaptive
 from merganser.overlays.parts import Parts
-from merganser.overlays.thresholded import Thresholds, thresholded_vectors
+from merganser.overlays.thresholded import Groups, Thresholds, thresholded_vectors
 
 
 @method(
@@ -28,13 +28,14 @@ def dts_d(
     ratio: PositiveFraction = 0.01,
     decompose: bool = True,
     thresholds: Thresholds = "medians",
+    groups: Groups = "tensor",
     scaled: bool = True,
 ) -> Callable[[LayerFactors], Parts]:
     """Threshold U and V of the leading triples of each task's difference to a merged model, onto which it is added.
 
     Four groups each, one scale a group; singular values stay. No base model is needed. With `rank_fraction` adaptive
     (the paper's DTS-D*): the largest one, the same for all matrices, with which a task takes at most `ratio` of the
-    float32 bytes of the merged parameters on disk. `decompose`, `thresholds` and `scaled` are those of dts_t.
+    float32 bytes of the merged parameters on disk. `decompose`, `thresholds`, `groups` and `scaled` are those of dts_t.
     """
     return dts_t(
         layers,
@@ -42,5 +43,6 @@ def dts_d(
         ratio=ratio,
         decompose=decompose,
         thresholds=thresholds,
+        groups=groups,
         scaled=scaled,
     )

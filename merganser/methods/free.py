@@ -51,23 +51,24 @@ def factors(layers: LayerSource, cut: Cut, density: PerTask) -> tuple[list[float
     at_run_time=router,
 )
 def free(
-    layers: LayerSource, *, cutoff: NonNegative = 0.1, density: Densities = 0.01
+    layers: LayerSource, *, cutoff: NonNegative = 0.1, density: Densities = 0.01, experts: bool = True
 ) -> Callable[[LayerDeltas], Parts]:
     """Merge the tasks' deltas without their low frequencies; add of a task's largest entries what a router gives it.
 
     `cutoff` is in cycles per entry: 0 drops nothing, and nothing is left above sqrt(1/2). Convolutions count as
     matrices, and what has one dimension is merged as it is. The means of magnitudes, and what `density` keeps for an
-    expert, are of the whole vector. An entry reads `routers/NAME` (`of: deltas`): a router of the base model's
-    features. Examples are evaluated without their task's label; each task's class head is given.
+    expert, are of the whole vector. With `experts: false`, as in its ablation, every example gets the filtered merge
+    alone; what is stored of a task is then an empty mask. An entry reads `routers/NAME` (`of: deltas`): a router of the
+    base model's features. Examples are evaluated without their task's label; each task's class head is given.
     """
     cut = vector_cut(layers, density)
     shares, scales = factors(layers, cut, density)
 
     def merge(layer: LayerDeltas) -> Parts:
         shared = filtered(total(layer.deltas, shares), cutoff).to(layer.dtype)
-        masks = kept(layer.deltas, cut)
-        experts = zip(layer.tasks, scales, layer.deltas, masks, strict=True)
-        return Parts({task: sparse(shared + scale * delta, mask) for task, scale, delta, mask in experts}, shared)
+        masks = kept(layer.deltas, cut) if experts else torch.zeros_like(layer.deltas, dtype=torch.bool)
+        each = zip(layer.tasks, scales, layer.deltas, masks, strict=True)
+        return Parts({task: sparse(shared + scale * delta, mask) for task, scale, delta, mask in each}, shared)
 
     return merge
 

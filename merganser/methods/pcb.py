@@ -20,7 +20,7 @@ from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import blocks, by_blocks
 from merganser.linalg.counts import count_of
 from merganser.linalg.select import cut_of
-from merganser.merging.method import PositiveFraction, Scaling, method
+from merganser.merging.method import PositiveFraction, Scaling, method, spaced
 from merganser.operators.passes import over_stacks
 from merganser.operators.sums import times
 
@@ -139,6 +139,7 @@ def least_scores(layers: LayerSource, known: Softmaxes, ratio: float) -> Tensor:
     law="permuting the tasks changes nothing; one coefficient for all tasks is a scaling",
     ours=("ratio", "scaling"),
     weighs=True,
+    searched={"ratio": (0.05, 0.1, 0.2), "scaling": spaced(0.8, 2.2, 0.1)},
 )
 def pcb(
     layers: LayerSource, *, ratio: PositiveFraction = 0.1, scaling: Scaling = 1.0

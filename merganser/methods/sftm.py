@@ -7,9 +7,10 @@ Shape legend: T tasks, K triples of all tasks, C right-hand sides.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, linalg
@@ -40,6 +41,14 @@ def trimmed(deltas: Tensor, densities: Sequence[float]) -> Iterator[Tensor]:
     for delta, level in zip(deltas, cut, strict=True):
         pieces = (block.squeeze(0) for block in each_trimmed(delta.unsqueeze(0), (level,)))
         yield joined(pieces, delta.shape, delta.dtype, delta.device)
+
+
+def of_models(layer: LayerDeltas | LayerLowRank) -> tuple[Tensor, LayerDeltas]:
+    """Return the base's matrix, and the tasks' own in place of their deltas, in float64: they differ in last digits."""
+    assert isinstance(layer, LayerDeltas), "with the base beside them adapters are multiplied out"
+    assert layer.base is not None, f"{layer.name} was read without the base's weights"
+    base = layer.base.double()
+    return base, replace(layer, deltas=base + layer.deltas, base=None)
 
 
 def merged_vector(layer: LayerDeltas, *, density: PerTask, scaling: float, **_: Any) -> Tensor:
@@ -93,14 +102,25 @@ def superposed(triples: list[Factors]) -> Tensor | None:
     ours=("density", "scaling"),
     vectors=merged_vector,
     searched={"scaling": spaced(0.5, 1.2, 0.1), "density": spaced(0.1, 0.5, 0.05)},
+    on_models=lambda superpose, **_: superpose == "models",
 )
 def sftm(
-    layer: LayerDeltas | LayerLowRank, *, density: Densities = 0.2, solve: bool = True, scaling: Scaling = 0.7
+    layer: LayerDeltas | LayerLowRank,
+    *,
+    superpose: Literal["deltas", "models"] = "deltas",
+    density: Densities = 0.2,
+    solve: bool = True,
+    scaling: Scaling = 0.7,
 ) -> Tensor:
     """Trim each delta to its largest entries, and solve for the weights of all tasks' singular triples together.
 
-    With `solve: false` each triple keeps its singular value as its weight: the sum of the trimmed deltas.
+    With `solve: false` each triple keeps its singular value as its weight: the sum of the trimmed deltas. With
+    `superpose: models` the tasks' own matrices are trimmed and superposed in place of their deltas (the paper's figure
+    1a), and the base's plays no part; at density 1 and scaling 1 features that all tasks share stay as they are.
     """
+    if superpose == "models":
+        base, own = of_models(layer)
+        return (sftm(own, density=density, solve=solve, scaling=scaling) - base).to(layer.dtype)
     if not solve:
         whole = layer.dense() if isinstance(layer, LayerLowRank) else layer
         return scaled_sum(torch.stack(list(trimmed(whole.deltas, each_of(density, layer.tasks)))), scaling)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.merging.method import Densities, NonNegative, method
+from merganser.merging.method import Densities, NonNegative, method, spaced
 from merganser.operators.combine import Combine, unscaled_merge
 from merganser.operators.masks import tall_masks
 from merganser.overlays.bits import pack_bits
@@ -23,6 +23,8 @@ UNNAMED = 0.4  # tall_lambda of a task that a map does not name
     paper="Wang et al., ICML 2024, arXiv:2405.07813",
     law="with one task it is exact; lambda 0 gives every task the whole merge",
     ours=("tall_lambda", "density"),
+    searched={"tall_lambda": spaced(0.2, 0.6, 0.1)},
+    own=("tall_lambda",),
 )
 def tall_mask(
     layers: LayerSource,

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas
-from merganser.merging.method import Scaling, method
+from merganser.merging.method import Scaling, method, spaced
 from merganser.operators.sums import scaled_sum
 
 
@@ -14,6 +14,7 @@ from merganser.operators.sums import scaled_sum
     law="one task at scaling 1 is its own model; opposite tasks cancel",
     involvement="VDI",
     by_rows=True,
+    searched={"scaling": spaced(0.1, 1.0, 0.1)},
 )
 def task_arithmetic(layer: LayerDeltas, *, scaling: Scaling = 0.4) -> Tensor:
     """Add the tasks' deltas and scale the sum; a negative coefficient forgets a task."""

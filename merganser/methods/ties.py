@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.merging.method import Densities, Scaling, method
+from merganser.merging.method import Densities, Scaling, method, spaced
 from merganser.operators.disjoint import AGREEMENTS, Agreement
 from merganser.operators.elect import cut_and_winner, elect_sign
 from merganser.operators.trim import trim
@@ -19,6 +19,7 @@ from merganser.operators.trim import trim
     paper="Yadav et al., NeurIPS 2023, arXiv:2306.01708",
     law="one task at density 1 is its own model; identical models give that model's trimmed delta",
     by_rows=True,
+    searched={"scaling": spaced(0.8, 2.5, 0.1)},
 )
 def ties(
     layers: LayerSource, *, density: Densities = 0.2, averaging: Agreement = "disjoint", scaling: Scaling = 1.0

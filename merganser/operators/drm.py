@@ -15,7 +15,7 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg.counts import count_of
-from merganser.linalg.joint import JointFactors
+from merganser.linalg.joint import JointFactors, joint_qr
 from merganser.linalg.tally import note_kept
 from merganser.linalg.thresholds import in_memory, thresholds
 from merganser.operators.joint_layers import NO_LENGTH, NOTHING, joint_factors
@@ -25,6 +25,7 @@ BLOCK = 2**18  # entries of each task that are averaged at a time
 PLACES = 64  # entries that are recomputed at a time
 DOUBTS = 2**11  # the most entries to recompute, each by a dot product; beyond that everything is redone in float64
 
+Decomposition = Literal["svd", "qr"]
 Pruning = Literal["together", "each"]  # all tasks' entries by one cut, or each task's by its own
 Averaging = Literal["disjoint", "simple", "sum"]  # over the tasks that are counted, over all, or no average
 
@@ -43,6 +44,13 @@ class JointSpace:
         left, right = self.u.mT, cast(Tensor, self.deltas).mT
         parts = (part.unbind(1) for part in places.split(PLACES))
         return torch.cat([self.s[:0, 0], *((left[k] * right[t, n]).sum(1) for t, k, n in parts)])
+
+
+def decomposed(layer: LayerDeltas | LayerLowRank, decomposition: Decomposition) -> JointFactors:
+    """Decompose a layer's T matrices side by side: by their SVD, or by QR (DRM, appendix E.2)."""
+    if decomposition == "svd":
+        return joint_factors(layer)
+    return joint_qr((layer.dense() if isinstance(layer, LayerLowRank) else layer).deltas)
 
 
 def leading(space: JointFactors, fraction: float) -> JointFactors:

@@ -15,7 +15,7 @@ from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.linalg.counts import count_of
 from merganser.overlays.index import Index, Row, file_size, form_of, stored_tensors
 from merganser.overlays.parts import Dense, LowRank, Part
-from merganser.overlays.thresholded import Thresholded, ThresholdedFactors
+from merganser.overlays.thresholded import Thresholded, ThresholdedFactors, ThresholdedVectors
 
 Adaptive = Literal["adaptive"]
 STEP = 2**-12  # of densities: finer ones are the same bytes, but for some hundred
@@ -58,6 +58,7 @@ class Coding:
 
 LOW_RANK = Coding(LowRank, Dense, affordable=2)  # in half precision, 2 K (M + N) bytes are at least 2 M N K / R
 THRESHOLDED = Coding(ThresholdedFactors, Thresholded, affordable=16)  # two bits instead of 32
+THRESHOLDED_VECTORS = Coding(ThresholdedVectors, Thresholded, affordable=16)  # and scales of each vector's own
 
 
 def planned(layers: LayerSource, coding: Coding, share: float, vectors: torch.dtype = torch.float32) -> Index:

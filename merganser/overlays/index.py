@@ -16,10 +16,11 @@ from merganser.checkpoints.writing import layout
 from merganser.limits import parse_json
 from merganser.overlays.masked import Masked, Signs, Sparse
 from merganser.overlays.parts import Dense, LowRank, Part, tensors_of
-from merganser.overlays.thresholded import Thresholded, ThresholdedFactors
+from merganser.overlays.thresholded import Thresholded, ThresholdedFactors, ThresholdedVectors
 
 KINDS: dict[str, type[Part]] = {
-    part.kind: part for part in (Dense, LowRank, Thresholded, ThresholdedFactors, Masked, Sparse, Signs)
+    part.kind: part
+    for part in (Dense, LowRank, Thresholded, ThresholdedFactors, ThresholdedVectors, Masked, Sparse, Signs)
 }
 
 

@@ -2,8 +2,8 @@
 
 The four groups of a tensor: positive and negative, each split at its own median. Zeros belong to the small positive
 group. The scale of a group is its root mean square, which keeps the tensor's norm. For ablations there are two groups
-instead, by the sign alone, or scales of 1. DTS's printed equations 12 and 13 omit the minus and the mask of the
-negative groups; here they are -s and (1 - g).
+instead, by the sign alone, or scales of 1, or each singular vector has groups and scales of its own. DTS's printed
+equations 12 and 13 omit the minus and the mask of the negative groups; here they are -s and (1 - g).
 """
 
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ LARGE, NEGATIVE = 1, 2  # the two bits of a code
 SIGNS = (1, 1, -1, -1)  # of the scales, by code
 WIDTH = 2  # bits of a code
 Thresholds = Literal["medians", "signs"]
+Groups = Literal["tensor", "vector"]  # of all singular vectors of a side together, or of each by itself
 ROUNDING = 4  # times eps: smaller entries of a unit vector are rounding errors
 
 
@@ -84,18 +85,43 @@ class ThresholdedFactors(Part):
         return ((u * self.s.double()) @ vh).float().reshape(shape)
 
 
+@dataclass(frozen=True)
+class ThresholdedVectors(ThresholdedFactors):
+    """As ThresholdedFactors, with groups and scales (K, 4) of each vector's own; the codes of U are those of U^T."""
+
+    kind: ClassVar[str] = "thresholded_vectors"
+
+    @staticmethod
+    def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
+        """Describe the codes of both sides, the vectors' scales and the singular values."""
+        scales = Spec(dtype, (count, len(SIGNS)))
+        return ThresholdedFactors.specs(dims, count, dtype) | {"u_scales": scales, "v_scales": scales}
+
+    def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
+        """Multiply the thresholded factors out, in float64: the result does not depend on the number of threads."""
+        u = decode_each(self.u_codes, self.u_scales.double(), shape[0]).mT
+        vh = decode_each(self.v_codes, self.v_scales.double(), prod(shape[1:]))
+        return ((u * self.s.double()) @ vh).float().reshape(shape)
+
+
 def thresholded_parts(
-    layer: LayerFactors, count: int, thresholds: Thresholds = "medians", scaled: bool = True
+    layer: LayerFactors,
+    count: int,
+    thresholds: Thresholds = "medians",
+    scaled: bool = True,
+    groups: Groups = "tensor",
 ) -> Parts:
     """Threshold `count` singular triples of each task; if that is 0, the delta itself, like a vector's.
 
     A task that does not change the matrix stores nothing.
     """
-    parts = {
-        task: threshold_factors(kept, thresholds, scaled) if count else threshold(rebuilt(kept), thresholds, scaled)
-        for task, kept in truncated(layer, count).items()
-    }
-    return Parts(parts)
+
+    def part(kept: Factors) -> Part:
+        if count == 0:
+            return threshold(rebuilt(kept), thresholds, scaled)
+        return threshold_factors(kept, thresholds, scaled, groups)
+
+    return Parts({task: part(kept) for task, kept in truncated(layer, count).items()})
 
 
 def thresholded_vectors(
@@ -111,26 +137,45 @@ def threshold(values: Tensor, thresholds: Thresholds = "medians", scaled: bool =
 
     `thresholds`: medians give four groups, signs alone two, all of which count as small.
     """
+    codes, scales = coded(values, thresholds, scaled)
+    return Thresholded(pack_bits(codes, WIDTH), scales)
+
+
+def coded(values: Tensor, thresholds: Thresholds, scaled: bool) -> tuple[Tensor, Tensor]:
+    """Return each element's code, and the signed scale of each code."""
     codes = codes_of(values) if thresholds == "medians" else (NEGATIVE * (values < 0)).to(torch.uint8)
     if scaled:
         scales = torch.stack([_root_mean_square(values[codes == code]) for code in range(len(SIGNS))])
     else:
         scales = torch.ones(len(SIGNS), dtype=torch.float64, device=values.device)
     signs = torch.tensor(SIGNS, device=values.device)
-    return Thresholded(pack_bits(codes, WIDTH), (scales * signs).to(values.dtype))
+    return codes, (scales * signs).to(values.dtype)
 
 
-def threshold_factors(factors: Factors, thresholds: Thresholds = "medians", scaled: bool = True) -> ThresholdedFactors:
-    """Threshold U and Vh, each as one tensor.
+def _each_coded(rows: Tensor, thresholds: Thresholds, scaled: bool) -> tuple[Tensor, Tensor]:
+    """Return the codes (K, n) of vectors and their scales (K, 4), of each by itself."""
+    codes, scales = zip(*(coded(row, thresholds, scaled) for row in rows), strict=True)
+    return torch.stack(codes), torch.stack(scales)
+
+
+def threshold_factors(
+    factors: Factors, thresholds: Thresholds = "medians", scaled: bool = True, groups: Groups = "tensor"
+) -> ThresholdedFactors:
+    """Threshold U and Vh, each as one tensor, or each of their vectors by itself.
 
     An entry's sign decides its group, so the triples are oriented first. Rounding errors in a unit vector, as in the
     frozen rows of a layer, count as 0.
     """
     u, s, vh = oriented(factors)
     noise = ROUNDING * torch.finfo(u.dtype).eps
-    vectors = (torch.where(each.abs() > noise, each, 0) for each in (u, vh))
-    left, right = (threshold(each, thresholds, scaled) for each in vectors)
-    return ThresholdedFactors(left.codes, left.scales, s.contiguous(), right.codes, right.scales)
+    left, right = (torch.where(each.abs() > noise, each, 0) for each in (u, vh))
+    sides: list[Tensor] = []
+    for side in (left, right) if groups == "tensor" else (left.mT, right):
+        codes, scales = coded(side, thresholds, scaled) if groups == "tensor" else _each_coded(side, thresholds, scaled)
+        sides += [pack_bits(codes, WIDTH), scales]
+    u_codes, u_scales, v_codes, v_scales = sides
+    kind = ThresholdedFactors if groups == "tensor" else ThresholdedVectors
+    return kind(u_codes, u_scales, s.contiguous(), v_codes, v_scales)
 
 
 def codes_of(values: Tensor) -> Tensor:
@@ -143,6 +188,12 @@ def codes_of(values: Tensor) -> Tensor:
 def decode(packed: Tensor, scales: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return the tensor of this shape that packed codes and scales encode."""
     return scales[unpack_bits(packed, prod(shape), WIDTH).long()].reshape(shape)
+
+
+def decode_each(packed: Tensor, scales: Tensor, size: int) -> Tensor:
+    """Return the vectors (K, n) of so many elements that packed codes and scales (K, 4) encode."""
+    count = len(scales)
+    return scales.gather(1, unpack_bits(packed, count * size, WIDTH).long().view(count, size))
 
 
 def _root_mean_square(values: Tensor) -> Tensor:

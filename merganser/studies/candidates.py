@@ -60,6 +60,19 @@ def best(candidates: Iterable[Candidate]) -> Candidate:
     return min(candidates, key=lambda one: (-one.score, _scaling(one.values)))
 
 
+def best_of_each(candidates: Sequence[Candidate], own: Collection[str]) -> Values:
+    """Return the best candidate's values, those of `own` by task: what each task scores highest by, the first of equal.
+
+    >>> one, other = ({"a": Measured(value=a, stderr=None), "b": Measured(value=b, stderr=None)}
+    ...               for a, b in ((0.9, 0.5), (0.8, 0.7)))
+    >>> best_of_each([Candidate({"k": 1}, 0.7, None, one), Candidate({"k": 2}, 0.75, None, other)], ["k"])
+    {'k': {'a': 1, 'b': 2}}
+    """
+    chosen = best(candidates)
+    of_task = {task: max(candidates, key=lambda one: one.by_task[task]["value"]).values for task in chosen.by_task}
+    return chosen.values | {name: {task: values[name] for task, values in of_task.items()} for name in own}
+
+
 def _scaling(values: Mapping[str, Any]) -> float:
     scaling = values.get("scaling")
     return float(scaling) if isinstance(scaling, int | float) else inf

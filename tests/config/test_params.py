@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from merganser import registry
-from merganser.config.inputs.searches import candidates_of
+from merganser.config.inputs.searches import candidates_of, own_of
 from merganser.config.loading import CHECKED, load_params
 from merganser.config.params import Params, declared
 from merganser.errors import InputError
@@ -664,7 +664,11 @@ def searching(**search: Any) -> Content:
         ({"evolve": {}, "method": "emr"}, {"method": "emr"}, "searches.grid.evolve: emr takes no coefficients"),
         ({"grid": "paper", "over": {"scaling": [1.0]}}, {}, "searches.grid.over: grid: paper names the values already"),
         ({"grid": "paper", "evolve": {}}, {}, "searches.grid.grid: evolve searches coefficients alone"),
-        ({"grid": "paper"}, {}, "searches.grid.grid: no grid of ties's paper is known"),
+        (
+            {"grid": "paper", "method": "star"},
+            {"method": "star"},
+            "searches.grid.grid: no grid of star's paper is known",
+        ),
         ({}, {"reads": "searches/grd"}, "no 'grd' under searches, there are grid"),
         ({}, {"method": "average"}, "searches/grid searches parameters of ties"),
         ({}, {"density": 0.2}, "searches/grid sets all parameters, so density is not allowed here"),
@@ -690,6 +694,14 @@ def test_a_search_takes_the_grid_of_its_methods_paper_where_it_says_so(tmp_path:
     assert tried["drm_h"][0] == {"scaling": 0.8, "density": 0.1}
     assert tried["drm_h"][-1] == {"scaling": 1.5, "density": 1.0}
     assert {name: len(found) for name, found in tried.items()} == {"tsv_m": 31, "drm_h": 8 * 10, "sftm": 8 * 9}
+
+
+def test_only_what_changes_no_other_tasks_model_is_chosen_by_task(tmp_path: Path) -> None:
+    search = load_params(write(tmp_path, searching())).searches["grid"].model_copy(update={"grid": "paper"})
+    own = {name: own_of(search.model_copy(update={"method": name})) for name in ("tall_mask", "consensus", "ties")}
+    assert own == {"tall_mask": ["tall_lambda"], "consensus": [], "ties": []}
+    written = search.model_copy(update={"method": "tall_mask", "over": {"tall_lambda": [0.3]}})
+    assert own_of(written) == []
 
 
 def test_every_papers_grid_is_of_its_methods_parameters() -> None:

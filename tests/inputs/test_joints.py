@@ -3,6 +3,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,7 @@ def test_a_merge_takes_the_basis_that_it_is_given(entry: str, deltas: Deltas, tm
 class JoinedModels(Models):
     """The same models, read as a joint."""
 
-    def source(self, method: Method) -> LayerSource:
+    def source(self, method: Method, values: Mapping[str, Any] | None = None) -> LayerSource:
         assert method.joint
         deltas = open_deltas(self.folder / "deltas", list(self.tasks))
         return open_joint(joined(deltas, method.joint, self.folder / "joint"), list(self.tasks), SEED)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,15 +53,16 @@ class Models:
     tasks: tuple[str, ...]
     parameters: Mapping[str, tuple[Kind, tuple[int, ...]]] = field(default_factory=lambda: PARAMETERS)
 
-    def source(self, method: Method) -> LayerSource:
-        """Open what a method reads, statistics made up from the deltas."""
+    def source(self, method: Method, values: Mapping[str, Any] | None = None) -> LayerSource:
+        """Open what a method reads with these values, by default its own; statistics are made up from the deltas."""
+        filled = values or method.validate(method.name, {})
         if method.reads == "statistics":
             return MappedLayers(open_deltas(self.folder / "deltas", list(self.tasks), SEED), with_statistics)
         open_, read = (open_factors, "svd") if method.factored else (open_deltas, "deltas")
         read_ = open_(self.folder / read, list(self.tasks), SEED)
         source = GivenLayers(read_, {"embeddings": embeddings_of(self.tasks)})
         base = open_checkpoint(self.folder / "base.safetensors")
-        return with_start(method, with_base(source, base) if method.on_models else source)
+        return with_start(method, with_base(source, base) if method.takes_base(filled) else source)
 
     def given(self) -> list[Given]:
         """Subtract the base from the models in float64, in the order of the parameters' names; read the files once."""

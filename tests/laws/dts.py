@@ -27,7 +27,12 @@ def grouped(values: Array, thresholds: str = "medians", scaled: bool = True) -> 
 
 
 def coded(
-    layer: Given, rank_fraction: float, decompose: bool = True, thresholds: str = "medians", scaled: bool = True
+    layer: Given,
+    rank_fraction: float,
+    decompose: bool = True,
+    thresholds: str = "medians",
+    scaled: bool = True,
+    groups: str = "tensor",
 ) -> Array:
     """Rebuild each task's delta (T, ...) from the thresholded vectors of its leading triples, or thresholded itself.
 
@@ -39,12 +44,17 @@ def coded(
     count = 0 if layer.kind == "vector" or not decompose else counted(rank_fraction, min(layer.deltas.shape[1:]))
     if count == 0:
         return np.stack([grouped(delta, thresholds, scaled) for delta in layer.deltas])
-    return np.stack([_rebuilt(delta, count, thresholds, scaled) for delta in layer.deltas])
+    return np.stack([_rebuilt(delta, count, thresholds, scaled, groups) for delta in layer.deltas])
 
 
-def _rebuilt(delta: Array, count: int, thresholds: str, scaled: bool) -> Array:
+def _rebuilt(delta: Array, count: int, thresholds: str, scaled: bool, groups: str) -> Array:
     u, s, vh = svd(delta)
+    count = min(count, len(s))
     u, s, vh = u[:, :count], s[:count], vh[:count]
     signs = np.sign(np.take_along_axis(u, np.abs(u).argmax(0)[None], 0))
-    left, right = (grouped(vectors, thresholds, scaled) for vectors in (signs * u, signs.T * vh))
-    return (left * s) @ right
+    sides = [(signs * u).T, signs.T * vh]
+    if groups == "vector" and count:
+        left, right = (np.stack([grouped(each, thresholds, scaled) for each in vectors]) for vectors in sides)
+    else:
+        left, right = (grouped(vectors, thresholds, scaled) for vectors in sides)
+    return (left.T * s) @ right

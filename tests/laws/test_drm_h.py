@@ -9,18 +9,35 @@ from torch import Tensor
 from merganser.operators import drm as operator
 from merganser.operators.drm import JointSpace, joint_space, pruned
 from merganser.operators.joint_layers import joint_factors
+from tests.each import each
 from tests.laws.layers import matrices, merged, vectors
-from tests.laws.references import Array, Given, counted
+from tests.laws.references import EPSILON, Array, Given, counted
 from tests.laws.references import svd as known
 from tests.laws.spectra import assert_close, both_dtypes, drawn, every_number, every_shape, numpy_of, svd
 
 both_ways = pytest.mark.parametrize("name", ["drm_h", "drm_v"])
 
 
+def gram_schmidt(matrix: Array) -> tuple[Array, Array, Array]:
+    """Return Q, the lengths of the rows of R, and these rows at length one: column by column, on the numerical rank."""
+    rounding = max(matrix.shape) * EPSILON * np.linalg.norm(matrix, 2)
+    q, rows = np.zeros((len(matrix), 0)), np.zeros((0, matrix.shape[1]))
+    for place, column in enumerate(matrix.T):
+        rest = column - q @ (q.T @ column)
+        rest = rest - q @ (q.T @ rest)
+        if np.linalg.norm(rest) > rounding:
+            q = np.column_stack([q, rest / np.linalg.norm(rest)])
+            rows = np.vstack([rows, np.zeros((1, matrix.shape[1]))])
+        rows[:, place] = q.T @ column
+    lengths = np.linalg.norm(rows, axis=1)
+    return q, lengths, rows / lengths[:, None]
+
+
 def decom_renorm_merge(
     deltas: Array,
     density: float,
     *,
+    decomposition: str = "svd",
     rank_fraction: float = 1.0,
     pruning: str = "together",
     renormalise: bool = True,
@@ -29,7 +46,7 @@ def decom_renorm_merge(
 ) -> Array:
     """DRM-H as equations 1 to 7 print it, thin on the numerical rank, counting what is left of the pruned entries."""
     columns = deltas.shape[2]
-    u, s, vh = known(np.hstack(list(deltas)))
+    u, s, vh = (known if decomposition == "svd" else gram_schmidt)(np.hstack(list(deltas)))
     if not len(s):  # nothing but zeros
         return np.zeros(deltas.shape[1:])
     u, s, vh = (part[..., : max(1, counted(rank_fraction, len(s)))] for part in (u, s, vh.T))
@@ -162,7 +179,7 @@ def test_flipping_a_singular_vectors_sign_changes_nothing(monkeypatch: pytest.Mo
     flips = torch.tensor([1.0, -1.0] * 4, dtype=torch.float64)
     rows = lambda task: space.coordinates(task) * flips.unsqueeze(1)  # noqa: E731
     monkeypatch.setattr(
-        "merganser.methods.drm_h.joint_factors", lambda _: space._replace(u=space.u * flips, coordinates=rows)
+        "merganser.operators.drm.joint_factors", lambda _: space._replace(u=space.u * flips, coordinates=rows)
     )
     assert_close(merged("drm_h", matrices(list(deltas)))[0], numpy_of(straight), 1e-12)  # type: ignore[arg-type]
 
@@ -173,6 +190,31 @@ def test_a_task_without_a_share_in_a_direction_keeps_a_zero_row() -> None:
     space = joint_space(matrices(list(deltas)))
     assert [int((rows != 0).any(1).sum()) for rows in space.vh] == [2, 4, 0]
     assert torch.equal(space.vh.norm(dim=2) > 0.5, space.s > 0)
+
+
+@both_ways
+@both_dtypes
+@each("shape", [(6, 4), (4, 6), (5, 5), (1, 3), (3, 1)])
+def test_by_qr_too_the_exact_sum_is_left(name: str, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    deltas = drawn(3, shape, dtype)
+    steps = {"decomposition": "qr", "density": 1, "elect": False, "averaging": "sum"}
+    tolerance = 1e-12 if dtype == torch.float64 else 3e-7
+    assert_close(merged(name, matrices(list(deltas)), **steps)[0], numpy_of(deltas).sum(0), tolerance)
+
+
+def test_by_qr_the_first_task_has_the_first_direction_for_itself() -> None:
+    # Q is the identity, and R the matrices side by side: [2 0 | 1 0] above [0 0 | 0 3].
+    first, second = torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 3.0]])
+    assert_close(merged("drm_h", matrices([first, second]), decomposition="qr", density=1.0)[0], np.diag([1.5, 3.0]))
+    leaning = torch.tensor([[3.0, 0.0], [4.0, 0.0]])
+    one, other = (
+        merged("drm_h", matrices(pair), decomposition="qr", density=1.0)[0]
+        for pair in ([first, leaning], [leaning, first])
+    )
+    # Again Q = 1: the rows [2 | 3] and [0 | 4] give 2.5 and 4. In the other order Q = [.6 .8; .8 -.6], and the rows
+    # [5 | 1.2] and [0 | 1.6] give 3.1 and 1.6.
+    assert_close(one, np.array([[2.5, 0.0], [4.0, 0.0]]))
+    assert_close(other, np.array([[3.1 * 0.6 + 1.6 * 0.8, 0.0], [3.1 * 0.8 - 1.6 * 0.6, 0.0]]))
 
 
 @both_ways

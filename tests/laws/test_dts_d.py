@@ -10,10 +10,17 @@ from tests.laws.spectra import decomposed, drawn
 
 
 def reference(
-    layers: Sequence[Given], *, rank_fraction: float, decompose: bool, thresholds: str, scaled: bool, **_: object
+    layers: Sequence[Given],
+    *,
+    rank_fraction: float,
+    decompose: bool,
+    thresholds: str,
+    groups: str,
+    scaled: bool,
+    **_: object,
 ) -> list[Array]:
     """Each task's thresholded triples; what the layers hold are differences to a merged model."""
-    return [coded(layer, rank_fraction, decompose, thresholds, scaled) for layer in layers]
+    return [coded(layer, rank_fraction, decompose, thresholds, scaled, groups) for layer in layers]
 
 
 def test_dts_d_codes_differences_as_dts_t_codes_task_vectors() -> None:

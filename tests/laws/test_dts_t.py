@@ -12,7 +12,14 @@ from merganser.errors import InputError
 from merganser.linalg.decompositions import Factors
 from merganser.overlays.bits import pack_bits, unpack_bits
 from merganser.overlays.parts import Parts, tensors_of
-from merganser.overlays.thresholded import WIDTH, Thresholded, ThresholdedFactors, threshold
+from merganser.overlays.thresholded import (
+    WIDTH,
+    Thresholded,
+    ThresholdedFactors,
+    ThresholdedVectors,
+    threshold,
+    threshold_factors,
+)
 from tests.laws.dts import coded, grouped
 from tests.laws.layers import merged, vectors
 from tests.laws.references import Array, Given
@@ -28,10 +35,17 @@ everywhere = steady(80)
 
 
 def reference(
-    layers: Sequence[Given], *, rank_fraction: float, decompose: bool, thresholds: str, scaled: bool, **_: object
+    layers: Sequence[Given],
+    *,
+    rank_fraction: float,
+    decompose: bool,
+    thresholds: str,
+    groups: str,
+    scaled: bool,
+    **_: object,
 ) -> list[Array]:
     """Each task's thresholded triples, or its thresholded matrix."""
-    return [coded(layer, rank_fraction, decompose, thresholds, scaled) for layer in layers]
+    return [coded(layer, rank_fraction, decompose, thresholds, scaled, groups) for layer in layers]
 
 
 def reconstructed(values: Tensor) -> Tensor:
@@ -70,6 +84,17 @@ def test_by_signs_alone_there_are_two_scales_and_without_scales_signs_are_left()
     by_sign = threshold(values, "signs").delta((4,))
     assert by_sign.tolist() == pytest.approx([12.5**0.5, 12.5**0.5, -5.0, -5.0])
     assert threshold(values, scaled=False).delta((4,)).tolist() == [1, 1, -1, -1]
+
+
+def test_with_groups_of_each_vector_a_delta_is_the_sum_of_its_triples_thresholded_alone() -> None:
+    ((u, s, vh),) = decomposed(drawn(1, (12, 9), torch.float32), 3).factors
+    factors = Factors(u, s[:3], vh)
+    part = threshold_factors(factors, groups="vector")
+    assert isinstance(part, ThresholdedVectors)
+    assert part.u_scales.shape == part.v_scales.shape == (3, 4)
+    triples = (Factors(factors.u[:, k : k + 1], factors.s[k : k + 1], factors.vh[k : k + 1]) for k in range(3))
+    each = torch.stack([threshold_factors(triple).delta((12, 9)) for triple in triples])
+    torch.testing.assert_close(part.delta((12, 9)), each.sum(0))
 
 
 def test_zeros_join_the_small_positive_group() -> None:

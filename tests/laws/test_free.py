@@ -24,7 +24,7 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-def reference(layers: Sequence[Given], *, cutoff: float, density: PerTask) -> list[Array]:
+def reference(layers: Sequence[Given], *, cutoff: float, density: PerTask, experts: bool) -> list[Array]:
     """Filter each task's delta on the shifted transform; add its rescaled expert; means of magnitudes are of all."""
     tau = flat(layers)
     size = np.abs(tau).mean(1, keepdims=True)
@@ -33,7 +33,7 @@ def reference(layers: Sequence[Given], *, cutoff: float, density: PerTask) -> li
     expert = tau * largest_of_each(tau, density, layers)
     scale = -np.abs(expert).mean(1, keepdims=True) * logs / np.where(size > 0, share * size, 1)
     passed = flat([each._replace(deltas=np.stack([centred(d, cutoff) for d in each.deltas])) for each in layers])
-    return unflat((share * passed).sum(0) + scale * expert, layers)
+    return unflat((share * passed).sum(0) + experts * scale * expert, layers)
 
 
 def centred(delta: Array, cutoff: float) -> Array:
@@ -107,6 +107,13 @@ def test_without_a_cutoff_and_at_density_one_every_task_gets_the_weighted_sum(ta
 
 def test_one_task_alone_is_itself() -> None:
     assert torch.equal(models(network(1), cutoff=0.0, density=1.0), joined(network(1)))
+
+
+def test_without_experts_every_task_has_the_filtered_merge() -> None:
+    layers = network(3)
+    found = models(layers, cutoff=0.2, density=0.1, experts=False)
+    assert all(torch.equal(own, found[0]) for own in found)
+    assert not torch.equal(found[0], models(layers, cutoff=0.2, density=0.1)[0])
 
 
 def test_the_shared_merge_is_stored_once_and_an_expert_is_a_share_of_the_whole_vector() -> None:

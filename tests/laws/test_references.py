@@ -230,7 +230,7 @@ def far(ours: Array, theirs: Array) -> float:
 
 def merged(method: Method, values: dict[str, Any], models: Models) -> dict[str, Array]:
     """Merge as the library does: one first pass, then layer by layer; (T, ...) for parts per task."""
-    source = models.source(method)
+    source = models.source(method, values)
     merge_layer = method.bind(values, source)
     found = {}
     for layer in source:

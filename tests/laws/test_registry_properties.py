@@ -38,9 +38,11 @@ VOCABULARY = {
     "scaling", "density", "drop_rate", "rank_fraction", "common_fraction", "tall_lambda", "k", "k_gate", "eta", "beta",
     "gamma", "eps", "ratio", "cutoff", "temperature", "steps", "lr", "combine", "inner", "merged", "seed",
     "coefficients", "of", "granularity", "keep", "rescale", "pruning", "solve",
-    "decompose", "thresholds", "scaled",
+    "decompose", "thresholds", "scaled", "groups", "decomposition", "whitening", "experts", "superpose",
 }
 # fmt: on
+OF_MODELS = {"superpose": "models"}  # scales the models themselves, so that those that are the base do not stay
+IN_ORDER = {"decomposition": "qr"}  # takes the tasks in their order, for which its paper rejects it
 VECTORS: dict[str, tuple[int, ...]] = {
     "blocks.0.ln_1.weight": (6,),
     "blocks.0.mlp.bias": (5,),
@@ -196,7 +198,8 @@ def test_double_precision_in_is_double_precision_out(name: str, suite: Suite) ->
 def test_tasks_that_changed_nothing_leave_the_base(name: str, tasks: int) -> None:
     layers = suite_of(["frozen"] * tasks, seed=0).layers
     for values in choices(name):
-        assert not any(delta.any() for delta in models(name, layers, values))
+        if values != OF_MODELS:
+            assert not any(delta.any() for delta in models(name, layers, values))
 
 
 @every_method
@@ -216,6 +219,8 @@ def test_the_order_of_the_tasks_changes_nothing_beyond_rounding(name: str, suite
         for x in suite.layers
     ]
     for values in choices(name):
+        if values == IN_ORDER:
+            continue
         straight, again = models(name, suite.layers, values), models(name, turned, values)
         for delta, other, layer in zip(straight, again, suite.layers, strict=True):
             expected = delta[order] if len(delta) > 1 else delta

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import torch
 
 from merganser.methods.sftm import RIDGE
 from tests.laws.layers import matrices, merged, vectors
-from tests.laws.references import Array, Given, PerTask, counted, each_task, largest
+from tests.laws.references import Array, Given, PerTask, counted, each_task, largest, models_of
 from tests.laws.references import svd as known
 from tests.laws.spectra import assert_close, both_dtypes, drawn, every_shape, numpy_of
 
@@ -38,10 +39,20 @@ def superposition(deltas: Array, density: float | Sequence[float]) -> Array:
 CASES = [{"density": 1.0}]
 
 
-def reference(layers: Sequence[Given], *, density: PerTask, solve: bool, scaling: float) -> list[Array]:
+def reference(layers: Sequence[Given], *, superpose: str, density: PerTask, solve: bool, scaling: float) -> list[Array]:
     """Superpose matrices' trimmed features; average trimmed norms, add up other vectors, trimmed."""
     merged, shares = [], each_task(density, layers)
     for layer in layers:
+        if superpose == "models" and layer.kind == "matrix":
+            (found,) = reference(
+                [layer._replace(deltas=models_of(layer))],
+                superpose="deltas",
+                density=density,
+                solve=solve,
+                scaling=scaling,
+            )
+            merged.append(found - layer.base)
+            continue
         own = [trimmed(delta, share) for delta, share in zip(layer.deltas, shares, strict=True)]
         if layer.kind == "matrix":
             merged.append(scaling * (superposition(layer.deltas, shares) if solve else np.sum(own, axis=0)))
@@ -85,6 +96,14 @@ def test_a_task_and_its_double_do_not_blow_up(dtype: torch.dtype) -> None:
     delta = drawn(1, (12, 9), dtype)
     (found,) = merged("sftm", matrices([delta[0], 2 * delta[0]]), density=1.0, scaling=1.0)
     assert_close(found, 1.5 * numpy_of(delta)[0])
+
+
+@both_dtypes
+def test_models_that_are_the_same_superpose_to_themselves(dtype: torch.dtype) -> None:
+    base, delta = drawn(1, (12, 9), dtype, seed=1)[0], drawn(1, (12, 9), dtype)[0]
+    layer = replace(matrices([delta, delta]), base=base)
+    (found,) = merged("sftm", layer, superpose="models", density=1.0, scaling=1.0)
+    assert_close(found, numpy_of(delta), 1e-5)
 
 
 def test_vectors_are_trimmed_and_added_but_norms_trimmed_and_averaged() -> None:

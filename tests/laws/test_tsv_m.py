@@ -1,4 +1,5 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,11 +25,19 @@ from tests.laws.spectra import (
 )
 
 
-def tsv_merge(deltas: Array, k: int) -> Array:
+def rooted(stack: Array) -> Array:
+    """Return X (X^T X)^-1/2 by eigenvalues, as TSV's appendix D.2.1 prints it."""
+    if len(stack) < stack.shape[1]:
+        return rooted(stack.T).T
+    eigenvalues, q = np.linalg.eigh(stack.T @ stack)
+    return stack @ q @ np.diag(1 / np.sqrt(np.abs(eigenvalues) + 1e-12)) @ q.T
+
+
+def tsv_merge(deltas: Array, k: int, white: Callable[[Array], Array] = whitened) -> Array:
     """TSV-Merge as Algorithm 1 prints it, on numerical ranks."""
     svds = [known(delta) for delta in deltas]
-    u = whitened(np.hstack([u[:, :k] for u, _, _ in svds]))
-    vh = whitened(np.vstack([vh[:k] for _, _, vh in svds]))
+    u = white(np.hstack([u[:, :k] for u, _, _ in svds]))
+    vh = white(np.vstack([vh[:k] for _, _, vh in svds]))
     return u * np.concatenate([s[:k] for _, s, _ in svds]) @ vh
 
 
@@ -41,10 +50,11 @@ CASES = [{"orthogonalise": False, "rank_fraction": 1.0}]
 
 
 def reference(
-    layers: Sequence[Given], *, rank_fraction: float | None, scaling: float, orthogonalise: bool
+    layers: Sequence[Given], *, rank_fraction: float | None, scaling: float, orthogonalise: bool, whitening: str
 ) -> list[Array]:
     """Whiten what each task keeps of its matrix; average vectors, and matrices with less than a component a task."""
-    merged, merge = [], tsv_merge if orthogonalise else added
+    white = partial(tsv_merge, white=whitened if whitening == "procrustes" else rooted)
+    merged, merge = [], white if orthogonalise else added
     for layer in layers:
         share = 1 / len(layer.tasks) if rank_fraction is None else rank_fraction
         k = counted(share, min(layer.deltas.shape[1:])) if layer.kind == "matrix" else 0
@@ -66,6 +76,14 @@ def test_full_rank_without_whitening_is_task_arithmetic(shape: tuple[int, int], 
 def test_tsv_m_of_a_real_layers_size_is_exact_to_five_digits(tasks: int, dtype: torch.dtype) -> None:
     deltas = drawn(tasks, (120, 80), dtype) + drawn(1, (120, 80), dtype, seed=1)  # related tasks
     assert_close(merged("tsv_m", decomposed(deltas))[0], tsv_merge(numpy_of(deltas), 80 // tasks))
+
+
+@every_shape
+@pytest.mark.parametrize("tasks", [1, 2, 4])
+def test_whitening_by_eigenvalues_is_procrustes_up_to_rounding(shape: tuple[int, int], tasks: int) -> None:
+    layer = decomposed(drawn(tasks, shape) + drawn(1, shape, seed=1))
+    (procrustes,) = merged("tsv_m", layer)
+    assert_close(merged("tsv_m", layer, whitening="eigenvalues")[0], numpy_of(procrustes), 1e-8)  # type: ignore[arg-type]
 
 
 @every_shape

@@ -15,7 +15,16 @@ from merganser.checkpoints.kinds import Kind, ParameterRules, kind_of
 from merganser.errors import InputError
 from merganser.inputs.layers import Layer, LayerFactors
 from merganser.linalg.decompositions import Factors
-from merganser.overlays.budget import LOW_RANK, THRESHOLDED, Coding, TooFewBytesError, largest_share, planned, rate_of
+from merganser.overlays.budget import (
+    LOW_RANK,
+    THRESHOLDED,
+    THRESHOLDED_VECTORS,
+    Coding,
+    TooFewBytesError,
+    largest_share,
+    planned,
+    rate_of,
+)
 from merganser.overlays.index import file_size
 from merganser.overlays.parts import Parts
 from merganser.overlays.writer import FILE, OverlayWriter
@@ -147,7 +156,9 @@ def test_the_additional_memory_of_a_vit_b_32(coding: Coding, share: float, measu
     assert rate <= printed
 
 
-@pytest.mark.parametrize(("coding", "ratio"), [(THRESHOLDED, 0.01), (THRESHOLDED, 0.03), (LOW_RANK, 0.05)])
+@pytest.mark.parametrize(
+    ("coding", "ratio"), [(THRESHOLDED, 0.01), (THRESHOLDED, 0.03), (THRESHOLDED_VECTORS, 0.03), (LOW_RANK, 0.05)]
+)
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16])
 def test_an_adaptive_rank_is_the_largest_within_its_budget_on_a_vit_b_32(
     coding: Coding, ratio: float, stored: torch.dtype

@@ -31,6 +31,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "head.weight": (6, 8),
     "ln.bias": (7,),
     "masked.weight": (3, 3),
+    "proj.weight": (5, 3, 2, 2),
     "scale": (),
     "switched.bias": (9,),
 }
@@ -58,6 +59,7 @@ def parts(seed: int = 0) -> dict[str, Part]:
         "ln.bias": threshold(noise(7, seed=seed)),
         "masked.weight": Masked(pack_bits(noise(3, 3, seed=seed) > 0), noise(seed=seed)),
         "scale": Dense(noise(seed=seed)),
+        "proj.weight": threshold_factors(Factors(u, noise(3, seed=seed).abs(), v), groups="vector"),
         "switched.bias": signs(bias, bias.abs() > 0.3, torch.tensor([1.5, -2.5])),
     }
 

@@ -23,6 +23,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "grid": {"method": "ties", "of": "deltas", "over": {"scaling": [0.5, 1.5], "density": [0.3, 0.7]}},
     "one": {"method": "task_arithmetic", "of": "deltas", "over": {"scaling": [0.5]}},
     "evolved": {"method": "task_arithmetic", "of": "deltas", "evolve": {"generations": 2, "population": 4}},
+    "tall": {"method": "tall_mask", "of": "deltas", "grid": "paper"},
     "low": {"method": "tsv_m", "of": "svd", "over": {"rank_fraction": [0.1, 0.5]}, "scaling": 0.7},
 }
 ENTRIES = {name: {"method": one["method"], "reads": f"searches/{name}"} for name, one in SEARCHES.items()}
@@ -80,9 +81,10 @@ def test_a_search_without_the_test_split_tries_every_candidate_and_takes_the_bes
     assert tried["low"] == [{"scaling": 0.7, "rank_fraction": share} for share in (0.1, 0.5)]
     assert tried["evolved"][0] == {"coefficients": dict.fromkeys(TASKS, 1.0)}
     assert len(tried["evolved"]) == 1 + 2 * 4
-    assert {name: found(made, name)["grid"] for name in SEARCHES} == dict.fromkeys(SEARCHES, "own") | {
-        "evolved": "evolved"
-    }
+    grids = {name: found(made, name)["grid"] for name in SEARCHES}
+    assert grids == dict.fromkeys(SEARCHES, "own") | {"evolved": "evolved", "tall": "paper"}
+    assert [each["tall_lambda"] for each in tried["tall"][:5]] == [0.2, 0.3, 0.4, 0.5, 0.6]
+    assert set(found(made, "tall")["chosen"]["tall_lambda"]) == set(TASKS)
     for name in SEARCHES:
         whole = found(made, name)
         scores = [one["score"] for one in whole["candidates"]]

@@ -88,6 +88,14 @@ def over_of(search: Search) -> Mapping[str, list[Any]]:
     return {name: list(values) for name, values in known.items() if name not in search.values}
 
 
+def own_of(search: Search) -> list[str]:
+    """Name the parameters of a paper's grid of which each task takes the value that is best for itself."""
+    method = known_method(search.method)
+    if method is None or search.tried != "paper":
+        return []
+    return [name for name in method.own if name in over_of(search)]
+
+
 def candidates_of(search: Search) -> list[dict[str, Any]]:
     """Return the values that a search tries, without those that stay.
 
@@ -99,5 +107,5 @@ def candidates_of(search: Search) -> list[dict[str, Any]]:
 def count_of(search: Search) -> int:
     """Return how many candidates a search tries."""
     if search.evolve is None:
-        return len(candidates_of(search))
+        return len(candidates_of(search)) + bool(own_of(search))
     return 1 + search.evolve.generations * search.evolve.population

@@ -14,7 +14,7 @@ from merganser.models.configurations import build
 from merganser.models.naming import naming_of
 from merganser.models.text_module import TextModule, ready
 
-HEADS = ("classifier", "score")
+HEADS = ("classifier", "score", "classification_head")
 
 
 class SequenceClassifier(TextModule):

@@ -1,6 +1,6 @@
-"""Encoders with a decoder that write text: T5, Flan-T5 and others of transformers.
+"""Encoders with a decoder, which write text or are classifiers: T5, Flan-T5 and others of transformers.
 
-Shape legend: B texts, D features, V words: the classes are the first words of the answer.
+Shape legend: B texts, D features, V words: a writer's classes are the first words of the answer.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.auto import modeling_auto
 
@@ -19,11 +19,13 @@ from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import build, check_names, read_config
 from merganser.models.generation import generated, greedy, log_likelihood
 from merganser.models.naming import naming_of
+from merganser.models.sequence_classifier import SequenceClassifier, build_classifier
 from merganser.models.text_module import TextModule, ready
 
 MODEL_TYPES = modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.keys()
 LIBRARY = "transformers"
-PIPELINES = {"ForConditionalGeneration": "text2text-generation"}
+PIPELINES = {"ForSequenceClassification": "text-classification", "ForConditionalGeneration": "text2text-generation"}
+WORDS = ("lm_head.*", "final_logits_bias")  # a writer's output, which a classifier does without
 MAKE = AutoModelForSeq2SeqLM.from_config
 
 
@@ -82,12 +84,19 @@ class Seq2SeqNetwork(TextModule):
 
 def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
-) -> Seq2SeqNetwork:
-    """Build the model that a folder describes, without weights; what it writes are words, whatever `outputs` says."""
+) -> Seq2SeqNetwork | SequenceClassifier:
+    """Build the writer that a folder describes, or a classifier with so many outputs, without weights."""
     config = read_config("seq2seq", folder)
+    if outputs is not None:
+        return SequenceClassifier(build_classifier(config, folder, outputs, device, precision), folder, WORDS)
     return Seq2SeqNetwork(build(MAKE, config, folder, device, precision), folder)
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint of another kind of model, or lacks a parameter, from its configuration and headers alone."""
-    check_names(MAKE, read_config("seq2seq", folder), folder, checkpoint)
+    config = read_config("seq2seq", folder)
+    if any(name.startswith("classification_head.") for name in checkpoint.names):
+        make = AutoModelForSequenceClassification.from_config
+        check_names(make, config, folder, checkpoint, left_out=WORDS)
+    else:
+        check_names(MAKE, config, folder, checkpoint)

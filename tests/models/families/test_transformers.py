@@ -78,6 +78,34 @@ def test_a_classifiers_logits_are_those_of_transformers(
 
 
 @pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize("kind", ["t5", "flan-t5"])
+def test_the_logits_of_an_encoder_decoder_with_a_head_are_those_of_transformers(
+    folder_of: Callable[..., Path], kind: str, precision: str
+) -> None:
+    folder = folder_of(kind, 3, precision)
+    get_family("seq2seq").check(folder, open_checkpoint(folder))
+    ours = loaded(kind, folder, outputs=3, precision=precision)
+    assert not isinstance(ours, Generates)
+    theirs = theirs_of(AutoModelForSequenceClassification, folder, precision)
+    tokens = tokenizer()(TEXTS, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        expected = theirs(**tokens).logits
+        scored = theirs.classification_head(ours.features(ours.encode(TEXTS, 30)))
+    assert torch.equal(ours.logits(ours.encode(TEXTS, 30)), expected)
+    assert torch.equal(scored, expected)
+
+
+def test_the_body_of_a_writer_takes_a_head_and_leaves_out_its_own_words(folder_of: Callable[..., Path]) -> None:
+    writer, classifier = state_of(folder_of("flan-t5")), state_of(folder_of("flan-t5", 3))
+    head = {name: value for name, value in classifier.items() if name.startswith("classification_head.")}
+    merged = loaded("flan-t5", folder_of("flan-t5", 3), writer | head, outputs=3)
+    whole = {f"transformer.{name}": value for name, value in writer.items() if name != "lm_head.weight"} | head
+    own = loaded("flan-t5", folder_of("flan-t5", 3), whole, outputs=3)
+    inputs = merged.encode(TEXTS, 30)
+    assert torch.equal(merged.logits(inputs), own.logits(inputs))
+
+
+@pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize("kind", DECODERS)
 def test_a_language_models_next_word_is_that_of_transformers(
     folder_of: Callable[..., Path], kind: str, precision: str

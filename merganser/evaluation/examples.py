@@ -1,13 +1,15 @@
 """A model's result for each example of a task, on disk: paired tests compare two models example by example.
 
 A safetensors file with N values each of `score` (float64: 1 or 0, or what the metric is the mean of), `prediction` and
-`label` (int64 or float64); what a metric does not need or a kind of task cannot give as a number is left out.
+`label` (int64 or float64); what a metric does not need or a kind of task cannot give as a number is left out. Of a text
+that is set against references the label is a checksum of these, and the prediction, if any, is what the metric counts.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +25,7 @@ class Results:
     """N examples' results: the scores that a metric is the mean of, or the predictions and labels that it compares."""
 
     score: NDArray[np.float64] | None = None
-    prediction: Numbers | None = None
+    prediction: Numbers | None = None  # (N,), or (N, K) counts
     label: Numbers | None = None
 
     def at(self, places: Sequence[int]) -> "Results":
@@ -48,6 +50,19 @@ def compare(metric: str, predictions: ArrayLike, labels: ArrayLike) -> Results:
     if found.dtype.kind in "US":
         return Results(score)
     return Results(score, _numbers(found), _numbers(given))
+
+
+def compare_texts(metric: str, found: Sequence[str], references: Sequence[Sequence[str]]) -> Results:
+    """Set texts against the references of each, of which there are one or more.
+
+    >>> compare_texts("rouge_l", ["the cat", "a dog"], [["the cat"], ["no", "a cat"]]).score.tolist()
+    [1.0, 0.5]
+    """
+    measure = METRICS[metric].of_texts
+    assert measure is not None, f"{metric} is no metric of texts"
+    values = measure(found, references)
+    label = np.array([crc32("\n".join(each).encode()) for each in references], dtype=np.float64)
+    return Results(values, None, label) if values.ndim == 1 else Results(None, values, label)
 
 
 def _numbers(values: NDArray[Any]) -> Numbers:
@@ -80,6 +95,6 @@ def read_results(path: Path) -> Results:
         raise InputError(
             f"{path}: holds {', '.join(sorted(found)) or 'nothing'}; expected score, or prediction and label"
         )
-    if len({value.shape for value in found.values()}) > 1:
+    if len({value.shape[:1] for value in found.values()}) > 1:
         raise InputError(f"{path}: its columns are not of one length; run its stage again")
     return Results(**found)

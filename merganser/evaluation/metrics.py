@@ -5,11 +5,13 @@ Without them each example counts once. A metric that is not defined (all predict
 is 0.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from merganser.evaluation.text_metrics import corpus_counts, corpus_score, meteor_stems, rouge_l
 
 Floats = NDArray[np.float64]
 CONSTANT = 1e-12  # a variance below this share of the whole sample's is rounding
@@ -81,6 +83,26 @@ def spearman(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None =
     return _correlation(_ranks(predictions, counts), _ranks(labels, counts), counts)
 
 
+def pearson_spearman(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
+    """Return the mean of Pearson's and Spearman's correlations.
+
+    >>> float(pearson_spearman([0, 1, 2, 3], [0, 1, 4, 9]).round(4))
+    0.9792
+    """
+    return (pearson(predictions, labels, weights) + spearman(predictions, labels, weights)) / 2
+
+
+def mean(scores: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
+    """Return the mean of examples' scores.
+
+    >>> float(mean([0.5, 1.0], [0.0, 0.0]))
+    0.75
+    """
+    found = np.asarray(scores, dtype=np.float64)
+    counts = _weights(weights, found)
+    return _ratio(counts @ found, counts.sum(-1))
+
+
 class Metric(NamedTuple):
     """A metric and what the report says of it."""
 
@@ -89,6 +111,8 @@ class Metric(NamedTuple):
     is_mean: bool = False  # over the examples, of 1 for a prediction that equals its label and 0 for any other
     is_share: bool = False  # from 0 to 1, so that it may be given in per cent
     classes: int | None = None  # that it is of; any number for None
+    # of texts with references: each example's score (N,), or counts (N, K) that are added up; `compute` takes these
+    of_texts: Callable[[Sequence[str], Sequence[Sequence[str]]], Floats] | None = None
 
 
 METRICS = {
@@ -99,6 +123,11 @@ METRICS = {
     "macro_f1": Metric(macro_f1, "macro F1", is_share=True),
     "pearson": Metric(pearson, "Pearson"),
     "spearman": Metric(spearman, "Spearman"),
+    "pearson_spearman": Metric(pearson_spearman, "Pearson and Spearman"),
+    "bleu": Metric(corpus_score("BLEU"), "BLEU", of_texts=corpus_counts("BLEU")),
+    "chrf": Metric(corpus_score("CHRF"), "chrF", of_texts=corpus_counts("CHRF")),
+    "rouge_l": Metric(mean, "ROUGE-L", of_texts=rouge_l),
+    "meteor_stems": Metric(mean, "METEOR without synonyms", of_texts=meteor_stems),
     # lm-eval's, by its names
     "acc": Metric(accuracy, "acc", is_mean=True, is_share=True),
     "acc_norm": Metric(accuracy, "acc_norm", is_mean=True, is_share=True),

@@ -1,19 +1,24 @@
 """The metrics against scikit-learn's and SciPy's, and the errors that scores carry."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import sacrebleu
+from nltk.translate.meteor_score import single_meteor_score
+from rouge_score.rouge_scorer import RougeScorer
 from safetensors.numpy import save_file
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
 from merganser.errors import InputError
-from merganser.evaluation.examples import Results, compare, read_results, write_results
+from merganser.evaluation.examples import Results, compare, compare_texts, read_results, write_results
 from merganser.evaluation.metrics import METRICS, Floats
 from merganser.evaluation.scoring import RESAMPLES, bootstrap, mean_error, resamples, score_of, score_of_seeds
+from merganser.measures.significance import compare_models
 
 REFERENCES: dict[str, Any] = {
     "accuracy": sklearn_metrics.accuracy_score,
@@ -26,9 +31,22 @@ REFERENCES: dict[str, Any] = {
     "pearson": lambda labels, predictions: stats.pearsonr(labels, predictions).statistic,
     "spearman": lambda labels, predictions: stats.spearmanr(labels, predictions).statistic,
 }
+REFERENCES["pearson_spearman"] = lambda labels, predictions: (
+    (stats.pearsonr(labels, predictions).statistic + stats.spearmanr(labels, predictions).statistic) / 2
+)
 REFERENCES |= {"acc": REFERENCES["accuracy"], "acc_norm": REFERENCES["accuracy"], "mcc": REFERENCES["matthews"]}
 REFERENCES |= {f"prompt_level_{how}_acc": REFERENCES["accuracy"] for how in ("strict", "loose")}
-CORRELATIONS = ("pearson", "spearman")
+CORRELATIONS = ("pearson", "spearman", "pearson_spearman")
+OF_TEXTS = [name for name, metric in METRICS.items() if metric.of_texts is not None]
+OF_NUMBERS = [name for name in METRICS if name not in OF_TEXTS]
+WROTE = ["the cat sat on the mat .", "a dog ran away", "", "two birds sing a song today", "no"]
+GIVEN = [
+    ["the cat sat on a mat .", "on the mat a cat sat"],
+    ["the dogs run away", "a dog ran far away"],
+    ["nothing"],
+    ["birds sang a song today", "two birds are singing a song", "today two birds sing a song"],
+    ["no"],
+]
 
 
 def given(metric: str, count: int = 40, classes: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -42,7 +60,7 @@ def given(metric: str, count: int = 40, classes: int = 3, seed: int = 0) -> tupl
 
 
 @pytest.mark.parametrize("classes", [2, 3, 7])
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", OF_NUMBERS)
 def test_a_metric_is_that_of_the_libraries_it_is_known_from(metric: str, classes: int) -> None:
     predictions, labels = given(metric, classes=classes)
     assert METRICS[metric].compute(predictions, labels, None) == pytest.approx(
@@ -50,7 +68,7 @@ def test_a_metric_is_that_of_the_libraries_it_is_known_from(metric: str, classes
     )
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", OF_NUMBERS)
 def test_a_resample_scores_as_its_examples_written_out(metric: str) -> None:
     predictions, labels = given(metric)
     weights = next(resamples(40))[:5]
@@ -91,7 +109,7 @@ def test_the_error_of_a_share_is_that_of_the_formula() -> None:
     }
 
 
-@pytest.mark.parametrize("metric", [name for name, metric in METRICS.items() if not metric.is_mean])
+@pytest.mark.parametrize("metric", [name for name in OF_NUMBERS if not METRICS[name].is_mean])
 def test_the_bootstrap_error_is_that_of_many_samples(metric: str) -> None:
     """Draw the sample itself many times: its scores spread as the bootstrap of one sample says."""
     spread = np.std([METRICS[metric].compute(*given(metric, 300, 2, seed), None) for seed in range(200)], ddof=1)
@@ -132,6 +150,65 @@ def test_texts_are_kept_as_scores_alone() -> None:
     results = compare("exact_match", ["yes", "no", "maybe"], ["yes", "yes", "maybe"])
     assert (results.prediction, results.label) == (None, None)
     assert score_of("exact_match", results)["value"] == pytest.approx(2 / 3)
+
+
+def corpus(metric: str, rows: Sequence[int]) -> float:
+    """Score some of the texts by the libraries themselves."""
+    found, references = [WROTE[row] for row in rows], [GIVEN[row] for row in rows]
+    if metric in ("bleu", "chrf"):
+        streams = [[each[i] if i < len(each) else None for each in references] for i in range(3)]
+        score = (sacrebleu.corpus_bleu if metric == "bleu" else sacrebleu.corpus_chrf)(found, streams)
+        return float(score.score) / 100
+    if metric == "rouge_l":
+        scorer = RougeScorer(["rougeL"])
+        each = [
+            max(scorer.score(one, text)["rougeL"].fmeasure for one in many)
+            for text, many in zip(found, references, strict=True)
+        ]
+    else:
+        words = [text.split() for text in found]
+        each = [
+            max(single_meteor_score(one.split(), text, wordnet=NoSynonyms()) for one in many)
+            for text, many in zip(words, references, strict=True)
+        ]
+    return float(np.mean(each))
+
+
+class NoSynonyms:
+    def synsets(self, word: str) -> list[str]:
+        return []
+
+
+@pytest.mark.parametrize("metric", OF_TEXTS)
+def test_a_metric_of_texts_is_that_of_the_library_it_is_known_from(metric: str, tmp_path: Path) -> None:
+    results = compare_texts(metric, WROTE, GIVEN)
+    write_results(tmp_path / "task.safetensors", results)
+    results = read_results(tmp_path / "task.safetensors")
+    score = score_of(metric, results)
+    assert score["value"] == pytest.approx(corpus(metric, range(5)), rel=1e-12)
+    assert score["stderr"]
+    assert 0.3 < score["value"] < 0.9
+    assert score_of(metric, results.at([0, 3]))["value"] == pytest.approx(corpus(metric, [0, 3]), rel=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf"])
+def test_a_resample_of_texts_scores_as_its_texts_written_out(metric: str) -> None:
+    results = compare_texts(metric, WROTE, GIVEN)
+    weights = next(resamples(5))[:5]
+    assert results.prediction is not None
+    found = METRICS[metric].compute(results.prediction, np.zeros(5), weights)
+    for row, value in zip(weights.astype(int), found, strict=True):
+        assert value == pytest.approx(corpus(metric, np.repeat(np.arange(5), row).tolist()), rel=1e-12)
+
+
+def test_models_that_wrote_texts_are_compared_in_pairs_and_other_references_are_told() -> None:
+    one, other = (compare_texts("bleu", texts, GIVEN) for texts in (WROTE, [each[0] for each in GIVEN]))
+    pairs = compare_models("bleu", [one, other])
+    assert pairs.difference[1, 0] == pytest.approx(1 - corpus("bleu", range(5)))
+    assert one.label is not None
+    assert other.label is not None
+    assert (one.label == other.label).all()
+    assert (compare_texts("bleu", WROTE, GIVEN[::-1]).label != one.label).any()
 
 
 def test_a_file_that_holds_no_results_is_named(tmp_path: Path) -> None:

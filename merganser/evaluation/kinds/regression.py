@@ -13,7 +13,7 @@ from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import LABEL, PAIR, TEXT, TextSettings, check_texts, encode_rows, logits_of
 from merganser.models import Network, TakesTexts
 
-METRICS = ("spearman", "pearson")
+METRICS = ("spearman", "pearson", "pearson_spearman")
 NEEDS = (TakesTexts,)
 TOKENS = 64
 NUMBERS = ("int", "uint", "float")

@@ -1,10 +1,11 @@
 """Texts that a model answers in words: what it writes, or the likeliest of given answers, against the right one.
 
-The prompt is a template over the data's columns. The right answer is the text in the column `answer`, or that of
-`answers` which the column `label` numbers. Numbers in `answer` are written with one decimal, as STS-B's are for T5.
+The prompt is a template over the data's columns; of several, each example is asked by every one, and scores their mean.
+The right answer is the text in the column `answer`, or that of `answers` which the column `label` numbers. Numbers in
+`answer` are written with one decimal, as STS-B's are for T5. Texts that are set against references may have several.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Formatter
 from typing import Annotated, Any, Literal
@@ -16,17 +17,25 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings, Text
-from merganser.evaluation.examples import Results, compare
+from merganser.evaluation.examples import Results, compare, compare_texts
+from merganser.evaluation.metrics import METRICS as ALL_METRICS
 from merganser.evaluation.named_files import opens_files
 from merganser.evaluation.packed_texts import pack, unpack
 from merganser.evaluation.prepared import Prepared
+from merganser.evaluation.scoring import mean_of_seeds
 from merganser.models import Generates, Network, TakesTexts
 
-METRICS = ("exact_match", "accuracy", "matthews", "f1", "macro_f1", "spearman", "pearson")
+METRICS = (
+    *("exact_match", "accuracy", "matthews", "f1", "macro_f1", "spearman", "pearson", "pearson_spearman"),
+    *("bleu", "chrf", "rouge_l", "meteor_stems"),
+)
 NEEDS = (TakesTexts, Generates)
 TOKENS = 128
-NUMBERS = ("spearman", "pearson")
-TEXTS = ("exact_match", "accuracy")
+NUMBERS = ("spearman", "pearson", "pearson_spearman")
+MEANS = ("rouge_l", "meteor_stems")  # of examples' scores
+WRITTEN = ("bleu", "chrf", *MEANS)  # against references
+TEXTS = ("exact_match", "accuracy", *WRITTEN)
+BETWEEN = "\x1e"  # a right answer and the next, where an example has several
 UNREADABLE = 0.0  # what an answer that is not a number counts as
 UNLABELLED = -1  # as in the test splits of GLUE, whose labels are secret: refused where such a split is evaluated
 INPUTS = ("input_ids", "attention_mask")
@@ -35,7 +44,7 @@ INPUTS = ("input_ids", "attention_mask")
 class Settings(KindSettings):
     """The prompt and how its answer is found."""
 
-    prompt: Text
+    prompt: Text | Annotated[list[Text], Field(min_length=2)]
     answers: Annotated[list[Text], Field(min_length=2)] | None = None
     scoring: Literal["generate", "rank"] = "generate"
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 10
@@ -43,13 +52,16 @@ class Settings(KindSettings):
 
     @field_validator("prompt")
     @classmethod
-    def _plain_columns(cls, prompt: str) -> str:
-        try:
-            parts = [(name, spec, how) for _, name, spec, how in Formatter().parse(prompt) if name is not None]
-        except ValueError as error:
-            raise ValueError(f"not a template ({error}); write a brace that is not a column twice") from None
-        if not parts or any(not name.isidentifier() or spec or how for name, spec, how in parts):
-            raise ValueError("must name columns of the data in braces, such as {sentence}, and nothing else in them")
+    def _plain_columns(cls, prompt: str | list[str]) -> str | list[str]:
+        for each in [prompt] if isinstance(prompt, str) else prompt:
+            try:
+                parts = [(name, spec, how) for _, name, spec, how in Formatter().parse(each) if name is not None]
+            except ValueError as error:
+                raise ValueError(f"not a template ({error}); write a brace that is not a column twice") from None
+            if not parts or any(not name.isidentifier() or spec or how for name, spec, how in parts):
+                raise ValueError(
+                    "must name columns of the data in braces, such as {sentence}, and nothing else in them"
+                )
         return prompt
 
     @model_validator(mode="after")
@@ -57,6 +69,11 @@ class Settings(KindSettings):
         if self.scoring == "rank" and self.answers is None:
             raise ValueError("scoring: rank needs `answers`, the texts to choose from")
         return self
+
+    @property
+    def prompts(self) -> list[str]:
+        """Return the templates."""
+        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
 
 def columns_of(prompt: str) -> list[str]:
@@ -85,7 +102,8 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
 
 def columns(settings: Settings) -> Collection[str]:
     """Name the columns that are read: those of the prompt, and that of the right answer."""
-    return (*columns_of(settings.prompt), "answer" if settings.answers is None else "label")
+    asked = dict.fromkeys(name for prompt in settings.prompts for name in columns_of(prompt))
+    return (*asked, "answer" if settings.answers is None else "label")
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
@@ -96,8 +114,11 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
     """Give each prompt's tokens, and its `label` or its right answer as bytes."""
     assert isinstance(network, TakesTexts)
-    encoded = network.encode([settings.prompt.format(**row) for row in rows], settings.max_length)
+    prompts = settings.prompts
+    encoded = network.encode([prompt.format(**row) for row in rows for prompt in prompts], settings.max_length)
     tokens = {name: encoded[name].to(torch.int32) for name in INPUTS}
+    if len(prompts) > 1:
+        tokens = {name: values.unflatten(0, (-1, len(prompts))) for name, values in tokens.items()}
     if settings.answers is not None:
         if UNLABELLED in rows["label"]:
             number = list(rows["label"]).index(UNLABELLED)
@@ -108,23 +129,52 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
 
 
 def _written(answer: Any) -> str:
+    if isinstance(answer, list):
+        return BETWEEN.join(map(str, answer))
     return f"{answer:.1f}" if isinstance(answer, float) else str(answer)
 
 
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
-    """Compare each answer with the right one: texts without the spaces around them, labels, or numbers."""
+    """Compare each answer with the right one: texts without the spaces around them, labels, or numbers.
+
+    Of several prompts an example's score is the mean over these.
+    """
+    if len(settings.prompts) == 1:
+        return _results(network, prepared.batches(INPUTS, batch_size), prepared, settings, metric)
+    if not (ALL_METRICS[metric].is_mean or metric in MEANS):
+        raise InputError(f"data.metric: {metric} is no mean over examples, which several prompts need; give one prompt")
+    runs = []
+    for number in range(len(settings.prompts)):
+        batches = prepared.batches(INPUTS, batch_size)
+        own = ({name: values[:, number] for name, values in batch.items()} for batch in batches)
+        runs.append(_results(network, own, prepared, settings, metric))
+    return mean_of_seeds(runs)
+
+
+def _results(
+    network: Network, batches: Iterable[Mapping[str, Tensor]], prepared: Prepared, settings: Settings, metric: str
+) -> Results:
+    """Compare the answers to one prompt of each example."""
     assert isinstance(network, Generates)
-    batches = prepared.batches(INPUTS, batch_size)
     if settings.answers is None:
         right = unpack(prepared.array("answer"))
         if metric not in (*TEXTS, *NUMBERS):
             raise InputError(f"data.metric: {metric} needs `answers`, the texts that the labels stand for")
+        if metric not in WRITTEN and (several := [text for text in right if BETWEEN in text]):
+            shown = several[0].split(BETWEEN)[0]
+            raise InputError(
+                f"data.metric: {metric} needs one right answer an example; that of {shown!r} is one of several"
+            )
         if metric in NUMBERS:
             labels = [_number(text, strict=True) for text in right]
             found = [_number(text) for batch in batches for text in network.generate(batch, settings.max_new_tokens)]
             return compare(metric, found, labels)
         texts = [text for batch in batches for text in network.generate(batch, settings.max_new_tokens)]
+        if metric in WRITTEN:
+            return compare_texts(metric, [text.strip() for text in texts], [text.split(BETWEEN) for text in right])
         return compare(metric, [text.strip() for text in texts], [text.strip() for text in right])
+    if metric in WRITTEN:
+        raise InputError(f"data.metric: {metric} needs the column answer, in place of `answers`")
     chosen = np.concatenate([_chosen(network, batch, settings, settings.answers) for batch in batches])
     return compare(metric, chosen, prepared.array("label").numpy())
 

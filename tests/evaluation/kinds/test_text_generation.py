@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
-from merganser.evaluation.examples import Results
+from merganser.evaluation.examples import Results, compare_texts
 from merganser.evaluation.kinds import text_generation as kind
 from merganser.evaluation.kinds.text_generation import Settings
 from merganser.evaluation.scoring import score_of
@@ -66,6 +66,39 @@ def test_an_answer_is_right_where_it_is_the_given_text_but_for_spaces(folders: d
     assert found.score is not None
     assert found.score.tolist() == [0, 1, 0, 1, 0]
     assert score_of("exact_match", found)["value"] == 2 / 5
+
+
+def test_texts_are_set_against_one_reference_or_several(folders: dict[str, Path]) -> None:
+    texts = written(folders["t5"], "t5", 4)
+    rows = Dataset.from_dict({"sentence": SENTENCES, "answer": [["no such words", text] for text in texts]})
+    for metric in ("bleu", "chrf", "rouge_l", "meteor_stems"):
+        found = evaluated(folders["t5"], "t5", rows, metric, max_new_tokens=4)
+        expected = compare_texts(metric, [text.strip() for text in texts], rows["answer"])
+        assert score_of(metric, found) == score_of(metric, expected)
+    with pytest.raises(InputError, match="exact_match needs one right answer an example; that of 'no such words'"):
+        evaluated(folders["t5"], "t5", rows, "exact_match")
+    labelled = Dataset.from_dict({"sentence": SENTENCES, "label": [0] * 5})
+    with pytest.raises(InputError, match="bleu needs the column answer"):
+        evaluated(folders["t5"], "t5", labelled, "bleu", answers=["yes", "no"])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_of_several_prompts_an_example_has_the_mean(folders: dict[str, Path], name: str) -> None:
+    prompts = [PROMPT, "no {sentence} mat ."]
+    labels = [0, 1, 2, 0, 1]
+    rows, answers = Dataset.from_dict({"sentence": SENTENCES, "label": labels}), ["yes", "no", "red cat"]
+    settings = {"answers": answers, "scoring": "rank"}
+    each = [evaluated(folders[name], name, rows, "accuracy", **settings, prompt=prompt) for prompt in prompts]
+    both = evaluated(folders[name], name, rows, "accuracy", **settings, prompt=prompts)
+    assert both.score is not None
+    scores = np.array([one.score for one in each])
+    assert scores[0].tolist() != scores[1].tolist()
+    assert both.score.tolist() == scores.mean(0).tolist()
+    assert both.prediction is None
+    assert both.label is not None
+    assert both.label.tolist() == labels
+    with pytest.raises(InputError, match="matthews is no mean over examples, which several prompts need"):
+        evaluated(folders[name], name, rows, "matthews", **settings, prompt=prompts)
 
 
 def test_labels_stand_for_answers_and_others_are_none_of_them(folders: dict[str, Path]) -> None:
@@ -127,6 +160,8 @@ def test_prompts_are_cut_to_the_length_that_is_given(folders: dict[str, Path]) -
         ({"prompt": "{sentence"}, "not a template"),
         ({"prompt": PROMPT, "scoring": "rank"}, "scoring: rank needs `answers`"),
         ({"prompt": PROMPT, "answers": ["yes"]}, "at least 2 items"),
+        ({"prompt": [PROMPT]}, "at least 2 items"),
+        ({"prompt": [PROMPT, "no columns"]}, "must name columns of the data in braces"),
         ({"prompt": PROMPT, "max_new_tokens": 0}, "greater than or equal to 1"),
     ],
 )

@@ -1,17 +1,23 @@
 """Run a repository's schedules on this machine: a Prefect server on loopback, and the deployments of prefect.yaml."""
 
-from contextlib import chdir
-from datetime import timedelta
+import asyncio
+import signal
+from contextlib import chdir, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.repository import opened, state_folder
+from dvcfleet.stop_signals import Stop
 from flows.ui import prefect_page
 from merganser.errors import InputError
 from merganser.limits import read_yaml
 
 if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.schedules import SCHEDULE_TYPES
     from prefect.deployments.runner import RunnerDeployment
+    from prefect.runner import Runner
 
 FILE = Path("prefect.yaml")
 # The supported keys of a deployment in prefect.yaml; `work_pool` is for workers elsewhere.
@@ -27,14 +33,18 @@ def serve(repo: Path) -> None:
         root, home = Path(dvc_repo.root_dir), state_folder(dvc_repo) / "prefect"
     with chdir(root):
         declared = read_declared(FILE)
-        with prefect_page(home, schedules=True) as wait:
+        # Until Prefect's runner is at work, which takes SIGTERM over.
+        with suppress(KeyboardInterrupt), Stop().on_signals(signal.SIGTERM), prefect_page(home, schedules=True) as wait:
             address = wait()
-            import prefect
+            from prefect.runner import Runner
 
+            runner = Runner(pause_on_shutdown=True)
             deployments = [make_deployment(entry) for entry in declared]
+            for deployment in deployments:
+                serve_one(deployment, runner)
             names = ", ".join(deployment.full_name for deployment in deployments)
             print(f"Prefect  {address}\nserving {names}; Ctrl-C stops it.", flush=True)
-            prefect.serve(*deployments, print_starting_message=False)
+            asyncio.run(runner.start())
 
 
 def read_declared(path: Path) -> list[dict[str, Any]]:
@@ -63,6 +73,47 @@ def make_deployment(entry: dict[str, Any]) -> "RunnerDeployment":
         )
     except (TypeError, ValueError) as error:
         raise InputError(f"{FILE}: {entry['name']}: {error}") from error
+
+
+def serve_one(deployment: "RunnerDeployment", runner: "Runner") -> None:
+    """Have a runner start a deployment on schedule, and once at once if a run was due while nothing served it."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        makes_up = _was_missed(deployment, client)
+        runner.add_deployment(deployment)  # with which Prefect forgets the runs that were due
+        if makes_up:
+            client.create_flow_run_from_deployment(client.read_deployment_by_name(deployment.full_name).id)
+
+
+def _was_missed(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> bool:
+    """Tell whether a time of a schedule that was active has passed since a deployment's last run."""
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
+    from prefect.client.schemas.sorting import FlowRunSort
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        found = client.read_deployment_by_name(deployment.full_name)
+    except ObjectNotFound:
+        return False
+    runs = client.read_flow_runs(
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[found.id])),
+        sort=FlowRunSort.START_TIME_DESC,
+        limit=1,
+    )
+    since = max(time for time in (found.created, *(run.start_time for run in runs)) if time)
+    before = [each.schedule for each in found.schedules if each.active]
+    now = [each.schedule for each in deployment.schedules or () if each.active is not False]
+    return not deployment.paused and any(is_due(each, since) for each in now if each in before)
+
+
+def is_due(schedule: "SCHEDULE_TYPES", since: datetime) -> bool:
+    """Tell whether a time of a schedule has passed since then."""
+    from prefect.server.schemas import schedules
+
+    kind = getattr(schedules, type(schedule).__name__)  # the client's own know no dates
+    dates = kind(**schedule.model_dump(exclude_none=True)).get_dates(1, start=since, end=datetime.now(UTC))
+    return bool(asyncio.run(dates))
 
 
 def _in_seconds(item: dict[str, Any]) -> dict[str, Any]:

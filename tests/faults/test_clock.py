@@ -36,23 +36,20 @@ stages:
 def test_a_clock_that_jumps_during_a_run_changes_nothing(
     toy: Make, tmp_path: Path, jump: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library, shift = tmp_path / "clock.so", tmp_path / "shift"
-    source = Path(__file__).with_name("clock.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
-    shift.write_text("0")
+    moved = moved_clock(tmp_path, 0)
     monkeypatch.delenv("PREFECT_API_URL")  # a server of its own, whose clock jumps too
     jumping = toy(JUMPING, {"source": "s"})
     with subprocess.Popen(
         [sys.executable, "-c", RUN, "run"],
         cwd=jumping.path,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "LD_PRELOAD": str(library), "CLOCK_SHIFT": str(shift)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), **moved},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     ) as run:
         log = jumping.path / "log"
         wait_until(lambda: run.poll() is not None or (log.exists() and "second" in log.read_text()))
-        shift.write_text(str(jump))
+        Path(moved["CLOCK_SHIFT"]).write_text(str(jump))
         (jumping.path / "jumped").touch()
         said, _ = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 0, said
@@ -76,6 +73,15 @@ def test_files_with_times_of_another_year_are_judged_by_their_content(toy: Make,
     assert chain.run()[0] == 0
     assert chain.ran() == []
     assert content(chain.path) == before
+
+
+def moved_clock(folder: Path, seconds: int) -> dict[str, str]:
+    """Return the environment variables of a process whose clock is off, by the seconds in the file of CLOCK_SHIFT."""
+    library, shift = folder / "clock.so", folder / "shift"
+    source = Path(__file__).with_name("clock.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
+    shift.write_text(str(seconds))
+    return {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(shift)}
 
 
 def shift_times(folder: Path, seconds: int) -> None:

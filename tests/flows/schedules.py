@@ -69,6 +69,11 @@ class Schedules:
         state = {"type": "SCHEDULED", "state_details": {"scheduled_time": due.isoformat()}}
         return str(self.post(f"deployments/{self._id(deployment)}/create_flow_run", {"state": state})["id"])
 
+    def state_of(self, run: str) -> str:
+        """Return the name of the state that a run is in."""
+        (found,) = self.post("flow_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
+        return str(found["state_name"])
+
     def end_of(self, run: str, within_s: float = LIMIT_S) -> dict[str, Any]:
         """Wait until a run has ended; return it."""
         return self._ended({"flow_runs": {"id": {"any_": [run]}}}, within_s)

@@ -2,13 +2,14 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ from dvcfleet.repository import opened, write_lock
 from tests.dvcfleet.test_run import commands_in
 from tests.dvcfleet.test_server import servers_of
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+from tests.faults.test_clock import DAY, moved_clock
 from tests.flows.schedules import Schedules, deployment, serving_schedules, write_deployments
 from tests.waiting import LIMIT_S, wait_until
 from tests.warm import python
 
 ROOT = Path(__file__).parents[2]
+NOW = datetime.now(UTC)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +84,29 @@ def test_a_cancelled_run_ends_its_stages_and_the_next_goes_on(toy: Make, schedul
     (slow.path / "hurry").touch()
     assert schedules.run_of("slow")["state"]["message"] == "1 done, 1 up to date"
     assert slow.ran() == ["quick"]
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("strategy", ["CANCEL_NEW", "ENQUEUE"])
+def test_prefects_limit_drops_the_second_run_or_keeps_it(toy: Make, schedules: Schedules, strategy: str) -> None:
+    slow = toy(
+        "stages: {slow: {cmd: 'echo slow >> log; until [ -e hurry ]; do sleep 0.1; done; echo 1 > x', outs: [x]}}", {}
+    )
+    name = strategy.lower()
+    limited = deployment(name) | {"concurrency_limit": {"limit": 1, "collision_strategy": strategy}}
+    schedules.deploy(slow.path, limited)
+    first = schedules.start(name)
+    wait_until(lambda: (slow.path / "log").exists())
+    second = schedules.start(name)
+    if strategy == "CANCEL_NEW":
+        assert schedules.end_of(second)["state_type"] == "CANCELLED"
+    else:
+        wait_until(lambda: schedules.state_of(second) == "AwaitingConcurrencySlot")
+    (slow.path / "hurry").touch()
+    assert schedules.end_of(first)["state"]["message"] == "1 done"
+    if strategy == "ENQUEUE":
+        assert schedules.end_of(second)["state"]["message"].startswith("nothing to do")
+    assert slow.ran() == ["slow"]
 
 
 NOTIFY = re.search(r"```python\n(.*?)```", (ROOT / "docs/schedules.md").read_text(), re.S)
@@ -159,26 +185,41 @@ def test_serve_runs_the_schedules_of_prefect_yaml_until_it_is_told_to_stop(toy: 
 
 
 @pytest.mark.drill
-def test_a_run_that_was_due_while_nothing_served_starts_with_the_next_serve(toy: Make) -> None:
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_a_run_that_was_due_while_nothing_served_starts_with_the_next_serve(toy: Make, tmp_path: Path) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
-    due = time.time() + 40
-    write_deployments(chain.path, deployment("missed", due_in_s=40, every_s=86_400))
-    with serving(chain) as process:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(LIMIT_S) == 0
-    assert not (chain.path / "end.txt").exists()
-    wait_until(lambda: time.time() > due + 1)
-    with serving(chain) as process:
-        wait_until(lambda: (chain.path / "end.txt").exists())
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(LIMIT_S) == 0
+    write_deployments(chain.path, deployment("missed", due_in_s=DAY / 2, every_s=DAY))
+    for moved in ({}, moved_clock(tmp_path, DAY)):
+        assert not (chain.path / "end.txt").exists()
+        with serving(chain, **moved) as process:
+            wait_until(lambda: not moved or (chain.path / "end.txt").exists())  # noqa: B023
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(LIMIT_S) == 0
+    assert chain.ran() == ["cut", "turn", "end"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "since", "due"),
+    [
+        ({"interval": 86_400, "anchor_date": NOW - timedelta(hours=2)}, NOW - timedelta(hours=3), True),
+        ({"interval": 86_400, "anchor_date": NOW - timedelta(hours=2)}, NOW - timedelta(hours=1), False),
+        ({"cron": "0 2 * * *", "timezone": "UTC"}, NOW - timedelta(days=1, minutes=1), True),
+        ({"cron": "0 2 * * *", "timezone": "UTC"}, NOW, False),
+        ({"rrule": "DTSTART:20260101T020000Z\nRRULE:FREQ=DAILY"}, NOW - timedelta(days=1, minutes=1), True),
+    ],
+)
+def test_a_time_that_has_passed_is_due(schedule: dict[str, Any], since: datetime, due: bool) -> None:
+    from flows.serve import is_due, make_deployment
+
+    made = make_deployment({"name": "x", "entrypoint": "flows.scheduled.scheduled", "schedules": [schedule]})
+    assert [is_due(each.schedule, since) for each in made.schedules] == [due]
 
 
 @contextmanager
-def serving(toy: Toy) -> Iterator["subprocess.Popen[str]"]:
-    """Serve a repository's schedules once they are announced."""
+def serving(toy: Toy, **variables: str) -> Iterator["subprocess.Popen[str]"]:
+    """Serve a repository's schedules once they are announced, with these environment variables besides."""
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-    environment |= {"PYTHONPATH": str(ROOT), "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
+    environment |= {"PYTHONPATH": str(ROOT), "PREFECT_RUNNER_POLL_FREQUENCY": "1", **variables}
     with subprocess.Popen(
         [sys.executable, "-m", "flows", "serve"], cwd=toy.path, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -13,6 +13,7 @@ _VARIABLE = re.compile(rf"(?i)(?:^|_)(?:{_NAMES}|connection_string)$|password$")
 # Patterns and their replacements.
 _SHAPES = (
     (r"://[^\s/]+@", f"://{MASK}@"),  # user and password of an address
+    (r":/[^\s/:]+:[^\s/]+@", f":/{MASK}@"),  # the same, once it was taken for a path
     (rf"(?i)((?:{_NAMES}|credential|[?&]sig)=[\"']?)[^\s&;,\"']+", rf"\1{MASK}"),
     (rf"(?i)([\"'](?:[\w-]*(?:{_NAMES}))[\"']\s*:\s*[\"'])[^\"']+", rf"\1{MASK}"),
     (rf"(?i)(--[\w-]*(?:{_NAMES})\s+)\S+", rf"\1{MASK}"),
@@ -25,7 +26,7 @@ _SHAPES = (
 )
 # In lower case: what each of the patterns finds holds one of these.
 _HINTS = (
-    *("://", "token", "passw", "passphrase", "secret", "signature", "credential", "sig=", "bearer"),
+    *(":/", "token", "passw", "passphrase", "secret", "signature", "credential", "sig=", "bearer"),
     *("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "sk-", "pnu_", "pnb_"),
     *("akia", "asia", "eyj", "apikey", "api_key", "api-key", "accesskey", "access_key", "access-key", "private"),
     *("authorization", "authstring", "auth_string", "auth-string"),

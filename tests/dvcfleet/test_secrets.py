@@ -29,6 +29,7 @@ def _read_variables_again() -> None:
     ("said", "left"),
     [
         ("cannot reach https://me:pass@host:80/path", "cannot reach https://***@host:80/path"),
+        ("https:/me:pass@host/x: no such file", "https:/***@host/x: no such file"),
         ("cannot reach https://ghp_0123@host/path", "cannot reach https://***@host/path"),
         ("s3://key:se@cret@bucket and more", "s3://***@bucket and more"),
         ("GET /x?page=2&access_token=abc&z=1", "GET /x?page=2&access_token=***&z=1"),

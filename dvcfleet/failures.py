@@ -30,6 +30,7 @@ EXIT_CODES = (
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REMEDIES = {
+    errno.EIO: "the disk, or what it hangs on, fails; the system's log says more",
     errno.EACCES: "give this user permission",
     errno.EPERM: "give this user permission",
     errno.EROFS: "choose a folder that you may write to",

@@ -43,6 +43,7 @@ KNOWN = {
     "no such file": (lambda path: raised(lambda: (path / "none").read_text()), 1, "/none: No such file or directory"),
     "a folder for a file": (lambda path: raised(path.read_text), 1, ": Is a directory: a folder is in the place of"),
     "a file for a folder": (lambda path: raised(lambda: Path("/dev/null/x").mkdir()), 1, "/dev/null/x: Not a direct"),
+    "a disk that fails": (lambda path: OSError(errno.EIO, "Input/output error", str(path)), 1, "system's log"),
     "a full disk": (lambda path: OSError(errno.ENOSPC, "No space left on device", str(path)), 1, "free some space"),
     "too little memory": (lambda path: MemoryError(), 1, "not enough memory"),
     "torch's": (lambda path: RuntimeError("[enforce] can't allocate memory: you tried 8 bytes"), 1, "not enough mem"),

@@ -30,8 +30,12 @@ class Injection:
         (self.folder / "plan.json").write_text(json.dumps(told))
 
     def counted(self) -> Counter[str]:
-        """How many operations each process made, as noted."""
-        return Counter(line.split("\t")[0] for line in self._log.read_text().splitlines())
+        """How many operations each process made, as noted; of a stage of several commands, the one that made most."""
+        most: Counter[str] = Counter()
+        for line in self._log.read_text().splitlines():
+            role, number, *_ = line.split("\t")
+            most[role] = max(most[role], int(number))
+        return most
 
     @property
     def _log(self) -> Path:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # Of <linux/ext4.h>: stop at once, without writing the journal.
-_EXT4_IOC_SHUTDOWN, _NO_LOG_FLUSH = 0x8004587D, 2
+_EXT4_IOC_SHUTDOWN, _FLUSH, _NO_LOG_FLUSH = 0x8004587D, 0, 2
 
 
 def why_no_cuts() -> str | None:
@@ -34,17 +34,30 @@ class Disk:
 
     def cut(self) -> None:
         """Cut the power, and come back with what had reached the disk."""
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.ioctl(descriptor, _EXT4_IOC_SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
-        finally:
-            os.close(descriptor)
+        self._shut_down(_NO_LOG_FLUSH)
         end_all_in(self.path)
         kept = self._image.with_suffix(".kept")
         _call("cp", "--sparse=always", self._image, kept)
         _call("umount", "-l", self.path)
         kept.replace(self._image)
         _call("mount", "-o", "loop", self._image, self.path)
+
+    def fail(self) -> None:
+        """Answer all that is asked of it with EIO, as a disk whose cable came off; what was written is on it."""
+        self._shut_down(_FLUSH)
+
+    def repair(self) -> None:
+        """Answer again."""
+        end_all_in(self.path)
+        _call("umount", self.path)
+        _call("mount", "-o", "loop", self._image, self.path)
+
+    def _shut_down(self, how: int) -> None:
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.ioctl(descriptor, _EXT4_IOC_SHUTDOWN, struct.pack("I", how))
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
         """Unmount it."""

@@ -1,0 +1,162 @@
+"""The tiny comparison under faults of the machine and of its users: the same command goes on, to the same bytes."""
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills.kill_stages import StageKills, Tiny, warm_server
+from tests.drills.kills import prefect_server, spread
+from tests.faults.injection import AT_EXIT
+from tests.faults.power import Disk, new_disk, why_no_cuts
+from tests.faults.whole import assert_cache_is_whole, entries, finished
+from tests.tiny import dvc, environment, make_repository, merganser
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.drill
+
+KILLS = 4  # of each stage, besides one at its exit
+SECTIONS: dict[str, Any] = {
+    "learned": {
+        "ada": {"learner": "adamerging", "of": "deltas", "steps": 2, "every": 1, "batch_size": 4},
+        "wemoe": {"learner": "wemoe", "of": "deltas", "steps": 6, "every": 1, "batch_size": 2},
+    },
+    "routers": {"average": {"of": "differences/from_average"}},
+}
+KEEPING = ("statistics@gram-dark", "learn@wemoe", "route@average", "decompose@dark")
+KILLED = (*KEEPING, "record@ties", "report")
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
+    """The comparison after a run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("calm")
+    with prefect_server(folder / "prefect"):
+        yield Tiny(folder / "pipeline", sections=SECTIONS)
+
+
+@pytest.fixture
+def fresh(calm: Tiny, tmp_path: Path) -> Path:
+    """The comparison before its first run."""
+    repository = make_repository(tmp_path / "fresh")
+    shutil.copyfile(calm.path / "params.yaml", repository / "params.yaml")
+    calm.injection.plan(repository, {})
+    return repository
+
+
+def at_work(run: "subprocess.Popen[str]", repository: Path, stages: int = 8) -> None:
+    """Wait until so many stages have ended; raise AssertionError if the run has."""
+    wait_until(lambda: run.poll() is not None or len(finished(repository)) >= stages)
+    assert run.poll() is None, run.communicate()[0]
+
+
+def assert_same(calm: Tiny, repository: Path) -> None:
+    """Raise AssertionError if a repository is not whole, or not what the run left that nothing disturbed."""
+    calm.compare(repository)
+    assert entries(repository).keys() == calm.entries.keys()
+    assert_cache_is_whole(repository)
+    assert "up to date" in dvc(repository, "status")
+    assert (repository / "report").is_dir()
+
+
+def assert_goes_on(calm: Tiny, repository: Path) -> None:
+    """Run again; raise AssertionError if that does not end well, with the same bytes."""
+    again = calm.run(repository)
+    assert again.returncode == 0, again.stdout
+    assert_same(calm, repository)
+    verified = merganser(repository, "lineage", "verify", check=False)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def recorded(repository: Path) -> list[tuple[str, int]]:
+    """How many runs MLflow has in each state."""
+    with closing(sqlite3.connect(repository / "mlflow.db")) as store:
+        states = "SELECT status, count(*) FROM runs WHERE lifecycle_stage = 'active' GROUP BY status ORDER BY status"
+        return list(store.execute(states))
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_a_stage_that_is_killed_goes_on(calm: Tiny, name: str) -> None:
+    before, count = recorded(calm.path), calm.counted[name]
+    with warm_server(calm) as server:
+        kills = StageKills(calm, server)
+        for at in [
+            *spread(list(range(1, count - count // 5)), KILLS),
+            AT_EXIT,
+        ]:  # a few operations are not always made
+            assert kills.kill(name, at), f"{name} was not killed at operation {at} of {count}"
+            kept = kills.kept(name)
+            assert kept or name not in KEEPING or at in range(1, count // 2), f"nothing is kept at {at} of {count}"
+            kills.finish(name)
+            print(f"{name}: killed at operation {at} of {count}, {kept} files kept, the same bytes", flush=True)
+    (state, runs), (_, runs_before) = *recorded(calm.path), *before  # all are finished
+    assert (state, runs - runs_before) in (("FINISHED", 0), ("FINISHED", 1))  # 1: a parent, as no run names its own
+
+
+@pytest.mark.skipif(bool(why_no_cuts()), reason=f"no disk of its own: {why_no_cuts()}")
+@pytest.mark.parametrize("part", [".", ".dvc/cache", "data", ".dvcfleet"])
+def test_a_disk_that_answers_with_eio_is_named_and_the_run_goes_on_after(calm: Tiny, tmp_path: Path, part: str) -> None:
+    with new_disk(tmp_path / "image", tmp_path / "disk", 700) as whole:
+        repository = make_repository(whole.path / "repository")
+        shutil.copyfile(calm.path / "params.yaml", repository / "params.yaml")
+        calm.injection.plan(repository, {})
+        if part == ".":
+            fail(calm, whole, repository)
+            return
+        with new_disk(tmp_path / "part.img", repository / part, 400) as disk:
+            fail(calm, disk, repository)
+
+
+def fail(calm: Tiny, disk: Disk, repository: Path) -> None:
+    """Let a disk fail during a run, then answer again, and run again."""
+    with calm.start(repository) as run:
+        at_work(run, repository)
+        disk.fail()
+        said, _ = run.communicate()
+    print(f"exit code {run.returncode}\n{said[-3000:]}", flush=True)
+    disk.repair()
+    assert run.returncode != 0
+    assert "Traceback" not in said
+    assert "Input/output error" in said
+    assert_goes_on(calm, repository)
+
+
+@pytest.mark.parametrize("command", [("gc", "--workspace", "--force"), ("checkout", "--force")], ids=lambda c: c[0])
+def test_a_dvc_command_that_writes_during_a_run_is_mended_by_the_next(
+    calm: Tiny, fresh: Path, command: tuple[str, ...]
+) -> None:
+    with calm.start(fresh) as run:
+        for stages in (8, 20):
+            at_work(run, fresh, stages)
+            told = subprocess.run(
+                [sys.executable, "-m", "dvc", *command], cwd=fresh, env=environment(), capture_output=True, text=True
+            )
+            print(f"dvc {' '.join(command)}: exit code {told.returncode}: {(told.stdout + told.stderr)[-400:]}")
+        said, _ = run.communicate()
+    print(f"exit code {run.returncode}\n{said[-2000:]}", flush=True)
+    assert "Traceback" not in said
+    if run.returncode == 0:
+        calm.compare(fresh)
+    assert_goes_on(calm, fresh)
+
+
+def test_forty_that_ask_for_the_status_at_once_disturb_no_run(calm: Tiny, fresh: Path) -> None:
+    with calm.start(fresh) as run:
+        at_work(run, fresh)
+        ask = [sys.executable, "-m", "flows", "status"]
+        asked = [
+            subprocess.Popen(ask, cwd=fresh, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            for _ in range(40)
+        ]
+        answers = [process.communicate() for process in asked]
+        said, _ = run.communicate()
+    assert run.returncode == 0, said
+    assert [process.returncode for process in asked] == [0] * 40, answers
+    assert not any(b"Traceback" in error for _, error in answers)
+    assert_same(calm, fresh)

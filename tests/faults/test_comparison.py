@@ -1,18 +1,24 @@
 """The tiny comparison under faults of the machine and of its users: the same command goes on, to the same bytes."""
 
+import gzip
+import os
 import shutil
 import sqlite3
 import subprocess
 import sys
+import tarfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.drills.kill_stages import StageKills, Tiny, warm_server
 from tests.drills.kills import prefect_server, spread
+from tests.drills.power_cuts import commit
 from tests.faults.injection import AT_EXIT
 from tests.faults.power import Disk, new_disk, why_no_cuts
 from tests.faults.whole import assert_cache_is_whole, entries, finished
@@ -160,3 +166,66 @@ def test_forty_that_ask_for_the_status_at_once_disturb_no_run(calm: Tiny, fresh:
     assert [process.returncode for process in asked] == [0] * 40, answers
     assert not any(b"Traceback" in error for _, error in answers)
     assert_same(calm, fresh)
+
+
+SECRETS = {
+    "HF_TOKEN": "hf_" + "Zq7Xw2Lm" * 4,
+    "AWS_SECRET_ACCESS_KEY": "wJa1rXUtnFEMIK7MDENGbPxRfiCYzzQPLMKEYabc",
+    "MLFLOW_TRACKING_PASSWORD": "tracking-opensesame-4711",
+    "OPENAI_API_KEY": "sk-proj-" + "Ab3dEf6h" * 5,
+    "STORE_TOKEN": "store-opensesame-4712",
+}
+IN_ADDRESSES = ("remote-opensesame-4713", "origin-opensesame-4714", "source-opensesame-4715")
+
+
+def test_no_secret_is_in_anything_that_a_comparison_leaves(
+    calm: Tiny, fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote, origin, source = IN_ADDRESSES
+    for name, secret in SECRETS.items():
+        monkeypatch.setenv(name, secret)
+    subprocess.run(["git", "remote", "add", "origin", f"https://me:{origin}@example.org/x.git"], cwd=fresh, check=True)
+    dvc(fresh, "remote", "add", "--local", "store", f"https://me:{remote}@example.org/store")
+    params = (fresh / "params.yaml").read_text()
+    broken = yaml.safe_load(params)
+    broken["tasks"]["dark"]["source"] = f"https://me:{source}@127.0.0.1:1/model"
+    (fresh / "params.yaml").write_text(yaml.safe_dump(broken, sort_keys=False))
+    failed = merganser(fresh, "run", check=False)
+    assert failed.returncode != 0
+    (fresh / "params.yaml").write_text(params)
+    commit(fresh)
+    said = [failed.stdout, failed.stderr, merganser(fresh, "run").stdout, merganser(fresh, "status").stdout]
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("all.json", "all.jsonl", "crate", "crate.zip"):
+        merganser(fresh, "lineage", "export", str(out / name))
+    merganser(fresh, "archive", str(out / "archive.tar.gz"), "--data")
+    said.append(merganser(fresh, "lineage", "verify").stdout)
+    users = {fresh / ".git/config", fresh / ".dvc/config.local"}
+    kept = [*contents(fresh, users), *contents(out, set())]
+    hidden = [value.encode() for value in (*SECRETS.values(), *IN_ADDRESSES, os.environ["PREFECT_API_AUTH_STRING"])]
+    found = sorted({(name, value.decode()) for name, text in kept for value in hidden if value in text})
+    print(f"{len(hidden)} secrets searched for in {len(kept)} files and {sum(map(len, said))} characters of output")
+    assert found == []
+    assert not any(value.decode() in text for value in hidden for text in said)
+
+
+def contents(folder: Path, without: set[Path]) -> Iterator[tuple[str, bytes]]:
+    """The bytes of all files of a folder, of git's objects and of what archives hold."""
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path in without or {"datasets", "hub"} & set(path.relative_to(folder).parts[:1]):
+            continue
+        yield str(path.relative_to(folder)), path.read_bytes()
+        if path.suffix == ".gz" and not path.name.endswith(".tar.gz"):
+            yield f"{path.name} unpacked", gzip.decompress(path.read_bytes())
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                yield from ((f"{path.name}: {name}", archive.read(name)) for name in archive.namelist())
+        if tarfile.is_tarfile(path):
+            with tarfile.open(path) as packed:
+                for member in packed:
+                    if file := packed.extractfile(member):
+                        yield f"{path.name}: {member.name}", file.read()
+    if (folder / ".git").is_dir():
+        objects = ["git", "-C", str(folder), "cat-file", "--batch", "--batch-all-objects"]
+        yield "git's objects", subprocess.run(objects, capture_output=True, check=True).stdout

@@ -57,13 +57,19 @@ SUITES = {
     "flan-t5-base-glue-lora": Suite(models.FLAN_T5_ADAPTERS, ("mnli", "stsb")),
     "clip-vit-b-32-8": Suite(models.CLIP, EIGHT, "all"),
     "clip-vit-b-32-lora-8": Suite(models.CLIP_ADAPTERS, EIGHT),
+    "clip-vit-b-32-6": Suite(models.CLIP, ("eurosat", "gtsrb")),
     "open-clip-vit-b-32-20": Suite(models.OPEN_CLIP, ("fer2013", "emnist")),
+    "open-clip-vit-b-16-8": Suite(models.TALL_MASKS, EIGHT),
     "clip-vit-b-16-8": Suite(models.CLIP, EIGHT, ("task_arithmetic", "tsv_m")),
     "clip-vit-l-14-20": Suite(models.CLIP, MORE),
     # Recipes for models of one's own: the base is at the hub, all else on this disk.
     "deberta-v3-base-own": Suite(models.DEBERTA, ("paws", "qasc")),
     "t5-base-own": Suite(models.T5, ("paws", "qasc")),
+    "t5-large-own": Suite(models.T5_CLASSIFIERS, ("paws", "qasc")),
+    "gpt2-medium-nlg-own": Suite(models.GPT2_ADAPTERS, ("e2e", "dart")),
+    "llama-3.1-8b-glue-own": Suite(models.LLAMA_ADAPTERS, ("cola", "mnli")),
     # The same entries on the same two towers, and other tasks, all of which are checked.
+    "clip-vit-l-14-6": Suite(models.CLIP),
     "clip-vit-b-32-14": Suite(models.CLIP),
     "clip-vit-b-32-20": Suite(models.CLIP),
     "clip-vit-b-16-14": Suite(models.CLIP),
@@ -71,6 +77,10 @@ SUITES = {
     "clip-vit-l-14-8": Suite(models.CLIP),
     "clip-vit-l-14-14": Suite(models.CLIP),
     "clip-vit-l-14-lora-8": Suite(models.CLIP_ADAPTERS),
+    **{
+        f"open-clip-vit-{size}": Suite(models.TALL_MASKS)
+        for size in ("b-16-14", "b-16-20", "l-14-8", "l-14-14", "l-14-20")
+    },
 }
 WORKERS = "4"  # stages of miniatures wait more than they compute
 ESTIMATED = ("gpt2-glue", "clip-vit-b-32-8")
@@ -82,7 +92,6 @@ UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "s": 1, "min": 60, "h": 3600}
 FIRST = {"downloaded": 1.25, "of CPU time": 3}  # how far off an estimate may be before anything ran here
 AGAIN = {"of CPU time": 1.2, "of disk": 1.02}  # and of what ran before
 INSTALL = "pip install -c constraints.txt 'lm_eval[ifeval]'"
-LINKED = Path("suites/open-clip-vit-b-32-20/sources/base.yaml")
 
 
 def drill(folder: Path, sample: bool) -> None:
@@ -106,10 +115,11 @@ def make_root(folder: Path) -> Path:
     make_clone(folder)
     shutil.copytree(ROOT / "suites", folder / "suites", ignore=shutil.ignore_patterns("sources"))
     # Of open_clip's own models none has two layers: its repository is named instead of its tag.
-    pointer = pointer_of(pointers(folder)[LINKED], LINKED)
-    assert isinstance(pointer, OpenClipPointer)
     table = yaml.safe_load((folder / POINTERS).read_text())
-    table[str(LINKED.parent)][LINKED.stem] = {"hub": open_clip_repository(pointer), "follow": "main"}
+    for path, about in pointers(folder).items():
+        pointer = pointer_of(about, path)
+        if isinstance(pointer, OpenClipPointer):
+            table[str(path.parent)][path.stem] = {"hub": open_clip_repository(pointer), "follow": "main"}
     (folder / POINTERS).write_text(yaml.safe_dump(table, sort_keys=False))
     return folder
 
@@ -247,24 +257,27 @@ def make_hub(folder: Path, root: Path, names: Iterable[str]) -> dict[str, Path]:
         pointer = pointer_of(table[Path(source)], Path(source))
         assert isinstance(pointer, HubPointer), source
         repositories[f"{kind}/{pointer.hub}"] = folder / kind / pointer.hub
-        inner = "" if pointer.path is None or "." in pointer.path else pointer.path  # a folder, or a file at the top
-        return pointer, folder / kind / pointer.hub / inner
+        inner = Path(pointer.path or "")  # a folder, or a file in one
+        return pointer, folder / kind / pointer.hub / (inner.parent if inner.suffix else inner)
 
     for name in names:
         params, suite = load_suite(root, name), SUITES[name].models
         _, base = place_of(params.base.source, "models")
         if not base.exists():
             suite.write_base(base)
-        for number, task in enumerate(params.tasks.values(), 1):
-            data, rows = place_of(task.data.source, "datasets")
+        outputs = {}
+        for place, about in params.with_data.items():
+            data, rows = place_of(about.data.source, "datasets")
+            outputs[place] = outputs_of(data) if data else OWN_CLASSES
             if not rows.exists():
                 if data:
                     write_data_set(data.hub, rows)
                 else:
                     write_own(rows)
-            _, model = place_of(task.source, "models")
+        for number, (task, of_task) in enumerate(params.tasks.items(), 1):
+            _, model = place_of(of_task.source, "models")
             if not model.exists():
-                suite.write_tuned(model, number, outputs_of(data) if data else OWN_CLASSES)
+                suite.write_tuned(model, number, outputs[f"tasks.{task}"])
     return repositories
 
 

@@ -17,7 +17,8 @@ from flows.suite_check import check
 from flows.suites import load_suite, write_pointers
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging
-from merganser.config.params import Params, Task
+from merganser.checkpoints.views import in_file
+from merganser.config.params import Params, Task, Unseen
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import Prepared
@@ -26,7 +27,7 @@ from merganser.sources.pointers import HubPointer, read_pointer
 from tasks.extract import extract_task
 from tasks.fetch import fetch_data, fetch_model
 from tasks.prepare import prepare_task
-from tasks.stages import BASE, CHECKPOINTS, DATA, DATASETS, PREPARED, VALIDATION
+from tasks.stages import BASE, CHECKPOINTS, DATA, DATASETS, PREPARED, UNSEEN_DATASETS, VALIDATION
 from tests.miniatures.data_sets import OWN_CLASSES, PICTURES, TEXTS
 
 BATCH = 64
@@ -52,23 +53,26 @@ def check_suite(name: str, seen: set[str]) -> int:
             seen.add(model)
             fetch_model(Path(about.source), CHECKPOINTS / task)
             extract_task(task, rules)
-        read = json.dumps([params.base.family, about.data.model_dump(mode="json"), params.split_of(task)], default=str)
+    for task in (place.partition(".")[2] for place in params.with_data):
+        data = params.about(task).data.model_dump(mode="json")
+        read = json.dumps([params.base.family, data, params.split_of(task)], default=str)
         if read not in seen:
             seen.add(read)
-            check_data(params, task, about)
+            check_data(params, task)
     shutil.rmtree(DATA)
     return len(params.tasks)
 
 
-def check_data(params: Params, task: str, about: Task) -> None:
+def check_data(params: Params, task: str) -> None:
     """Fetch a task's data and prepare the splits that are read; have the base answer where it needs no head."""
-    fetch_data(about, DATASETS / task)
+    about, data = params.about(task), (DATASETS if task in params.tasks else UNSEEN_DATASETS) / task
+    fetch_data(about, data)
     prepare_task(params, task, params.split_of(task), "evaluation.split", PREPARED / task)
-    if params.validation:
+    if params.validation and task in params.tasks:
         split = params.validation_split_of(task)
         prepare_task(params, task, split, "validation.split", VALIDATION / task, params.validation.examples)
     evaluator = open_evaluator(about.kind, about.data.values, about.data.metric)
-    classes = evaluator.classes(DATASETS / task)
+    classes = evaluator.classes(data)
     assert len(classes) in expected_classes(about), (task, len(classes))
     assert expected_templates(about) == len(about.data.values.get("templates", [])), task
     if evaluator.outputs(classes) is None:
@@ -81,10 +85,10 @@ def check_data(params: Params, task: str, about: Task) -> None:
 def parameters(folder: Path) -> Iterator[tuple[str, Tensor]]:
     """Give a checkpoint's parameters by name."""
     checkpoint = open_for_merging(folder)
-    return ((name, checkpoint.read(name)) for name in checkpoint.names)
+    return in_file(checkpoint, ((name, checkpoint.read(name)) for name in checkpoint.names))
 
 
-def expected_classes(about: Task) -> tuple[int, ...]:
+def expected_classes(about: Task | Unseen) -> tuple[int, ...]:
     """Return how many classes a task's data has; none, where a number is predicted or written."""
     pointer = read_pointer(Path(about.data.source))
     if not isinstance(pointer, HubPointer):
@@ -94,7 +98,7 @@ def expected_classes(about: Task) -> tuple[int, ...]:
     return (TEXTS[pointer.hub][str(pointer.name)].classes,)
 
 
-def expected_templates(about: Task) -> int:
+def expected_templates(about: Task | Unseen) -> int:
     """Return how many prompts a class has."""
     pointer = read_pointer(Path(about.data.source))
     return PICTURES[pointer.hub].templates if isinstance(pointer, HubPointer) and pointer.hub in PICTURES else 0

@@ -4,12 +4,14 @@ A base and what was fine-tuned from it are written by transformers and PEFT them
 files that the repository has.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import RobertaForMaskedLM
 
@@ -23,6 +25,8 @@ OTHER_FORMATS = ("flax_model.msgpack", "tf_model.h5", "training_args.bin")  # be
 CLIP_ADAPTED = r"vision_model\..*\.(q_proj|k_proj|v_proj|out_proj)"
 T5_ADAPTED = ["q", "v"]
 POSITIONS = 32
+LONGER = 4
+LLAMA = "llama, untied"
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,12 @@ def write_open_clip_encoder(folder: Path, seed: int, outputs: int) -> None:
     }
     (folder / "open_clip_config.json").unlink()
     torch.save(state, folder / "pytorch_model.bin")
+
+
+def write_tall_masks(folder: Path, seed: int, outputs: int) -> None:
+    """Write single_task/ViT-*/TASKVal of nik-dim/tall_masks: an image encoder's state in torch's format."""
+    write_open_clip_encoder(folder, seed, outputs)
+    (folder / "pytorch_model.bin").rename(folder / "nonlinear_finetuned.pt")
 
 
 def write_gpt2(folder: Path) -> None:
@@ -166,15 +176,56 @@ def write_t5_tuned(folder: Path, seed: int, outputs: int) -> None:
     tuned(random_model("t5"), seed).save_pretrained(folder)
 
 
+def write_t5_classifier(folder: Path, seed: int, outputs: int) -> None:
+    """Write an encoder-decoder with a head, fine-tuned from the base, as `save_pretrained` does."""
+    model = write_model(folder, "t5", outputs)
+    model.transformer.load_state_dict(random_model("t5").state_dict(), strict=False)
+    tuned(model, seed).save_pretrained(folder)
+
+
+def write_long_gpt2(folder: Path) -> None:
+    """Write gpt2-medium: as gpt2, with more places, for it writes texts."""
+    write_gpt2(folder)
+    state, count = load_file(folder / "model.safetensors"), POSITIONS * LONGER
+    mask = torch.ones(count, count).tril()[None, None]
+    longer = {name: mask.clone() for name in state if name.endswith(".attn.bias")}
+    longer["wpe.weight"] = state["wpe.weight"].repeat(LONGER, 1)
+    save_tensors(folder / "model.safetensors", state | longer)
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "n_positions": count}))
+
+
+def write_gpt2_adapter(folder: Path, seed: int, outputs: int) -> None:
+    """Write an adapter of one's own of attention's fused map, which GPT-2 has as in x out."""
+    _write_adapter(folder, "gpt2", ["c_attn"], seed, "CAUSAL_LM")
+
+
+def write_llama(folder: Path) -> None:
+    """Write meta-llama/Llama-3.1-8B, which has no padding token."""
+    write_model(folder, LLAMA)
+    for name, key in (("config.json", "pad_token_id"), ("tokenizer_config.json", "pad_token")):
+        path = folder / name
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: None}))
+
+
+def write_llama_adapter(folder: Path, seed: int, outputs: int) -> None:
+    """Write an adapter of one's own with a head, as PEFT does of a model for classification."""
+    _write_adapter(folder, LLAMA, ["q_proj", "v_proj"], seed, "SEQ_CLS", outputs)
+
+
 CLIP = Models(write_clip, write_clip_tower)
 CLIP_ADAPTERS = Models(write_clip, write_clip_adapter)
 OPEN_CLIP = Models(write_open_clip, write_open_clip_encoder)
+TALL_MASKS = Models(write_open_clip, write_tall_masks)
 GPT2 = Models(write_gpt2, write_gpt2_classifier)
 ROBERTA = Models(write_roberta, write_roberta_classifier)
 FLAN_T5 = Models(write_flan_t5, write_flan_t5_tuned)
 FLAN_T5_ADAPTERS = Models(write_flan_t5, write_flan_t5_adapter)
 DEBERTA = Models(write_deberta, write_deberta_classifier)
 T5 = Models(write_t5, write_t5_tuned)
+T5_CLASSIFIERS = Models(write_t5, write_t5_classifier)
+GPT2_ADAPTERS = Models(write_long_gpt2, write_gpt2_adapter)
+LLAMA_ADAPTERS = Models(write_llama, write_llama_adapter)
 
 
 def _write_classifier(folder: Path, kind: str, seed: int, outputs: int) -> Any:
@@ -185,10 +236,15 @@ def _write_classifier(folder: Path, kind: str, seed: int, outputs: int) -> Any:
     return model
 
 
-def _write_adapter(folder: Path, kind: str, modules: Any, seed: int, task_type: str | None = None) -> None:
+def _write_adapter(
+    folder: Path, kind: str, modules: Any, seed: int, task_type: str | None = None, outputs: int | None = None
+) -> None:
     from peft import LoraConfig, get_peft_model
 
-    adapted = get_peft_model(random_model(kind), LoraConfig(r=RANK, target_modules=modules, task_type=task_type))
+    model = random_model(kind, outputs)
+    if outputs is not None:
+        model.base_model.load_state_dict(random_model(kind).base_model.state_dict())
+    adapted = get_peft_model(model, LoraConfig(r=RANK, target_modules=modules, task_type=task_type))
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in adapted.named_parameters():
         if "lora_" in name:

@@ -9,7 +9,7 @@ from typing import Any
 
 from merganser.report.paired import Files, Line, compare_runs
 
-Numbers = Mapping[str, Mapping[str, Any]]  # of metrics.json: by entry, one deep or two
+Numbers = Mapping[str, Mapping[str, Any]]  # of metrics.json: by entry, nested by metric and task
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,13 @@ def _files_in(folder: Path) -> Files:
 
 def _flat(numbers: Numbers) -> Iterator[tuple[tuple[str, str], float | None]]:
     for entry, values in numbers.items():
-        for name, value in values.items():
-            if isinstance(value, Mapping):
-                yield from (((entry, f"{name}/{key}"), number) for key, number in value.items())
-            else:
-                yield (entry, name), value
+        yield from (((entry, name), number) for name, number in _named(values))
+
+
+def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+    """Give each number with the keys that lead to it: `unseen/accuracy/TASK`."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}/{inner}", number) for inner, number in _named(value))
+        else:
+            yield name, value

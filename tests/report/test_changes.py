@@ -52,6 +52,14 @@ def test_numbers_that_stayed_are_said_to_have_stayed(tmp_path: Path) -> None:
     assert (changes.changed, changes.same) == ([], 6)
 
 
+def test_a_score_on_an_unseen_task_is_a_number_like_others(tmp_path: Path) -> None:
+    before, now = ({"ties": {"mean": 0.5, "unseen": {"accuracy": {"street": each}}}} for each in (0.25, 0.5))
+    changes = read_changes(kept(tmp_path, numbers=before), "blue-fox", now)
+    assert changes
+    assert changes.changed == [Change("ties", "unseen/accuracy/street", 0.25, 0.5)]
+    assert changes.same == 1
+
+
 @pytest.mark.parametrize(("run", "content"), [(None, {}), ("red-fox", {}), ("blue-fox", {"numbers": {}})])
 def test_nothing_is_said_of_numbers_that_this_run_did_not_find(
     tmp_path: Path, run: str | None, content: dict[str, Any]

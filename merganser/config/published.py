@@ -2,7 +2,8 @@
 
 Figures are times 100, as papers print them; a row is an entry of `methods`, a column a task, their `mean`,
 `normalised`: the mean of the scores over those of the tasks' own models, `adr`: how far the mean lies below those
-models' mean, as a share of it, or `amr`: the bytes a task adds, as a share of a model's.
+models' mean, as a share of it, or `amr`: the bytes a task adds, as a share of a model's. Of tasks without a model a
+column is one of these, or their mean `unseen`.
 """
 
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from merganser.limits import read_yaml
 MEAN, NORMALISED, DROP_RATE, MEMORY = "mean", "normalised", "adr", "amr"
 MEANS = (MEAN, NORMALISED, DROP_RATE)  # over all tasks
 SUMMARIES = (*MEANS, MEMORY)
+UNSEEN = "unseen"  # the mean over tasks without a model
 READS, MATRICES = "reads", "matrices"  # what a row may say beside its method's parameters
 SEARCHED = "searches/"
 Figure = Annotated[float, Field(ge=-100, le=200)]
@@ -60,18 +62,21 @@ class Table(Strict):
 
 
 class Published(Strict):
-    """All tables; `tasks`: those that every mean is over."""
+    """All tables; `tasks`: those that every mean is over, `unseen`: those without a model, of the mean of this name."""
 
     tasks: Annotated[list[Text], Field(min_length=1)]
+    unseen: list[Text] = Field(default=[])
     tables: Annotated[list[Table], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _columns_are_tasks(self) -> Self:
+        summaries = [*SUMMARIES, *([UNSEEN] if self.unseen else [])]
+        known = [*summaries, *self.tasks, *self.unseen]
         for table in self.tables:
             for column in table.columns:
-                if column not in (*SUMMARIES, *self.tasks):
-                    near = did_you_mean(column, [*SUMMARIES, *self.tasks])
-                    of_all = " nor ".join(SUMMARIES)
+                if column not in known:
+                    near = did_you_mean(column, known)
+                    of_all = " nor ".join(summaries)
                     raise ValueError(f"{table.table}: columns: {column!r} is neither {of_all} nor one of tasks{near}")
         return self
 
@@ -102,6 +107,8 @@ def published_mistakes(published: Published, params: Params, *others: Params) ->
     mistakes = []
     if set(published.tasks) != set(params.measured):
         mistakes.append(f"tasks: expected those of params.yaml, {', '.join(params.measured)}")
+    if set(published.unseen) != set(params.unseen):
+        mistakes.append(f"unseen: expected those of params.yaml, {', '.join(params.unseen) or 'none'}")
     methods = {name: entry for each in (*others, params) for name, entry in each.methods.items()}
     for table in published.tables:
         for name in table.rows:

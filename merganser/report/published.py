@@ -12,6 +12,7 @@ from merganser.config.published import (
     NORMALISED,
     READS,
     SUMMARIES,
+    UNSEEN,
     Published,
     Table,
     stands_beside,
@@ -72,10 +73,12 @@ def reproduce(
 ) -> list[Reproduced]:
     """Compare entries with what papers report of them; tables of other entries and columns alone are left out.
 
-    Means are compared where the tasks are the same ones; a row stands beside an entry that reads what it says.
-    `matrices`: which parameters count as such here.
+    Means are compared where the tasks are the same ones, seen or unseen; a row stands beside an entry that reads what
+    it says. `matrices`: which parameters count as such here.
     """
-    known = [*tasks, *(SUMMARIES if set(tasks) == set(published.tasks) else [])]
+    unseen = list(rows[0].scores.unseen) if rows else []
+    known = [*tasks, *unseen, *(SUMMARIES if set(tasks) == set(published.tasks) else [])]
+    known += [UNSEEN] if unseen and set(unseen) == set(published.unseen) else []
     found = [
         _reproduced(table, rows, [name for name in table.columns if name in known], matrices)
         for table in published.tables
@@ -118,7 +121,9 @@ def _measured(row: Row, column: str) -> tuple[float | None, float | None]:
         return row.scores.drop_rate, None
     if column == MEMORY:
         return row.amr, None
-    score = row.scores.by_task[column]
+    if column == UNSEEN:
+        return row.scores.unseen_mean, row.scores.unseen_error
+    score = {**row.scores.by_task, **row.scores.unseen}[column]
     return score["value"], score["stderr"]
 
 

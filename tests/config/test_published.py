@@ -67,6 +67,16 @@ def test_figures_of_no_entry_are_named_with_the_nearest_one(tmp_path: Path) -> N
     ]
 
 
+def test_the_unseen_tasks_are_those_of_the_params(tmp_path: Path) -> None:
+    content = changed(lambda c: c["methods"].update(ties=c["methods"].pop("ties_20")))
+    params = load_params(write(tmp_path, content))
+    path = saved(tmp_path, list(params.tasks), columns=["unseen", "attic"])
+    with pytest.raises(InputError, match="'unseen' is neither mean nor normalised nor adr nor amr nor one of tasks"):
+        read_published(path)
+    path.write_text(path.read_text() + "unseen: [attic]\n")
+    assert published_mistakes(read_published(path), params) == ["unseen: expected those of params.yaml, none"]
+
+
 def test_parameters_that_the_entrys_method_does_not_have_are_named(tmp_path: Path) -> None:
     content = changed(lambda c: c["methods"].update(ties=c["methods"].pop("ties_20")))
     params = load_params(write(tmp_path, content))

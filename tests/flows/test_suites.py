@@ -406,6 +406,7 @@ DIALECT = {  # what a published row of a method names, null where its source doe
     "drm_v": {"density", "pruning", "scaling"},
     "dts_d": {"matrices", "rank_fraction"},
     "dts_t": {"matrices", "rank_fraction"},
+    "dts_unseen": {"matrices", "rank_fraction"},
     "iso_c": {"matrices", "scaling"},
     "iso_cts": {"matrices", "common_fraction", "scaling"},
     "knots": {"inner", "scaling"},

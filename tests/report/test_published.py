@@ -112,6 +112,22 @@ def test_means_over_other_tasks_are_not_compared() -> None:
     assert found.columns == TASKS
 
 
+def test_scores_on_unseen_tasks_stand_beside_theirs_and_their_mean_where_the_tasks_are_the_same() -> None:
+    changes = {"columns": ["mean", "unseen", "greek"], "rows": {"ties": [57.5, 20.0, 30.0]}, "notes": {}}
+    table, ties = TABLE.model_copy(update=changes), ROWS[1]
+    unseen: dict[str, Score] = {
+        task: {"metric": "accuracy", "value": value, "count": 100, "stderr": 0.03}
+        for task, value in (("greek", 0.3), ("street", 0.5))
+    }
+    rows = [replace(ties, scores=replace(ties.scores, unseen=unseen))]
+    (found,) = reproduce(Published(tasks=TASKS, unseen=["greek", "street"], tables=[table]), rows, TASKS)
+    figures = found.figures["ties"]
+    assert [(figure.ours, figure.beyond) for figure in figures.values()] == [(0.575, False), (0.4, True), (0.3, False)]
+    assert figures["unseen"].stderr == pytest.approx(0.03 / 2**0.5)
+    (found,) = reproduce(Published(tasks=TASKS, unseen=["greek"], tables=[table]), rows, TASKS)
+    assert list(found.figures["ties"]) == ["mean", "greek"]
+
+
 def test_normalised_means_are_compared_where_the_tasks_have_models_of_their_own() -> None:
     table = TABLE.model_copy(update={"columns": ["normalised"], "rows": {"ties": [96.0], "average": [70.0]}})
     ties, average = ROWS[1], ROWS[0]

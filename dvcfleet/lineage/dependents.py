@@ -54,7 +54,7 @@ def _named_in(lineage: Lineage, step: Step, text: str) -> Iterator[str]:
         elif fnmatch(item.path, text) or overlap(item.path, text):
             yield item.path
     for origin in step.origins:
-        names = (origin.source, str(origin.details.get("hub", "")), str(origin.details.get("license", "")))
+        names = (origin.source, str(origin.details.get("hub", "")), *origin.licences)
         if any(name and fnmatch(name, text) for name in names) or origin.revision == text:
             yield f"{origin.path}, from {origin.source}{f'@{origin.revision}' if origin.revision else ''}"
         for name, file in origin.files.items():

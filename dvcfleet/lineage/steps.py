@@ -52,6 +52,12 @@ class Origin:
         """Its name on a hub, or where it is."""
         return str(self.details.get("hub", self.source))
 
+    @property
+    def licences(self) -> tuple[str, ...]:
+        """The licences that its card gives, by id or by the name of one of its own."""
+        found = [self.details.get(key) or [] for key in ("license", "license_name")]
+        return tuple(name for each in found for name in ([each] if isinstance(each, str) else each))
+
 
 @dataclass(frozen=True)
 class TrackingRun:

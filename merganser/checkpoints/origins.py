@@ -1,7 +1,7 @@
 """Where a model came from, as far as its files say."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,7 @@ Kind = Literal["local", "hub", "open_clip", "package", "mean"]
 
 @dataclass(frozen=True)
 class Origin:
-    """A source's name, and the sha256 of each file that its weights are read from.
+    """A source's name, the sha256 of each file that its weights are read from, and the licences that its card gives.
 
     No revision: the same bytes at another revision are the same model, and nothing need be merged anew.
     """
@@ -21,6 +21,7 @@ class Origin:
     name: str
     kind: Kind = "local"
     files: Mapping[str, str] = field(default_factory=dict)
+    licences: Sequence[str] = ()  # ids as hubs have them, or the name that stands beside the id `other`
 
 
 def origin_of(folder: Path) -> Origin:
@@ -38,4 +39,6 @@ def origin_of(folder: Path) -> Origin:
         for name, about in description["files"].items()
         if name.endswith(".safetensors") or name == ADAPTER_CONFIG
     }
-    return Origin(names.get(kind) or description["source"], kind, files)
+    ids, own = description.get("license", []), description.get("license_name", [])
+    licences = [*(own if own and ids == ["other"] else ids)]
+    return Origin(names.get(kind) or description["source"], kind, files, licences)

@@ -1,6 +1,7 @@
 """Model cards: a README.md that says what a merged model is and what it was made of, with the metadata hubs expect."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ LINEAGE = (
     "all stages between them and this folder; `merganser lineage verify DIR` recomputes their hashes."
 )
 TRANSFORMERS = "transformers"
+UNKNOWN = "unknown"  # the licence of a model without a card, or with one that gives none
+LICENCE_ID = re.compile(r"[a-z0-9.+-]+")  # as hubs have it
 
 
 def model_card(
@@ -51,6 +54,7 @@ def model_card(
         _table(("", ""), _choices(method, values, reads, seed)),
         "## Made of",
         _table(("model", "from", "file", "sha256"), _sources(origins)),
+        *_licences(origins),
         *(_text(base) if library in (TRANSFORMERS, None) else []),
         "## Files",
         _files(method),
@@ -67,13 +71,27 @@ def _metadata(
 
     hub = list(dict.fromkeys(origin.name for origin in origins.values() if origin.kind == "hub"))
     relation = "merge" if hub else None
+    licence, name = _licence(origins)
     return ModelCardData(
+        license=licence,
+        license_name=name,
         base_model=hub or None,
         library_name=library,
         pipeline_tag=pipeline,
         tags=["merge", "merganser", method.name],
         base_model_relation=relation,
     )
+
+
+def _licence(origins: Mapping[str, Origin]) -> tuple[str | None, str | None]:
+    """Return the licence that all models have, or `other` and the list of them; nothing where no card gives one."""
+    several = {licence for each in _licences_of(origins).values() for licence in each}
+    if several <= {UNKNOWN}:
+        return None, None
+    if len(several) == 1:
+        (only,) = several
+        return (only, None) if LICENCE_ID.fullmatch(only) else ("other", only)
+    return "other", ", ".join(sorted(several))
 
 
 def _library(base: Path, family: str | None) -> tuple[str | None, str | None]:
@@ -120,6 +138,20 @@ def _sources(origins: Mapping[str, Origin]) -> list[tuple[str, ...]]:
         for name, digest in origin.files.items() or [("", "")]:
             rows.append((model, _code(origin.name), _code(name), _code(digest)))
     return rows
+
+
+def _licences_of(origins: Mapping[str, Origin]) -> dict[str, list[str]]:
+    """Return each model's licences; a mean has those of the models that it is made of, which are there too."""
+    return {name: list(one.licences) or [UNKNOWN] for name, one in origins.items() if one.kind != "mean"}
+
+
+def _licences(origins: Mapping[str, Origin]) -> list[str]:
+    """List each model's licences, where any is known."""
+    found = _licences_of(origins)
+    if all(each == [UNKNOWN] for each in found.values()):
+        return []
+    rows = [(model, _code(", ".join(each))) for model, each in found.items()]
+    return ["## Licences", "As the models' own cards give them.", _table(("model", "licence"), rows)]
 
 
 def _files(method: Method) -> str:

@@ -19,6 +19,7 @@ from merganser.evaluation.documents import of_group
 from merganser.evaluation.saved import check_content, check_saved, load_saved
 from merganser.hashes import sha256_of
 from merganser.limits import check_file, check_link, parse_json, read_small
+from merganser.sources.card_facts import CARD, downloaded_facts, joined, read_facts
 from merganser.sources.columns import rename_columns
 from merganser.sources.hub import download, hub_errors, missing, refusal
 from merganser.sources.hub_caches import data_set_cache, hub_cache, in_hub_cache
@@ -50,6 +51,7 @@ def fetch_checkpoint(source: Path, folder: Path, pad_token_id: int | None = None
     """
     pointer = read_pointer(source)
     left: dict[str, Any] = {}
+    facts: Mapping[str, list[str]] = {}
     if isinstance(pointer, GroupPointer):
         raise InputError(f"{source}: a group is of data sets; a model is one repository")
     if isinstance(pointer, OpenClipPointer):
@@ -58,12 +60,14 @@ def fetch_checkpoint(source: Path, folder: Path, pad_token_id: int | None = None
         origin, files = download(pointer, source)
         left = install_model(origin, source, folder, pointer.strip or "")
         left |= {"left_out": files} if files else {}
+        facts = downloaded_facts(pointer, "model")
     else:
         origin = checked(pointer, source) if isinstance(pointer, PackagePointer) else source
         left = install_model(origin, source, folder)
+        facts = read_facts((origin if origin.is_dir() else origin.parent) / CARD)
     if pad_token_id is not None:
         set_padding(folder, pad_token_id)
-    describe(source, pointer, folder, left=left)
+    describe(source, pointer, folder, left=left, facts=facts)
     return left
 
 
@@ -80,10 +84,12 @@ def fetch_data_set(source: Path, folder: Path, check: DataCheck, columns: Mappin
         raise InputError(f"{source}: path and strip are for models; a data set's configuration is its `name`")
     if named:
         _save_hub_data_set(named, source, folder, check, columns or {})
+        facts = joined(downloaded_facts(each, "dataset") for each in named.values())
     else:
         origin = checked(pointer, source) if isinstance(pointer, PackagePointer) else source
         _copy_saved_data_set(origin, folder, check, columns or {})
-    describe(source, pointer, folder)
+        facts = read_facts(origin / CARD)
+    describe(source, pointer, folder, facts=facts)
 
 
 def describe(
@@ -92,10 +98,12 @@ def describe(
     folder: Path,
     mean_of: Sequence[str] = (),
     left: Mapping[str, Any] | None = None,
+    facts: Mapping[str, list[str]] | None = None,
 ) -> None:
     """Write `source.json`: the source as it was given and every fetched file's size and hash; no times, no hosts.
 
-    `mean_of`: the models in the source whose mean the folder holds; `left`: what of the source is not there.
+    `mean_of`: the models in the source whose mean the folder holds; `left`: what of the source is not there;
+    `facts`: what its card says of its licence, data and base model.
     """
     kind: Kind = "mean" if mean_of else "local"
     if pointer is not None:
@@ -108,6 +116,7 @@ def describe(
         **(pointer.model_dump(exclude_none=True, exclude=FOLLOWED) if pointer else {}),
         **({"mean_of": list(mean_of)} if mean_of else {}),
         **(left or {}),
+        **(facts or {}),
         "files": {
             path.relative_to(folder).as_posix(): {"sha256": sha256_of(path), "size": path.stat().st_size}
             for path in files

@@ -14,6 +14,8 @@ from merganser.checkpoints.vocabulary.tokenizers import tokenizer_names
 from merganser.checkpoints.weight_files import weight_names
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
+from merganser.limits import SMALL
+from merganser.sources.card_facts import CARD
 from merganser.sources.hub_caches import hub_cache
 from merganser.sources.pointers import HubPointer, RepoType, pinned
 
@@ -134,6 +136,7 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
         files = listed(api, pointer.hub, revision, "model")
         place, names, left = names_at(pointer, files, source)
         wanted = [f"{place}/{name}" if place else name for name in names]
+        wanted += [CARD] if CARD in files and files[CARD].size <= SMALL and CARD not in wanted else []
         check_entries([files[name] for name in wanted], source)
         patterns = [glob.escape(name) for name in wanted]
         snapshot = Path(

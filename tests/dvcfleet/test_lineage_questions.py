@@ -45,7 +45,14 @@ def test_what_depends_on_a_content_a_path_a_source_or_a_package_is_found_and_not
     chain = toy.ran(CHAIN, CHAIN_FILES)
     with chdir(chain.path), Repo() as repo:
         lineage = read_lineage(repo)
-    origin = Origin("turned", "org/model", "hub", "12ab", {"text": {"sha256": "f" * 64, "size": 1}}, {"license": "mit"})
+    origin = Origin(
+        "turned",
+        "org/model",
+        "hub",
+        "12ab",
+        {"text": {"sha256": "f" * 64, "size": 1}},
+        {"license": ["mit"], "license_name": ["own"]},
+    )
     turn = replace(lineage.steps["turn"], origins=(origin,))
     lineage = replace(lineage, steps=lineage.steps | {"turn": turn})
     everything, after = ("cut", "turn", "end"), ("turn", "end")
@@ -57,6 +64,7 @@ def test_what_depends_on_a_content_a_path_a_source_or_a_package_is_found_and_not
         md5[:8]: everything,
         "turned/text": after,
         "turn*": after,
+        "own": after,
         "org/model": after,
         "org/*": after,
         "mit": after,

@@ -212,3 +212,27 @@ def test_a_merge_without_the_pipeline_has_a_card_too(tmp_path: Path) -> None:
     assert dict(rows(text, "Merge"))["merged"] == "average"
     assert [row[:2] for row in rows(text, "Made of")] == [["(base)", "base"], *([task, task] for task in TASKS)]
     assert str(tmp_path) not in text
+
+
+@pytest.mark.parametrize(
+    ("licences", "given"),
+    [
+        ((["mit"], ["mit"]), {"license": "mit"}),
+        ((["mit"], ["apache-2.0"]), {"license": "other", "license_name": "apache-2.0, mit"}),
+        ((["mit"], []), {"license": "other", "license_name": "mit, unknown"}),
+        ((["Own Terms"], ["Own Terms"]), {"license": "other", "license_name": "Own Terms"}),
+        (([], []), {}),
+    ],
+)
+def test_a_card_gives_the_licence_of_all_models_or_lists_them(
+    tmp_path: Path, licences: tuple[list[str], list[str]], given: dict[str, str]
+) -> None:
+    base, tuned = licences
+    found = made({"(base)": Origin("base", licences=base), "a": Origin("a", licences=tuned)}, tmp_path)
+    assert {name: value for name, value in found.data.to_dict().items() if name.startswith("license")} == given
+    assert ("## Licences" in found.text) == bool(given)
+
+
+def test_a_mean_of_the_models_has_their_licence(tmp_path: Path) -> None:
+    origins = {"(base)": Origin("the mean of a", "mean"), "a": Origin("a", licences=["mit"])}
+    assert made(origins, tmp_path).data.to_dict()["license"] == "mit"

@@ -271,7 +271,8 @@ def test_a_hub_model_is_fetched_at_its_commit_one_format_only(tmp_path: Path, hu
     assert_holds(tmp_path / "out", clip_parameters(tmp_path / "repo"))
     found = description(tmp_path / "out")
     assert (found["kind"], found["hub"], found["revision"]) == ("hub", "org/clip", COMMIT)
-    assert not any("pytorch_model.bin" in path or "README" in path for path in hub.asked)
+    assert not any("pytorch_model.bin" in path for path in hub.asked)
+    assert "README.md" not in found["files"]
 
 
 def test_a_download_that_differs_from_the_hubs_checksum_is_thrown_away(tmp_path: Path, hub: Hub) -> None:

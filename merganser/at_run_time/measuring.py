@@ -13,9 +13,9 @@ from merganser.checkpoints.views import stored_specs
 from merganser.checkpoints.weight_files import MODEL
 from merganser.checkpoints.writing import write_single
 from merganser.evaluation.evaluator import evaluator_for
-from merganser.evaluation.examples import Results
+from merganser.evaluation.examples import Results, mean_of_seeds
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.scoring import Score, mean_of_seeds, score_of_data_sets, score_of_seeds
+from merganser.evaluation.scoring import Score, score_of_data_sets, score_of_seeds
 from merganser.evaluation.serving import serving
 from merganser.evaluation.setups import TaskSetup
 from merganser.inputs.heads import Head

@@ -65,6 +65,12 @@ def compare_texts(metric: str, found: Sequence[str], references: Sequence[Sequen
     return Results(values, None, label) if values.ndim == 1 else Results(None, values, label)
 
 
+def mean_of_seeds(runs: Sequence[Results]) -> Results:
+    """Return the results that several seeds' merges are compared by: each example's mean score, else the first's."""
+    scores = [results.score for results in runs if results.score is not None]
+    return runs[0] if len(scores) < 2 else Results(np.mean(scores, axis=0), None, runs[0].label)
+
+
 def _numbers(values: NDArray[Any]) -> Numbers:
     return values.astype(np.float64) if values.dtype.kind == "f" else values.astype(np.int64)
 

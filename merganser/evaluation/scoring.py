@@ -7,7 +7,7 @@ from typing import NotRequired, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike
 
-from merganser.evaluation.examples import Results
+from merganser.evaluation.examples import Results, mean_of_seeds
 from merganser.evaluation.metrics import METRICS, Floats
 
 RESAMPLES = 500
@@ -78,12 +78,6 @@ def score_of_data_sets(metric: str, runs: Sequence[Results], members: Sequence[s
 def by_data_set(scores: Mapping[str, Score]) -> dict[tuple[str, str], float]:
     """Return the values on the data sets of tasks that have a group, by task and data set."""
     return {(task, name): value for task, one in scores.items() for name, value in one.get("data_sets", {}).items()}
-
-
-def mean_of_seeds(runs: Sequence[Results]) -> Results:
-    """Return the results that several seeds' merges are compared by: each example's mean score, else the first's."""
-    scores = [results.score for results in runs if results.score is not None]
-    return runs[0] if len(scores) < 2 else Results(np.mean(scores, axis=0), None, runs[0].label)
 
 
 def mean_error(scores: Floats) -> float | None:

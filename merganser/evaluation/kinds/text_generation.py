@@ -17,12 +17,11 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings, Text
-from merganser.evaluation.examples import Results, compare, compare_texts
+from merganser.evaluation.examples import Results, compare, compare_texts, mean_of_seeds
 from merganser.evaluation.metrics import METRICS as ALL_METRICS
 from merganser.evaluation.named_files import opens_files
 from merganser.evaluation.packed_texts import pack, unpack
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.scoring import mean_of_seeds
 from merganser.models import Generates, Network, TakesTexts
 
 METRICS = (

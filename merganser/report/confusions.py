@@ -8,11 +8,10 @@ from typing import NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from merganser.evaluation.examples import Results, read_results
-from merganser.report.heatmaps import Shades
+from merganser.report.heatmaps import Shades, fill_cells
 from merganser.report.measured import Grid
 from merganser.report.rows import Row, best, in_group
 from merganser.report.style import INK, MUTED, STYLE, to_svg
@@ -77,12 +76,8 @@ def draw_confusions(found: Confusions) -> dict[str, str]:
 
 
 def _draw(axes: Axes, task: str, shares: Grid) -> None:
-    cells = [(y, x) for y, x in np.ndindex(*shares.shape) if shares[y, x] > 0]
-    corners = [[(x, y), (x, y + 1), (x + 1, y + 1), (x + 1, y)] for y, x in cells]
-    shades = Shades(0.0, 1.0)
-    colours = [shades.colour(float(shares[cell])) for cell in cells]
-    axes.add_collection(PolyCollection(corners, facecolors=colours, linewidths=0))
-    axes.set(xlim=(0, len(shares)), ylim=(len(shares), 0), aspect="equal", xticks=[], yticks=[])
+    fill_cells(axes, np.where(shares > 0, shares, np.nan), Shades(0.0, 1.0))
+    axes.set(xticks=[], yticks=[])
     axes.set_title(f"{task}, {len(shares)} classes", fontsize=8.5, color=INK, loc="left")
     axes.set_xlabel("answer", fontsize=7.5, color=MUTED)
     axes.set_ylabel("label", fontsize=7.5, color=MUTED)

@@ -88,6 +88,15 @@ def _cells(axes: Axes, grid: Grid, rows: Sequence[str], columns: Sequence[str]) 
         axes.spines[side].set_visible(False)
 
 
+def fill_cells(axes: Axes, grid: Grid, shades: Shades) -> None:
+    """Fill the cells of a grid, its first row on top, side by side and without numbers; NaN stays empty."""
+    cells = [(y, x) for y, x in np.ndindex(*grid.shape) if not np.isnan(grid[y, x])]
+    corners = [[(x, y), (x, y + 1), (x + 1, y + 1), (x + 1, y)] for y, x in cells]
+    colours = [shades.colour(float(grid[cell])) for cell in cells]
+    axes.add_collection(PolyCollection(corners, facecolors=colours, linewidths=0))
+    axes.set(xlim=(0, grid.shape[1]), ylim=(grid.shape[0], 0), aspect="equal")
+
+
 def _draw_key(axes: Axes, grid: Grid, columns: int) -> Shades:
     """Draw the numbers from the lowest to the highest in their shades; return these."""
     shades = Shades(float(np.nanmin(grid)), float(np.nanmax(grid)))

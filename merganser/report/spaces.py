@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from merganser.report.heatmaps import Shades
+from merganser.report.heatmaps import Shades, fill_cells
 from merganser.report.layers import short_names
-from merganser.report.measured import Grid, Measured, grid
+from merganser.report.measured import Measured, grid
 from merganser.report.style import COLOURS, INK, MUTED, canvas, to_svg
 
 FIRST = 0.5  # the least share that a majority can have
@@ -78,18 +77,10 @@ def products(found: Mapping[str, Any], tasks: Sequence[str]) -> str:
     pair = [np.where(np.eye(sum(found["each"]), dtype=bool), np.nan, grid(found[side])) for side in ("u", "v")]
     size = max(float(np.nanmax(np.abs(each))) for each in pair)
     for axes, values, title in zip(figure.subplots(1, 2), pair, ("UᵀU", "VᵀV"), strict=True):
-        _draw_cells(axes, values, Shades(-size, size))
+        fill_cells(axes, values, Shades(-size, size))
         axes.set_title(f"{title}, up to ±{size:.2f}", fontsize=9, color=INK, loc="left")
         _name_blocks(axes, found["each"], tasks)
     return to_svg(figure)
-
-
-def _draw_cells(axes: Axes, values: Grid, shades: Shades) -> None:
-    cells = [(y, x) for y, x in np.ndindex(*values.shape) if not np.isnan(values[y, x])]
-    corners = [[(x, y), (x, y + 1), (x + 1, y + 1), (x + 1, y)] for y, x in cells]
-    colours = [shades.colour(float(values[cell])) for cell in cells]
-    axes.add_collection(PolyCollection(corners, facecolors=colours, linewidths=0))
-    axes.set(xlim=(0, values.shape[1]), ylim=(values.shape[0], 0), aspect="equal")
 
 
 def _name_blocks(axes: Axes, sizes: Sequence[int], tasks: Sequence[str]) -> None:

@@ -64,7 +64,7 @@ def fetch_checkpoint(source: Path, folder: Path, pad_token_id: int | None = None
     else:
         origin = checked(pointer, source) if isinstance(pointer, PackagePointer) else source
         left = install_model(origin, source, folder)
-        facts = read_facts((origin if origin.is_dir() else origin.parent) / CARD)
+        facts = read_facts(origin / CARD)  # of a single file nothing: what lies beside it is no input of the stage
     if pad_token_id is not None:
         set_padding(folder, pad_token_id)
     describe(source, pointer, folder, left=left, facts=facts)

@@ -1,5 +1,7 @@
 """DTS's coding in numpy's float64: four groups of elements, each with one scale."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tests.laws.references import Array, Given, counted, svd
@@ -58,3 +60,17 @@ def _rebuilt(delta: Array, count: int, thresholds: str, scaled: bool, groups: st
     else:
         left, right = (grouped(vectors, thresholds, scaled) for vectors in sides)
     return (left.T * s) @ right
+
+
+def reference(
+    layers: Sequence[Given],
+    *,
+    rank_fraction: float,
+    decompose: bool,
+    thresholds: str,
+    groups: str,
+    scaled: bool,
+    **_: object,
+) -> list[Array]:
+    """Each task's thresholded triples, or its thresholded matrix; of dts_d the layers hold differences."""
+    return [coded(layer, rank_fraction, decompose, thresholds, scaled, groups) for layer in layers]

@@ -1,26 +1,9 @@
-from collections.abc import Sequence
-
 import torch
 
 from merganser.overlays.parts import Parts, tensors_of
-from tests.laws.dts import coded
+from tests.laws.dts import reference as reference
 from tests.laws.layers import merged, vectors
-from tests.laws.references import Array, Given
 from tests.laws.spectra import decomposed, drawn
-
-
-def reference(
-    layers: Sequence[Given],
-    *,
-    rank_fraction: float,
-    decompose: bool,
-    thresholds: str,
-    groups: str,
-    scaled: bool,
-    **_: object,
-) -> list[Array]:
-    """Each task's thresholded triples; what the layers hold are differences to a merged model."""
-    return [coded(layer, rank_fraction, decompose, thresholds, scaled, groups) for layer in layers]
 
 
 def test_dts_d_codes_differences_as_dts_t_codes_task_vectors() -> None:

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,9 +19,9 @@ from merganser.overlays.thresholded import (
     threshold,
     threshold_factors,
 )
-from tests.laws.dts import coded, grouped
+from tests.laws.dts import grouped
+from tests.laws.dts import reference as reference
 from tests.laws.layers import merged, vectors
-from tests.laws.references import Array, Given
 from tests.laws.spectra import (
     decomposed,
     drawn,
@@ -32,20 +31,6 @@ from tests.steady import steady
 
 tensors = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=40).map(torch.tensor)
 everywhere = steady(80)
-
-
-def reference(
-    layers: Sequence[Given],
-    *,
-    rank_fraction: float,
-    decompose: bool,
-    thresholds: str,
-    groups: str,
-    scaled: bool,
-    **_: object,
-) -> list[Array]:
-    """Each task's thresholded triples, or its thresholded matrix."""
-    return [coded(layer, rank_fraction, decompose, thresholds, scaled, groups) for layer in layers]
 
 
 def reconstructed(values: Tensor) -> Tensor:

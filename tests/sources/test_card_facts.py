@@ -50,6 +50,12 @@ def test_the_card_of_a_model_is_read_in_a_folder_and_on_a_hub(
     assert origin_of(tmp_path / "out").licences == ["llama3"]
 
 
+def test_what_lies_beside_a_single_file_is_no_card_of_it(tmp_path: Path) -> None:
+    tiny("bert").save_pretrained(tmp_path / "model")
+    write_card(tmp_path / "model", license="mit")
+    assert "license" not in described(tmp_path / "model/model.safetensors", tmp_path / "out")
+
+
 def test_the_card_of_a_data_set_on_a_hub_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = tmp_path / "rows"
     rows.mkdir()

@@ -57,12 +57,12 @@ class Tiny:
         said, _ = process.communicate()
         return subprocess.CompletedProcess(process.args, process.returncode, said)
 
-    def start(self, folder: Path, *targets: str) -> "subprocess.Popen[str]":
-        """Start `merganser run` in a process group of its own."""
+    def start(self, folder: Path, *targets: str, **variables: str) -> "subprocess.Popen[str]":
+        """Start `merganser run` in a process group of its own, with these environment variables besides."""
         return subprocess.Popen(
             [sys.executable, "-c", RUN, "run", "--workers", "2", *targets],
             cwd=folder,
-            env=environment() | self.injection.variables,
+            env=environment() | self.injection.variables | variables,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,

@@ -23,10 +23,13 @@ class Injection:
         code = os.pathsep.join([str(Path(__file__).parent / "inject"), str(ROOT)])
         return {"PYTHONPATH": code, "FAULTS": str(self.folder / "plan.json"), "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def plan(self, repository: Path, kill: Mapping[str, int], group: bool = False, log: bool = False) -> None:
-        """Say which process is to be killed where; `log`: note all operations."""
+    def plan(
+        self, repository: Path, kill: Mapping[str, int], group: bool = False, log: bool = False, only: str = ""
+    ) -> None:
+        """Say which process is to be killed where; `log`: note all operations; `only`: of what has this in its path."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        told = {"root": str(repository), "kill": dict(kill), "group": group, "log": str(self._log) if log else None}
+        told = {"root": str(repository), "kill": dict(kill), "group": group, "only": only}
+        told["log"] = str(self._log) if log else None
         (self.folder / "plan.json").write_text(json.dumps(told))
 
     def counted(self) -> Counter[str]:

@@ -2,13 +2,16 @@
 
 import gzip
 import os
+import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,18 +19,23 @@ from typing import Any
 import pytest
 import yaml
 
+from dvcfleet.errors import BUSY_EXIT_CODE
 from tests.drills.kill_stages import StageKills, Tiny, warm_server
 from tests.drills.kills import prefect_server, spread
 from tests.drills.power_cuts import commit
 from tests.faults.injection import AT_EXIT
 from tests.faults.power import Disk, new_disk, why_no_cuts
+from tests.faults.test_clock import DAY, moved_clock
+from tests.faults.test_memory import limited_memory
 from tests.faults.whole import assert_cache_is_whole, entries, finished
-from tests.tiny import dvc, environment, make_repository, merganser
+from tests.tiny import dvc, environment, make_repository, merganser, move_artifacts
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.drill
 
 KILLS = 4  # of each stage, besides one at its exit
+MINUTE_S = 60
+MEGABYTE = 2**20
 SECTIONS: dict[str, Any] = {
     "learned": {
         "ada": {"learner": "adamerging", "of": "deltas", "steps": 2, "every": 1, "batch_size": 4},
@@ -54,6 +62,12 @@ def fresh(calm: Tiny, tmp_path: Path) -> Path:
     shutil.copyfile(calm.path / "params.yaml", repository / "params.yaml")
     calm.injection.plan(repository, {})
     return repository
+
+
+@pytest.fixture
+def done(calm: Tiny, tmp_path: Path) -> Path:
+    """A copy of the comparison after that run."""
+    return move_artifacts(shutil.copytree(calm.path, tmp_path / "done", symlinks=True))
 
 
 def at_work(run: "subprocess.Popen[str]", repository: Path, stages: int = 8) -> None:
@@ -105,6 +119,53 @@ def test_a_stage_that_is_killed_goes_on(calm: Tiny, name: str) -> None:
     assert (state, runs - runs_before) in (("FINISHED", 0), ("FINISHED", 1))  # 1: a parent, as no run names its own
 
 
+def test_a_run_that_is_killed_while_it_writes_dvc_lock_goes_on(calm: Tiny, done: Path) -> None:
+    lock = yaml.safe_load((done / "dvc.lock").read_text())
+    lock["stages"] = {name: entry for name, entry in lock["stages"].items() if not name.startswith("evaluate@")}
+    for at in range(1, 100):
+        (done / "dvc.lock").write_text(yaml.safe_dump(lock, sort_keys=False))
+        calm.injection.plan(done, {"run": at}, group=at % 2 == 0, only="dvc.lock")
+        run = calm.run(done)
+        if run.returncode != -signal.SIGKILL:
+            assert run.returncode == 0, run.stdout
+            break
+        written = len(entries(done))
+        calm.injection.plan(done, {})
+        again = calm.run(done)
+        assert again.returncode == 0, again.stdout
+        assert_same(calm, done)
+        print(f"killed at operation {at} on dvc.lock, {written} entries in it, {again.stdout.count(' done in ')} ran")
+    assert at > 2
+
+
+@pytest.mark.parametrize("stop", [os.kill, os.killpg])
+def test_a_run_that_is_stopped_for_a_minute_goes_on(calm: Tiny, fresh: Path, stop: Callable[[int, int], None]) -> None:
+    with calm.start(fresh) as run:
+        at_work(run, fresh)
+        stop(run.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        busy = merganser(fresh, "run", check=False)
+        time.sleep(max(0, MINUTE_S - (time.monotonic() - began)))
+        stop(run.pid, signal.SIGCONT)
+        said, _ = run.communicate()
+    assert run.returncode == 0, said
+    assert busy.returncode == BUSY_EXIT_CODE
+    assert f"process {run.pid}" in busy.stdout
+    assert_same(calm, fresh)
+
+
+@pytest.mark.parametrize("megabytes", [400, 800, 1200])
+def test_a_comparison_whose_memory_is_limited_ends_with_more(calm: Tiny, fresh: Path, megabytes: int) -> None:
+    with limited_memory(megabytes * MEGABYTE) as processes, calm.start(fresh) as run:
+        processes.write_text(str(run.pid))
+        said, _ = run.communicate()
+        wait_until(lambda: not processes.read_text())
+    print(f"{megabytes} MB: exit code {run.returncode}, {len(finished(fresh))} stages had ended\n{said[-1500:]}")
+    assert "Traceback" not in said
+    assert run.returncode == -signal.SIGKILL or "as when memory runs out" in said or "not enough memory" in said
+    assert_goes_on(calm, fresh)
+
+
 @pytest.mark.skipif(bool(why_no_cuts()), reason=f"no disk of its own: {why_no_cuts()}")
 @pytest.mark.parametrize("part", [".", ".dvc/cache", "data", ".dvcfleet"])
 def test_a_disk_that_answers_with_eio_is_named_and_the_run_goes_on_after(calm: Tiny, tmp_path: Path, part: str) -> None:
@@ -131,6 +192,57 @@ def fail(calm: Tiny, disk: Disk, repository: Path) -> None:
     assert "Traceback" not in said
     assert "Input/output error" in said
     assert_goes_on(calm, repository)
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_a_clock_that_is_set_back_changes_nothing(
+    calm: Tiny, fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
+        monkeypatch.delenv(name, raising=False)  # a server of its own, whose clock moves too
+    moved = moved_clock(tmp_path, 0)
+    shift = Path(moved["CLOCK_SHIFT"])
+    with calm.start(fresh, **moved) as run:
+        at_work(run, fresh)
+        shift.write_text(str(-DAY))
+        said, _ = run.communicate()
+    assert run.returncode == 0, said
+    assert_same(calm, fresh)
+    shift.write_text(str(-400 * DAY))
+    with calm.start(fresh, **moved) as run:
+        said, _ = run.communicate()
+    assert run.returncode == 0, said
+    assert "nothing to do" in said
+    assert_same(calm, fresh)
+
+
+def test_a_checkout_of_git_during_a_run_mixes_no_results_but_those_it_names(
+    calm: Tiny, fresh: Path, tmp_path: Path
+) -> None:
+    params = yaml.safe_load((fresh / "params.yaml").read_text())
+    commit(fresh)
+    git = ["git", "-C", str(fresh), "-c", "user.name=T", "-c", "user.email=t@example.org"]
+    subprocess.run([*git, "branch", "first"], check=True)
+    subprocess.run([*git, "checkout", "-qb", "second"], check=True)
+    params["methods"]["ties"]["density"], params["decompose"]["rank_fraction"] = 0.25, 0.5
+    (fresh / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    subprocess.run([*git, "commit", "-qam", "second"], check=True)
+    subprocess.run([*git, "checkout", "-q", "first"], check=True)
+    with calm.start(fresh) as run:
+        at_work(run, fresh, 12)
+        subprocess.run([*git, "checkout", "-q", "second"], check=True)
+        said, _ = run.communicate()
+    print(f"exit code {run.returncode}\n{said[-3000:]}", flush=True)
+    assert "Traceback" not in said
+    if named := re.findall(r"(\S+) done in .*changed while it ran", said):
+        forced = calm.run(fresh, "--force", *named)
+        assert forced.returncode == 0, forced.stdout
+    other = Tiny(tmp_path / "other", sections=SECTIONS | {name: params[name] for name in ("methods", "decompose")})
+    assert_goes_on(other, fresh)
+    lock = (fresh / "dvc.lock").read_text()
+    subprocess.run([*git, "checkout", "-q", "first"], check=True)
+    assert (fresh / "dvc.lock").read_text() == lock
+    assert_goes_on(calm, fresh)
 
 
 @pytest.mark.parametrize("command", [("gc", "--workspace", "--force"), ("checkout", "--force")], ids=lambda c: c[0])

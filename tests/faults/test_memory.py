@@ -25,18 +25,28 @@ stages:
 """
 
 
-@pytest.fixture
-def limited() -> Iterator[Path]:
-    """The file that takes the processes whose memory the kernel is to limit, of control groups of either version."""
+@contextlib.contextmanager
+def limited_memory(limit: int) -> Iterator[Path]:
+    """Give the file that takes the processes whose memory the kernel is to limit, of control groups of either version.
+
+    `limit`: bytes. Skips the test where the groups are not this user's to make.
+    """
     for root, name in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
         group = Path(root, f"merganser-{os.getpid()}")
         with contextlib.suppress(OSError):
             group.mkdir()
-            (group / name).write_text(str(LIMIT))
+            (group / name).write_text(str(limit))
             yield group / "cgroup.procs"
             group.rmdir()
             return
     pytest.skip("only root can limit memory")
+
+
+@pytest.fixture
+def limited() -> Iterator[Path]:
+    """The same with 800 MB."""
+    with limited_memory(LIMIT) as processes:
+        yield processes
 
 
 @pytest.mark.slow

@@ -1,9 +1,10 @@
 """Kill this process at its n-th file operation: what Python imports at start where this folder is in PYTHONPATH.
 
 FAULTS names a JSON file: `root`, the folder whose files count; `kill`, per process the operation that it is not to
-live to make, or -1 for its exit; `log`, a file that gets a line per operation; `group`, whether the run takes its group
-of processes with it. A process goes by the stage that DVC_STAGE names, or by `run`: the first one started. The file is
-read when a process comes to its first operation, so that one host can serve many trials.
+live to make, or -1 for its exit; `only`, what the paths of the operations that count have in them; `log`, a file that
+gets a line per operation; `group`, whether the run takes its group of processes with it. A process goes by the stage
+that DVC_STAGE names, or by `run`: the first one started. The file is read when a process comes to its first operation,
+so that one host can serve many trials.
 """
 
 import atexit
@@ -50,7 +51,8 @@ class Faults:
         self._busy = True
         try:
             self._load(role)
-            if not path.startswith(self._plan["root"]) or any(other in path for other in _OTHERS):
+            inside = path.removeprefix(self._plan["root"])
+            if inside == path or self._plan["only"] not in inside or any(other in path for other in _OTHERS):
                 return
             self._counted += 1
             self._note(f"{role}\t{self._counted}\t{event}\t{path}\n")

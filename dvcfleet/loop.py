@@ -14,7 +14,7 @@ from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, varying
 from dvcfleet.errors import ExecutorLostError, in_one_line
 from dvcfleet.lineage.live import Events
-from dvcfleet.messages import Ending, Job, Outcome, Result
+from dvcfleet.messages import OUT_OF_MEMORY, Ending, Job, Outcome, Result
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.record.ledger import Ledger
@@ -292,4 +292,4 @@ def _why(outcome: Outcome) -> str:
         return outcome.why
     words = f"exit code {code}" if code > 0 else f"killed by signal {-code}"
     # The second is the exit code of a shell whose command was killed.
-    return f"{words}, as when memory runs out" if code in (-signal.SIGKILL, 128 + signal.SIGKILL) else words
+    return f"{words}, {OUT_OF_MEMORY}" if code in (-signal.SIGKILL, 128 + signal.SIGKILL) else words

@@ -108,6 +108,8 @@ class Result(StrEnum):
 
 
 NOT_RUN = Outcome("", None)
+# What is said of a process that was killed: the kernel does so, and tells nobody.
+OUT_OF_MEMORY = "as when memory runs out (fewer --workers take less)"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.stages import command_environment, shell_command
-from dvcfleet.messages import Command, Job, Outcome
+from dvcfleet.messages import OUT_OF_MEMORY, Command, Job, Outcome
 from dvcfleet.planning.resources import THREAD_VARIABLES, Resources, thread_variables
 from dvcfleet.project import project_of
 from dvcfleet.worker.dask_tasks import as_task
@@ -145,7 +145,7 @@ def _run_commands(
         }
         answer = run_command(server, request, lines, is_over if is_limited else None, on_left)
         if answer is None:
-            return outcome(None, "the process that started its command died", lost=True)
+            return outcome(None, f"the process that started its command died, {OUT_OF_MEMORY}", lost=True)
         seconds, peak = seconds + answer["seconds"], max(peak, answer["peak_rss_bytes"])
         if answer["ended"] and time.monotonic() > end:
             return outcome(TIMED_OUT, f"took longer than the {job.resources.timeout_s:g} s of its timeout")

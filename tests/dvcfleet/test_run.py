@@ -607,7 +607,9 @@ def test_a_stage_that_kills_its_host_each_time_fails_in_the_end(toy: Make) -> No
     code, text = deadly.run()
     assert code == 1
     assert deadly.ran() == ["deadly"] * 4
-    assert "deadly failed: the process that started its command died, 4 times" in text
+    died = "the process that started its command died, as when memory runs out (fewer --workers take less)"
+    assert text.count(f"deadly is started again: {died}\n") == 3
+    assert f"deadly failed: {died}, 4 times" in text
 
 
 @pytest.mark.drill

@@ -146,6 +146,8 @@ def pretended() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, _Functions(), _Dispatch():
         patch.setattr(torch.cuda, "_lazy_init", lambda: None)
         patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "current_device", lambda: 0)
+        patch.setattr(torch.cuda, "set_device", lambda device: None)
         patch.setattr(torch.cuda, "mem_get_info", lambda device=None: (1 << 34, 1 << 34))
         patch.setattr(torch.cuda, "Stream", Stream)
         patch.setattr(torch.cuda, "default_stream", lambda device=None: compute)

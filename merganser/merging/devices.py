@@ -121,6 +121,7 @@ class DeviceLayers(WrappedSource):
                 return [self.layer(name)]
 
         def work(box: list[Layer]) -> Callable[[], R]:
+            torch.cuda.set_device(torch.cuda.current_device())  # a new thread has no context, of which cuBLAS warns
             with torch.inference_mode(inference):
                 fetched = self.streams.fetch(function(box.pop()))
                 self.streams.compute.synchronize()  # memory that is no longer referenced is free then

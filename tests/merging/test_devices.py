@@ -79,6 +79,7 @@ def test_a_gpu_weighs_the_tasks_as_the_cpu_does(name: str, gpu: Gpu, tmp_path: P
     merge_both(name, {"coefficients": {"task0": 0.5, "task1": -2.0}}, Layers(network(3)), tmp_path / "out", gpu)
 
 
+@pytest.mark.filterwarnings("error:Attempting to run cuBLAS")  # in a thread without the GPU's context
 @real_gpu_first
 @methods_that(lambda method: not method.statistics)  # which are measured of whole matrices
 def test_a_gpu_merges_adapters_as_the_cpu_does(name: str, gpu: Gpu, tmp_path: Path) -> None:
@@ -355,7 +356,12 @@ def test_the_gpus_memory_does_not_grow_with_the_number_of_layers(name: str, tmp_
         layers = Layers([replace(layer, name=f"l{k}") for k, layer in enumerate(drawn)])
         merge(name, {}, layers, tmp_path / str(count), "cuda")
         peaks.append(torch.cuda.max_memory_allocated() - before)
-    layer = 4 * 512 * 512 * 4
-    assert peaks[1] <= peaks[0] + layer / 4
-    if name == "task_arithmetic":  # a float64 sum is half a layer, and the result a fourth: this one's and the last's
-        assert peaks[1] <= 2 * layer + layer + layer / 4
+    sent = list[int]()  # of a layer: its deltas, its statistics and the base's weights
+    each_tensor(layers.layer("l0"), lambda tensor: (sent.append(tensor.nbytes), tensor)[1])
+    assert peaks[1] <= peaks[0] + sum(
+        sent
+    )  # which may be there or not when the most is: growth would be twelve of them
+    if (
+        name == "task_arithmetic"
+    ):  # a float64 sum is half the deltas, and the result a fourth: this one's and the last's
+        assert peaks[1] <= 2 * sum(sent) + 1.25 * 4 * 512 * 512 * 4

@@ -22,9 +22,11 @@ from merganser.report.plots import make_plots
 from merganser.report.published import Reproduced, reproduce
 from merganser.report.rows import Row, make_rows
 from merganser.report.scores import read_scores
+from merganser.report.searches import draw_searches, read_searches
 from merganser.report.significance import MEAN, Significance, read_significance
 from merganser.report.studies import StudyResults, read_studies
 from merganser.report.study_plots import draw_studies
+from merganser.report.sweeps import Curve
 from tasks.stage import run, stage
 from tasks.stages import (
     EXAMPLES,
@@ -37,6 +39,7 @@ from tasks.stages import (
     PUBLISHED,
     RECORDS,
     REPORT,
+    SEARCH_MEASURES,
     STUDIES,
     TASK_MEASURES,
     UNSEEN,
@@ -57,6 +60,7 @@ class Content:
     baselines: list[Baseline]
     explanations: Explanations
     confusions: Confusions
+    searches: dict[str, Curve]
     reproduced: list[Reproduced]
     numbers: dict[str, dict[str, Any]]
 
@@ -78,6 +82,7 @@ def read_content(params: Params) -> Content:
         baselines=read_baselines(rows[0], EXAMPLES),
         explanations=find_explanations(rows, measured, studies),
         confusions=read_confusions(rows, EXAMPLES),
+        searches=read_searches(rows, SEARCH_MEASURES),
         reproduced=reproduce(published, rows, params.measured, params.parameters.matrices) if published else [],
         numbers=tables.summary(rows),
     )
@@ -97,6 +102,7 @@ def write_content(
     tables.write_studies(folder, content.studies)
     tables.write_explanations(folder, content.explanations)
     tables.write_confusions(folder, content.confusions)
+    tables.write_searches(folder, content.searches)
     tables.write_significance(folder, content.significance)
     tables.write_choices(folder, content.choices)
     tables.write_changes(folder, changes)
@@ -117,6 +123,7 @@ def write_content(
         content.baselines,
         content.explanations,
         content.confusions,
+        content.searches,
     )
     (folder / PAGE).write_text(page)
 
@@ -128,6 +135,7 @@ def main(params: Params) -> None:
     rows, tasks = content.rows, params.measured
     plots = make_plots(rows, content.measured, tasks) | draw_studies(content.studies, rows[0].wording)
     plots |= draw_explanations(content.explanations, content.measured) | draw_confusions(content.confusions)
+    plots |= draw_searches(content.searches, rows[0].wording)
     changes = read_changes(PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), content.numbers)
     if changes:
         entries = [row.entry for row in rows]

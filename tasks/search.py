@@ -33,7 +33,7 @@ from tasks.kept import FINGERPRINT, digest_of_code, read_kept
 from tasks.opening import FOUND, open_source, start_of
 from tasks.scoring import open_tasks
 from tasks.stage import check_found, run, stage
-from tasks.stages import BASE, CHECKPOINTS, DATA, HEADS, SEARCHES, VALIDATION
+from tasks.stages import BASE, CHECKPOINTS, DATA, HEADS, SEARCH_MEASURES, SEARCHES, VALIDATION
 
 INDIVIDUAL = "individual"
 STATE, SCORES = "state", "scores"
@@ -95,7 +95,10 @@ def main(params: Params, name: str) -> None:
         chosen = measuring.measured(best_of_each(candidates, own))
         candidates.append(chosen)
     remove_other_candidates(out / STATE, search.method, candidates)
-    write_result(out, search, measuring, candidates, chosen)
+    result = result_of(search, measuring, candidates, chosen)
+    with fresh_folder(out / RESULT) as folder:
+        write_json(folder / FOUND, result)
+    write_json(SEARCH_MEASURES / f"{name}.json", result)
     shutil.rmtree(out / READ, ignore_errors=True)
     link_read(DATA / search.of, sorted(params.tasks), out)
     print(f"{name}: chosen {shown(chosen.values)}, {chosen.score:.4f}")
@@ -150,22 +153,18 @@ def origin_of(params: Params, entry: Entry, module: str) -> str:
     return sha256_of_json([entry.reads, params.first_seed, tasks, evaluation, code, *map(sha256_of_tree, files)])
 
 
-def write_result(
-    out: Path, search: Search, measuring: Measuring, candidates: list[Candidate], chosen: Candidate
-) -> None:
-    """Write all candidates with their scores, the individual models', and the values that were chosen."""
+def result_of(search: Search, measuring: Measuring, candidates: list[Candidate], chosen: Candidate) -> dict[str, Any]:
+    """Return all candidates with their scores, the individual models', and the values that were chosen."""
     examples = sum(len(one.prepared) for one in measuring.setup.tasks.values())
-    with fresh_folder(out / RESULT) as folder:
-        content = {
-            "method": search.method,
-            "of": search.of,
-            "grid": search.tried,
-            "individual": dict(measuring.individual),
-            "forwards": (len(candidates) + 1) * examples,
-            "candidates": [asdict(one) for one in candidates],
-            "chosen": chosen.values,
-        }
-        write_json(folder / FOUND, content)
+    return {
+        "method": search.method,
+        "of": search.of,
+        "grid": search.tried,
+        "individual": dict(measuring.individual),
+        "forwards": (len(candidates) + 1) * examples,
+        "candidates": [asdict(one) for one in candidates],
+        "chosen": chosen.values,
+    }
 
 
 def shown(values: Mapping[str, Any]) -> str:

@@ -44,6 +44,7 @@ RECORDS = Path("data/records")
 REPORT = Path("report")
 ROUTERS = Path("data/routers")
 SEARCHES = Path("data/searches")
+SEARCH_MEASURES = Path("data/measures/searches")
 SERVED = Path("data/served")  # of tasks' models, while a server has them
 SOURCES = Path("data/sources")
 STATISTICS = Path("data/statistics")
@@ -297,7 +298,7 @@ STAGES: Mapping[str, Stage] = {
         (SURGERY, PROFILES / "surgery"), "evaluation", tokens=lambda known, _: 2 * known.all_of(known.validation)
     ),
     "learn": Stage((LEARNED, PROFILES / "learned"), "learned", True, tokens=_learned),
-    "search": Stage((SEARCHES, PROFILES / "searches"), "evaluation", tokens=_searched),
+    "search": Stage((SEARCHES, SEARCH_MEASURES, PROFILES / "searches"), "evaluation", tokens=_searched),
     "evaluate": Stage((EXAMPLES, METRICS), "evaluation", tokens=_evaluated, nameless=True),
     "evaluate_unseen": Stage((UNSEEN,), "evaluation", tokens=_unknown),
     "measure": Stage((TASK_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED * len(known.params.tasks))),

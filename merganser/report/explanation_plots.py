@@ -14,6 +14,7 @@ from merganser.report.measured import Measured
 from merganser.report.style import COLOURS, INK, MUTED, OTHERS, STYLE, to_svg
 
 ABREAST, HEIGHT = 5, 2.05  # panels in a row, inches of each
+FEW = 30  # points, up to which they are drawn large
 LINES = {
     "merges": (
         Line("sar", "SAR"),
@@ -65,7 +66,8 @@ def _panels(points: Points, found: dict[str, Explained]) -> str:
 def _dots(axes: Axes, points: Points, name: str, found: Explained) -> None:
     values, lost = points.overall(name), 100 * points.lost
     known = ~np.isnan(values)
-    axes.scatter(values[known], lost[known], s=7, color=COLOURS["single"], alpha=0.5, linewidths=0)
+    size = 18 if len(lost) <= FEW else 7
+    axes.scatter(values[known], lost[known], s=size, color=COLOURS["single"], alpha=0.5, linewidths=0)
     spearman = found.found.spearman
     said = "" if isnan(spearman.value) else f"{spearman.value:+.2f}"
     between = "" if isnan(spearman.low) else f" [{spearman.low:+.2f}, {spearman.high:+.2f}]"

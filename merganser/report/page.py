@@ -27,6 +27,7 @@ from merganser.report.significance import MEAN, Significance
 from merganser.report.spaces import middle_name
 from merganser.report.studies import StudyResults
 from merganser.report.style import VARIABLES
+from merganser.report.sweeps import Curve
 from merganser.report.templates import open_templates
 from merganser.report.wording import title_of
 
@@ -48,6 +49,7 @@ def render_page(
     baselines: Sequence[Baseline],
     explanations: Explanations,
     confusions: Confusions,
+    searches: Mapping[str, Curve],
 ) -> str:
     """Return the page's HTML, without credentials that an address in params.yaml may hold."""
     rows = list(rows)
@@ -81,6 +83,7 @@ def render_page(
         claims=check_claims(measured),
         explanations=explanations,
         confusions=confusions,
+        searches=searches,
         middle=middle_name(measured),
         kinds=KINDS,
         measure_titles=TITLES,
@@ -127,6 +130,9 @@ def inline(svg: str) -> Markup:
 
 
 def _responsive(match: re.Match[str]) -> str:
-    """Let a plot fill its figure, but not shrink below three quarters of its size: it scrolls instead."""
+    """Let a plot fill its figure at three quarters to one and a half times its size: below that it scrolls."""
     box = re.search(r'viewBox="0 0 ([0-9.]+) [0-9.]+"', match[1])
-    return f'<svg {box[0]} role="img" style="min-width: {float(box[1]):.0f}px">' if box else "<svg>"
+    if box is None:
+        return "<svg>"
+    points = float(box[1])  # 4/3 of a pixel each
+    return f'<svg {box[0]} role="img" style="min-width: {points:.0f}px; max-width: {2 * points:.0f}px">'

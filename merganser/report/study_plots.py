@@ -16,6 +16,7 @@ from merganser.report.wording import Wording
 LINES = ("-", "--", ":")
 PALETTE = (COLOURS["single"], COLOURS["parts"], *OTHERS, COLOURS["reference"])
 WIDE = 20  # times the smallest value, beyond which values stand on a logarithmic axis
+RELATIVE = "% of the individual models"  # on an axis
 DODGE = 0.09  # between the entries' dots of one size, in tasks
 
 
@@ -28,7 +29,7 @@ def draw_studies(results: StudyResults, wording: Wording) -> dict[str, str]:
         if results.ranks:
             plots["study_rank"] = against_rank(results, wording)
         for curve in results.curves:
-            plots[f"study_sweep-{curve.name}"] = against_values(curve, wording)
+            plots[f"study_sweep-{curve.name}"] = against_values(curve, wording.axis)
         if results.matched.curves:
             plots["study_budgets"] = against_bytes(results.matched, wording)
         for ablated in results.ablations:
@@ -54,7 +55,7 @@ def against_tasks(results: StudyResults, wording: Wording) -> str:
         axes.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
         axes.plot(places, heights, color=colour, linestyle=style, linewidth=1.7, label=entry)
     axes.set_xticks(results.sizes)
-    axes.set(xlabel="tasks merged", ylabel="% of the individual models" if results.normalised else wording.axis)
+    axes.set(xlabel="tasks merged", ylabel=RELATIVE if results.normalised else wording.axis)
     axes.grid(axis="y")
     figure.legend(loc="outside lower center", ncols=min(4, len(results.entries)))
     return to_svg(figure)
@@ -78,7 +79,7 @@ def against_rank(results: StudyResults, wording: Wording) -> str:
     return to_svg(figure)
 
 
-def against_values(curve: Curve, wording: Wording) -> str:
+def against_values(curve: Curve, ylabel: str) -> str:
     """Draw the mean score over a parameter's values with a band of one standard error, each task as a thin line."""
     figure, axes = canvas(5.2, 3.4)
     places, means = curve.places, [100 * point.score for point in curve.points]
@@ -93,7 +94,7 @@ def against_values(curve: Curve, wording: Wording) -> str:
         axes.set_xscale("log")
     axes.set_xticks(places, [point.shown for point in curve.points])
     axes.minorticks_off()
-    axes.set(xlabel=f"{curve.parameter} of {curve.method}", ylabel=wording.axis)
+    axes.set(xlabel=f"{curve.parameter} of {curve.method}", ylabel=ylabel)
     axes.grid(axis="y")
     _one_legend(figure, axes)
     return to_svg(figure)

@@ -34,6 +34,7 @@ class Curve:
     method: str
     parameter: str
     points: list[SweepPoint]
+    relative: bool = False  # to the individual models
 
     @property
     def tasks(self) -> list[str]:

@@ -22,6 +22,7 @@ from merganser.report.rows import Row
 from merganser.report.scores import values_of
 from merganser.report.significance import MEAN, Significance, Verdict
 from merganser.report.studies import Point, RankPoint, StudyResults, Summary
+from merganser.report.sweeps import Curve
 
 IDENTITY = ("entry", "method", "reads", "family", "group", "data")
 MEASURES = ("mean", "normalised_score", "score_drop_rate", "amr", "wall_s", "peak_rss_bytes")
@@ -122,6 +123,13 @@ def write_confusions(folder: Path, found: Confusions) -> None:
             for label, answer in np.argwhere(shares > 0).tolist()
         ]
         write_csv(folder / "confusions.csv", ["entry", "task", "label", "answer", "share"], lines)
+
+
+def write_searches(folder: Path, curves: Mapping[str, Curve]) -> None:
+    """Write `plots/searches.csv`: each entry's scores on the validation data over the scaling that its search tried."""
+    if curves:
+        header = ["entry", "method", "parameter", "value", "task", "score", "stderr"]
+        write_csv(folder / "plots/searches.csv", header, [line for curve in curves.values() for line in curve.lines])
 
 
 def write_significance(folder: Path, significance: Significance) -> None:

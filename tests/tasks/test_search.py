@@ -216,3 +216,20 @@ def test_the_report_compares_entries_with_data_among_themselves(folder: Path, co
         error = f'<small class="spread">± {100 * chosen["stderr"]:.1f}</small>'
         row = rf'<th scope="row">{name}</th><td>{len(whole["candidates"])}</td>'
         assert re.search(f"{row}.*{100 * chosen['score']:.1f} {re.escape(error)}", page)
+    whole = found(folder, "grid")
+    own = {task: score["value"] for task, score in whole["individual"].items()}
+    (density,) = (value for name, value in whole["chosen"].items() if name == "density")
+    tried = {one["values"]["scaling"]: one for one in whole["candidates"] if one["values"]["density"] == density}
+    lines = table("report/plots/searches.csv")
+    assert [(line["entry"], line["value"], line["task"]) for line in lines] == [
+        ("grid", str(scaling), task) for scaling in (0.5, 1.5) for task in ("mean", *TASKS)
+    ]  # the scaling of `low` is the same everywhere
+    for line in lines:
+        one = tried[float(line["value"])]
+        mean = line["task"] == "mean"
+        score = one["score"] if mean else one["by_task"][line["task"]]["value"] / own[line["task"]]
+        assert float(line["score"]) == pytest.approx(score)
+        error = one["stderr"] if mean else one["by_task"][line["task"]]["stderr"] / own[line["task"]]
+        assert float(line["stderr"]) == pytest.approx(error)
+    assert {path.name for path in Path("report/plots").glob("search-*")} == {"search-grid.svg"}
+    assert "scaling of ties" in page

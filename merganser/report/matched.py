@@ -45,6 +45,13 @@ class Compared:
         """Tell whether it cannot be told apart from the best one."""
         return self.corrected is not None and self.corrected >= LEVEL
 
+    def as_json(self) -> dict[str, Any]:
+        """Return its numbers as plain data."""
+        found = self.fitted
+        about = {"entry": found.entry, "method": found.method, "fitted": dict(found.values), "amr": found.amr}
+        compared = {"difference": self.difference, "p": self.p, "corrected": self.corrected}
+        return about | {"score": found.score, "stderr": found.stderr, **compared, "tasks": dict(found.by_task)}
+
 
 @dataclass(frozen=True)
 class Matched:
@@ -70,6 +77,14 @@ class Matched:
         tasks = next((found.tasks for curve in self.curves.values() for found in curve), [])
         about = ["budget", "entry", "method", "fitted", "amr", "score", "stderr"]
         return [*about, "difference", "p", "corrected", *tasks]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data, and why an entry has nothing that fits into a budget."""
+        entries = [
+            {"budget": budget, **one.as_json()} for budget, members in self.budgets.items() for one in members.values()
+        ]
+        reasons = [{"budget": at, "entry": entry, "reason": why} for (at, entry), why in self.too_small.items()]
+        return {"entries": entries, "too_small": reasons}
 
 
 def read_matched(params: Params, folder: Path) -> Matched:

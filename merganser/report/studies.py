@@ -143,7 +143,8 @@ class StudyResults:
             each.name: [dict(zip(each.header[2:], line[2:], strict=True)) for line in each.lines]
             for each in self.ablations
         }
-        return {"tasks": tasks, "rank": rank, "sweeps": sweeps, "ablations": ablations}
+        budgets = self.matched.as_json()
+        return {"tasks": tasks, "rank": rank, "sweeps": sweeps, "ablations": ablations, "budgets": budgets}
 
 
 def read_studies(params: Params, scores: Mapping[str, Scores], folder: Path) -> StudyResults:

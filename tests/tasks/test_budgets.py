@@ -132,6 +132,19 @@ def test_the_report_tests_each_entry_against_the_best_of_its_budget(made: Path, 
     rows = list(csv.DictReader((tmp_path / "plots/study_budgets.csv").open()))
     assert [row["entry"] for row in rows if row["budget"] == "0.3"] == list(members)
     assert float(rows[-1]["score"]) == pytest.approx(sum(float(rows[-1][task]) for task in TASKS) / len(TASKS))
+    budgets = json.loads((tmp_path / "studies.json").read_text())["budgets"]
+    assert [(one["budget"], one["entry"]) for one in budgets["entries"]] == [
+        (float(r["budget"]), r["entry"]) for r in rows
+    ]
+    for one, row in zip(budgets["entries"], rows, strict=True):
+        assert [str(one[key]) for key in ("amr", "score", "difference")] == [
+            row[key] for key in ("amr", "score", "difference")
+        ]
+        assert {task: str(score["value"]) for task, score in one["tasks"].items()} == {
+            task: row[task] for task in TASKS
+        }
+        assert (one["p"] is None) == (row["p"] == "")
+    assert {(one["budget"], one["entry"]): one["reason"] for one in budgets["too_small"]} == matched.too_small
     assert set(draw_studies(results, wording_of(["accuracy"]))) == {"study_budgets"}
 
 

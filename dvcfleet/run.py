@@ -81,8 +81,11 @@ def run(
             place = choose_placement(root, profile, runner=runner, address=address, workers=workers)
             if dry_run:
                 recorded = _recorded(dvc_repo, place, _warner(console))
+                validated = is_validated(dvc_repo)
                 with said_if_long() as step:
                     found = validated_plan(dvc_repo, options, _checks_for(recorded), step)
+                    if validated and found.work:  # as a run does: what the files name may have changed
+                        validate(dvc_repo)
                     step("reckoning what the stages will take")
                     show_plan(found, place, root, console)
                 return 0

@@ -72,6 +72,7 @@ class Merganser(MerganserLineage, Project):
 
         from dvcfleet.dvc_adapter.listings import is_near_output
         from dvcfleet.dvc_adapter.repositories import forget_index
+        from flows.licences import licence_notes
         from merganser.config.headers import check_sources
         from merganser.config.loading import complete_file, load_params
 
@@ -87,7 +88,7 @@ class Merganser(MerganserLineage, Project):
 
         def sources(params: Params) -> list[str]:
             try:
-                notes[:] = check_sources(params, Path(), made)
+                notes[:] = [*check_sources(params, Path(), made), *licence_notes(params)]
             except InputError as error:
                 return str(error).splitlines()
             return []

@@ -11,6 +11,7 @@ from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import Entry, Params
 from merganser.merging.cards import CARD, model_card
 from merganser.merging.entry import merge_entry
+from merganser.merging.licences import LICENCES, licence_warnings
 from merganser.merging.method import Method
 from merganser.merging.usage import usage
 from merganser.models.device import usable
@@ -21,13 +22,17 @@ from tasks.stage import check_card, check_found, run, stage
 from tasks.stages import BASE, COMPANIONS, DATA, MERGE_PROFILES, MERGED, SOURCES, seed_folders
 
 
+def origins_of(params: Params) -> dict[str, Origin]:
+    """Return where the base and the tasks' models came from."""
+    tasks = {name: Origin(**read_json(SOURCES / f"{name}.json")) for name in sorted(params.tasks)}
+    return {"(base)": origin_of(BASE), **tasks}
+
+
 def card_of(key: str, params: Params, method: Method, values: dict[str, Any], seed: int) -> dict[str, str]:
     """Return the text of the card of an entry's merge with one seed."""
-    tasks = {name: Origin(**read_json(SOURCES / f"{name}.json")) for name in sorted(params.tasks)}
-    origins = {"(base)": origin_of(BASE), **tasks}
     shown = usage(method, params.base.family, next(iter(params.tasks)))
     reads, family = params.methods[key].reads, params.base.family
-    return {CARD: model_card(key, method, values, reads, seed, BASE, origins, shown, family=family)}
+    return {CARD: model_card(key, method, values, reads, seed, BASE, origins_of(params), shown, family=family)}
 
 
 @stage("methods")
@@ -42,7 +47,7 @@ def main(params: Params, key: str) -> None:
     check_card(params.base.family)
     method = registry.get(entry.method)
     tasks, inner, opening = list(params.tasks), params.inner(entry), opening_of(entry)
-    noted = noted_of(entry, tasks)
+    noted, warned = noted_of(entry, tasks), licence_warnings(origins_of(params))
     written = noted[SEARCH]["chosen"] if SEARCH in noted else entry.values
     values = method.validate(f"methods.{key}", written)
     chosen = Entry(method=entry.method, reads=entry.reads, **written)
@@ -65,7 +70,7 @@ def main(params: Params, key: str) -> None:
                 device,
                 threads_wanted(),
                 read=DATA / entry.reads / part,
-                noted=noted,
+                noted=noted | ({LICENCES: warned} if warned else {}),
             )
 
 

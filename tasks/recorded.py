@@ -13,6 +13,7 @@ from merganser.config.params import Params
 from merganser.evaluation.scoring import by_data_set
 from merganser.hashes import sha256_of, sha256_of_json
 from merganser.measures.scores import error_of_mean
+from merganser.merging.licences import LICENCES
 from merganser.outputs import read_json
 from merganser.report.scores import Scores, errors_of, read_metrics, spread_of, written_values
 from merganser.report.wording import wording_of
@@ -20,6 +21,7 @@ from tasks.stages import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, METRICS
 
 COMPARISON, CONTENT, ENTRY, RUN = "merganser.comparison", "merganser.content", "merganser.entry", "merganser.run"
 PARTIAL = "merganser.partial"  # of runs whose scores are of some examples
+WARNED = "merganser.licences"  # which licences of its models do not go together
 REPORTED = "merganser.report"  # the digest of the report's files
 PARENT, COMMIT = "mlflow.parentRunId", "mlflow.source.git.commit"
 MEAN = "score_mean"
@@ -45,9 +47,10 @@ def entry_run(params: Params, entry: str) -> Held:
     scores, hashes = score_metrics(params, entry), score_hashes(params, entry)
     profile = read_json(MERGE_PROFILES / f"{entry}.json")
     learned = {f"learned.{key}": value for key, value in profile.get("learned", {}).get("settings", {}).items()}
+    licences = {WARNED: "\n".join(profile[LICENCES])} if LICENCES in profile else {}
     return Held(
         name=entry,
-        tags=content_tags(entry, content_key(params, entry, hashes, profile), hashes) | _marked(params),
+        tags=content_tags(entry, content_key(params, entry, hashes, profile), hashes) | _marked(params) | licences,
         params=_as_text(parameters(params, entry) | learned),
         metrics=scores | {"amr": float(profile["amr"])},
         curves=curves_of(profile),

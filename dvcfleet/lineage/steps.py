@@ -54,8 +54,8 @@ class Origin:
 
     @property
     def licences(self) -> tuple[str, ...]:
-        """The licences that its card gives, by id or by the name of one of its own."""
-        found = [self.details.get(key) or [] for key in ("license", "license_name")]
+        """The licences that its card or a file beside it gives, by id or by the name of one of its own."""
+        found = [self.details.get(key) or [] for key in ("license", "license_name", "license_in_file")]
         return tuple(name for each in found for name in ([each] if isinstance(each, str) else each))
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from merganser.checkpoints.reading import ADAPTER_CONFIG, DESCRIPTION
 
@@ -13,7 +13,10 @@ Kind = Literal["local", "hub", "open_clip", "package", "mean"]
 
 @dataclass(frozen=True)
 class Origin:
-    """A source's name, the sha256 of each file that its weights are read from, and the licences that its card gives.
+    """A source's name, the sha256 of each file that its weights are read from, and what its card says of it.
+
+    `licences`: ids as hubs have them, or the name that stands beside the id `other`; where the card gives none, what
+    the first lines of a licence file beside it name, or that file. `datasets`: what it was trained on.
 
     No revision: the same bytes at another revision are the same model, and nothing need be merged anew.
     """
@@ -21,12 +24,17 @@ class Origin:
     name: str
     kind: Kind = "local"
     files: Mapping[str, str] = field(default_factory=dict)
-    licences: Sequence[str] = ()  # ids as hubs have them, or the name that stands beside the id `other`
+    licences: Sequence[str] = ()
+    datasets: Sequence[str] = ()
 
 
 def origin_of(folder: Path) -> Origin:
     """Return the origin of a fetched model, as its `source.json` describes it."""
-    description = json.loads((folder / DESCRIPTION).read_text())
+    return described_origin(json.loads((folder / DESCRIPTION).read_text()))
+
+
+def described_origin(description: Mapping[str, Any]) -> Origin:
+    """Return the origin of a model by what its `source.json` says, or will say."""
     kind = description["kind"]
     names = {
         "hub": description.get("hub"),
@@ -39,6 +47,13 @@ def origin_of(folder: Path) -> Origin:
         for name, about in description["files"].items()
         if name.endswith(".safetensors") or name == ADAPTER_CONFIG
     }
-    ids, own = description.get("license", []), description.get("license_name", [])
-    licences = [*(own if own and ids == ["other"] else ids)]
-    return Origin(names.get(kind) or description["source"], kind, files, licences)
+    licences, datasets = licences_in(description), list(description.get("datasets", []))
+    return Origin(names.get(kind) or description["source"], kind, files, licences, datasets)
+
+
+def licences_in(facts: Mapping[str, Any]) -> list[str]:
+    """Return the licences that facts of a source give: its card's, else those of the licence files beside it."""
+    ids, own = facts.get("license", []), facts.get("license_name", [])
+    if not ids or (ids == ["other"] and not own):
+        return list(facts.get("license_in_file") or facts.get("license_file") or ids)
+    return list(own if ids == ["other"] else ids)

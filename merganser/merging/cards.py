@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from merganser.checkpoints.architecture import CONFIG, read_config
 from merganser.checkpoints.origins import Origin
 from merganser.hashes import sha256_of
+from merganser.merging.licences import licence_warnings
 from merganser.merging.method import Method
 from merganser.merging.tokenizers import tokenizer_of
 from merganser.models import family_names
@@ -75,6 +76,7 @@ def _metadata(
     return ModelCardData(
         license=licence,
         license_name=name,
+        datasets=list(dict.fromkeys(name for each in origins.values() for name in each.datasets)) or None,
         base_model=hub or None,
         library_name=library,
         pipeline_tag=pipeline,
@@ -151,7 +153,13 @@ def _licences(origins: Mapping[str, Origin]) -> list[str]:
     if all(each == [UNKNOWN] for each in found.values()):
         return []
     rows = [(model, _code(", ".join(each))) for model, each in found.items()]
-    return ["## Licences", "As the models' own cards give them.", _table(("model", "licence"), rows)]
+    said = "As the models' own cards give them, or the licence files beside them."
+    warned = [f"Before it is passed on:\n\n{lines}"] if (lines := _warned(origins)) else []
+    return ["## Licences", said, _table(("model", "licence"), rows), *warned]
+
+
+def _warned(origins: Mapping[str, Origin]) -> str:
+    return "\n".join(f"- {_code(line)}" for line in licence_warnings(origins))
 
 
 def _files(method: Method) -> str:

@@ -9,6 +9,7 @@ from dvcfleet.secrets import masked
 from merganser.config.params import Params
 from merganser.evaluation.scoring import by_data_set
 from merganser.hashes import sha256_of_json
+from merganser.merging.licences import LICENCES
 from merganser.report import formats
 from merganser.report.baselines import Baseline, mean_of
 from merganser.report.bounds import check_claims
@@ -73,6 +74,7 @@ def render_page(
         routed=[row for row in rows if row.scores.known is not None],
         grouped=any(by_data_set(row.scores.by_task) for row in rows),
         searched=[row for row in rows if "search" in row.scores.profile],
+        licences=dict.fromkeys(line for row in rows for line in row.scores.profile.get(LICENCES, ())),
         best=best_values(rows, params.measured),
         shade=_shades(rows),
         wording=rows[0].wording,

@@ -1,4 +1,4 @@
-"""What a source's card, the README.md of a model or a data set, says of its licence and of what it was made of."""
+"""What a source says of its licence and of what it was made of: its card (README.md) and its licence files."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 from merganser.errors import InputError
 from merganser.limits import read_small
 from merganser.sources.hub_caches import hub_cache
+from merganser.sources.licence_files import facts_of_files
 from merganser.sources.pointers import HubPointer, RepoType
 
 CARD = "README.md"
@@ -30,21 +31,35 @@ def read_facts(card: Path) -> dict[str, list[str]]:
     return {name: texts for name, texts in found.items() if texts}
 
 
-def downloaded_facts(pointer: HubPointer, repo_type: RepoType) -> dict[str, list[str]]:
-    """Return what the card of a repository says, if it was downloaded with the rest; asks the hub for nothing."""
-    from huggingface_hub import try_to_load_from_cache
+def facts_in(folder: Path) -> dict[str, list[str]]:
+    """Return what the card and licence files in a folder say; nothing of a file: what lies beside it is no input."""
+    return read_facts(folder / CARD) | facts_of_files(folder)
 
-    found = try_to_load_from_cache(
-        pointer.hub, CARD, cache_dir=hub_cache(), revision=pointer.revision, repo_type=repo_type
-    )
-    return read_facts(Path(found)) if isinstance(found, str) else {}
+
+def downloaded_facts(pointer: HubPointer, repo_type: RepoType) -> dict[str, list[str]]:
+    """Return what the card of a data set's repository says, or what a model's does, its own folder's before the rest's.
+
+    That is what was downloaded with the rest: the hub is asked for nothing.
+    """
+    from huggingface_hub.file_download import repo_folder_name
+
+    repository = hub_cache() / repo_folder_name(repo_id=pointer.hub, repo_type=repo_type)
+    snapshot = repository / "snapshots" / str(pointer.revision)
+    if repo_type == "dataset":
+        return read_facts(snapshot / CARD)
+    return own_or_else(snapshot, snapshot / (pointer.path or ""))
+
+
+def own_or_else(whole: Path, place: Path) -> dict[str, list[str]]:
+    """Return what the folder of a model in a repository says, or of its file; where it says nothing, the repository."""
+    return facts_in(place) or facts_in(whole)
 
 
 def joined(facts: Iterable[Mapping[str, list[str]]]) -> dict[str, list[str]]:
     """Put what several cards say together, each once."""
     several = list(facts)
-    found = {name: list(dict.fromkeys(text for each in several for text in each.get(name, []))) for name in FACTS}
-    return {name: texts for name, texts in found.items() if texts}
+    names = dict.fromkeys(name for each in several for name in each)
+    return {name: list(dict.fromkeys(text for each in several for text in each.get(name, []))) for name in names}
 
 
 def _texts(value: Any) -> list[str]:

@@ -19,13 +19,13 @@ from merganser.evaluation.documents import of_group
 from merganser.evaluation.saved import check_content, check_saved, load_saved
 from merganser.hashes import sha256_of
 from merganser.limits import check_file, check_link, parse_json, read_small
-from merganser.sources.card_facts import CARD, downloaded_facts, joined, read_facts
+from merganser.sources.card_facts import downloaded_facts, facts_in, joined
 from merganser.sources.columns import rename_columns
 from merganser.sources.hub import download, hub_errors, missing, refusal
 from merganser.sources.hub_caches import data_set_cache, hub_cache, in_hub_cache
 from merganser.sources.hub_data import load_checked
 from merganser.sources.installing import install_model, install_open_clip, set_padding
-from merganser.sources.packages import checked
+from merganser.sources.packages import checked, lying
 from merganser.sources.pointers import (
     GroupPointer,
     HubPointer,
@@ -55,7 +55,7 @@ def fetch_checkpoint(source: Path, folder: Path, pad_token_id: int | None = None
     if isinstance(pointer, GroupPointer):
         raise InputError(f"{source}: a group is of data sets; a model is one repository")
     if isinstance(pointer, OpenClipPointer):
-        install_open_clip(pointer, source, folder)
+        facts = install_open_clip(pointer, source, folder)
     elif isinstance(pointer, HubPointer):
         origin, files = download(pointer, source)
         left = install_model(origin, source, folder, pointer.strip or "")
@@ -64,7 +64,7 @@ def fetch_checkpoint(source: Path, folder: Path, pad_token_id: int | None = None
     else:
         origin = checked(pointer, source) if isinstance(pointer, PackagePointer) else source
         left = install_model(origin, source, folder)
-        facts = read_facts(origin / CARD)  # of a single file nothing: what lies beside it is no input of the stage
+        facts = facts_in(origin)
     if pad_token_id is not None:
         set_padding(folder, pad_token_id)
     describe(source, pointer, folder, left=left, facts=facts)
@@ -88,7 +88,7 @@ def fetch_data_set(source: Path, folder: Path, check: DataCheck, columns: Mappin
     else:
         origin = checked(pointer, source) if isinstance(pointer, PackagePointer) else source
         _copy_saved_data_set(origin, folder, check, columns or {})
-        facts = read_facts(origin / CARD)
+        facts = facts_in(origin)
     describe(source, pointer, folder, facts=facts)
 
 
@@ -105,16 +105,10 @@ def describe(
     `mean_of`: the models in the source whose mean the folder holds; `left`: what of the source is not there;
     `facts`: what its card says of its licence, data and base model.
     """
-    kind: Kind = "mean" if mean_of else "local"
-    if pointer is not None:
-        named = isinstance(pointer, PackagePointer)
-        kind = "package" if named else "open_clip" if isinstance(pointer, OpenClipPointer) else "hub"
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     description: dict[str, Any] = {
-        "source": str(source),
-        "kind": kind,
-        **(pointer.model_dump(exclude_none=True, exclude=FOLLOWED) if pointer else {}),
-        **({"mean_of": list(mean_of)} if mean_of else {}),
+        **description_of(source, pointer),
+        **({"kind": "mean", "mean_of": list(mean_of)} if mean_of else {}),
         **(left or {}),
         **(facts or {}),
         "files": {
@@ -123,6 +117,28 @@ def describe(
         },
     }
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+
+
+def description_of(source: Path, pointer: Pointer | None) -> dict[str, Any]:
+    """Return what `source.json` says of a source before it is fetched: how it was given, and what its pointer names."""
+    kind: Kind = "local"
+    if pointer is not None:
+        named = isinstance(pointer, PackagePointer)
+        kind = "package" if named else "open_clip" if isinstance(pointer, OpenClipPointer) else "hub"
+    return {
+        "source": str(source),
+        "kind": kind,
+        **(pointer.model_dump(exclude_none=True, exclude=FOLLOWED) if pointer else {}),
+    }
+
+
+def known_facts(source: Path) -> dict[str, list[str]]:
+    """Return what a model says of its licence where it lies, or where an earlier download put it; asks no hub."""
+    pointer = read_pointer(source)
+    if isinstance(pointer, HubPointer):
+        return downloaded_facts(pointer, "model")
+    place = lying(source)
+    return {} if place is None else facts_in(place)
 
 
 def _copy_saved_data_set(source: Path, folder: Path, check: DataCheck, columns: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ from merganser.hashes import sha256_of
 from merganser.limits import SMALL
 from merganser.sources.card_facts import CARD
 from merganser.sources.hub_caches import hub_cache
+from merganser.sources.licence_files import licence_files
 from merganser.sources.pointers import HubPointer, RepoType, pinned
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
         files = listed(api, pointer.hub, revision, "model")
         place, names, left = names_at(pointer, files, source)
         wanted = [f"{place}/{name}" if place else name for name in names]
-        wanted += [CARD] if CARD in files and files[CARD].size <= SMALL and CARD not in wanted else []
+        wanted += [name for name in _said_in(files, place) if files[name].size <= SMALL and name not in wanted]
         check_entries([files[name] for name in wanted], source)
         patterns = [glob.escape(name) for name in wanted]
         snapshot = Path(
@@ -153,6 +154,12 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
         raise InputError(refused) from error
     _check_download(snapshot, {name: files[name] for name in wanted})
     return snapshot / (pointer.path if pointer.path in files else place), left
+
+
+def _said_in(files: Iterable[str], place: str) -> list[str]:
+    """Pick the cards and the licence files of a repository, and of a model's folder in it."""
+    named = [(name.rpartition("/"), name) for name in files]
+    return [name for (folder, _, own), name in named if folder in ("", place) and (own == CARD or licence_files([own]))]
 
 
 def refusal(source: Path, hub: str, error: BaseException | None) -> str | None:

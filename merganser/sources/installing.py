@@ -1,6 +1,7 @@
 """Install a model in a folder: safetensors weights, and the other files of the model."""
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -15,6 +16,7 @@ from merganser.checkpoints.vocabulary.tokenizers import take_tokenizer
 from merganser.checkpoints.weight_files import MODEL, weight_names
 from merganser.errors import InputError
 from merganser.limits import check_link
+from merganser.sources.card_facts import CARD, read_facts
 from merganser.sources.gguf import gguf_in, write_dequantised
 from merganser.sources.hub_caches import in_hub_cache
 from merganser.sources.pointers import OpenClipPointer
@@ -83,8 +85,11 @@ def set_padding(folder: Path, pad_token_id: int) -> None:
     (folder / CONFIG).write_text(json.dumps({**config, "pad_token_id": pad_token_id}, indent=2) + "\n")
 
 
-def install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> None:
-    """Fetch one of open_clip's pretrained models by open_clip's own downloader, with the configuration it implies."""
+def install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> dict[str, list[str]]:
+    """Fetch one of open_clip's pretrained models by open_clip's own downloader, with the configuration it implies.
+
+    Returns what its card says, if it is from a hub.
+    """
     import open_clip
 
     from merganser.sources.guarded import guard
@@ -98,6 +103,7 @@ def install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> N
     guard()
     with in_hub_cache():
         downloaded = Path(open_clip.download_pretrained(pretrained))
+        facts = _facts_beside(downloaded, os.path.dirname(pretrained.get("hf_hub", "")))
     install_weights(downloaded, folder)
     model = open_clip.get_model_config(pointer.open_clip)
     if pretrained.get("quick_gelu"):
@@ -105,3 +111,17 @@ def install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> N
     image = {key: pretrained[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in pretrained}
     config = {"model_cfg": model, "preprocess_cfg": image}
     (folder / "open_clip_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    return facts
+
+
+def _facts_beside(downloaded: Path, hub: str) -> dict[str, list[str]]:
+    """Return what the card of a repository says at the commit that a file was downloaded at; nothing if it was not."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    if downloaded.parent.parent.name != "snapshots":
+        return {}
+    try:
+        return read_facts(Path(hf_hub_download(hub, CARD, revision=downloaded.parent.name)))
+    except EntryNotFoundError:  # there is no card, or no hub to be asked now
+        return {}

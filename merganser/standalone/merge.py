@@ -14,7 +14,7 @@ from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.companions import refuse_code
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.modules import shared_modules
-from merganser.checkpoints.origins import Origin
+from merganser.checkpoints.origins import Origin, licences_in
 from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.checkpoints.vocabulary.plan import BASE as BASE_WORD
 from merganser.checkpoints.vocabulary.plan import Choice, OneVocabulary, check_names, check_template, in_one_vocabulary
@@ -28,10 +28,12 @@ from merganser.merging.by_layer import check_tasks
 from merganser.merging.cards import CARD, model_card
 from merganser.merging.driver import choose_device
 from merganser.merging.entry import merge_entry
+from merganser.merging.licences import licence_warnings
 from merganser.merging.method import Method
 from merganser.models import embed_classes, text_family_of
 from merganser.outputs import new_folder
 from merganser.progress import Progress, unwatched
+from merganser.sources.card_facts import facts_in
 from merganser.sources.gguf import dequantised
 from merganser.sources.named import fetch_named
 from merganser.sources.pointers import HubPointer
@@ -181,7 +183,8 @@ def merge_by(
         # hashed while the models are merged
         described = reader.submit(_sources, recipe, plan.named, out, plan.pointers)
         beside = notes_on_files(given.get(BASE) or plan.models[min(plan.models)], plan.models, modules)
-        notes = [*plan.notes, *more, *notes_on_parameters(deltas), *beside]
+        licences = [f"licences: {line}" for line in licence_warnings(_origins(plan.named, recipe))]
+        notes = [*plan.notes, *more, *notes_on_parameters(deltas), *beside, *licences]
 
         def texts() -> dict[str, str]:
             start_by = {"merged": plan.merged} if plan.merged else {}
@@ -288,7 +291,9 @@ def _origins(given: Mapping[str, Path], recipe: Recipe) -> dict[str, Origin]:
         source = recipe.models[name] if name != BASE else recipe.base or Source(path="")
         files = {file: digest for file, digest in source.sha256.items() if is_weights(file)}
         kind: Literal["hub", "local"] = "hub" if source.hub else "local"
-        origins[name] = Origin(source.hub or path.resolve().name, kind, files)
+        facts = facts_in(path)
+        licences, datasets = licences_in(facts), facts.get("datasets", [])
+        origins[name] = Origin(source.hub or path.resolve().name, kind, files, licences, datasets)
     return origins
 
 

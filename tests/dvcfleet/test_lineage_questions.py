@@ -51,7 +51,7 @@ def test_what_depends_on_a_content_a_path_a_source_or_a_package_is_found_and_not
         "hub",
         "12ab",
         {"text": {"sha256": "f" * 64, "size": 1}},
-        {"license": ["mit"], "license_name": ["own"]},
+        {"license": ["mit"], "license_name": ["own"], "license_in_file": ["cc-by-nc-4.0"]},
     )
     turn = replace(lineage.steps["turn"], origins=(origin,))
     lineage = replace(lineage, steps=lineage.steps | {"turn": turn})
@@ -68,6 +68,7 @@ def test_what_depends_on_a_content_a_path_a_source_or_a_package_is_found_and_not
         "org/model": after,
         "org/*": after,
         "mit": after,
+        "cc-by-nc-*": after,
         "12ab": after,
         "f" * 10: after,
         "end.txt": ("end",),

@@ -5,14 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import open_clip
 import pytest
+import torch
 from datasets import Dataset, DatasetDict
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
 
-from merganser.checkpoints.origins import origin_of
+from merganser.checkpoints.origins import licences_in, origin_of
+from merganser.hashes import sha256_of
 from merganser.sources.card_facts import read_facts
-from merganser.sources.fetching import fetch_checkpoint, fetch_data_set
+from merganser.sources.fetching import fetch_checkpoint, fetch_data_set, known_facts
+from tests.checkpoints.adapters.small import write_adapter, write_base
 from tests.hub import COMMIT, serve
+from tests.tiny_clip import CONFIG, clip_parameters
 from tests.transformers_models import tiny
 
 
@@ -48,6 +53,90 @@ def test_the_card_of_a_model_is_read_in_a_folder_and_on_a_hub(
     }
     assert "README.md" not in found["files"]
     assert origin_of(tmp_path / "out").licences == ["llama3"]
+
+
+@pytest.mark.parametrize("of_the_folder", [False, True])
+def test_the_card_of_a_folder_in_a_repository_comes_before_the_repositorys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_the_folder: bool
+) -> None:
+    model = tmp_path / "repository/tuned"
+    tiny("bert").save_pretrained(model)
+    write_card(tmp_path / "repository", license="mit", datasets=["org/rows"])
+    if of_the_folder:
+        write_card(model, license="cc-by-nc-4.0")
+    (tmp_path / "pointer.yaml").write_text(f"{{hub: org/model, revision: '{COMMIT}', path: tuned}}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with serve({"models/org/model": tmp_path / "repository"}, COMMIT) as served:
+        monkeypatch.setenv("HF_ENDPOINT", served.url)
+        assert known_facts(tmp_path / "pointer.yaml") == {}
+        found = described(tmp_path / "pointer.yaml", tmp_path / "out")
+        asked = len(served.asked)
+        known = known_facts(tmp_path / "pointer.yaml")
+        assert len(served.asked) == asked
+    assert known == {name: found[name] for name in known}
+    assert found["license"] == (["cc-by-nc-4.0"] if of_the_folder else ["mit"])
+    assert found.get("datasets") == (None if of_the_folder else ["org/rows"])
+
+
+def test_an_adapters_licence_file_counts_where_no_card_gives_a_licence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "model"
+    write_base(tmp_path / "base")
+    write_adapter(model, tmp_path / "base")
+    write_card(model, datasets=["org/rows"])
+    (model / "LICENSE").write_text("Attribution-NonCommercial 4.0 International\n")
+    (tmp_path / "pointer.yaml").write_text(f"{{hub: org/model, revision: '{COMMIT}'}}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with serve({"models/org/model": model}, COMMIT) as served:
+        monkeypatch.setenv("HF_ENDPOINT", served.url)
+        remote = described(tmp_path / "pointer.yaml", tmp_path / "remote")
+    local = described(model, tmp_path / "local")
+    for found in (remote, local):
+        assert found["license_file"] == [f"LICENSE, sha256 {sha256_of(model / 'LICENSE')}"]
+        assert found["license_in_file"] == ["cc-by-nc-4.0"]
+        assert "LICENSE" not in found["files"]
+    origin = origin_of(tmp_path / "remote")
+    assert (origin.licences, origin.datasets) == (["cc-by-nc-4.0"], ["org/rows"])
+
+
+@pytest.mark.parametrize(
+    ("facts", "licences"),
+    [
+        ({"license": ["mit"], "license_file": ["LICENSE, sha256 0"], "license_in_file": ["gpl-3.0"]}, ["mit"]),
+        ({"license": ["other"], "license_file": ["LICENSE, sha256 0"]}, ["LICENSE, sha256 0"]),
+        ({"license": ["other"], "license_name": ["llama3"], "license_file": ["LICENSE, sha256 0"]}, ["llama3"]),
+        ({"license": ["other"]}, ["other"]),
+        ({}, []),
+    ],
+)
+def test_a_licence_file_counts_only_where_the_card_names_no_licence(
+    facts: dict[str, list[str]], licences: list[str]
+) -> None:
+    assert licences_in(facts) == licences
+
+
+def test_the_card_of_a_model_of_open_clips_is_read_at_the_commit_of_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "repository"
+    torch.save(clip_parameters(repository), repository / "open_clip_pytorch_model.bin")
+    write_card(repository, license="mit")
+    (tmp_path / "tiny-clip.json").write_text(json.dumps(CONFIG["model_cfg"]))
+    open_clip.add_model_config(tmp_path / "tiny-clip.json")
+    (tmp_path / "pointer.yaml").write_text("{open_clip: tiny-clip, pretrained: here}")
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny-clip", {"here": {"hf_hub": "org/clip/"}})
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with serve({"models/org/clip": repository}) as served:
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, served.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setenv("HF_ENDPOINT", served.url)
+        assert described(tmp_path / "pointer.yaml", tmp_path / "out")["license"] == ["mit"]
+        (repository / "README.md").unlink()
+        assert "license" not in described(tmp_path / "pointer.yaml", tmp_path / "without")
 
 
 def test_what_lies_beside_a_single_file_is_no_card_of_it(tmp_path: Path) -> None:

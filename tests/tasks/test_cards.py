@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, ModelCardData
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import LlamaConfig, PreTrainedTokenizerFast
@@ -103,6 +103,45 @@ def test_the_same_inputs_give_the_same_card(carried: Path) -> None:
     with inside(carried):
         merge.main(["trimmed"])
     assert (carried / "data/merged/trimmed/README.md").read_bytes() == before
+
+
+@pytest.fixture
+def licensed(tmp_path: Path) -> Path:
+    """Carry a comparison as far as a merge, whose models' cards give licences that do not go together."""
+    write_params(tmp_path, {"plain": METHODS["plain"]})
+    write_sources(tmp_path / "sources")
+    for name, licence in {"base": "mit", "dark": "cc-by-nc-4.0", "light": "mit"}.items():
+        facts = ModelCardData(license=licence, datasets=["org/rows", f"org/{name}"])
+        ModelCard(f"---\n{facts.to_yaml()}\n---\n").save(tmp_path / f"sources/{name}/README.md")
+    with inside(tmp_path):
+        fetch.main(["base"])
+        for task in TASKS:
+            fetch.main(["task", task])
+            extract.main([task])
+        merge.main(["plain"])
+    return tmp_path
+
+
+def test_licences_that_do_not_go_together_are_in_the_card_and_in_the_profile_of_a_merge(licensed: Path) -> None:
+    warned = [
+        "non-commercial: cc-by-nc-4.0 (sources/dark) does not allow commercial use, "
+        "mit (sources/base, sources/light) does",
+        "no licence is known of sources/red",
+    ]
+    text = card(licensed, "plain").text
+    assert [line for line in text.splitlines() if line.startswith("- `no")] == [f"- `{line}`" for line in warned]
+    profile = json.loads((licensed / "data/profiles/merge/plain.json").read_text())
+    assert profile["licences"] == warned
+
+
+def test_a_card_names_the_data_sets_that_its_models_cards_name(licensed: Path) -> None:
+    found = card(licensed, "plain").data.to_dict()["datasets"]
+    assert found == ["org/rows", "org/base", "org/dark", "org/light"]
+
+
+def test_a_merge_of_models_without_cards_has_no_word_on_licences(carried: Path) -> None:
+    assert "licences" not in json.loads((carried / "data/profiles/merge/plain.json").read_text())
+    assert "icence" not in card(carried, "plain").text
 
 
 def made(origins: dict[str, Origin], folder: Path) -> ModelCard:

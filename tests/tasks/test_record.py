@@ -73,6 +73,17 @@ def test_a_record_holds_scores_parameters_costs_and_origins(folder: Path) -> Non
     assert run.info.status == "FINISHED"
 
 
+def test_licences_that_do_not_go_together_are_a_tag_of_the_run(folder: Path) -> None:
+    lines = ["no licence is known of a", "other terms, which are not known here: other (b)"]
+    path = Path("data/profiles/merge/average.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"licences": lines}))
+    record.main(["sum"])
+    record.main(["average"])
+    tags = {name: run.data.tags for name, run in children(runs()).items()}
+    assert tags["average"]["merganser.licences"] == "\n".join(lines)
+    assert "merganser.licences" not in tags["sum"]
+
+
 def with_data_sets(path: Path) -> None:
     """Give a score the values on the data sets of a group."""
     path.write_text(json.dumps(json.loads(path.read_text()) | {"data_sets": {"few": 0.25, "many": 0.5}}))

@@ -566,3 +566,13 @@ def test_where_no_published_figure_is_of_the_comparison_the_table_is_empty_and_t
     assert list(difference_lines([])) == [
         "the published figures have other entries, tasks or means than this comparison"
     ]
+
+
+def test_licences_that_do_not_go_together_stand_at_the_head_of_the_page(folder: Path, page: str) -> None:
+    assert 'id="licences"' not in page
+    for entry, lines in {"sum": ["first <b>"], "average": ["first <b>", "second"]}.items():
+        path = Path(f"data/profiles/merge/{entry}.json")
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"licences": lines}))
+    report.main([])
+    said = (folder / "report/index.html").read_text().split('id="licences"')[1].split("</aside>")[0]
+    assert re.findall(r"<li>(.*?)</li>", said) == ["first &lt;b&gt;", "second"]

@@ -46,10 +46,10 @@ def test_a_copy_declares_the_device_everywhere_and_what_it_writes_is_its_own(
 def test_outputs_are_compared_by_their_numbers_and_named_by_their_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for side, value in (("one", 3.0), ("other", 3.3)):
-        (tmp_path / side / "out").mkdir(parents=True)
-        save_file({"a": torch.tensor([value, 4.0])}, tmp_path / side / "out/model.safetensors")
-        (tmp_path / side / "score.json").write_text(f'{{"value": {value}}}')
+    for name, value in (("one", 3.0), ("other", 3.3)):
+        (tmp_path / name / "out").mkdir(parents=True)
+        save_file({"a": torch.tensor([value, 4.0])}, tmp_path / name / "out/model.safetensors")
+        (tmp_path / name / "score.json").write_text(f'{{"value": {value}}}')
     one, other = tmp_path / "one", tmp_path / "other"
     found = differences(one, other, ["out", "score.json"])
     assert found["relative"] == pytest.approx(0.06, rel=1e-6)

@@ -10,6 +10,8 @@ from dataclasses import replace
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
+from pwd import getpwuid
+from shutil import which
 from typing import Any
 
 import pytest
@@ -385,6 +387,33 @@ def test_a_crate_is_read_by_its_own_library_and_has_what_the_workflow_run_profil
     assert (tmp_path / "crate/weight").read_text() == several.read("weight")
     assert export(several.path, tmp_path / "crate.zip") == "an RO-Crate of 2 stages"
     assert ROCrate(tmp_path / "crate.zip").mainEntity.id == "dvc.yaml"
+
+
+def mistakes_in(crate: Path) -> list[str]:
+    """What the validator of RO-Crates finds wrong with one, by the profile that it says it is of."""
+    report = crate.with_name("report.json")
+    command = ["rocrate-validator", "validate", "--no-paging", "--output-format", "json", "--output-file", str(report)]
+    # The user's own cache, which has the contexts where there is no network: tests have a home of their own.
+    cached = os.environ | {"XDG_CACHE_HOME": str(Path(getpwuid(os.getuid()).pw_dir) / ".cache")}
+    done = subprocess.run([*command, str(crate)], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=cached)
+    if "URLError" in done.stdout + done.stderr:
+        pytest.skip("roc-validator cannot fetch the JSON-LD contexts of RO-Crates, and has not kept them")
+    assert report.is_file(), done.stdout + done.stderr
+    found = json.loads(report.read_text())
+    report.unlink()
+    assert found["validation_settings"]["profile_identifier"] == "workflow-run-crate-0.5"
+    assert found["passed"] == (done.returncode == 0) == (not found["issues"])
+    return [issue["message"] for issue in found["issues"]]
+
+
+@pytest.mark.drill
+@pytest.mark.skipif(not which("rocrate-validator"), reason="roc-validator is not installed, or not on the PATH")
+def test_a_crate_is_valid_by_the_validator_of_its_profile(several: Toy, tmp_path: Path) -> None:
+    export(several.path, tmp_path / "crate")
+    assert mistakes_in(tmp_path / "crate") == []
+    metadata = tmp_path / "crate/ro-crate-metadata.json"
+    metadata.write_text(metadata.read_text().replace('"mainEntity"', '"mainPart"'))
+    assert mistakes_in(tmp_path / "crate")
 
 
 def test_the_command_exports_what_a_target_comes_from(ran: Toy) -> None:

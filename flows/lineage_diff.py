@@ -1,7 +1,7 @@
 """What differs between the lineages of two results of the workspace, or of a result in two runs."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,11 @@ def diff_lineages(repo: Path, first: str, second: str, of: str | None) -> Lineag
             except UserError:
                 targets = []
     runs = (WORKSPACE, WORKSPACE) if len(targets) == 2 else (first, second)
-    sides = _side(root, runs[0]), _side(root, runs[1])
+    sides = _sides(root, *runs)
     if len(targets) == 2:
         results = list(zip(*targets, strict=False))
     else:
-        names = [name for name in (targets[0] if targets else _last(sides[0])) if name in sides[1].entries]
-        results = [(name, name) for name in names]
+        results = _in_both(sides, targets[0] if targets else _last(sides[0]))
     if not results or any(name not in side.entries for pair in results for name, side in zip(pair, sides, strict=True)):
         raise InputError(f"{of or first}: no result that both have; `merganser lineage show` takes the same names")
     found, differs = compare(*sides, results)
@@ -58,8 +57,8 @@ def diff_lineages(repo: Path, first: str, second: str, of: str | None) -> Lineag
 
 def what_reached(root: Path, first: str, second: str) -> Iterator[Difference]:
     """Return the differences between two runs that reached the results that both have."""
-    sides = _side(root, first), _side(root, second)
-    results = [(name, name) for name in _last(sides[0]) if name in sides[1].entries]
+    sides = _sides(root, first, second)
+    results = _in_both(sides, _last(sides[0]))
     return (each for each in compare(*sides, results)[0] if each.reached)
 
 
@@ -69,12 +68,27 @@ def in_words(difference: Difference) -> str:
     return f"{difference.kind} {difference.name}: {sides} ({some(difference.stages)})"
 
 
+def _sides(root: Path, first: str, second: str) -> tuple[Side, Side]:
+    """Read two runs; what one of them knows of earlier names holds for both."""
+    one, other = _side(root, first), _side(root, second)
+    renamed = {**one.renamed, **other.renamed}
+    return replace(one, renamed=renamed), replace(other, renamed=renamed)
+
+
 def _side(root: Path, name: str) -> Side:
     kept = kept_run(root, name)
     lines = list(executions(kept.state))
     files = {line.environment: environment_file(kept.state, line.environment) for line in lines}
     environments = {digest: found for digest, path in files.items() if (found := read_json(path))}
     return Side.of(kept.lock.get("stages", {}), lines, environments)
+
+
+def _in_both(sides: tuple[Side, Side], names: Iterable[str]) -> list[tuple[str, str]]:
+    """Pair the stages of these names on one side with those of the other, which may have had other names."""
+    first, second = sides
+    originals = [(second if name in second.entries else first).first_name(name) for name in names]
+    pairs = [(first.called(name), second.called(name)) for name in dict.fromkeys(originals)]
+    return [(one, other) for one, other in pairs if one is not None and other is not None]
 
 
 def _last(side: Side) -> list[str]:

@@ -5,7 +5,7 @@ All is read from entries of dvc.lock and lines of the ledger, so that a commit's
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -18,21 +18,45 @@ _Pair = tuple[str | None, str | None]
 
 @dataclass(frozen=True)
 class Side:
-    """A run's stages: their entries of dvc.lock by name, their last executions, and these's environments."""
+    """A run's stages: their entries of dvc.lock by name, their last executions, and these's environments.
+
+    `renamed`: by a stage's name, what it was called before, where names alone changed.
+    """
 
     entries: Mapping[str, Entry]
     executions: Mapping[str, Execution]
     environments: Mapping[str, Mapping[str, Any]]
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entries: Mapping[str, Entry], lines: Iterable[Execution], environments: Mapping[str, Any]) -> "Side":
-        """Take the last execution of each entry from a ledger's lines; a change of names alone is none."""
-        digests: dict[tuple[str, str | None], str] = {
-            (name, entry_digest(entry)): name for name, entry in entries.items()
-        }
-        ran = [line for line in lines if line.was is None and (line.stage, line.entry) in digests]
-        found = {digests[line.stage, line.entry]: line for line in ran}
-        return cls(entries, found, environments)
+        """Take the last execution of each entry from a ledger's lines, under an earlier name if names alone changed."""
+        listed = list(lines)
+        ran = {(line.stage, line.entry): line for line in listed if line.was is None}
+        before = {(line.stage, line.entry): (line.was["stage"], line.was["entry"]) for line in listed if line.was}
+        found = {}
+        for name, entry in entries.items():
+            key: tuple[str, str | None] = (name, entry_digest(entry))
+            for _ in before:  # at most: names may have been changed back
+                if key in ran or key not in before:
+                    break
+                key = before[key]
+            if key in ran:
+                found[name] = ran[key]
+        return cls(entries, found, environments, {line.stage: line.was["stage"] for line in listed if line.was})
+
+    def first_name(self, name: str) -> str:
+        """Return what a stage was called first, as far back as no other stage has that name now."""
+        for _ in self.renamed:
+            before = self.renamed.get(name)
+            if before is None or before in self.entries:
+                break
+            name = before
+        return name
+
+    def called(self, first_name: str) -> str | None:
+        """Return the name of the stage that was called so first."""
+        return next((name for name in self.entries if self.first_name(name) == first_name), None)
 
 
 @dataclass(frozen=True)
@@ -86,11 +110,13 @@ def _pairs(first: Side, second: Side, results: Sequence[tuple[str, str]]) -> dic
 
 
 def _upstream(first: Side, second: Side, pair: _Pair) -> Iterator[_Pair]:
-    """Pair the stages that two stages read: those of one name, then those of one kind in their order."""
-    ups = [_read(side, name) for side, name in zip((first, second), pair, strict=True)]
+    """Pair the stages that two stages read: those of one name, now or before, then those of one kind in their order."""
+    ups = [
+        {side.first_name(up): up for up in _read(side, name)} for side, name in zip((first, second), pair, strict=True)
+    ]
     shared = [name for name in ups[0] if name in ups[1]]
-    yield from ((name, name) for name in shared)
-    rest = [[name for name in names if name not in shared] for names in ups]
+    yield from ((ups[0][name], ups[1][name]) for name in shared)
+    rest = [[up for name, up in each.items() if name not in shared] for each in ups]
     for kind in dict.fromkeys(name.partition("@")[0] for names in rest for name in names):
         yield from zip_longest(*([name for name in names if name.partition("@")[0] == kind] for names in rest))
 

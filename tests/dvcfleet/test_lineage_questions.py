@@ -129,6 +129,36 @@ def test_of_what_differs_between_two_runs_it_is_said_whether_it_reached_the_resu
     assert compare(first, Side(OTHER, {}, {}), [("score@mean", "score@mean")]) == ([], False)
 
 
+def test_stages_whose_names_alone_changed_are_compared_with_what_they_were() -> None:
+    parts = ("b", "a")  # in the order of the names before; after it, in another one
+    before = {f"fetch@{part}": _entry("fetch", {f"hub/{part}": part}, {f"model/{part}": part}) for part in parts}
+    before["sum"] = _entry("sum", {"model/b": "b", "model/a": "a"}, {"sum": "s1"})
+    after = {f"fetch@{part}": _entry("fetch", {f"hub/{part}": part}, {f"model/{part}": part}) for part in ("a", "z")}
+    after["fetch@z"] = _entry("fetch", {"hub/b": "b"}, {"model/z": "b"})
+    after["sum"] = _entry("sum", {"model/a": "a", "model/z": "b"}, {"sum": "s2"}, scale=2)
+    ran = _ran(before, "here", "e1")
+    (old,) = (line for line in ran if line.stage == "fetch@b")
+    was = {"stage": "fetch@b", "entry": old.entry or ""}
+    line = replace(old, stage="fetch@z", entry=entry_digest(after["fetch@z"]), host="elsewhere", was=was)
+    ledger = [*ran, line, *_ran({"sum": after["sum"]}, "here", "e1")]
+    first, second = (Side.of(entries, ledger, {}) for entries in (before, after))
+    assert second.executions["fetch@z"] == old
+    found, differs = compare(first, second, [("sum", "sum")])
+    assert differs
+    assert found == [Difference("parameter", "scale", None, 2, ("sum",), True)]
+
+
+def test_names_that_were_changed_back_are_followed_and_end() -> None:
+    entries = {"fetch@a": BASE["fetch"]}
+    ran, *_ = _ran(entries, "here", "e1")
+    there = replace(ran, stage="fetch@b", entry="2", was={"stage": "fetch@a", "entry": ran.entry or ""})
+    back = replace(ran, was={"stage": "fetch@b", "entry": "2"})
+    side = Side.of(entries, [ran, there, back], {})
+    assert side.executions == {"fetch@a": ran}
+    assert side.called(side.first_name("fetch@a")) == "fetch@a"
+    assert Side.of(entries, [there, back], {}).executions == {}
+
+
 def test_two_results_of_one_run_are_compared_stage_by_stage_of_a_kind() -> None:
     side = Side(BASE, {}, {})
     found, differs = compare(side, side, [("score@ties", "score@mean")])

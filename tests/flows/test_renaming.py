@@ -11,6 +11,8 @@ import yaml
 from dvcfleet.planning.plan import State, plan
 from dvcfleet.record.last_run import last_run
 from dvcfleet.record.ledger import executions
+from flows.lineage_diff import diff_lineages
+from flows.run_diff import run_names
 from tests.command_line.conftest import Refused
 from tests.tiny import is_clean, merganser
 
@@ -63,6 +65,11 @@ def test_a_renamed_task_keeps_all_that_does_not_follow_from_its_name(tiny_copy: 
     assert extracted["execution"]["stage"] == "extract@dark"
     assert extracted["execution"]["result"] == "done"
     assert extracted["renamed"]["was"]["stage"] == "extract@dark"
+    compared = diff_lineages(tiny_copy, next(iter(run_names(tiny_copy))), "workspace", "dts_d/dawn")
+    assert (compared.of, compared.differs) == (("evaluate@dts_d-dark and evaluate@dts_d-dawn",), False)
+    assert {(each.kind, each.name.rpartition(".data.")[0] or each.name) for each in compared.differences} == {
+        ("parameter", name) for task in ("dark", "dawn") for name in (f"tasks.{task}.source", f"tasks.{task}")
+    }
 
 
 @pytest.mark.drill

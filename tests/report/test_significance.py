@@ -85,6 +85,7 @@ def test_nothing_studied_gives_nothing() -> None:
         "rank": {"tasks": [], "mean": {}},
         "sweeps": {},
         "ablations": {},
+        "budgets": {"entries": [], "too_small": []},
     }
 
 

@@ -47,7 +47,7 @@ from tasks.recorded import (
     relative_metrics,
     summary_table,
 )
-from tasks.stages import MERGE_PROFILES, METRICS, RECORDS, REPORT
+from tasks.stages import MERGE_PROFILES, METRICS, RECORDS, REPORT, UNSEEN
 from tasks.tracking import STORE, store_words
 
 _RELATIVE = ("normalised_score", "score_drop_rate", "amr")  # columns that do not follow from an entry's scores alone
@@ -139,7 +139,7 @@ class _Audit:
     @cached_property
     def _scores(self) -> dict[str, Scores]:
         """Of all entries: read where the report is compared, whose inputs are then as recorded."""
-        return read_scores(self.params, METRICS, MERGE_PROFILES)
+        return read_scores(self.params, METRICS, MERGE_PROFILES, UNSEEN)
 
     def _entry(self, stage: str, entry: str) -> Iterator[Finding]:
         receipt, held = self._noted[entry], self._held[entry]

@@ -45,7 +45,7 @@ from tasks.recorded import (
     summary_table,
 )
 from tasks.stage import run
-from tasks.stages import EXAMPLES, MERGE_PROFILES, MERGED, METRICS, RECORDS, REPORT
+from tasks.stages import EXAMPLES, MERGE_PROFILES, MERGED, METRICS, RECORDS, REPORT, UNSEEN
 from tasks.tracking import ARTIFACTS, STORE, follow_artifacts, store_words
 
 if TYPE_CHECKING:
@@ -258,14 +258,14 @@ def _write_receipt(store: Store, entry: str, run_id: str, key: str) -> None:
 def record_report(params: Params) -> None:
     """Log every entry's scores and the report's files to the comparison's run; doing it again changes nothing.
 
-    Measures relative to the individual models, and to the tasks' deltas, also go to each entry's own run: only now are
-    both sides known.
+    Measures relative to the individual models, and to the tasks' deltas, and scores on unseen tasks also go to each
+    entry's own run: only now are all of them known.
     """
     from filelock import FileLock
 
     if not (REPORT / "index.html").is_file():
         raise InputError(f"{REPORT}/index.html: missing; write the report first: python -m tasks.report")
-    scores = read_scores(params, METRICS, MERGE_PROFILES)
+    scores = read_scores(params, METRICS, MERGE_PROFILES, UNSEEN)
     LOCK.parent.mkdir(exist_ok=True)
     with FileLock(LOCK):
         store = open_store()

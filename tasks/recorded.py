@@ -110,9 +110,18 @@ def score_metrics(params: Params, entry: str) -> dict[str, float]:
 
 
 def relative_metrics(scores: Scores, entry: str) -> dict[str, float]:
-    """Return what is known of an entry beside the others alone: relative to the individual models and to the deltas."""
+    """Return what is known of an entry once all is measured.
+
+    Its scores relative to the individual models, what it holds of the deltas, its scores on unseen tasks.
+    """
     relative = {"normalised_score": scores.normalised, "score_drop_rate": scores.drop_rate}
-    return {name: value for name, value in relative.items() if value is not None} | _of_tasks(entry)
+    unseen = {"unseen_mean": scores.unseen_mean, "unseen_mean_stderr": scores.unseen_error}
+    for task, one in scores.unseen.items():
+        unseen |= {
+            f"unseen_{one['metric']}/{task}": one["value"],
+            f"unseen_{one['metric']}_stderr/{task}": one["stderr"],
+        }
+    return {name: value for name, value in (relative | unseen).items() if value is not None} | _of_tasks(entry)
 
 
 def _of_tasks(entry: str) -> dict[str, float]:

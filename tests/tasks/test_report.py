@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 from markupsafe import escape
+from mlflow import MlflowClient
 from scipy.stats import binomtest, pearsonr, spearmanr
 
 import merganser
@@ -150,6 +151,17 @@ def test_unseen_tasks_have_columns_of_their_own_and_are_in_no_mean(folder: Path,
     lines = {row["entry"]: row for row in csv.DictReader((folder / "report/unseen.csv").open())}
     assert {entry for entry, line in lines.items() if line["oracle_task"]} == {"tsv_c", "individual"}
     assert 'id="unseen"' in page
+
+
+def test_scores_on_unseen_tasks_are_metrics_of_an_entrys_run(folder: Path) -> None:
+    record.main(["--report"])
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    for entry in METHODS:
+        score = json.loads((folder / f"data/measures/unseen/{entry}/held.json").read_text())
+        receipt = json.loads((folder / f"data/records/{entry}.json").read_text())
+        metrics = client.get_run(receipt["run_id"]).data.metrics
+        assert metrics["unseen_mean"] == metrics["unseen_accuracy/held"] == score["value"]
+        assert metrics["unseen_mean_stderr"] == metrics["unseen_accuracy_stderr/held"] == score["stderr"]
 
 
 def rows_of(page: str, table: str) -> list[tuple[str, str]]:

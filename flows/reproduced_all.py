@@ -7,7 +7,7 @@ has the suite, of the newest run whose report is in DVC's cache. Nothing is chec
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import StringIO
 from itertools import groupby
@@ -70,6 +70,12 @@ class Found:
     rows: tuple[Compared, ...]
 
     @property
+    def by_paper(self) -> dict[str, "Found"]:
+        """Return the rows of each paper."""
+        papers = dict.fromkeys(row.paper for row in self.rows)
+        return {paper: replace(self, rows=tuple(row for row in self.rows if row.paper == paper)) for paper in papers}
+
+    @property
     def reproduced(self) -> list[Compared]:
         """Return the rows of which no figure is beyond our sampling error."""
         return [row for row in self.rows if row.figures and not row.beyond]
@@ -124,10 +130,12 @@ def all_lines(every: All) -> Iterator[str]:
         yield f"{tally.paper}: {_counted(tally)}"
     for each in every.found:
         yield f"{each.suite}: {each.place}"
-        if each.reproduced:
-            yield f"  within our sampling error (95 %): {', '.join(map(_named, each.reproduced))}"
-        for row in each.not_reproduced:
-            yield f"  {row.entry}, {row.table}: {row.beyond} of {row.figures} beyond{_means(row)}; {row.why}"
+        for paper, of_paper in each.by_paper.items():
+            yield f"  {paper}"
+            if of_paper.reproduced:
+                yield f"    within our sampling error (95 %): {', '.join(map(_named, of_paper.reproduced))}"
+            for row in of_paper.not_reproduced:
+                yield f"    {row.entry}, {row.table}: {row.beyond} of {row.figures} beyond{_means(row)}; {row.why}"
     if every.not_run:
         yield f"not run here: {', '.join(every.not_run)}"
 
@@ -156,19 +164,23 @@ def _reports(root: Path) -> Iterator[tuple[str, Mapping[str, Any], str]]:
     listed = (git_if_any(root, "worktree", "list", "--porcelain") or "").splitlines()
     others = [Path(line.removeprefix("worktree ")) for line in listed if line.startswith("worktree ")]
     for folder in dict.fromkeys([root.resolve(), *(each.resolve() for each in others)]):
-        table, params = folder / REPORT / TABLE, folder / PARAMS
-        if table.is_file() and params.is_file():
-            yield (
-                str(folder),
-                _content(params.read_text(encoding="utf-8"), str(params)),
-                table.read_text(encoding="utf-8"),
-            )
+        table, params = folder / REPORT / TABLE, _made_by(folder)
+        if params and table.is_file():
+            yield str(folder), params, table.read_text(encoding="utf-8")
     with opened(root) as repo:
         for name in run_names(root):
             run = read_run(root, name)
             text = _of_cache(repo, run.files.get(REPORT))
             if text is not None:
                 yield f"run {name}", run.params, text
+
+
+def _made_by(folder: Path) -> Mapping[str, Any]:
+    """Return the choices that a folder's report was made by, of its dvc.lock: those in use may be others by now."""
+    path = folder / "dvc.lock"
+    lock = _content(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else {}
+    params: Mapping[str, Any] = lock.get("stages", {}).get("report", {}).get("params", {}).get(PARAMS.name, {})
+    return params
 
 
 def _of_cache(repo: Any, md5: str | None) -> str | None:

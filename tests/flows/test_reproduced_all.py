@@ -52,12 +52,14 @@ LINES = [
 
 
 def in_use(folder: Path, suite: str, *, lines: list[list[object]] = LINES, reads: str = "deltas") -> None:
-    """Put a suite's choices and its report into a folder."""
+    """Put a suite's choices and the report of its run into a folder."""
     methods = {"ties": {"method": "ties", "reads": reads}}
     content = {"published": {"source": f"suites/{suite}/published.yaml"}, "methods": methods}
     (folder / "params.yaml").write_text(yaml.safe_dump(content))
     (folder / "report").mkdir(exist_ok=True)
     write_csv(folder / "report/published.csv", HEADER, lines)
+    lock = {"schema": "2.0", "stages": {"report": {"cmd": "report", "params": {"params.yaml": content}}}}
+    (folder / "dvc.lock").write_text(yaml.safe_dump(lock))
 
 
 @pytest.fixture
@@ -108,6 +110,11 @@ def test_suites_are_found_here_beside_here_and_in_kept_runs_once_each(root: Path
     assert {each.suite: len(each.rows) for each in read_all(root).found} == {"gone": 3, "there --grids": 3}
 
 
+def test_a_report_is_the_suites_that_it_was_made_by_when_another_is_in_use(root: Path) -> None:
+    (root / "params.yaml").write_text(yaml.safe_dump({"published": {"source": "suites/gone/published.yaml"}}))
+    assert {each.suite: len(each.rows) for each in read_all(root).found} == {"here": 3, "gone": 1}
+
+
 def test_papers_are_added_up_over_the_suites(root: Path) -> None:
     every = read_all(root)
     assert [tuple(tally) for tally in every.tallies] == [("DRM", 4, 3, 1, 0), ("DTS", 1, 0, 0, 1)]
@@ -117,8 +124,8 @@ def test_papers_are_added_up_over_the_suites(root: Path) -> None:
         "DTS: 0 of 1 figures within our sampling error, 0 beyond it by other experiments, 1 by the same one",
         f"here: {root.resolve()}",
     ]
-    assert said[3] == "  within our sampling error (95 %): drm_h (Table 10)"
-    assert said[5] == f"  svd, Table 1: 1 of 1 beyond, mean 90.00 against 88.98; {UNEXPLAINED}"
+    assert said[3:5] == ["  DRM", "    within our sampling error (95 %): drm_h (Table 10)"]
+    assert said[6:8] == ["  DTS", f"    svd, Table 1: 1 of 1 beyond, mean 90.00 against 88.98; {UNEXPLAINED}"]
     assert as_json(every)["papers"][1]["unexplained"] == 1
 
 
@@ -132,5 +139,5 @@ def test_a_row_without_a_mean_has_no_difference_and_rates_are_not_judged() -> No
 def test_the_page_names_every_row_that_does_not_reproduce(root: Path, tmp_path: Path) -> None:
     write_all_page(read_all(root), tmp_path / "papers.html")
     page = (tmp_path / "papers.html").read_text()
-    for words in ("svd", "DTS, Table 1", "1 of 2", "-2.00", "brave-otter", "scaling 0.3 here, 1.0 there"):
+    for words in ("svd", "<h3>DTS</h3>", "Table 1", "1 of 2", "-2.00", "brave-otter", "scaling 0.3 here, 1.0 there"):
         assert words in page

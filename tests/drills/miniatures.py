@@ -60,7 +60,7 @@ SUITES = {
     "clip-vit-b-32-6": Suite(models.CLIP, ("eurosat", "gtsrb")),
     "open-clip-vit-b-32-20": Suite(models.OPEN_CLIP, ("fer2013", "emnist")),
     "open-clip-vit-b-16-8": Suite(models.TALL_MASKS, EIGHT),
-    "clip-vit-b-16-8": Suite(models.CLIP, EIGHT, ("task_arithmetic", "tsv_m")),
+    "clip-vit-b-16-8": Suite(models.CLIP, EIGHT, ("task_arithmetic", "tsv_m", "dts_d_whole")),
     "clip-vit-l-14-20": Suite(models.CLIP, MORE),
     # Recipes for models of one's own: the base is at the hub, all else on this disk.
     "deberta-v3-base-own": Suite(models.DEBERTA, ("paws", "qasc")),

@@ -47,12 +47,8 @@ def downloaded_facts(pointer: HubPointer, repo_type: RepoType) -> dict[str, list
     snapshot = repository / "snapshots" / str(pointer.revision)
     if repo_type == "dataset":
         return read_facts(snapshot / CARD)
-    return own_or_else(snapshot, snapshot / (pointer.path or ""))
-
-
-def own_or_else(whole: Path, place: Path) -> dict[str, list[str]]:
-    """Return what the folder of a model in a repository says, or of its file; where it says nothing, the repository."""
-    return facts_in(place) or facts_in(whole)
+    place = snapshot / (pointer.path or "")
+    return facts_in(place.parent if place.is_file() else place) or facts_in(snapshot)
 
 
 def joined(facts: Iterable[Mapping[str, list[str]]]) -> dict[str, list[str]]:

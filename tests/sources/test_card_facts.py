@@ -55,16 +55,17 @@ def test_the_card_of_a_model_is_read_in_a_folder_and_on_a_hub(
     assert origin_of(tmp_path / "out").licences == ["llama3"]
 
 
+@pytest.mark.parametrize("path", ["tuned", "tuned/model.safetensors"])
 @pytest.mark.parametrize("of_the_folder", [False, True])
 def test_the_card_of_a_folder_in_a_repository_comes_before_the_repositorys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_the_folder: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_the_folder: bool, path: str
 ) -> None:
     model = tmp_path / "repository/tuned"
     tiny("bert").save_pretrained(model)
     write_card(tmp_path / "repository", license="mit", datasets=["org/rows"])
     if of_the_folder:
         write_card(model, license="cc-by-nc-4.0")
-    (tmp_path / "pointer.yaml").write_text(f"{{hub: org/model, revision: '{COMMIT}', path: tuned}}")
+    (tmp_path / "pointer.yaml").write_text(f"{{hub: org/model, revision: '{COMMIT}', path: {path}}}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with serve({"models/org/model": tmp_path / "repository"}, COMMIT) as served:

@@ -40,7 +40,7 @@ def drill(folder: Path, sample: bool) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler for tests/drills/moved_clock.c")
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     library = folder / "moved_clock.so"
     source = Path(__file__).with_name("moved_clock.c")
     subprocess.run([compiler, "-O2", "-Wall", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)

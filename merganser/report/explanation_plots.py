@@ -71,7 +71,9 @@ def _dots(axes: Axes, points: Points, name: str, found: Explained) -> None:
     spearman = found.found.spearman
     said = "" if isnan(spearman.value) else f"{spearman.value:+.2f}"
     between = "" if isnan(spearman.low) else f" [{spearman.low:+.2f}, {spearman.high:+.2f}]"
-    axes.set_title(f"{TITLES[name]}\n{said}{between}, n = {found.found.points}", fontsize=7.5, color=INK, loc="left")
+    about = ", ".join(filter(None, [said + between, f"n = {found.found.points}"]))
+    axes.set_title(f"{TITLES[name]}\n{about}", fontsize=7.5, color=INK, loc="left")
+    axes.locator_params(axis="x", nbins=4)
     axes.tick_params(labelsize=7.5)
     axes.tick_params(axis="y", labelcolor=MUTED)
     axes.grid(axis="y")

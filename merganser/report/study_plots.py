@@ -1,6 +1,7 @@
 """The plots of the studies: scores against the number of tasks, the rank, values of a parameter, and steps."""
 
 from collections.abc import Sequence
+from math import inf, log
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -17,6 +18,7 @@ LINES = ("-", "--", ":")
 PALETTE = (COLOURS["single"], COLOURS["parts"], *OTHERS, COLOURS["reference"])
 WIDE = 20  # times the smallest value, beyond which values stand on a logarithmic axis
 RELATIVE = "% of the individual models"  # on an axis
+NEAR = 0.055  # of an axis's length, below which two labels would touch
 DODGE = 0.09  # between the entries' dots of one size, in tasks
 
 
@@ -90,14 +92,30 @@ def against_values(curve: Curve, ylabel: str) -> str:
     low, high = ([m + sign * e for m, e in zip(means, errors, strict=True)] for sign in (-1, 1))
     axes.fill_between(places, low, high, color=COLOURS["single"], alpha=0.2, linewidth=0)
     axes.plot(places, means, color=COLOURS["single"], linewidth=1.9, marker="o", markersize=4, label="mean over tasks")
-    if min(places) > 0 and max(places) / min(places) > WIDE:
+    wide = min(places) > 0 and max(places) / min(places) > WIDE
+    if wide:
         axes.set_xscale("log")
-    axes.set_xticks(places, [point.shown for point in curve.points])
+    shown = legible([point.shown for point in curve.points], [*map(log, places)] if wide else places)
+    axes.set_xticks(places, shown)
     axes.minorticks_off()
     axes.set(xlabel=f"{curve.parameter} of {curve.method}", ylabel=ylabel)
     axes.grid(axis="y")
     _one_legend(figure, axes)
     return to_svg(figure)
+
+
+def legible(labels: Sequence[str], places: Sequence[float]) -> list[str]:
+    """Empty the labels that would lie over the one before; `places`: where each stands on its axis, ascending.
+
+    >>> legible(["0.05", "0.1", "0.2", "1"], [0.05, 0.1, 0.2, 1])
+    ['0.05', '', '0.2', '1']
+    """
+    shown, last = [], -inf
+    for label, place in zip(labels, places, strict=True):
+        apart = place - last >= NEAR * (places[-1] - places[0])
+        shown.append(label if apart else "")
+        last = place if apart else last
+    return shown
 
 
 def against_bytes(matched: Matched, wording: Wording) -> str:

@@ -28,6 +28,7 @@ DIGITS = {
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 LIMIT = 1 << 23  # entries of all tasks that may be collected
 PIECE = 1 << 18  # entries of each task processed at a time
+FEW = 1 << 13  # entries of a task that take less than a histogram of their own
 # Applies a function, which must not keep it, to each stack (T, ...), always in the same order.
 Stacks = Callable[[Callable[[Tensor], Any]], Iterable[Any]]
 
@@ -77,7 +78,7 @@ def thresholds(stacks: Stacks, count: Rank, change: Change | None = None) -> Thr
     >>> found.least, found.kept, found.entries
     ((0.5,), (4,), 4)
     """
-    histogram = _total(stacks(partial(_histogram, change=change, bins=None)))
+    histogram = _total(stacks(partial(_counted, change=change, bins=None)), None)
     tasks, n = len(histogram.counts), int(histogram.counts[0].sum())
     leading, rank = [0] * tasks, count(n)
     wanted = [rank] * tasks if isinstance(rank, int) else list(rank)
@@ -90,7 +91,7 @@ def thresholds(stacks: Stacks, count: Rank, change: Change | None = None) -> Thr
         narrowed = Bins(tuple(leading), histogram.following)
         if inside <= LIMIT or narrowed.following == 0:
             break
-        histogram = _total(stacks(partial(_histogram, change=change, bins=narrowed)))
+        histogram = _total(stacks(partial(_counted, change=change, bins=narrowed)), narrowed)
     taken = list(stacks(partial(_distinct, change=change, bins=narrowed)))
     found = [_nth([stack[t] for stack in taken], rank) for t, rank in enumerate(ranks)]
     least, levels, equal = zip(*found, strict=True)
@@ -98,17 +99,31 @@ def thresholds(stacks: Stacks, count: Rank, change: Change | None = None) -> Thr
     return Thresholds(least, levels, tuple(kept), n)
 
 
-def _histogram(stack: Tensor, change: Change | None, bins: Bins | None) -> Histogram:
-    """Count a stack's patterns in the bins by the bits that come next; without bins, all patterns by the first bits."""
+def _counted(stack: Tensor, change: Change | None, bins: Bins | None) -> Histogram | Tensor:
+    """Count a stack's patterns in the bins; of a small one return what is to be counted, (T, C)."""
+    if stack.device.type == "cpu" and stack[0].numel() <= FEW:
+        (piece,) = _pieces(stack, change)
+        return piece.clone()
+    return _total(_pieces(stack, change), bins)
+
+
+def _total(counted: Iterable[Histogram | Tensor], bins: Bins | None) -> Histogram:
+    """Add up histograms and the patterns of pieces (T, C) in the bins, by the bits that come next.
+
+    Without bins, all patterns by the first bits.
+    """
     total = None
-    for piece in _pieces(stack, change):
+    for more in counted:
+        if isinstance(more, Histogram):
+            total = total._replace(counts=total.counts.add_(more.counts)) if total else more
+            continue
         # without bins no leading bits are fixed yet
-        leading, before = bins or Bins((0,) * len(piece), 8 * piece.itemsize - 1)
-        following = max(0, before - DIGITS[piece.itemsize])
-        total = total or Histogram(torch.zeros(len(piece), 1 << before - following, dtype=torch.int64), following)
-        for row, own, counts in zip(piece, leading, total.counts, strict=True):
+        leading, before = bins or Bins((0,) * len(more), 8 * more.itemsize - 1)
+        following = max(0, before - DIGITS[more.itemsize])
+        total = total or Histogram(torch.zeros(len(more), 1 << before - following, dtype=torch.int64), following)
+        for row, own, counts in zip(more, leading, total.counts, strict=True):
             _count(row, own, before, following, counts)
-    assert total, "a stack has pieces"
+    assert total, "there is a stack, and it has pieces"
     return total
 
 
@@ -167,15 +182,6 @@ def _pieces(stack: Tensor, change: Change | None) -> Iterator[Tensor]:
         yield change(piece) if change else piece
 
 
-def _total(histograms: Iterable[Histogram]) -> Histogram:
-    """Add up the histograms of all stacks."""
-    all_stacks = iter(histograms)
-    total = next(all_stacks)
-    for more in all_stacks:
-        total.counts.add_(more.counts)
-    return total
-
-
 def _nth(stacks: Sequence[Distinct], rank: int) -> tuple[float, float, int]:
     """Find the magnitude at this rank from the top, the level below it, and how many in the bin are above that."""
     if rank == 0:
@@ -193,6 +199,7 @@ def _place(counts: Tensor, rank: int) -> tuple[int, int]:
     >>> _place(torch.tensor([5, 3, 1]), 3)
     (1, 2)
     """
-    from_end = counts.flip(0).cumsum(0)
-    place = int(torch.searchsorted(from_end, rank))
-    return len(counts) - 1 - place, rank - (int(from_end[place - 1]) if place else 0)
+    ends = counts.cumsum(0)
+    first = int(ends[-1]) - rank  # items before it
+    place = min(int(torch.searchsorted(ends, first, right=True)), len(counts) - 1)
+    return place, int(ends[place]) - first

@@ -92,8 +92,9 @@ KILLS_ITS_WORKER = """
 stages:
   killer:
     cmd: >-
+      parent() { awk '/^PPid/ {print $2}' /proc/$1/status; };
       echo killer >> log; [ -e killed ] ||
-      { touch killed; kill -9 $(ps -o ppid= -p $(ps -o ppid= -p $PPID)); sleep 60; }; echo 1 > out
+      { touch killed; kill -9 $(parent $(parent $PPID)); sleep 60; }; echo 1 > out
     deps: [source]
     outs: [out]
   other: {cmd: "echo other >> log; sleep 1; echo 2 > other.txt", deps: [source], outs: [other.txt]}

@@ -74,7 +74,7 @@ stages:
       - ulimit -a | grep -v "pending signals" > limits
       - grep -E "^Sig(Blk|Ign|Cgt)|^CapEff|^NoNewPrivs" /proc/self/status > signals
       - ls /proc/self/fd > descriptors
-      - ps -o ni= -p $$ > nice
+      - nice > nice
       - python -c "import os, sys; print(sorted(os.environ.items()), sys.argv, sys.path[:1], sys.flags)" > python
     outs: [env, umask, limits, signals, descriptors, nice, python]
 """

@@ -433,7 +433,7 @@ def test_a_command_within_its_timeout_ends_as_it_ends(job: Job) -> None:
 
 def test_a_worker_without_fork_servers_of_the_run_starts_its_own_once(root: Path, job: Job) -> None:
     alone = replace(job, fork_servers=None)
-    parents = [run(alone, shell("ps -o ppid= -p $$"))[1][-1] for _ in range(2)]
+    parents = [run(alone, shell("echo $PPID"))[1][-1] for _ in range(2)]
     assert parents[0] == parents[1]
     assert os.getpid() in [process.pid for process in psutil.Process(int(parents[0])).parents()]
 

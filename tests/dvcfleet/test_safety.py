@@ -98,10 +98,15 @@ stages:
     outs: [seen, secret: {{cache: false}}]
 """
 LOOK = """
-import os, subprocess
+import os
+from contextlib import suppress
 from pathlib import Path
 (file,) = Path(".dvcfleet/prefect").glob("secret-*")
-commands = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True).stdout
+commands = ""
+for command in Path("/proc").glob("[0-9]*/cmdline"):
+    with suppress(OSError):  # it has ended
+        commands += command.read_text(errors="replace")
+assert "look.py" in commands
 secret = file.read_text()
 in_commands, in_environment = secret.split(":")[1] in commands, secret in os.environ.values()
 Path("seen").write_text(f"{oct(file.stat().st_mode)} {in_commands} {in_environment}")

@@ -52,7 +52,8 @@ LOST = """
 stages:
   lost:
     cmd: >-
-      echo lost >> log; [ -e once ] || { touch once; kill -9 $(ps -o ppid= -p $(ps -o ppid= -p $PPID)); sleep 60; };
+      parent() { awk '/^PPid/ {print $2}' /proc/$1/status; };
+      echo lost >> log; [ -e once ] || { touch once; kill -9 $(parent $(parent $PPID)); sleep 60; };
       echo 1 > out
     deps: [source]
     outs: [out]

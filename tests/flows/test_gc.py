@@ -19,10 +19,12 @@ from dvcfleet.record.environments import IMAGE, environment
 from dvcfleet.record.kept import sha256
 from dvcfleet.record.ledger import LEDGER, OLDER, executions
 from dvcfleet.repository import opened, write_lock
+from dvcfleet.run_names import RUN_NAME_VARIABLE
 from flows.gc import Freed, collect_garbage, time_before
 from merganser.errors import InputError
 from tests.dvcfleet.test_experiments import committed, experiments, git, run
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+from tests.shared import forking
 from tests.tiny import is_clean, merganser, receipts
 
 NOW = timedelta()  # so that all but the last run is older
@@ -37,19 +39,23 @@ def files_of(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def ran_thrice(toy: Make, monkeypatch: pytest.MonkeyPatch) -> Toy:
+def _ran_twice(made: Toy) -> None:
+    committed(made)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, source in (("first", "abcdef"), ("second", "bcdefg")):
+            made.write("source", source)
+            assert run(made, name, patch)[0] == 0
+    made.write("source", "cdefgh")
+
+
+@pytest.fixture
+def made(toy: Make, monkeypatch: pytest.MonkeyPatch) -> Toy:
     """Give a repository with runs of three sources, whose last is `third`."""
-    made = committed(toy(CHAIN, CHAIN_FILES))
-    for name, source in (("first", "abcdef"), ("second", "bcdefg"), ("third", "cdefgh")):
-        made.write("source", source)
-        assert run(made, name, monkeypatch)[0] == 0
-    return made
+    monkeypatch.setenv(RUN_NAME_VARIABLE, "third")
+    return toy.ran(CHAIN, CHAIN_FILES, before=_ran_twice)
 
 
-def test_old_runs_go_with_their_data_and_what_is_kept_is_up_to_date_and_audited(
-    toy: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = ran_thrice(toy, monkeypatch)
+def test_old_runs_go_with_their_data_and_what_is_kept_is_up_to_date_and_audited(made: Toy) -> None:
     state = made.path / ".dvcfleet"
     before = list(executions(state))
     said = collect_garbage(made.path, NOW, best=False, do=False)
@@ -72,9 +78,8 @@ def test_old_runs_go_with_their_data_and_what_is_kept_is_up_to_date_and_audited(
 
 
 def test_a_year_later_lines_are_added_and_moved_and_none_may_be_missed(
-    toy: Make, monkeypatch: pytest.MonkeyPatch
+    made: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = ran_thrice(toy, monkeypatch)
     state = made.path / ".dvcfleet"
     for name in ("fourth", "fifth"):
         collect_garbage(made.path, NOW, best=False, do=True)
@@ -91,10 +96,7 @@ def test_a_year_later_lines_are_added_and_moved_and_none_may_be_missed(
     assert check_chains(state)[state / LEDGER].faults
 
 
-def test_a_crash_before_lines_leave_the_ledger_loses_and_doubles_none(
-    toy: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = ran_thrice(toy, monkeypatch)
+def test_a_crash_before_lines_leave_the_ledger_loses_and_doubles_none(made: Toy) -> None:
     state, before = made.path / ".dvcfleet", list(executions(made.path / ".dvcfleet"))
     whole = (state / LEDGER).read_bytes()
     collect_garbage(made.path, NOW, best=False, do=True)
@@ -106,17 +108,12 @@ def test_a_crash_before_lines_leave_the_ledger_loses_and_doubles_none(
     assert check_chains(state)[state / LEDGER].faults == ()
 
 
-def test_what_branches_tags_and_newer_runs_have_stays(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = committed(toy(CHAIN, CHAIN_FILES))
-    run(made, "first", monkeypatch)
-    git(made, "add", "dvc.lock")
-    git(made, "-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "-qm", "its results")
-    git(made, "tag", "published")
-    made.write("source", "bcdefg")
-    run(made, "second", monkeypatch)
-    made.write("source", "cdefgh")
-    run(made, "third", monkeypatch)
+def test_what_branches_tags_and_newer_runs_have_stays(made: Toy) -> None:
+    git(made, "branch", "published", experiments(made)["first"])
+    git(made, "tag", "presented", experiments(made)["second"])
     assert collect_garbage(made.path, MONTH, best=False, do=True).parts == ()
+    assert "DVC's cache" not in kinds(collect_garbage(made.path, NOW, best=False, do=True))
+    git(made, "tag", "-d", "presented")
     assert kinds(collect_garbage(made.path, NOW, best=False, do=True))["DVC's cache"] == "3 files"
     git(made, "checkout", "-q", "published", "--", "dvc.lock")
     made.write("source", "abcdef")
@@ -145,9 +142,8 @@ def test_the_best_run_of_each_entry_is_kept_on_wish(toy: Make, monkeypatch: pyte
 
 
 def test_what_another_comparison_with_the_same_cache_has_stays_and_its_run_is_waited_for(
-    toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Toy, tmp_path: Path
 ) -> None:
-    made = ran_thrice(toy, monkeypatch)
     other = tmp_path / "other"
     git(made, "worktree", "add", "-q", "--detach", str(other))
     (other / ".dvc/config.local").write_text(f"[cache]\n    dir = {made.path / '.dvc/cache'}\n")
@@ -205,7 +201,9 @@ def test_a_cache_that_lies_elsewhere_is_left_alone_and_named(toy: Make, tmp_path
 def test_runs_that_ended_long_ago_go_out_of_prefects_database(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     made = committed(toy(CHAIN, CHAIN_FILES))
     home = made.path / ".dvcfleet/prefect"
-    with Server(home) as server:
+    with forking():
+        started = Server(home)
+    with started as server:
         server.wait()
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
@@ -270,9 +268,8 @@ def test_mlflows_runs_that_no_receipt_names_go_with_their_artifacts(
 
 
 def test_what_a_signature_is_about_stays_and_what_it_no_longer_is_does_not(
-    toy: Make, monkeypatch: pytest.MonkeyPatch
+    made: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = ran_thrice(toy, monkeypatch)
     ledger = made.path / ".dvcfleet" / LEDGER
     statement = {"subject": [{"name": ".dvcfleet/ledger.jsonl", "digest": {"sha256": sha256(ledger.read_bytes())}}]}
     payload = base64.b64encode(json.dumps(statement).encode()).decode()
@@ -285,8 +282,7 @@ def test_what_a_signature_is_about_stays_and_what_it_no_longer_is_does_not(
     assert kinds(collect_garbage(made.path, NOW, best=False, do=True))["ledger"] == "9 lines compressed"
 
 
-def test_nothing_is_freed_where_git_does_not_answer(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = ran_thrice(toy, monkeypatch)
+def test_nothing_is_freed_where_git_does_not_answer(made: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = set((made.path / ".dvc/cache/files/md5").glob("*/*"))
     monkeypatch.setenv("GIT_DIR", str(made.path / "elsewhere"))
     with pytest.raises(ValueError, match="git refuses"):

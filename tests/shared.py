@@ -1,6 +1,7 @@
 """What the tests of a session make once and share, whichever of its processes they run in."""
 
 import json
+import multiprocessing.spawn
 import os
 import subprocess
 import sys
@@ -44,9 +45,10 @@ def copy_repository(source: Path, target: Path) -> Path:
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """Let what this process starts by `sys.executable`, or as `python`, be forked: see tests/warm.py."""
+    """Let what this process starts by `sys.executable`, as `python`, or in a pool be forked: see tests/warm.py."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", program())
+        patch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(program()))
         patch.setenv("PATH", f"{Path(program()).parent}{os.pathsep}{os.environ['PATH']}")
         yield
 

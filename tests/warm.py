@@ -162,7 +162,10 @@ def _become(request: dict[str, Any], files: Sequence[int], path: Sequence[str]) 
     sys.modules["prefect.context"].refresh_global_settings_context()
     os.chdir(request["folder"])  # whose prefect.toml, if there is one, is no business of a run's
     if (found := shutil.which("python")) and Path(found).parent.name == BIN:
+        from multiprocessing import set_executable
+
         sys.executable = found
+        set_executable(found)
     added = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     sys.path[:] = [os.getcwd() if kind == "-m" else "", *added, *path]
     sys.path_importer_cache.clear()

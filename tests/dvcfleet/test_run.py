@@ -20,6 +20,7 @@ from dvcfleet.errors import BUSY_EXIT_CODE
 from dvcfleet.repository import opened, write_lock
 from dvcfleet.scheduling.resource_pool import memory_here
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
+from tests.shared import forking
 from tests.tiny import dvc
 from tests.waiting import wait_until
 from tests.warm import python
@@ -592,7 +593,8 @@ def test_a_stage_whose_host_is_killed_is_started_again(toy: Make, runner: str) -
         """,
         {"source": ""},
     )
-    code, text = killing.run(runner=runner)
+    with forking():
+        code, text = killing.run(runner=runner)
     assert code == 0, text
     assert killing.ran() == ["killer", "killer"]
     assert "killer is started again: the process that started its command died" in text

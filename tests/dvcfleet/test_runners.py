@@ -1,8 +1,6 @@
 """A runner of another package, installed with an entry point, is chosen, checked and opened as the engine's own are."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,24 +11,18 @@ from dvcfleet.placement import choose_placement
 from dvcfleet.runners import load_runner, own_names, runner_names
 from tests.dvcfleet.test_command_line import dvcfleet
 from tests.dvcfleet.toy import Make
+from tests.shared import forking
 
-PROJECT = """
-[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
-
-[project]
-name = "one-by-one"
-version = "1.0"
-
-[project.entry-points."dvcfleet.runners"]
-one_by_one = "one_by_one.runner"
-broken = "one_by_one.missing"
-bare = "one_by_one"
-
-[tool.setuptools]
-packages = ["one_by_one"]
-"""
+# What an installer leaves of a package beside its modules.
+METADATA = {
+    "METADATA": "Metadata-Version: 2.1\nName: one-by-one\nVersion: 1.0\n",
+    "entry_points.txt": """
+[dvcfleet.runners]
+one_by_one = one_by_one.runner
+broken = one_by_one.missing
+bare = one_by_one
+""",
+}
 RUNNER = '''
 """Start each stage from a Python process of its own, one at a time."""
 
@@ -80,13 +72,12 @@ stages:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the package is installed."""
-    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    (source / "one_by_one").mkdir()
-    (source / "pyproject.toml").write_text(PROJECT)
-    for name, text in {"__init__": "", "runner": RUNNER, "pool": POOL}.items():
-        (source / "one_by_one" / f"{name}.py").write_text(text)
-    install = ["pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation", "--target", str(site)]
-    subprocess.run([sys.executable, "-m", *install, str(source)], check=True, capture_output=True)
+    site = tmp_path_factory.mktemp("site")
+    modules = {"__init__.py": "", "runner.py": RUNNER, "pool.py": POOL}
+    for folder, files in {"one_by_one": modules, "one_by_one-1.0.dist-info": METADATA}.items():
+        (site / folder).mkdir()
+        for name, text in files.items():
+            (site / folder / name).write_text(text)
     return site
 
 
@@ -98,7 +89,8 @@ def test_an_installed_runner_runs_a_repository(
     assert here.run()[0] == 0
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])]))
     monkeypatch.setenv("ONE_BY_ONE", str(tmp_path / "pids"))
-    assert "2 done" in dvcfleet(pair.path, "run", "--runner", "one_by_one")
+    with forking():
+        assert "2 done" in dvcfleet(pair.path, "run", "--runner", "one_by_one")
     assert len(set((tmp_path / "pids").read_text().split())) == 2  # a process a stage
     assert pair.read("dvc.lock") == here.read("dvc.lock")
     assert pair.settled()

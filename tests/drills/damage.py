@@ -2,12 +2,12 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.drills.kills import prefect_server
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Toy
 from tests.tiny import ROOT, environment, make_repository, merganser
+from tests.warm import python
 
 
 def drill(folder: Path, sample: bool) -> None:
@@ -24,7 +24,7 @@ def drill(folder: Path, sample: bool) -> None:
 
 def try_all(repository: Path, folder: Path, sample: bool) -> None:
     """Damage the files of copies of a finished repository; raises AssertionError, which says what is wrong."""
-    command = [sys.executable, "-m", "tests.faults.damaged", str(repository), str(folder), *["--sample"] * sample]
+    command = [*python(), "-m", "tests.faults.damaged", str(repository), str(folder), *["--sample"] * sample]
     variables = environment() | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, cwd=folder.parent, env=variables, stdout=subprocess.PIPE, text=True, check=False)
     print(done.stdout, end="", flush=True)

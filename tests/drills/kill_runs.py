@@ -4,12 +4,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.dvcfleet.toy import Toy
 from tests.faults.injection import Injection
 from tests.faults.whole import assert_cache_is_whole, content, finished
+from tests.warm import python
 
 # Outputs in a shared folder, outputs that are folders, kept ones, and a stage that reads folders whole.
 SMALL = """
@@ -39,7 +39,19 @@ stages:
 """
 FILES = {"source": "s", "part/here": "", "sums/here": "", "params.yaml": "parts: {a: 1, b: 1}\n"}
 LINKS = '[core]\n    analytics = false\n[cache]\n    type = "hardlink,symlink"\n'
-RUN = "import sys; from pathlib import Path; from dvcfleet.run import run; sys.exit(run(repo=Path()))"
+# A fork of tests/warm.py leads the group that is killed, and counts from here on.
+RUN = """
+import os, sys
+
+if os.getpgrp() != os.getpid():
+    os.setsid()
+
+import sitecustomize
+from pathlib import Path
+from dvcfleet.run import run
+
+sys.exit(run(repo=Path()))
+"""
 
 
 class RunKills:
@@ -80,7 +92,7 @@ class RunKills:
 
     def _start(self, toy: Toy) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            [sys.executable, "-c", RUN],
+            [*python(), "-c", RUN],
             cwd=toy.path,
             env=os.environ | self._injection.variables,
             start_new_session=True,

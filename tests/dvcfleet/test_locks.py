@@ -1,6 +1,5 @@
 """While a stage's command runs, others may read the repository, and none may write what the stage reads or writes."""
 
-import os
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from dvcfleet.errors import BUSY_EXIT_CODE
 from dvcfleet.repository import opened, write_lock
 from tests.dvcfleet.test_busy import start
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
+from tests.shared import forking
 from tests.waiting import LIMIT_S, wait_for
 from tests.warm import python
 
@@ -82,9 +82,11 @@ def test_dvc_may_write_what_no_running_stage_uses(at_work: Toy) -> None:
 # Stages that run commands of DVC's which write: `dvc add`, and `dvc repro` and `dvc commit` of other stages.
 WRITES = """
 stages:
-  adds: {cmd: "echo 1 > added.txt && dvc add -q added.txt && cat source > adds", deps: [source], outs: [adds]}
-  runs: {cmd: "dvc repro -q ../inner/dvc.yaml && cat source > runs", wdir: outer, deps: [source], outs: [runs]}
-  commits: {cmd: "echo 2 > inner.txt && dvc commit -q -f inner.txt.dvc && echo 3 > commits", outs: [commits]}
+  adds: {cmd: "echo 1 > added.txt && python -m dvc add -q added.txt && cat source > adds", deps: [source],
+    outs: [adds]}
+  runs: {cmd: "python -m dvc repro -q ../inner/dvc.yaml && cat source > runs", wdir: outer,
+    deps: [source], outs: [runs]}
+  commits: {cmd: "echo 2 > inner.txt && python -m dvc commit -q -f inner.txt.dvc && echo 3 > commits", outs: [commits]}
 """
 WRITES_FILES = {
     "source": "s",
@@ -94,13 +96,13 @@ WRITES_FILES = {
 }
 
 
-def test_a_stage_may_run_dvc_commands_that_write(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+def test_a_stage_may_run_dvc_commands_that_write(toy: Make) -> None:
     ours, theirs = toy(WRITES, WRITES_FILES, "ours"), toy(WRITES, WRITES_FILES, "theirs")
     for repository in (ours, theirs):
         assert dvc(repository.path, "add", "inner.txt").returncode == 0
-    assert dvc(theirs.path, "repro").returncode == 0
-    code, text = ours.run(workers=3)
+    with forking():
+        assert dvc(theirs.path, "repro").returncode == 0
+        code, text = ours.run(workers=3)
     assert code == 0, text
     for name in ("dvc.lock", "inner/dvc.lock", "added.txt.dvc", "inner.txt.dvc"):
         assert ours.read(name) == theirs.read(name)

@@ -1,8 +1,8 @@
 """The processes that watch or fork the stages' processes are killed."""
 
+import json
 import os
 import subprocess
-import sys
 
 import psutil
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from tests.dvcfleet.toy import SLOW, Make, Toy, slow_files
 from tests.faults.injection import ROOT
 from tests.waiting import LIMIT_S, wait_for
+from tests.warm import python
 
 RUN = "from flows.__main__ import start; start()"
 NAMES = "abcd"
@@ -21,7 +22,7 @@ ALL = """
 def run_and_kill(toy: Toy, words: str, *options: str) -> tuple[int, str]:
     """Start a run, kill its processes with these words in their command line once stages run, and wait for its end."""
     run = subprocess.Popen(
-        [sys.executable, "-c", RUN, "run", "--workers", "2", *options],
+        [*python(), "-c", RUN, "run", "--workers", "2", *options],
         cwd=toy.path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -29,7 +30,8 @@ def run_and_kill(toy: Toy, words: str, *options: str) -> tuple[int, str]:
         text=True,
     )
     wait_for(toy.path / "log", run)
-    victims = [child for child in psutil.Process(run.pid).children() if words in " ".join(child.cmdline())]
+    pid = json.loads((toy.path / ".dvcfleet/lock").read_text())["pid"]
+    victims = [child for child in psutil.Process(pid).children() if words in " ".join(child.cmdline())]
     assert victims
     for victim in victims:
         victim.kill()

@@ -1,14 +1,15 @@
 """Runs started at the same moment: one works, the others say who, and nothing is done twice."""
 
+import json
 import os
 import subprocess
-import sys
 
 import pytest
 
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.faults.injection import ROOT
 from tests.waiting import wait_until
+from tests.warm import python
 
 RUN = "from flows.__main__ import start; start()"
 
@@ -19,7 +20,7 @@ def test_of_runs_started_at_once_one_works_and_the_others_say_who(toy: Make) -> 
     chain = toy(CHAIN.replace("echo cut >> log;", waits), CHAIN_FILES)
     runs = [
         subprocess.Popen(
-            [sys.executable, "-c", RUN, "run"],
+            [*python(), "-c", RUN, "run"],
             cwd=chain.path,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
@@ -29,13 +30,14 @@ def test_of_runs_started_at_once_one_works_and_the_others_say_who(toy: Make) -> 
         for _ in range(2)
     ]
     wait_until(lambda: [run.poll() for run in runs].count(None) <= 1)
+    pid = json.loads((chain.path / ".dvcfleet/lock").read_text())["pid"]
     (chain.path / "go").touch()
     said = {run.pid: run.communicate()[0] for run in runs}
     (winner,) = [run for run in runs if run.returncode == 0]
     for loser in runs:
         if loser is not winner:
             assert loser.returncode == 75
-            assert f"another run is at work in this repository (process {winner.pid}, since " in said[loser.pid]
+            assert f"another run is at work in this repository (process {pid}, since " in said[loser.pid]
             assert "Traceback" not in said[loser.pid]
     assert chain.ran() == ["cut", "turn", "end"]
     assert chain.settled()

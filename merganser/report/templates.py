@@ -1,6 +1,30 @@
 """Jinja templates as all pages use them."""
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from functools import cache
+
+from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
+from jinja2.bccache import Bucket
+
+
+class Compiled(BytecodeCache):
+    """What this process has compiled templates to: compiling them takes longer than writing a page of them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Give a template what it was compiled to, if it was."""
+        if bucket.key in self._kept:
+            bucket.bytecode_from_string(self._kept[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Keep what a template was compiled to."""
+        self._kept[bucket.key] = bucket.bytecode_to_string()
+
+
+@cache
+def _compiled(*, html: bool) -> Compiled:  # code that escapes values is other code
+    return Compiled()
 
 
 def open_templates(package: str, *, html: bool = True) -> Environment:
@@ -11,4 +35,5 @@ def open_templates(package: str, *, html: bool = True) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        bytecode_cache=_compiled(html=html),
     )

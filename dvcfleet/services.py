@@ -80,7 +80,7 @@ class Services:
             self._server.wait()
             settings[known.PREFECT_CLIENT_MAX_RETRIES] = OWN_SERVER_RETRIES
         else:
-            _check_server(environment["PREFECT_API_URL"])
+            check_server(environment["PREFECT_API_URL"])
         if all(setting.value() == value for setting, value in settings.items()):
             return nullcontext()  # to validate all of them anew takes a tenth of a second
         return known.temporary_settings(settings)
@@ -92,12 +92,13 @@ class Services:
             say(line)
 
 
-def _check_server(api: str) -> None:
+def check_server(api: str) -> None:
     """Raise UserError if no server answers at an address: Prefect itself would print a traceback."""
     import httpx
 
+    has_certificate = api.lower().startswith("https:")  # else all that this machine trusts would be read for nothing
     try:
-        httpx.get(f"{api}/health", timeout=httpx.Timeout(ANSWER_LIMIT_S, connect=30))
+        httpx.get(f"{api}/health", timeout=httpx.Timeout(ANSWER_LIMIT_S, connect=30), verify=has_certificate)
     except (httpx.TransportError, httpx.InvalidURL) as error:
         raise UserError(
             f"PREFECT_API_URL: no server answers at {api} ({error}); start it, or unset the variable"

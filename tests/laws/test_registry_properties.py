@@ -4,13 +4,11 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from merganser import registry
@@ -25,7 +23,6 @@ from merganser.merging.method import Method
 from merganser.overlays.parts import Parts
 from tests.each import each
 from tests.laws.layers import delta_of, factored, made_layer, matrices, merged, norms_of, taken_by, vectors
-from tests.steady import steady
 
 # fmt: off
 VOCABULARY = {
@@ -58,7 +55,6 @@ MATRICES: dict[str, tuple[int, int]] = {
     "one_column.weight": (6, 1),
     "one_entry.weight": (1, 1),
 }
-KINDS = ("full", "full", "low_rank", "frozen", "same")
 
 
 def methods_that(holds: Callable[[Method], bool]) -> pytest.MarkDecorator:
@@ -73,7 +69,7 @@ every_method = methods_that(lambda method: True)
 class Suite:
     """The task vectors of a tiny suite: its layers as deltas, and the tasks' kinds (shown when a property fails)."""
 
-    layers: tuple[LayerDeltas, ...]
+    layers: tuple[LayerDeltas, ...] = field(repr=False)
     kinds: tuple[str, ...]
 
 
@@ -96,29 +92,13 @@ def _delta(kind: str, shape: tuple[int, ...], generator: torch.Generator) -> Ten
     return size * torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-def suites(dtype: torch.dtype = torch.float32) -> st.SearchStrategy[Suite]:
-    """Draw suites of one to five tasks."""
-    kinds = st.lists(st.sampled_from(KINDS), min_size=1, max_size=5)
-    return st.builds(lambda kinds, seed: suite_of(kinds, seed, dtype), kinds, st.integers(0, 2**32 - 1))
+def holds(dtype: torch.dtype = torch.float32, on_many: bool = False) -> Any:
+    """Check a property on a suite of every kind of task, and on one task.
 
-
-def holds(dtype: torch.dtype = torch.float32, on_few_and_many: bool = False) -> Any:
-    """Check a property on a suite of every kind of task and on a drawn one, the same in every run.
-
-    `on_few_and_many`: on one task, and on more tasks than a wide matrix has rows, too.
+    `on_many`: on more tasks than a wide matrix has rows, too.
     """
-    checked = [suite_of(["full", "low_rank", "frozen", "same"], 0, dtype)]
-    if on_few_and_many:
-        checked += [suite_of(["full"], 0, dtype), suite_of(["full"] * 6, 0, dtype)]
-    given_drawn = given(suite=suites(dtype))
-
-    def checks(test: Callable[..., None]) -> Callable[..., None]:
-        test = given_drawn(test)
-        for suite in checked:
-            test = example(suite=suite)(test)
-        return steady(1)(test)
-
-    return checks
+    checked = [["full", "low_rank", "frozen", "same"], ["full"], *([["full"] * 6] if on_many else [])]
+    return each("suite", [suite_of(kinds, 0, dtype) for kinds in checked])
 
 
 def as_read(name: str, layers: Sequence[LayerDeltas]) -> list[Layer]:
@@ -141,11 +121,11 @@ def as_deltas(name: str, layers: Sequence[LayerDeltas]) -> list[LayerDeltas]:
 def choices(name: str) -> list[dict[str, str | bool]]:
     """List the defaults, and each option of each parameter that is a choice."""
     options: list[dict[str, str | bool]] = [{}]
-    for key, field in registry.get(name).parameters.model_fields.items():
-        if field.annotation is bool:
-            options.append({key: not field.default})
-        if get_origin(field.annotation) is Literal:
-            options += [{key: option} for option in get_args(field.annotation) if option != field.default]
+    for key, parameter in registry.get(name).parameters.model_fields.items():
+        if parameter.annotation is bool:
+            options.append({key: not parameter.default})
+        if get_origin(parameter.annotation) is Literal:
+            options += [{key: option} for option in get_args(parameter.annotation) if option != parameter.default]
     return options
 
 
@@ -163,7 +143,7 @@ def _stacked(result: Tensor | Parts, layer: LayerDeltas) -> Tensor:
 
 
 @every_method
-@holds(on_few_and_many=True)
+@holds(on_many=True)
 def test_layers_keep_their_shape_inputs_stay_as_they_were_and_merging_again_gives_the_same_bits(
     name: str, suite: Suite
 ) -> None:
@@ -203,7 +183,7 @@ def test_tasks_that_changed_nothing_leave_the_base(name: str, tasks: int) -> Non
 
 
 @every_method
-@holds(torch.float64, on_few_and_many=True)
+@holds(torch.float64, on_many=True)
 def test_the_order_of_the_tasks_changes_nothing_beyond_rounding(name: str, suite: Suite) -> None:
     suite = Suite(tuple(as_deltas(name, suite.layers)), suite.kinds[: registry.get(name).most_tasks])
     order = list(range(len(suite.kinds)))[::-1]
@@ -440,8 +420,8 @@ def test_an_unknown_parameter_is_refused_by_name(name: str) -> None:
 @each("name", registry.names())
 def test_only_scalings_and_coefficients_have_no_bounds(name: str) -> None:
     method = registry.get(name)
-    for key, field in method.parameters.model_fields.items():
-        if field.annotation in (int, float) and key not in ("scaling", "seed"):
+    for key, parameter in method.parameters.model_fields.items():
+        if parameter.annotation in (int, float) and key not in ("scaling", "seed"):
             with pytest.raises(InputError, match=rf"entry\.{key}"):
                 method.validate("entry", {key: -1})
 

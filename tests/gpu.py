@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from merganser.merging import devices
 from merganser.models import device
@@ -53,15 +53,15 @@ class OnGpu(Tensor):
 
 class _Dispatch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        leaves, form = tree_flatten((args, kwargs or {}))
+        given = [each for each in leaves if isinstance(each, Tensor)]
         there = [each for each in given if isinstance(each, OnGpu)]
         _check(func, given, there, args)
-        wanted = next((each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.device)), None)
+        wanted = next((each for each in leaves if isinstance(each, torch.device)), None)
         gpu = bool(there) if wanted is None else wanted.type == "cuda"
         if func is aten.copy_.default:
             gpu = isinstance(args[0], OnGpu)
-        held_args, held = tree_map(_held, (args, kwargs))
+        held_args, held = tree_unflatten([_held(each) for each in leaves], form)
         known = {id(_held(each)): each for each in given}
         moved = wanted is not None and any(isinstance(each, OnGpu) != gpu for each in given)
 
@@ -74,7 +74,8 @@ class _Dispatch(TorchDispatchMode):
                 return known[id(out)]
             return OnGpu(out) if gpu else out
 
-        return tree_map(placed, func(*held_args, **held))
+        out = func(*held_args, **held)
+        return placed(out) if isinstance(out, Tensor) else tree_map(placed, out)
 
 
 def _held(value: Any) -> Any:

@@ -77,7 +77,7 @@ def _point(root: Path, cache: Any, before: SavedRun | None, run: SavedRun) -> Po
         commit=run.commit,
         saved=run.saved.isoformat(),
         scores=dict(_means(now, objects)),
-        changed=tuple(map(in_words, what_reached(root, before.name, run.name))) if before else (),
+        changed=tuple(in_words(what_reached(root, before.name, run.name))) if before else (),
         worse=tuple(line for line in compare_scores(then, now, objects) if line.is_worse) if then else (),
     )
 

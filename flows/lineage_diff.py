@@ -1,5 +1,6 @@
 """What differs between the lineages of two results of the workspace, or of a result in two runs."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,13 +9,17 @@ from typing import Any
 from dvcfleet.disk import read_json
 from dvcfleet.errors import UserError, some
 from dvcfleet.lineage.difference import Difference, Side, compare, writers
-from dvcfleet.lineage.show import short
+from dvcfleet.lineage.show import SHORT, short
 from dvcfleet.lineage.targets import find_target
 from dvcfleet.record.environments import environment_file
 from dvcfleet.record.ledger import executions
 from dvcfleet.repository import opened, root_around
 from flows.run_diff import WORKSPACE, kept_run
 from merganser.errors import InputError
+
+_FILES = "files"  # the kind of a difference between two builds of one version
+_MOST = 3  # packages that a line names
+_DIGEST = re.compile(r"[0-9a-f]{32}(\.dir)?|[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,17 @@ def what_reached(root: Path, first: str, second: str) -> Iterator[Difference]:
     return (each for each in compare(*sides, results)[0] if each.reached)
 
 
-def in_words(difference: Difference) -> str:
-    """Say what differs, and where."""
-    sides = f"{_said(difference.first)} -> {_said(difference.second)}"
-    return f"{difference.kind} {difference.name}: {sides} ({some(difference.stages)})"
+def in_words(differences: Iterable[Difference]) -> Iterator[str]:
+    """Say what differs, and where, a line each; packages of which only the files differ share the last line."""
+    listed = list(differences)
+    for each in listed:
+        if each.kind != _FILES:
+            yield f"{each.kind} {each.name}: {_said(each.first)} -> {_said(each.second)} ({some(each.stages)})"
+    names = list(dict.fromkeys(each.name.partition(" ")[0] for each in listed if each.kind == _FILES))
+    if names:
+        have = "1 package has" if len(names) == 1 else f"{len(names)} packages have"
+        more = "; `lineage diff --json` names all" if len(names) > _MOST else ""
+        yield f"{have} the same version and other files: {some(names, _MOST)}{more}"
 
 
 def _sides(root: Path, first: str, second: str) -> tuple[Side, Side]:
@@ -110,11 +122,11 @@ def lineage_diff_lines(found: LineageDiff) -> Iterator[str]:
         differences = [each for each in found.differences if each.reached is reached]
         if differences:
             yield f"{title}:"
-        for each in differences:
-            yield f"  {in_words(each)}"
+        yield from (f"  {line}" for line in in_words(differences))
     if not found.differences:
         yield "nothing else differs"
 
 
 def _said(value: Any) -> str:
-    return "none" if value is None else short(value)
+    is_digest = isinstance(value, str) and _DIGEST.fullmatch(value)
+    return "none" if value is None else short(value, SHORT) if is_digest else short(value)

@@ -63,8 +63,9 @@ class Side:
 class Difference:
     """One difference between two lineages; None: what one side does not have.
 
-    `kind`: command, parameter, input (which no stage wrote), package, machine, or stage; `stages`: those that have
-    it; `reached`: whether from one of these on all outputs on the way differ, up to the result.
+    `kind`: command, parameter, input (which no stage wrote), package, files (of a package of one version: which build
+    it is), machine, or stage; `stages`: those that have it; `reached`: whether from one of these on all outputs on the
+    way differ, up to the result.
     """
 
     kind: str
@@ -164,7 +165,7 @@ def _own_differences(first: Side, second: Side, pair: _Pair) -> Iterator[tuple[s
         yield from _differing("package", _packages(first, ran[0]), _packages(second, ran[1]))
         builds = _builds(first, ran[0]), _builds(second, ran[1])
         shared = builds[0].keys() & builds[1].keys()
-        yield from _differing("package", *({name: each[name] for name in each if name in shared} for each in builds))
+        yield from _differing("files", *({name: each[name] for name in each if name in shared} for each in builds))
         yield from _differing("machine", _machine(first, ran[0]), _machine(second, ran[1]))
 
 
@@ -176,7 +177,7 @@ def _packages(side: Side, ran: Execution) -> dict[str, Any]:
 def _builds(side: Side, ran: Execution) -> dict[str, Any]:
     """Return which build of a version each package is; older environments do not say."""
     content = side.environments.get(ran.environment, {})
-    return {f"files of {name} {content['packages'][name]}": each for name, each in content.get("records", {}).items()}
+    return {f"{name} {content['packages'][name]}": each for name, each in content.get("records", {}).items()}
 
 
 def _machine(side: Side, ran: Execution) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, Target
 from dvcfleet.record.ledger import Execution
 
 _LONGEST = 160
-_SHORT = 10  # digits of a hash that are shown; --json has them all
+SHORT = 10  # digits of a hash that are shown; --json has them all
 
 
 def as_json(target: Target, lineage: Lineage) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def as_lines(target: Target, lineage: Lineage) -> Iterator[str]:
     shown: set[str] = set()
     yield from _branches(lineage, target.stages, "", shown)
     for digest, content in lineage.environments.items():
-        yield f"environment {digest[:_SHORT]}: {environment_words(content)}"
+        yield f"environment {digest[:SHORT]}: {environment_words(content)}"
 
 
 def _branches(lineage: Lineage, names: Iterable[str], indent: str, shown: set[str]) -> Iterator[str]:
@@ -75,7 +75,7 @@ def _description(step: Step) -> Iterator[str]:
 
 
 def _items(word: str, items: Iterable[Item]) -> Iterator[str]:
-    found = [f"{item.path} {(item.hash or 'unknown')[:_SHORT]}" for item in items]
+    found = [f"{item.path} {(item.hash or 'unknown')[:SHORT]}" for item in items]
     if found:
         yield f"{word:<8} {', '.join(found)}"
 
@@ -94,11 +94,11 @@ def _execution(execution: Execution | None) -> str:
     restored = " (restored from DVC's cache)" if execution.result == "restored" else ""
     commit = "no commit" if execution.commit is None else f"commit {execution.commit}"
     changes = " with changes" if execution.dirty else ""
-    changes += f" (patch {execution.changes[:_SHORT]})" if execution.changes else ""
+    changes += f" (patch {execution.changes[:SHORT]})" if execution.changes else ""
     return (
         f"{execution.began}, {execution.seconds:.1f} s, {execution.peak_rss_bytes / 2**20:.0f} MiB, on {execution.host}"
         f"{restored}; run {execution.run}, flow run {execution.flow_run}; {commit}{changes}; "
-        f"environment {execution.environment[:_SHORT]}"
+        f"environment {execution.environment[:SHORT]}"
     )
 
 

@@ -121,7 +121,7 @@ def test_of_what_differs_between_two_runs_it_is_said_whether_it_reached_the_resu
     assert found == [
         Difference("parameter", "scale.by", 1, 2, ("merge@ties",), True),
         Difference("package", "torch", "1", "2", ("fetch",), False),
-        Difference("package", "files of numpy 2", "r1", "r2", ("fetch",), False),
+        Difference("files", "numpy 2", "r1", "r2", ("fetch",), False),
         Difference("machine", "host", "here", "there", ("fetch",), False),
         Difference("input", "words", "w1", "w2", ("clean",), False),
     ]

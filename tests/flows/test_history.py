@@ -1,12 +1,18 @@
 """The history of saved runs: scores, what changed, what got worse; it outlives what `merganser gc` frees."""
 
+import re
+import shutil
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from dvcfleet.record.environments import environment
 from flows.gc import collect_garbage
 from flows.history import FILE, Point, history_lines, read_history
 from flows.history_page import HEIGHT, WIDTH, curves, history_page
+from flows.lineage_diff import diff_lineages, lineage_diff_lines
 from merganser.report.paired import Line
 from tests.dvcfleet.test_experiments import committed, run
 from tests.dvcfleet.toy import Make, Toy
@@ -59,6 +65,44 @@ def test_each_run_has_its_scores_what_changed_and_what_got_worse(made: Toy) -> N
     said = list(history_lines(points))
     assert said[-1] == "ties: 55.00 in the first of 3 runs, 65.00 at best (second), 52.50 in third"
     assert any("worse by more than the sampling error: ties dark 80.00 -> 55.00" in line for line in said)
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Give what installs packages, by name and version, with files of a word's own."""
+    folder = tmp_path / "packages"
+    monkeypatch.syspath_prepend(folder)
+
+    def install(word: str, **versions: str) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        for name, version in versions.items():
+            info = folder / f"{name}-{version}.dist-info"
+            info.mkdir(parents=True)
+            (info / "RECORD").write_text(f"{name}/__init__.py,sha256={word},1\n")
+        environment.cache_clear()
+
+    yield install
+    environment.cache_clear()
+
+
+def test_packages_of_which_only_the_files_differ_share_a_line(
+    made: Toy, packages: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = dict.fromkeys(("auk", "bee", "cat", "dog"), "1.0")
+    for number, (word, version) in enumerate([("uv", "2.11"), ("pip", "2.15")]):
+        packages(word, **names, eel=version)
+        write(made, 130 + number)
+        assert run(made, word, monkeypatch)[0] == 0
+    changed = read_history(made.path)[-1].changed
+    of_packages = [line for line in changed if "package" in line]
+    assert of_packages == [
+        "package eel: 2.11 -> 2.15 (data)",
+        "4 packages have the same version and other files: auk, bee, cat and 1 more; `lineage diff --json` names all",
+    ]
+    assert re.fullmatch(r"input made: \w{10}… -> \w{10}… \(data\)", changed[0])
+    found = diff_lineages(made.path, "uv", "pip", None)
+    assert [line.strip() for line in lineage_diff_lines(found) if "package" in line] == of_packages
+    assert [each.name for each in found.differences if each.kind == "files"] == [f"{name} 1.0" for name in names]
 
 
 def test_points_outlive_the_runs_that_gc_frees(made: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

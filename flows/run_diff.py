@@ -118,7 +118,7 @@ def read_run(root: Path, name: str) -> Run:
     described = environment_file(kept.state, kept.lines[-1].environment) if kept.lines else None
     environment = (read_json(described) if described else None) or {}
     packages = environment.pop("packages", {})
-    for key in ("records", "urls"):  # by their versions: `merganser lineage diff` tells builds apart
+    for key in ("files", "records", "urls"):  # by their versions: `merganser lineage diff` tells builds apart
         environment.pop(key, None)
     files = {out["path"]: out["md5"] for out in outs}
     return Run(name, kept.params, files, kept.commit, environment | packages)

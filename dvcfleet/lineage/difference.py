@@ -163,9 +163,10 @@ def _own_differences(first: Side, second: Side, pair: _Pair) -> Iterator[tuple[s
     ran = [side.executions.get(name or "") for side, name in zip((first, second), pair, strict=True)]
     if ran[0] and ran[1]:
         yield from _differing("package", _packages(first, ran[0]), _packages(second, ran[1]))
-        builds = _builds(first, ran[0]), _builds(second, ran[1])
-        shared = builds[0].keys() & builds[1].keys()
-        yield from _differing("files", *({name: each[name] for name in each if name in shared} for each in builds))
+        for kind, read in (("package", _blas), ("files", _builds)):
+            sides = read(first, ran[0]), read(second, ran[1])
+            both = sides[0].keys() & sides[1].keys()  # older environments do not say
+            yield from _differing(kind, *({name: each[name] for name in each if name in both} for each in sides))
         yield from _differing("machine", _machine(first, ran[0]), _machine(second, ran[1]))
 
 
@@ -174,10 +175,17 @@ def _packages(side: Side, ran: Execution) -> dict[str, Any]:
     return {"Python": content.get("python"), "CUDA": content.get("cuda")} | content.get("packages", {})
 
 
+def _blas(side: Side, ran: Execution) -> dict[str, Any]:
+    """Return which BLAS each package uses."""
+    return {
+        f"BLAS of {name}": found for name, found in side.environments.get(ran.environment, {}).get("blas", {}).items()
+    }
+
+
 def _builds(side: Side, ran: Execution) -> dict[str, Any]:
-    """Return which build of a version each package is; older environments do not say."""
+    """Return which build of a version each package is."""
     content = side.environments.get(ran.environment, {})
-    return {f"{name} {content['packages'][name]}": each for name, each in content.get("records", {}).items()}
+    return {f"{name} {content['packages'][name]}": each for name, each in content.get("files", {}).items()}
 
 
 def _machine(side: Side, ran: Execution) -> dict[str, Any]:

@@ -4,9 +4,12 @@ import json
 import os
 import platform
 import re
+import struct
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ ENVIRONMENTS = "environments"
 # Says which image a container was made of, as `name@sha256:...`, where nothing in the container does.
 IMAGE = "DVCFLEET_IMAGE"
 _BLAS = re.compile(r'"blas": \{\s*"name": r?"([^"]*)".*?"version": r?"([^"]*)"', re.S)
+_MKL = re.compile(rb"\0(\d{8})\0Intel\(R\) (?:oneAPI )?Math Kernel Library Version")
 _CUDA = re.compile(r"^cuda\b.*= '(.*)'$", re.M)
 
 
@@ -24,8 +28,8 @@ _CUDA = re.compile(r"^cuda\b.*= '(.*)'$", re.M)
 def environment() -> dict[str, Any]:
     """Describe the environment of commands: Python, every installed package, the machine, its GPUs and its container.
 
-    `packages`: their versions; `records`: the sha256 of each package's list of files, in which their own sha256 are,
-    so that two builds of one version differ; `urls`: where packages came from that no index had.
+    `packages`: their versions; `files`: a sha256 over those of each package's own files, so that two builds of one
+    version differ; `urls`: where packages came from that no index had.
     """
     packages: dict[str, Path] = {}
     for folder in sys.path:
@@ -33,14 +37,15 @@ def environment() -> dict[str, Any]:
         for info in sorted(Path(folder).glob("*.dist-info")):
             packages.setdefault(info.stem.rpartition("-")[0], info)
     packages = dict(sorted(packages.items()))
-    records = {name: sha256(path.read_bytes()) for name, path in _beside(packages, "RECORD")}
+    files = {name: sha256(_own_files(path)) for name, path in _beside(packages, "RECORD")}
     urls = {name: json.loads(masked(path.read_text())) for name, path in _beside(packages, "direct_url.json")}
     return {
         "python": platform.python_version(),
         "packages": {name: info.stem.rpartition("-")[2] for name, info in packages.items()},
-        "records": records,
+        "files": files,
         "urls": urls,
-        "blas": {name: " ".join(found) for name in ("numpy", "scipy") if (found := _found(_BLAS, name, "__config__"))},
+        "blas": {name: " ".join(found) for name in ("numpy", "scipy") if (found := _found(_BLAS, name, "__config__"))}
+        | _blas_of_torch(),
         "cuda": next(iter(_found(_CUDA, "torch", "version")), None),
         "platform": platform.platform(),
         "machine": platform.machine(),
@@ -58,12 +63,46 @@ def _beside(packages: Mapping[str, Path], name: str) -> Iterator[tuple[str, Path
     return ((package, info / name) for package, info in packages.items() if (info / name).is_file())
 
 
+def _own_files(record: Path) -> bytes:
+    """Return the lines of a package's list of files that are the same wherever, and by whatever, it was installed.
+
+    Scripts name the environment's folder, the package's metadata folder says what installed it, and installers
+    compile modules.
+    """
+    told = f"{record.parent.name}/".encode()
+    lines = record.read_bytes().splitlines()
+    return b"\n".join(sorted([x for x in lines if x[:2] != b".." and x[-2:] != b",," and x[: len(told)] != told]))
+
+
 def _found(pattern: re.Pattern[str], package: str, module: str) -> tuple[str, ...]:
     """Return what a pattern finds in the file of an installed module, which is not imported: that takes a second."""
-    files = (Path(folder) / package / f"{module}.py" for folder in sys.path)
-    file = next((each for each in files if each.is_file()), None)
+    file = _installed(f"{package}/{module}.py")
     match = file and pattern.search(file.read_text(encoding="utf-8"))
     return match.groups() if match else ()
+
+
+def _blas_of_torch() -> dict[str, str]:
+    """Return the date of MKL's build where it is linked into torch, which is not imported either."""
+    file = _installed("torch/lib/libtorch_cpu.so")
+    with suppress(ValueError, struct.error):  # no library, or not a whole one
+        found = next(filter(None, map(_MKL.search, _constants(file))), None) if file else None
+        return {"torch": f"MKL of {found[1].decode()}"} if found else {}
+    return {}
+
+
+def _constants(path: Path) -> Iterator[bytes]:
+    """Yield the sections of a library (ELF, 64 bits) that are neither code nor written to: its strings among them."""
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        (table,), (size, count) = struct.unpack_from("<Q", content, 40), struct.unpack_from("<HH", content, 58)
+        for number in range(count):
+            kind, flags, _, begin, length = struct.unpack_from("<4xIQQQQ", content, table + number * size)
+            if (kind, flags) == (1, 2):
+                yield content[begin : begin + length]
+
+
+def _installed(name: str) -> Path | None:
+    """Return the first file of this name in the folders of modules."""
+    return next((path for folder in sys.path if (path := Path(folder, name)).is_file()), None)
 
 
 def _container() -> str | None:

@@ -1,16 +1,18 @@
 """The ledger that a run keeps of what it did."""
 
 import getpass
-import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib.metadata import distribution
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy
 import pytest
@@ -60,11 +62,11 @@ def test_each_stage_that_ran_has_a_line_with_its_entry_time_place_and_commit(toy
     assert kept == environment()
     assert kept["packages"]["dvc"]
     assert kept["python"] == sys.version.split()[0]
-    (listed,) = (file for file in distribution("numpy").files or () if file.name == "RECORD")
-    assert kept["records"]["numpy"] == hashlib.sha256(listed.read_binary()).hexdigest()
     assert kept["urls"]["merganser"]["dir_info"] == {"editable": True}
     blas = numpy.show_config(mode="dicts")["Build Dependencies"]["blas"]
     assert kept["blas"]["numpy"] == f"{blas['name']} {blas['version']}"
+    mkl = re.findall(r"Math Kernel Library Version \S+ Build (\d+)", torch.__config__.show())
+    assert kept["blas"].get("torch") == (f"MKL of {mkl[0]}" if mkl else None)
     assert kept["cuda"] == torch.version.cuda
     assert kept["container"] is None or kept["container"]
 
@@ -204,6 +206,44 @@ def test_the_digest_of_an_entry_is_that_of_the_entry_read_back() -> None:
 def test_the_image_of_a_container_is_known_where_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DVCFLEET_IMAGE", "merge@sha256:12")
     assert environment.__wrapped__()["container"] == "merge@sha256:12"
+
+
+WHEEL = {
+    "auk/__init__.py": "def auk() -> int: return VALUE\n",
+    "auk-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: auk\nVersion: 1.0\n",
+    "auk-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "auk-1.0.dist-info/entry_points.txt": "[console_scripts]\nauk = auk:auk\n",
+}
+
+
+def test_packages_have_the_same_files_by_whichever_installer_in_whichever_folder_and_other_builds_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def files(folder: str, value: str, *installer: str) -> str:
+        """Install a build of the package, and return what its environment says of its files."""
+        wheel = tmp_path / folder / "auk-1.0-py3-none-any.whl"
+        wheel.parent.mkdir()
+        written = {name: text.replace("VALUE", value) for name, text in WHEEL.items()}
+        digests = {name: urlsafe_b64encode(sha256(text.encode()).digest()) for name, text in written.items()}
+        rows = [f"{name},sha256={each.decode().rstrip('=')},{len(written[name])}\n" for name, each in digests.items()]
+        with ZipFile(wheel, "w") as file:
+            for name, text in (written | {"auk-1.0.dist-info/RECORD": "".join(rows)}).items():
+                file.writestr(name, text)
+        venv = tmp_path / folder / "venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+        options = ["--quiet", "--no-index", "--no-deps", "--python" if "uv" in installer else "--prefix"]
+        where = venv / "bin/python" if "uv" in installer else venv
+        subprocess.run([sys.executable, "-m", *installer, "install", *options, where, wheel], check=True)
+        (site,) = venv.glob("lib/python*/site-packages")
+        assert (venv / "bin/auk").exists()
+        with monkeypatch.context() as context:
+            context.syspath_prepend(site)
+            found: str = environment.__wrapped__()["files"]["auk"]
+        return found
+
+    first = files("first", "1", "pip")
+    assert files("second", "1", "uv", "pip") == first
+    assert files("third", "2", "uv", "pip") != first
 
 
 def test_a_description_that_a_crash_emptied_is_written_again(tmp_path: Path) -> None:

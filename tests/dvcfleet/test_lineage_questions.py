@@ -111,8 +111,16 @@ def _ran(entries: dict[str, Any], host: str, environment: str) -> list[Execution
 
 def test_of_what_differs_between_two_runs_it_is_said_whether_it_reached_the_result() -> None:
     environments = {
-        "e1": {"packages": {"torch": "1", "numpy": "2"}, "records": {"numpy": "r1"}, "python": "3"},
-        "e2": {"packages": {"torch": "2", "numpy": "2"}, "records": {"numpy": "r2", "torch": "r"}, "python": "3"},
+        "e1": {
+            "packages": {"torch": "1", "numpy": "2"},
+            "blas": {"torch": "MKL of 20240605"},
+            "files": {"numpy": "r1"},
+        },
+        "e2": {
+            "packages": {"torch": "2", "numpy": "2"},
+            "blas": {"numpy": "openblas 1", "torch": "MKL of 20250101"},
+            "files": {"numpy": "r2", "torch": "r"},
+        },
     }
     first = Side.of(BASE, _ran(BASE, "here", "e1"), environments)
     second = Side.of(OTHER, [*_ran(BASE, "there", "e2")[:1], *_ran(OTHER, "here", "e1")[1:]], environments)
@@ -121,6 +129,7 @@ def test_of_what_differs_between_two_runs_it_is_said_whether_it_reached_the_resu
     assert found == [
         Difference("parameter", "scale.by", 1, 2, ("merge@ties",), True),
         Difference("package", "torch", "1", "2", ("fetch",), False),
+        Difference("package", "BLAS of torch", "MKL of 20240605", "MKL of 20250101", ("fetch",), False),
         Difference("files", "numpy 2", "r1", "r2", ("fetch",), False),
         Difference("machine", "host", "here", "there", ("fetch",), False),
         Difference("input", "words", "w1", "w2", ("clean",), False),

@@ -12,10 +12,12 @@ from importlib import import_module
 from pathlib import Path
 from pwd import getpwuid
 from shutil import which
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
+from attr import NOTHING, fields, has
 from dvc.repo import Repo
 from openlineage.client import generated
 from openlineage.client.event_v2 import InputDataset, Job, JobEvent, OutputDataset, Run, RunEvent, RunState
@@ -170,8 +172,24 @@ def test_the_same_lineage_is_written_with_the_same_bytes(ran: Toy) -> None:
     assert texts[0] == texts[1]
 
 
+def _fits(value: Any, kind: Any) -> bool:
+    """Tell whether a value of JSON is of a type, and an object has the keys of its class, all that these require."""
+    if has(kind):
+        own = {key: each for key, each in value.items() if not key.startswith("_")} if isinstance(value, dict) else {}
+        types, needed = get_type_hints(kind), {each.name for each in fields(kind) if each.default is NOTHING}
+        is_whole = isinstance(value, dict) and needed <= own.keys()
+        return is_whole and all(key in types and _fits(each, types[key]) for key, each in own.items())
+    if get_origin(kind) is UnionType:
+        return any(_fits(value, each) for each in get_args(kind))
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_fits(each, *get_args(kind)) for each in value)
+    if get_origin(kind) is dict:
+        return isinstance(value, dict) and all(_fits(each, get_args(kind)[1]) for each in value.values())
+    return isinstance(value, kind) and isinstance(value, bool) <= (kind is bool)
+
+
 def _facets(found: dict[str, Any]) -> dict[str, Any]:
-    """Build facets by the classes that the client has made of their schemas, which refuse unknown and missing keys."""
+    """Hold facets to the classes that the client has made of their schemas: their keys, types, and own checks."""
     for name, facet in found.items():
         schema = facet["_schemaURL"]
         kind = schema.rpartition("/")[2]
@@ -181,6 +199,7 @@ def _facets(found: dict[str, Any]) -> dict[str, Any]:
             if (each := getattr(module, kind, None)) and each.__module__ == module.__name__
         }
         assert known._get_schema() == schema
+        assert _fits(facet, known), name
         known(**{key: value for key, value in facet.items() if not key.startswith("_")})
         assert facet["_producer"] == "urn:dvcfleet", name
     return found
@@ -204,6 +223,33 @@ def read_event(text: str) -> RunEvent | JobEvent:
     content["run"] = Run(**content["run"] | {"facets": _facets(content["run"]["facets"])})
     content["eventType"] = RunState(content["eventType"])
     return RunEvent(**content)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("run", "facets", "parent", "run", "runId"), None),
+        (("run", "facets", "parent", "job"), None),
+        (("run", "facets", "executionParameters", "parameters", 0, "key"), 1),
+        (("run", "facets", "tags", "tags", 0, "value"), True),
+        (("run", "facets", "processing_engine", "version"), ["1"]),
+        (("job", "facets", "jobType", "integration"), None),
+        (("outputs", 0, "outputFacets", "outputStatistics", "size"), "1"),
+        (("outputs", 0, "facets", "version", "other"), "1"),
+    ],
+)
+def test_a_facet_that_is_not_as_its_class_says_is_seen(ran: Toy, place: tuple[Any, ...], value: Any) -> None:
+    (event,) = (e for e in to_events(lineage_of(ran), NOW) if e.job.name == "turn" and e.outputs)
+    text = Serde.to_json(event)
+    read_event(text)
+    content = inner = json.loads(text)
+    for key in place[:-1]:
+        inner = inner[key]
+    inner.pop(place[-1], None)
+    if value is not None:
+        inner[place[-1]] = value
+    with pytest.raises(AssertionError):
+        read_event(json.dumps(content))
 
 
 def versions(items: list[Any]) -> set[tuple[str, str]]:

@@ -10,14 +10,20 @@ from merganser.report.templates import open_templates
 
 WIDTH, HEIGHT = 1000, 320  # of the drawing, without its margin
 _COLOURS = ("#2f6db5", "#c2662d", "#2f8f6b", "#8a4fa3", "#b8442a", "#6b7280", "#a3862a", "#2a8fa3")
+_DASHES = ("", "9 4", "2 3", "9 3 2 3")  # of SVG's lines; the first is whole
 
 
 @dataclass(frozen=True)
 class Curve:
-    """An entry's mean over the runs: the points of its line in the drawing, and those where it got worse."""
+    """An entry's mean over the runs: the points of its line in the drawing, and those where it got worse.
+
+    Colour, dashes and whether points are hollow tell 64 entries apart.
+    """
 
     entry: str
     colour: str
+    dashes: str
+    is_hollow: bool
     points: tuple[tuple[float, float], ...]
     worse: tuple[tuple[float, float], ...]
 
@@ -37,8 +43,15 @@ def curves(points: list[Point]) -> tuple[list[Curve], tuple[float, float]]:
     for number, (entry, series) in enumerate(by_entry(points).items()):
         at = [(places[point.commit], HEIGHT * (high - mean) / span, point) for point, mean in series]
         worse = tuple((x, y) for x, y, point in at if any(line.entry == entry for line in point.worse))
-        found.append(Curve(entry, _COLOURS[number % len(_COLOURS)], tuple((x, y) for x, y, _ in at), worse))
+        found.append(Curve(entry, *_look(number), tuple((x, y) for x, y, _ in at), worse))
     return found, (low, high)
+
+
+def _look(number: int) -> tuple[str, str, bool]:
+    """Return the colour, the dashes and whether the points are hollow, of the line with this number."""
+    dashes, colour = divmod(number, len(_COLOURS))
+    hollow, dashes = divmod(dashes, len(_DASHES))
+    return _COLOURS[colour], _DASHES[dashes], hollow % 2 == 1
 
 
 def history_page(root: Path) -> str:

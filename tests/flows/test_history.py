@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -132,6 +133,12 @@ def test_the_drawing_has_each_mean_in_its_place_and_rings_where_it_got_worse() -
     assert edges == (0.25, 0.75)
     assert line.points == ((0, HEIGHT), (WIDTH / 2, 0), (WIDTH, HEIGHT / 2))
     assert line.worse == ((WIDTH, HEIGHT / 2),)
+
+
+def test_each_of_64_entries_has_a_line_of_its_own_look() -> None:
+    scores = {f"entry-{number}": (number / 64, None) for number in range(64)}
+    lines, _ = curves([replace(point(1, 0.5), scores=scores)])
+    assert len({(line.colour, line.dashes, line.is_hollow) for line in lines}) == 64
 
 
 def test_the_page_names_runs_changes_and_falls(made: Toy) -> None:

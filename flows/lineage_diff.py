@@ -1,8 +1,10 @@
 """What differs between the lineages of two results of the workspace, or of a result in two runs."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from dvcfleet.lineage.targets import find_target
 from dvcfleet.record.environments import environment_file
 from dvcfleet.record.ledger import executions
 from dvcfleet.repository import opened, root_around
-from flows.run_diff import WORKSPACE, kept_run
+from flows.run_diff import WORKSPACE, KeptRun, kept_run
 from merganser.errors import InputError
 
 _FILES = "files"  # the kind of a difference between two builds of one version
@@ -24,13 +26,17 @@ _DIGEST = re.compile(r"[0-9a-f]{32}(\.dir)?|[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class LineageDiff:
-    """The differences between the lineages of two results, and whether the results' own outputs differ."""
+    """The differences between the lineages of two results, and whether the results' own outputs differ.
+
+    `renamed`: entries of the second run by name, with the name of the first run's that is the same but for it.
+    """
 
     first: str
     second: str
     of: tuple[str, ...]
     differs: bool
     differences: tuple[Difference, ...]
+    renamed: Mapping[str, str]
 
 
 def diff_lineages(repo: Path, first: str, second: str, of: str | None) -> LineageDiff:
@@ -47,7 +53,7 @@ def diff_lineages(repo: Path, first: str, second: str, of: str | None) -> Lineag
             except UserError:
                 targets = []
     runs = (WORKSPACE, WORKSPACE) if len(targets) == 2 else (first, second)
-    sides = _sides(root, *runs)
+    sides, renamed = _sides(root, *runs)
     if len(targets) == 2:
         results = list(zip(*targets, strict=False))
     else:
@@ -55,16 +61,15 @@ def diff_lineages(repo: Path, first: str, second: str, of: str | None) -> Lineag
     if not results or any(name not in side.entries for pair in results for name, side in zip(pair, sides, strict=True)):
         raise InputError(f"{of or first}: no result that both have; `merganser lineage show` takes the same names")
     found, differs = compare(*sides, results)
-    return LineageDiff(
-        first, second, tuple(" and ".join(dict.fromkeys(pair)) for pair in results), differs, tuple(found)
-    )
+    of_results = tuple(" and ".join(dict.fromkeys(pair)) for pair in results)
+    return LineageDiff(first, second, of_results, differs, tuple(_without_names(found, renamed)), renamed)
 
 
 def what_reached(root: Path, first: str, second: str) -> Iterator[Difference]:
     """Return the differences between two runs that reached the results that both have."""
-    sides = _sides(root, first, second)
+    sides, renamed = _sides(root, first, second)
     results = _in_both(sides, _last(sides[0]))
-    return (each for each in compare(*sides, results)[0] if each.reached)
+    return (each for each in _without_names(compare(*sides, results)[0], renamed) if each.reached)
 
 
 def in_words(differences: Iterable[Difference]) -> Iterator[str]:
@@ -80,19 +85,54 @@ def in_words(differences: Iterable[Difference]) -> Iterator[str]:
         yield f"{have} the same version and other files: {some(names, _MOST)}{more}"
 
 
-def _sides(root: Path, first: str, second: str) -> tuple[Side, Side]:
-    """Read two runs; what one of them knows of earlier names holds for both."""
-    one, other = _side(root, first), _side(root, second)
-    renamed = {**one.renamed, **other.renamed}
-    return replace(one, renamed=renamed), replace(other, renamed=renamed)
+def _sides(root: Path, before: str, after: str) -> tuple[tuple[Side, Side], dict[str, str]]:
+    """Read two runs, and which entries have other names; what one run knows of earlier names holds for both."""
+    runs = kept_run(root, before), kept_run(root, after)
+    one, other = map(_side, runs)
+    entries = _renamed_entries(*(run.params.get("methods") or {} for run in runs))
+    stages = dict(_renamed_stages(one, other, entries))
+    renamed = {**one.renamed, **other.renamed, **stages}
+    left_over = (stages.keys(), stages.values())  # what dvc.lock still has under the name of the other run
+    first, second = (
+        replace(side, renamed=renamed, entries={name: side.entries[name] for name in side.entries if name not in names})
+        for side, names in zip((one, other), left_over, strict=True)
+    )
+    return (first, second), entries
 
 
-def _side(root: Path, name: str) -> Side:
-    kept = kept_run(root, name)
+def _side(kept: KeptRun) -> Side:
     lines = list(executions(kept.state))
     files = {line.environment: environment_file(kept.state, line.environment) for line in lines}
     environments = {digest: found for digest, path in files.items() if (found := read_json(path))}
     return Side.of(kept.lock.get("stages", {}), lines, environments)
+
+
+def _renamed_entries(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, str]:
+    """Pair entries that one run alone has by method and parameters, where no other has the same of both."""
+    pairs = [
+        (new, old)
+        for new, now in second.items()
+        for old, then in first.items()
+        if new not in first and old not in second and now == then
+    ]
+    often = Counter(chain.from_iterable(pairs))
+    return {new: old for new, old in pairs if often[new] == often[old] == 1}
+
+
+def _renamed_stages(first: Side, second: Side, entries: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Give the second run's stages of renamed entries (KIND@ENTRY, KIND@ENTRY-...), and what the first calls them."""
+    for name in second.entries:
+        kind, _, rest = name.partition("@")
+        for new, old in entries.items():
+            before = f"{kind}@{old}{rest.removeprefix(new)}"
+            if f"{rest}-".startswith(f"{new}-") and before in first.entries:
+                yield name, before
+
+
+def _without_names(differences: Iterable[Difference], renamed: Mapping[str, str]) -> Iterator[Difference]:
+    """Leave out the parameters of renamed entries: each is there twice, under either name."""
+    names = {("methods", name) for pair in renamed.items() for name in pair}
+    return (one for one in differences if one.kind != "parameter" or tuple(one.name.split(".")[:2]) not in names)
 
 
 def _in_both(sides: tuple[Side, Side], names: Iterable[str]) -> list[tuple[str, str]]:
@@ -118,6 +158,8 @@ def lineage_diff_lines(found: LineageDiff) -> Iterator[str]:
     """Say in the terminal what differs: first what reached the results."""
     same = "" if found.differs else ": the same bytes"
     yield f"{found.first} -> {found.second}, {some(found.of)}{same}"
+    for new, old in found.renamed.items():
+        yield f"entry {new} is compared with {old}: the same method and parameters under another name"
     for reached, title in ((True, "reached the result"), (False, "did not reach it: an output on the way is the same")):
         differences = [each for each in found.differences if each.reached is reached]
         if differences:

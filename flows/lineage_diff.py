@@ -92,7 +92,7 @@ def _sides(root: Path, before: str, after: str) -> tuple[tuple[Side, Side], dict
     entries = _renamed_entries(*(run.params.get("methods") or {} for run in runs))
     stages = dict(_renamed_stages(one, other, entries))
     renamed = {**one.renamed, **other.renamed, **stages}
-    left_over = (stages.keys(), stages.values())  # what dvc.lock still has under the name of the other run
+    left_over = set(stages), set(stages.values())  # what dvc.lock still has under the name of the other run
     first, second = (
         replace(side, renamed=renamed, entries={name: side.entries[name] for name in side.entries if name not in names})
         for side, names in zip((one, other), left_over, strict=True)

@@ -104,10 +104,12 @@ def history_lines(points: list[Point]) -> Iterator[str]:
             yield f"  worse by more than the sampling error: {line.entry} {line.column} {sides}"
     for entry, series in by_entry(points).items():
         (_, first), (best_in, best), (last_in, last) = series[0], max(series, key=lambda at: at[1]), series[-1]
-        yield (
-            f"{entry}: {100 * first:.2f} in the first of {len(series)} runs, {100 * best:.2f} at best"
-            f" ({best_in.run}), {100 * last:.2f} in {last_in.run}"
+        of_several = (
+            f" {100 * first:.2f} in the first of {len(series)} runs, {100 * best:.2f} at best ({best_in.run}),"
+            if len(series) > 1
+            else ""
         )
+        yield f"{entry}:{of_several} {100 * last:.2f} in {last_in.run}"
     if not points:
         yield "no run is saved yet: `merganser run` saves each that ends well, in a repository with a commit"
 

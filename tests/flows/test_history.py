@@ -141,6 +141,10 @@ def test_each_of_64_entries_has_a_line_of_its_own_look() -> None:
     assert len({(line.colour, line.dashes, line.is_hollow) for line in lines}) == 64
 
 
+def test_of_an_entry_that_one_run_has_its_score_is_said_once() -> None:
+    assert list(history_lines([point(1, 0.5)]))[-1] == "ties: 50.00 in run-1"
+
+
 def test_the_page_names_runs_changes_and_falls(made: Toy) -> None:
     page = history_page(made.path)
     assert page.count("<polyline") == 1

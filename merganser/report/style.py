@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 INK, MUTED, LINE = "#1d2430", "#667085", "#d9dee6"
@@ -29,6 +30,9 @@ STYLE: Any = {
     "svg.hashsalt": "merganser",
     "svg.fonttype": "none",
     "font.size": 9,
+    "figure.facecolor": "none",
+    "figure.edgecolor": "none",
+    "axes.facecolor": "none",
     "text.color": INK,
     "axes.labelcolor": MUTED,
     "axes.edgecolor": LINE,
@@ -57,5 +61,9 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
 def to_svg(figure: Figure) -> str:
     """Write a figure as SVG text. To be called inside `matplotlib.rc_context(STYLE)`, as all that draws."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    drawn = FigureCanvasSVG(figure)
+    if engine := figure.get_layout_engine():  # here, as `savefig` would draw all of it one time more for that
+        engine.execute(figure)
+        figure.set_layout_engine("none")
+    drawn.print_svg(buffer, metadata={"Date": None})
     return buffer.getvalue()

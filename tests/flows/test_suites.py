@@ -284,7 +284,9 @@ def test_dvc_knows_no_stage_that_the_suite_in_use_does_not_read(name: str, tmp_p
     Repo.init(str(tmp_path), no_scm=True).close()
     use(tmp_path, name)
     with Repo(str(tmp_path)) as repo:
-        if f"{EXAMPLES}/" not in (tmp_path / "params.yaml").read_text():  # then DVC need not read the stages: it knows ours
+        if (
+            f"{EXAMPLES}/" not in (tmp_path / "params.yaml").read_text()
+        ):  # then DVC need not read the stages: it knows ours
             found = [path for path in repo.dvcignore.find(repo.fs, str(tmp_path)) if Path(path).name == "dvc.yaml"]
             assert found == [str(tmp_path / "dvc.yaml")]
             return

@@ -148,6 +148,36 @@ def test_a_node_at_another_commit_or_with_other_code_is_refused_by_name(field: F
     assert field.ran() == ALL
 
 
+@pytest.mark.drill
+def test_code_is_upgraded_one_node_after_the_other_and_no_run_mixes_two(field: Field) -> None:
+    flow = field.share(2)
+    with cluster("dask", field.folder / "cluster", field.clones) as dask:
+        assert on(dask, flow)[0] == 0
+        assert field.ran() == ALL
+        flow.write("source", "new\n")
+        git(flow.path, "commit", "-qm", "upgrade", "source")
+        upgraded, old = field.clones
+        upgrade(upgraded, flow)
+        code, text = on(dask, flow)
+        assert (code, str(old) in text, str(upgraded) in text) == (2, True, False), text
+        first = field.ran()
+        upgrade(old, flow)
+        code, text = on(dask, flow)
+        assert code == 0, text
+        assert sorted(first + field.ran()) == ALL  # what the upgraded node had done is not done again
+        flow.write("own", "new\n")
+        git(flow.path, "commit", "-qm", "upgrade", "own")
+        for clone in field.clones:
+            upgrade(clone, flow)
+        assert on(dask, flow)[0] == 0
+        assert field.ran() == ["stay", "sum"]  # which read it
+
+
+def upgrade(clone: Path, flow: Toy) -> None:
+    """Bring a node's clone to the run's commit."""
+    git(clone, "pull", "-q", "--ff-only", str(flow.path))
+
+
 @pytest.mark.slow
 def test_a_clone_that_was_not_made_a_node_keeps_its_edits_and_untracked_files(field: Field) -> None:
     flow = field.share(0)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from merganser.at_run_time.unseen import score_unseen
 from merganser.config.params import Params
+from merganser.evaluation.examples import write_results
 from merganser.evaluation.prepared import Prepared
 from merganser.models import EmbedsTexts, embed_classes, has_ability
 from merganser.operators.likeness import similarities
@@ -16,13 +17,17 @@ from tasks.stages import BASE, MERGED, PREPARED, SEEDS, UNSEEN, UNSEEN_PREPARED
 
 @stage("methods", "unseen")
 def main(params: Params, entry: str, task: str) -> None:
-    """Score an entry's merge, or those with each seed, on an unseen task; one with parts by mixtures of these too."""
+    """Score an entry's merge, or those with each seed, on an unseen task; one with parts by mixtures of these too.
+
+    Writes the score, and what the merge made of each example.
+    """
     check_found("families", params.base.family)
     merged = MERGED / entry
     folders = [merged, *sorted((merged / SEEDS).glob("*"), key=lambda folder: int(folder.name))]
     setup = open_task(params, task, UNSEEN_PREPARED, merged)
     alike = likeness(params, task) if open_overlays(merged) else None
-    score = score_unseen(setup, folders, params.evaluation.batch_size, alike)
+    score, results = score_unseen(setup, folders, params.evaluation.batch_size, alike)
+    write_results(UNSEEN / entry / f"{task}.safetensors", results)
     write_json(UNSEEN / entry / f"{task}.json", score)
     print(f"{entry} on {task}, unseen: {score['metric']} {score['value']:.4f} on {score['count']} examples")
 

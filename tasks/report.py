@@ -23,7 +23,7 @@ from merganser.report.published import Reproduced, reproduce
 from merganser.report.rows import Row, make_rows
 from merganser.report.scores import read_scores
 from merganser.report.searches import draw_searches, read_searches
-from merganser.report.significance import MEAN, Significance, read_significance
+from merganser.report.significance import MEAN, Significance, on_unseen, read_significance
 from merganser.report.studies import StudyResults, read_studies
 from merganser.report.study_plots import draw_studies
 from merganser.report.sweeps import Curve
@@ -56,6 +56,7 @@ class Content:
     measured: Measured
     studies: StudyResults
     significance: Significance
+    unseen: Significance | None  # on the tasks without a model
     choices: list[Choice]
     baselines: list[Baseline]
     explanations: Explanations
@@ -78,6 +79,7 @@ def read_content(params: Params) -> Content:
         measured=measured,
         studies=studies,
         significance=significance,
+        unseen=read_significance(on_unseen(rows), UNSEEN) if params.unseen else None,
         choices=make_choices(rows, significance.pairs[MEAN]),
         baselines=read_baselines(rows[0], EXAMPLES),
         explanations=find_explanations(rows, measured, studies),
@@ -104,6 +106,8 @@ def write_content(
     tables.write_confusions(folder, content.confusions)
     tables.write_searches(folder, content.searches)
     tables.write_significance(folder, content.significance)
+    if content.unseen:
+        tables.write_significance(folder, content.unseen, "unseen_")
     tables.write_choices(folder, content.choices)
     tables.write_changes(folder, changes)
     if params.published:
@@ -124,6 +128,7 @@ def write_content(
         content.explanations,
         content.confusions,
         content.searches,
+        content.unseen,
     )
     (folder / PAGE).write_text(page)
 

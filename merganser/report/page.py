@@ -24,7 +24,7 @@ from merganser.report.layers import short_names
 from merganser.report.measured import BY_LAYER, Measured
 from merganser.report.published import Reproduced
 from merganser.report.rows import GROUPS, Row, best_values, by_family, sampling_error
-from merganser.report.significance import MEAN, Significance
+from merganser.report.significance import MEAN, Significance, on_unseen
 from merganser.report.spaces import middle_name
 from merganser.report.studies import StudyResults
 from merganser.report.style import VARIABLES
@@ -51,6 +51,7 @@ def render_page(
     explanations: Explanations,
     confusions: Confusions,
     searches: Mapping[str, Curve],
+    unseen: Significance | None,
 ) -> str:
     """Return the page's HTML, without credentials that an address in params.yaml may hold."""
     rows = list(rows)
@@ -91,6 +92,8 @@ def render_page(
         measure_titles=TITLES,
         studies=studies,
         verdicts=significance.verdicts,
+        unseen_verdicts=unseen.verdicts if unseen else {},
+        best_unseen=best_values(on_unseen(rows), list(params.unseen)) if unseen else {},
         changes=changes,
         reproduced=reproduced,
         baselines={

@@ -1,7 +1,7 @@
 """Which entries are as good as the best of their group, as far as the examples can tell."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,6 +53,11 @@ def read_significance(rows: Sequence[Row], examples: Path) -> Significance:
         v for column in pairs for league in leagues(rows) for v in _verdicts(list(rows), league, column, pairs[column])
     ]
     return Significance([row.entry for row in rows], pairs, {(v.entry, v.column): v for v in verdicts})
+
+
+def on_unseen(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with their scores on unseen tasks in place of those on the others."""
+    return [replace(row, scores=replace(row.scores, by_task=row.scores.unseen)) for row in rows]
 
 
 def _read(rows: Sequence[Row], task: str, examples: Path) -> list[Results]:

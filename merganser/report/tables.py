@@ -132,16 +132,19 @@ def write_searches(folder: Path, curves: Mapping[str, Curve]) -> None:
         write_csv(folder / "plots/searches.csv", header, [line for curve in curves.values() for line in curve.lines])
 
 
-def write_significance(folder: Path, significance: Significance) -> None:
-    """Write `significance.csv`, entries against the best of their group, and `pairs.csv`, all pairs of entries."""
+def write_significance(folder: Path, significance: Significance, prefix: str = "") -> None:
+    """Write `significance.csv`, entries against the best of their group, and `pairs.csv`, all pairs of entries.
+
+    `prefix`: what their names begin with.
+    """
     verdicts = sorted(significance.verdicts.values(), key=lambda v: (v.column != MEAN, v.column, v.group))
-    write_csv(folder / "significance.csv", Verdict._fields, verdicts)
+    write_csv(folder / f"{prefix}significance.csv", Verdict._fields, verdicts)
     lines = [
         [column, first, second, float(pairs.difference[i, j]), float(pairs.p[i, j])]
         for column, pairs in significance.pairs.items()
         for (i, first), (j, second) in combinations(enumerate(significance.entries), 2)
     ]
-    write_csv(folder / "pairs.csv", ["column", "entry", "other", "difference", "p"], lines)
+    write_csv(folder / f"{prefix}pairs.csv", ["column", "entry", "other", "difference", "p"], lines)
 
 
 def write_choices(folder: Path, choices: Sequence[Choice]) -> None:

@@ -153,6 +153,29 @@ def test_unseen_tasks_have_columns_of_their_own_and_are_in_no_mean(folder: Path,
     assert 'id="unseen"' in page
 
 
+def test_entries_are_tested_on_unseen_tasks_example_by_example_and_apart_from_the_others(
+    folder: Path, page: str
+) -> None:
+    pairs = list(csv.DictReader((folder / "report/unseen_pairs.csv").open()))
+    assert {line["column"] for line in pairs} == {"mean", "held"}
+    assert len(pairs) == 2 * len(METHODS) * (len(METHODS) - 1) // 2
+    for line in pairs:
+        files = [folder / f"data/measures/unseen/{line[name]}/held.safetensors" for name in ("entry", "other")]
+        one, other = (read_results(file).score for file in files)
+        assert one is not None
+        assert other is not None
+        wins, losses = int((one > other).sum()), int((one < other).sum())
+        assert float(line["difference"]) == pytest.approx((wins - losses) / len(one))
+        if line["column"] == "held":
+            assert float(line["p"]) == pytest.approx(binomtest(wins, wins + losses).pvalue if wins + losses else 1)
+    verdict = next(csv.DictReader((folder / "report/unseen_significance.csv").open()))
+    bodies = dict(rows_of(page, "scores unseen"))
+    assert ("tied" in bodies[verdict["entry"]]) == (float(verdict["corrected"]) >= 0.05)
+    assert "best" in bodies[verdict["best"]]
+    error = json.loads((folder / "data/measures/unseen/base/held.json").read_text())["stderr"]
+    assert f"± {100 * error:.1f}</small>" in bodies["base"]
+
+
 def test_scores_on_unseen_tasks_are_metrics_of_an_entrys_run(folder: Path) -> None:
     record.main(["--report"])
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")

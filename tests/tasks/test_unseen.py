@@ -13,6 +13,7 @@ from torch import Tensor
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.loading import load_params
 from merganser.errors import InputError
+from merganser.evaluation.examples import read_results
 from merganser.evaluation.scoring import score_of
 from merganser.models import embed_classes
 from merganser.overlays import task_model
@@ -103,6 +104,18 @@ def test_dts_unseen_mixes_parts_by_likeness_and_what_routes_its_inputs_does_so(m
     score = found(made, "dts_unseen")
     assert score["value"] == score["similar"]
     assert not {"uniform", "similar", "oracle"} & found(made, "smile").keys()
+
+
+def test_the_results_of_each_example_are_those_that_an_entrys_score_is_of(made: Path) -> None:
+    for entry in METHODS | ENTRIES:
+        results, score = read_results(made / f"data/measures/unseen/{entry}/held.safetensors"), found(made, entry)
+        assert results.score is not None
+        assert len(results) == score["count"]
+        assert results.score.mean() == pytest.approx(score["value"])
+    results = read_results(made / "data/measures/unseen/average/held.safetensors")
+    merged, data = read(made / "data/merged/average"), made / "sources/held-data"
+    for name, values in vars(score_clip(made / "data/base", merged.items(), data, classes=NAMES)).items():
+        assert getattr(results, name).tolist() == values.tolist()
 
 
 def test_an_unseen_task_is_in_no_merge(made: Path, comparison: Path) -> None:

@@ -49,7 +49,9 @@ def _moving(params: Any) -> Iterator[tuple[Path, "RepoType"]]:
     models = [params["base"]["source"], *(task["source"] for task in tasks)]
     sources: list[tuple[str, RepoType]] = [(source, "model") for source in models]
     sources += [(task["data"]["source"], "dataset") for task in tasks if task.get("kind") != UNMEASURED]
-    sources += [(task["data"]["source"], "dataset") for task in params.get("unseen", {}).values()]
+    unseen = params.get("unseen", {}).values()
+    sources += [(task["data"]["source"], "dataset") for task in unseen]
+    sources += [(task["head"], "model") for task in unseen if "head" in task]
     for source, repo_type in sources:
         path = Path(source)
         if path.suffix in (".yaml", ".yml") and path.is_file() and _FOLLOWS.search(path.read_text(encoding="utf-8")):

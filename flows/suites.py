@@ -167,6 +167,7 @@ def sources_of(params: Params) -> dict[Path, RepoType]:
     """Return the sources of models and data that a params.yaml names, and what each is."""
     base = [] if params.base_source is None else [str(params.base_source)]
     named = [*base, *(each for task in params.tasks.values() for each in (task.source, task.data.source))]
+    named += [task.head for task in params.unseen.values() if task.has_head]
     data = [task.data.source for task in params.with_data.values()]
     return {Path(source): "dataset" if source in data else "model" for source in [*named, *data]}
 

@@ -6,12 +6,12 @@ from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import Params
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.setups import TaskSetup, open_setup
-from merganser.inputs.heads import NO_HEAD, read_head
+from merganser.inputs.heads import read_head
 from merganser.models import Network
 from merganser.models.device import usable
 from merganser.studies.merges import ScoringSetup
 from tasks.stage import check_found
-from tasks.stages import BASE, HEADS
+from tasks.stages import BASE, HEADS, UNSEEN_HEADS
 
 
 def open_task(
@@ -24,13 +24,10 @@ def open_task(
 ) -> TaskSetup:
     """Open one task's prepared data in a folder, its head, and the architecture that a model's folder describes.
 
-    An unseen task has no head of its own. `own`: the task's own model is run, which reads and computes as its own
-    checkpoint says.
+    `own`: the task's own model is run, which reads and computes as its own checkpoint says.
     """
-    prepared, head = (
-        Prepared(data / task),
-        read_head(HEADS / f"{task}.safetensors") if task in params.tasks else NO_HEAD,
-    )
+    heads = HEADS if task in params.tasks else UNSEEN_HEADS
+    prepared, head = Prepared(data / task), read_head(heads / f"{task}.safetensors")
     if own and (apart := prepared.own) is not None:
         prepared, model = apart, apart.folder
     check_found("kinds", prepared.about["kind"])

@@ -55,6 +55,7 @@ TASK_MEASURES = Path("data/measures/tasks.json")
 TASK_STUDIES = Path("data/measures/studies/tasks")
 UNSEEN = Path("data/measures/unseen")
 UNSEEN_DATASETS = Path("data/unseen/datasets")
+UNSEEN_HEADS = Path("data/unseen/heads")
 UNSEEN_PREPARED = Path("data/unseen/prepared")
 VALIDATION = Path("data/validation")
 VOCABULARIES = Path("data/vocabularies")
@@ -289,6 +290,7 @@ STAGES: Mapping[str, Stage] = {
     "merge": Stage((MERGED, MERGE_PROFILES), "merge", size=_merged, tokens=_merge),
     "prepare": Stage((PREPARED,), tokens=_unknown, nameless=True),  # decoding is no matter of tokens
     "prepare_validation": Stage((VALIDATION,), tokens=_unknown, nameless=True),
+    "fetch_head": Stage((UNSEEN_HEADS,)),
     "prepare_unseen": Stage((UNSEEN_DATASETS, UNSEEN_PREPARED), tokens=_unknown),
     "statistics": Stage((STATISTICS, PROFILES / "statistics"), "statistics", True, tokens=_measured_statistics),
     "route": Stage(

@@ -16,7 +16,16 @@ from ruamel.yaml.nodes import MappingNode, Node
 from merganser.config.explaining import as_flow, as_line
 from merganser.config.inputs import FROM_VALIDATION, INPUTS, SECTIONS, input_of
 from merganser.config.inputs.base import known_method
-from merganser.config.params import OWN_MODELS, UNMEASURED, VOCABULARIES, BudgetStudy, Params, TaskStudy, Validation
+from merganser.config.params import (
+    OWN_MODELS,
+    UNMEASURED,
+    VOCABULARIES,
+    BudgetStudy,
+    Params,
+    TaskStudy,
+    Unseen,
+    Validation,
+)
 from merganser.errors import InputError, did_you_mean, some
 from merganser.limits import parse_yaml
 from merganser.methods import __path__ as places
@@ -49,6 +58,9 @@ def additions(content: Any, folder: Path | None = None) -> list[Addition]:
     for name, task in _named(content, "tasks"):
         if task.get("kind") == UNMEASURED and "data" not in task and "source" in task:
             found.append((("tasks", name, "data"), {"source": task["source"]}))  # DVC needs a path
+    for name, task in _named(content, "unseen"):
+        if "head" not in task:
+            found.append((("unseen", name, "head"), Unseen.model_fields["head"].default))
     for section in SECTIONS:
         for name, about in _named(content, section):
             if "of" not in about and (of := INPUTS[section].of_by_default(about)):

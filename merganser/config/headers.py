@@ -49,6 +49,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     for name, task in params.tasks.items():
         sources |= {f"tasks.{name}.source": task.source, f"tasks.{name}.data.source": task.data.source}
     sources |= {f"unseen.{name}.data.source": task.data.source for name, task in params.unseen.items()}
+    sources |= {f"unseen.{name}.head": task.head for name, task in params.unseen.items() if task.has_head}
     here, remote = {}, {}
     for place, source in sources.items():
         with _caught(mistakes, place):

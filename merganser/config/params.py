@@ -21,6 +21,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # with what is put before 
 NAMED = 12  # names of a change that are said
 UNMEASURED = "unmeasured"  # the kind of tasks that are merged and have no data
 VOCABULARIES = Path("data/vocabularies")  # under base.source: a base that was brought into another vocabulary
+BASE = Path("data/base")  # as the head of a task without a model: what stands in the base and its merges
 OWN_MODELS = Path("data/checkpoints")  # as base.source: the mean of the tasks' own models
 Text = Annotated[str, Field(min_length=1)]
 DeviceName = Literal["cpu", "cuda"]
@@ -123,10 +124,19 @@ class Task(Strict):
 
 
 class Unseen(Strict):
-    """A task that has no fine-tuned model: its data alone, on which every merge is measured."""
+    """A task that no model is merged of: its data, on which every merge is measured.
 
+    `head`: a checkpoint that the parameters of `base.heads` are taken of, for kinds of task that need a head.
+    """
+
+    head: Text = str(BASE)
     kind: Text = "image_classification"
     data: Data
+
+    @property
+    def has_head(self) -> bool:
+        """Tell whether it names a checkpoint for its head; otherwise a merge's own last parameters stay."""
+        return Path(self.head) != BASE
 
 
 class Decompose(Strict):

@@ -35,7 +35,7 @@ def task_mistakes(params: Params) -> list[str]:
 
 
 def _unseen_mistakes(params: Params) -> Iterator[str]:
-    """List what unseen tasks lack: they have data, and no model that could bring a head of its own."""
+    """List what unseen tasks lack: they have data, and a head only where they name a checkpoint that has one."""
     for name, task in params.unseen.items():
         where = f"unseen.{name}"
         if name in params.tasks:
@@ -46,13 +46,18 @@ def _unseen_mistakes(params: Params) -> Iterator[str]:
         yield from kind_mistakes(where, task, params.base.family)
         if task.kind not in kind_names() or params.base.family not in family_names():
             continue
-        if isinstance(get_kind(task.kind), HasHead):
+        needs_head = isinstance(get_kind(task.kind), HasHead)
+        if task.has_head and not needs_head:
+            yield f"{where}.head: {task.kind} makes its answers of words and has no head; leave it out"
+        elif task.has_head and not params.base.heads:
+            yield f"{where}.head: base.heads does not say which parameters a head is; name them, such as classifier.*"
+        elif needs_head and not task.has_head:
             kinds = {each: get_kind(each) for each in kind_names() if each != UNMEASURED}
             without = [each for each, kind in kinds.items() if not isinstance(kind, HasHead)]
             fitting = [each for each in without if fits(kinds[each], params.base.family)]
             can = f"{params.base.family} does {', '.join(fitting) or 'none: choose a base of another family'}"
-            reason = f"{task.kind} needs a head of its own, which only a fine-tuned model of the task has"
-            yield f"{where}.kind: {reason}; name a kind that makes its answers of words ({can})"
+            reason = f"{task.kind} needs a head of its own; name a checkpoint that has one under {where}.head"
+            yield f"{where}.kind: {reason}, or a kind that makes its answers of words ({can})"
         elif params.embeddings and not isinstance(get_kind(task.kind), GivesClasses):
             reason = (
                 f"{task.kind} is not a kind with classes, whose names entries that read embeddings compare tasks by"

@@ -34,7 +34,7 @@ from merganser.report.layers import by_depth, panels, short_names
 from merganser.report.style import VARIABLES
 from merganser.report.tables import IDENTITY, write_published
 from merganser.standalone.results import TEXTS
-from tasks import evaluate_unseen, prepare_unseen, publish, record, report
+from tasks import evaluate_unseen, fetch_head, prepare_unseen, publish, record, report
 from tests.tasks.comparison import METHODS, STUDIES, TASKS, inside
 from tests.tiny_clip import write_data_set
 
@@ -82,6 +82,7 @@ def folder(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     (made / "published.yaml").write_text(yaml.safe_dump(PUBLISHED))
     with inside(made):
         publish.main([])
+        fetch_head.main(["held"])
         prepare_unseen.main(["held"])
         for entry in METHODS:
             evaluate_unseen.main([entry, "held"])

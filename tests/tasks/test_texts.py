@@ -20,12 +20,15 @@ from merganser.evaluation.scoring import score_of
 from tasks import (
     decompose,
     evaluate,
+    evaluate_unseen,
     extract,
     fetch,
+    fetch_head,
     measure,
     measure_merged,
     merge,
     prepare,
+    prepare_unseen,
     record,
     report,
     study_rank,
@@ -149,6 +152,23 @@ def test_the_individual_models_score_as_transformers_itself_does(folder: Path, t
     assert score["stderr"] == pytest.approx(expected["stderr"], abs=1e-9)
     results = read_results(folder / f"data/examples/individual/{task}.safetensors")
     np.testing.assert_allclose(results.prediction, found.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_an_unseen_task_with_a_head_scores_as_the_task_whose_head_and_data_it_has(folder: Path) -> None:
+    text = Path("params.yaml").read_text()
+    params = yaml.safe_load(text)
+    params["unseen"] = {"held": params["tasks"]["linked"] | {"head": "sources/linked"}}
+    del params["unseen"]["held"]["source"]
+    Path("params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    fetch_head.main(["held"])
+    prepare_unseen.main(["held"])
+    for entry in ("base", "average", "tsv_m"):
+        evaluate_unseen.main([f"{entry}-held"])
+        unseen, linked = f"data/measures/unseen/{entry}/held", f"{entry}/linked"
+        for found, expected in ((f"{unseen}.json", "metrics"), (f"{unseen}.safetensors", "examples")):
+            same = Path(f"data/{expected}/{linked}{Path(found).suffix}")
+            assert Path(found).read_bytes() == same.read_bytes()
+    Path("params.yaml").write_text(text)
 
 
 def test_scores_of_different_metrics_are_named_in_the_report(folder: Path) -> None:

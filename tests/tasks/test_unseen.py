@@ -17,7 +17,7 @@ from merganser.evaluation.examples import read_results
 from merganser.evaluation.scoring import score_of
 from merganser.models import embed_classes
 from merganser.overlays import task_model
-from tasks import describe, evaluate_unseen, merge, prepare_unseen
+from tasks import describe, evaluate_unseen, fetch_head, merge, prepare_unseen
 from tests.each import each
 from tests.tasks.comparison import METHODS, TASKS, inside
 from tests.tiny_clip import CLASSES, score_clip, write_data_set
@@ -45,6 +45,7 @@ def made(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         change(unseen={"held": HELD}, embeddings={"svd": {"of": "svd"}}, methods=METHODS | ENTRIES)
         load_params()
         describe.main(["svd"])
+        fetch_head.main(["held"])
         prepare_unseen.main(["held"])
         for entry in ENTRIES:
             merge.main([entry])
@@ -134,7 +135,15 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"held": {"kind": "text_classification", "data": {"source": "x"}}},
-        r"unseen\.held\.kind: text_classification needs a head of its own, .*open_clip does image_classification",
+        r"unseen\.held\.kind: text_classification needs a head of its own; .*held\.head, .*open_clip does image_cl",
+    ),
+    (
+        {"held": HELD | {"head": "sources/red"}},
+        r"unseen\.held\.head: image_classification makes its answers of words and has no head",
+    ),
+    (
+        {"held": {"kind": "text_classification", "head": "sources/red", "data": {"source": "x"}}},
+        r"unseen\.held\.head: base\.heads does not say which parameters a head is",
     ),
     ({"held": HELD | {"source": "x"}}, r"unseen\.held\.source: unknown key"),
     ({"held": {"data": HELD["data"] | {"split": "train"}}}, r"unseen\.held\.data\.split: .*no split 'train'"),

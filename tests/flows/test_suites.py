@@ -461,3 +461,18 @@ def test_every_published_row_names_its_values_and_stands_beside_an_entry_that_ha
                 differing = {key for key, value in dialect.items() if value is not None and values[key] != value}
                 otherwise = {"matrices"} if (name, method.name) in OTHER_MATRICES else set()
                 assert differing == otherwise & dialect.keys(), f"{table.table}: {entry}"
+
+
+def test_what_regmean_says_of_its_ratio_is_its_default_and_that_of_fusionbenchs_rows_of_clip() -> None:
+    method = registry.get("regmean")
+    ((paper, clip),) = re.findall(r"([\d.]+) in\s+the paper, .* takes ([\d.]+) for CLIP", method.function.__doc__ or "")
+    files = sorted((ROOT / "suites").glob("clip-*/published.yaml"))
+    rows = [
+        table.parameters["regmean"]["ratio"]
+        for file in files
+        for table in read_published(file).tables
+        if table.paper.startswith("FusionBench") and "regmean" in table.rows
+    ]
+    assert method.parameters.model_fields["ratio"].default == float(paper)
+    assert len(rows) >= 3
+    assert set(rows) == {float(clip)}

@@ -215,11 +215,12 @@ def test_commands_end_on_the_workers_when_the_run_is_killed(toy: Make, cluster: 
         [sys.executable, "-c", f"{code} address={address!r})"],
         cwd=slow.path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     wait_for(slow.path / "started", process)
     process.kill()
-    process.wait()
+    process.communicate()
     wait_until(lambda: not is_running(lasting))
 
 

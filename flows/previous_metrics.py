@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.disk import read_json, write_durably
-from tasks.stages import EXAMPLES, METRICS, PREVIOUS, PREVIOUS_METRICS
+from tasks.stages import EXAMPLES, METRICS, PREVIOUS, PREVIOUS_METRICS, UNSEEN
 
 _NUMBERS = Path("metrics.json")
 
@@ -32,9 +32,9 @@ def keep_previous_metrics(folder: Path, causes: Mapping[str, Sequence[str]], run
 def _keep_files(folder: Path) -> None:
     """Keep the scores and the examples' results as links: stages give their outputs new files."""
     shutil.rmtree(folder, ignore_errors=True)
-    for source in (METRICS, EXAMPLES):
+    for source in (METRICS, EXAMPLES, UNSEEN):
         with suppress(OSError):  # without them the report tests no difference
-            shutil.copytree(source, folder / source.name, copy_function=_link)
+            shutil.copytree(source, folder / source.relative_to(METRICS.parent), copy_function=_link)
 
 
 def _link(source: str, copy: str) -> None:

@@ -21,9 +21,9 @@ from merganser.errors import InputError
 from merganser.limits import parse_yaml
 from merganser.outputs import write_whole
 from merganser.report import formats
-from merganser.report.paired import Files, Line, compare_runs
+from merganser.report.paired import Files, Line, Measured, compare_runs
 from merganser.report.templates import open_templates
-from tasks.stages import CODE, EXAMPLES, METRICS
+from tasks.stages import CODE, EXAMPLES, METRICS, UNSEEN
 
 WORKSPACE = "workspace"
 
@@ -138,22 +138,27 @@ def _listed(run: Run, objects: Mapping[str, Path]) -> dict[str, str]:
 
 
 def compare_scores(first: Run, second: Run, objects: Mapping[str, Path]) -> list[Line]:
-    """Compare the entries that both have, on the tasks that both have."""
-    entries, tasks = (
-        [name for name in first.params.get(key, {}) if name in second.params.get(key, {})]
-        for key in ("methods", "tasks")
+    """Compare the entries that both have, on the tasks that both have, with a model and without."""
+    entries, tasks, unseen = (
+        [name for name in first.params.get(key) or () if name in (second.params.get(key) or ())]
+        for key in ("methods", "tasks", "unseen")
     )
-    return compare_runs(entries, tasks, files_of(first, objects), files_of(second, objects))
+    held_out = partial(files_of, objects=objects, metrics=UNSEEN, examples=UNSEEN)
+    measured = [
+        Measured(tasks, files_of(first, objects), files_of(second, objects)),
+        Measured(unseen, held_out(first), held_out(second), unseen=True),
+    ]
+    return compare_runs(entries, measured)
 
 
-def files_of(run: Run, objects: Mapping[str, Path]) -> Files:
+def files_of(run: Run, objects: Mapping[str, Path], metrics: Path = METRICS, examples: Path = EXAMPLES) -> Files:
     """Say where DVC's cache has a run's scores and results."""
 
     def find(folder: Path, suffix: str, entry: str, task: str) -> Path | None:
         found = objects.get(run.files.get((folder / entry / f"{task}{suffix}").as_posix(), ""))
         return found if found and found.is_file() else None
 
-    return Files(partial(find, METRICS, ".json"), partial(find, EXAMPLES, ".safetensors"))
+    return Files(partial(find, metrics, ".json"), partial(find, examples, ".safetensors"))
 
 
 def _flat(content: Any, place: str = "") -> Iterator[tuple[str, Any]]:

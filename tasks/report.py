@@ -144,7 +144,9 @@ def main(params: Params) -> None:
     changes = read_changes(PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), content.numbers)
     if changes:
         entries = [row.entry for row in rows]
-        changes = replace(changes, worse=worse_scores(entries, list(tasks), PREVIOUS, METRICS.parent))
+        changes = replace(
+            changes, worse=worse_scores(entries, list(tasks), list(params.unseen), PREVIOUS, METRICS.parent)
+        )
     with fresh_folder(REPORT) as folder:
         write_content(folder, params, content, plots, changes)
     write_json(SUMMARY, content.numbers)

@@ -52,28 +52,52 @@ class Files:
         return read_json(path) if path else {}
 
 
-def compare_runs(entries: Sequence[str], tasks: Sequence[str], first: Files, second: Files) -> list[Line]:
+@dataclass(frozen=True)
+class Measured:
+    """Tasks that two runs measured, and where each run has their files; `unseen`: they have no model."""
+
+    tasks: Sequence[str]
+    first: Files
+    second: Files
+    unseen: bool = False
+
+    @property
+    def mean(self) -> str:
+        """Return the column of the mean over them."""
+        return "unseen" if self.unseen else MEAN
+
+    def column(self, task: str) -> str:
+        """Return a task's column, named as in `results.csv`."""
+        return f"unseen_{task}" if self.unseen else task
+
+
+def compare_runs(entries: Sequence[str], measured: Sequence[Measured]) -> list[Line]:
     """Compare entries on the tasks that both runs measured, each entry's mean before its tasks."""
-    lines: list[Line] = []
-    for entry in entries:
-        pairs: list[Pairs | None] = []
-        own: list[Line] = []
-        for task in tasks:
-            found = [run.metric(entry, task) for run in (first, second)]
-            if not all("value" in each for each in found) or found[0]["metric"] != found[1]["metric"]:
-                continue
-            files = [run.examples(entry, task) for run in (first, second)]
-            results = [read_results(path) for path in files if path]
-            tested = len(results) == len(files) and same_examples(*results)
-            pairs.append(compare_models(found[0]["metric"], results) if tested else None)
-            own.append(Line(entry, task, found[0]["value"], found[1]["value"], _p(pairs[-1])))
-        if own:
-            means = [float(np.mean([getattr(line, side) for line in own])) for side in ("first", "second")]
-            known = [each for each in pairs if each is not None]
-            whole = mean_of_tasks(known) if len(known) == len(pairs) else None
-            lines += [Line(entry, MEAN, means[0], means[1], _p(whole)), *own]
+    lines = [line for entry in entries for each in measured for line in _lines(entry, each)]
     corrected = iter(holm(np.array([line.p for line in lines if line.p is not None])).tolist())
     return [each if each.p is None else replace(each, p=next(corrected)) for each in lines]
+
+
+def _lines(entry: str, measured: Measured) -> list[Line]:
+    """Compare an entry on tasks of one kind, their mean first; p as yet without a correction."""
+    pairs: list[Pairs | None] = []
+    own: list[Line] = []
+    for task in measured.tasks:
+        runs = (measured.first, measured.second)
+        found = [run.metric(entry, task) for run in runs]
+        if not all("value" in each for each in found) or found[0]["metric"] != found[1]["metric"]:
+            continue
+        files = [run.examples(entry, task) for run in runs]
+        results = [read_results(path) for path in files if path]
+        tested = len(results) == len(files) and same_examples(*results)
+        pairs.append(compare_models(found[0]["metric"], results) if tested else None)
+        own.append(Line(entry, measured.column(task), found[0]["value"], found[1]["value"], _p(pairs[-1])))
+    if not own:
+        return []
+    means = [float(np.mean([getattr(line, side) for line in own])) for side in ("first", "second")]
+    known = [each for each in pairs if each is not None]
+    whole = mean_of_tasks(known) if len(known) == len(pairs) else None
+    return [Line(entry, measured.mean, means[0], means[1], _p(whole)), *own]
 
 
 def _p(pairs: Pairs | None) -> float | None:

@@ -14,6 +14,7 @@ from flows.gc import collect_garbage
 from flows.history import FILE, Point, history_lines, read_history
 from flows.history_page import HEIGHT, WIDTH, curves, history_page
 from flows.lineage_diff import diff_lineages, lineage_diff_lines
+from flows.run_diff import diff_runs
 from merganser.report.paired import Line
 from tests.dvcfleet.test_experiments import committed, run
 from tests.dvcfleet.toy import Make, Toy
@@ -24,18 +25,21 @@ stages:
   data:
     cmd: cp -r made/data .
     deps: [made]
-    params: [methods, tasks]
+    params: [methods, tasks, unseen]
     outs:
       - data/metrics/ties/dark.json
       - data/metrics/ties/light.json
       - data/examples/ties/dark.safetensors
       - data/examples/ties/light.safetensors
+      - data/measures/unseen/ties/street.json
+      - data/measures/unseen/ties/street.safetensors
 """
-PARAMS = "tasks: {dark: {}, light: {}}\nmethods: {ties: {density: 0.5}}\n"
+PARAMS = "tasks: {dark: {}, light: {}}\nunseen: {street: {}}\nmethods: {ties: {density: 0.5}}\n"
 
 
-def write(made: Toy, dark: int, light: int = 100) -> None:
-    write_scores(made.path / "made/data", "ties", {"dark": dark, "light": light})
+def write(made: Toy, dark: int, street: int = 100) -> None:
+    write_scores(made.path / "made/data", "ties", {"dark": dark, "light": 100})
+    write_scores(made.path / "made/data", "ties", {"street": street}, unseen=True)
 
 
 @pytest.fixture
@@ -66,6 +70,21 @@ def test_each_run_has_its_scores_what_changed_and_what_got_worse(made: Toy) -> N
     said = list(history_lines(points))
     assert said[-1] == "ties: 55.00 in the first of 3 runs, 65.00 at best (second), 52.50 in third"
     assert any("worse by more than the sampling error: ties dark 80.00 -> 55.00" in line for line in said)
+
+
+def test_scores_on_tasks_without_a_model_are_compared_and_are_in_no_mean(
+    made: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(made, 110, street=60)
+    run(made, "fourth", monkeypatch)
+    point = read_history(made.path)[-1]
+    assert [(line.column, line.first, line.second) for line in point.worse] == [
+        ("unseen", 0.5, 0.3),
+        ("unseen_street", 0.5, 0.3),
+    ]
+    assert point.scores["ties"][0] == pytest.approx(0.525)
+    columns = [line.column for line in diff_runs(made.path, "third", "fourth").scores]
+    assert columns == ["mean", "dark", "light", "unseen", "unseen_street"]
 
 
 @pytest.fixture

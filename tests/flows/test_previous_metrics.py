@@ -36,6 +36,22 @@ def test_a_run_that_goes_on_keeps_the_numbers_that_it_first_found(toy: Make) -> 
     assert keep(project, "red-fox")["numbers"] == {"ties": {"mean": 0.75}}
 
 
+def test_the_files_that_the_numbers_are_of_are_kept_as_they_were(toy: Make) -> None:
+    project = toy.ran(CHAIN, CHAIN_FILES)
+    names = [
+        f"{folder}/ties/{task}"
+        for folder, task in (("metrics", "dark"), ("examples", "dark"), ("measures/unseen", "held"))
+    ]
+    for name in names:
+        project.write(f"data/{name}", "then")
+    keep(project, "blue-fox")
+    for name in names:
+        (project.path / "data" / name).unlink()
+        project.write(f"data/{name}", "now")
+    keep(project, "blue-fox")
+    assert [project.read(f".dvcfleet/previous/{name}") for name in names] == ["then"] * 3
+
+
 def test_other_repositories_keep_nothing(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES | {"metrics.json": "{}"})
     chain.run()

@@ -71,12 +71,13 @@ def test_nothing_is_said_where_nothing_was_kept(tmp_path: Path) -> None:
     assert read_changes(tmp_path / "previous_metrics.json", "blue-fox", NOW) is None
 
 
-def write_scores(folder: Path, entry: str, right: dict[str, int], examples: int = 200) -> None:
-    """Write a run's files of an entry that is right on the first examples of each task."""
+def write_scores(folder: Path, entry: str, right: dict[str, int], examples: int = 200, *, unseen: bool = False) -> None:
+    """Write a run's files of an entry that is right on the first examples of each task, with a model or `unseen`."""
+    of_metrics, of_examples = ("measures/unseen", "measures/unseen") if unseen else ("metrics", "examples")
     for task, count in right.items():
         results = compare("accuracy", [1] * count + [0] * (examples - count), [1] * examples)
-        write_results(folder / "examples" / entry / f"{task}.safetensors", results)
-        metrics = folder / "metrics" / entry / f"{task}.json"
+        write_results(folder / of_examples / entry / f"{task}.safetensors", results)
+        metrics = folder / of_metrics / entry / f"{task}.json"
         metrics.parent.mkdir(parents=True, exist_ok=True)
         metrics.write_text(json.dumps({"metric": "accuracy", "value": count / examples, "stderr": 0.03}))
 
@@ -86,7 +87,7 @@ def test_scores_that_fell_by_more_than_the_sampling_error_are_named_and_no_other
     for entry, then, now in (("falls", 160, 120), ("dips", 160, 158), ("rises", 120, 160), ("same", 150, 150)):
         write_scores(before, entry, {"dark": then, "light": 100})
         write_scores(after, entry, {"dark": now, "light": 100})
-    worse = worse_scores(["falls", "dips", "rises", "same", "new"], ["dark", "light"], before, after)
+    worse = worse_scores(["falls", "dips", "rises", "same", "new"], ["dark", "light"], [], before, after)
     assert [(line.entry, line.column, line.first, line.second) for line in worse] == [
         ("falls", "mean", 0.65, 0.55),
         ("falls", "dark", 0.8, 0.6),
@@ -98,5 +99,18 @@ def test_scores_of_other_examples_are_not_judged(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     write_scores(before, "ties", {"dark": 160})
     write_scores(after, "ties", {"dark": 20}, examples=100)
-    assert worse_scores(["ties"], ["dark"], before, after) == ()
-    assert worse_scores(["ties"], ["dark"], tmp_path / "none", after) == ()
+    assert worse_scores(["ties"], ["dark"], [], before, after) == ()
+    assert worse_scores(["ties"], ["dark"], [], tmp_path / "none", after) == ()
+
+
+def test_falls_on_tasks_without_a_model_are_named_apart_from_the_others(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    for folder, street in ((before, 160), (after, 120)):
+        write_scores(folder, "ties", {"dark": 150})
+        write_scores(folder, "ties", {"street": street, "cover": 100}, unseen=True)
+    worse = worse_scores(["ties"], ["dark"], ["street", "cover"], before, after)
+    assert [(line.column, line.first, line.second) for line in worse] == [
+        ("unseen", 0.65, 0.55),
+        ("unseen_street", 0.8, 0.6),
+    ]
+    assert worse_scores(["ties"], ["dark"], [], before, after) == ()

@@ -52,6 +52,7 @@ class Suite:
 EIGHT, MORE = ("eurosat", "svhn"), ("pcam", "fer2013")
 SUITES = {
     "gpt2-glue": Suite(models.GPT2, ("cola", "mnli")),
+    "gpt2-glue-4": Suite(models.GPT2, ("cola", "mnli")),
     "roberta-base-glue": Suite(models.ROBERTA, ("mnli", "stsb")),
     "flan-t5-base-glue": Suite(models.FLAN_T5, ("rte", "stsb")),
     "flan-t5-base-glue-lora": Suite(models.FLAN_T5_ADAPTERS, ("mnli", "stsb")),
@@ -274,10 +275,12 @@ def make_hub(folder: Path, root: Path, names: Iterable[str]) -> dict[str, Path]:
                     write_data_set(data.hub, rows)
                 else:
                     write_own(rows)
-        for number, (task, of_task) in enumerate(params.tasks.items(), 1):
-            _, model = place_of(of_task.source, "models")
+        tuned = {f"tasks.{task}": about.source for task, about in params.tasks.items()}
+        tuned |= {f"unseen.{task}": about.head for task, about in params.unseen.items() if about.head}
+        for number, (place, source) in enumerate(tuned.items(), 1):
+            _, model = place_of(source, "models")
             if not model.exists():
-                suite.write_tuned(model, number, outputs[f"tasks.{task}"])
+                suite.write_tuned(model, number, outputs[place])
     return repositories
 
 

@@ -15,6 +15,7 @@ from merganser.report.sweeps import Curve
 from merganser.report.wording import Wording
 
 LINES = ("-", "--", ":")
+MARKERS = ("o", "s", "^")  # beside LINES, for a lone dot has no line
 PALETTE = (COLOURS["single"], COLOURS["parts"], *OTHERS, COLOURS["reference"])
 WIDE = 20  # times the smallest value, beyond which values stand on a logarithmic axis
 RELATIVE = "% of the individual models"  # on an axis
@@ -122,9 +123,10 @@ def against_bytes(matched: Matched, wording: Wording) -> str:
     """Draw each entry's mean score over the bytes that a task takes, a lone dot for one whose size is fixed."""
     figure, axes = canvas(5.2, 4.0)
     for index, (entry, points) in enumerate(matched.curves.items()):
-        colour, style = PALETTE[index % len(PALETTE)], LINES[index // len(PALETTE) % len(LINES)]
+        row, column = divmod(index, len(PALETTE))
+        colour, style, dot = PALETTE[column], LINES[row % len(LINES)], MARKERS[row % len(MARKERS)]
         places, means = [100 * point.amr for point in points], [100 * point.score for point in points]
-        axes.plot(places, means, color=colour, linestyle=style, linewidth=1.5, marker="o", markersize=3.5, label=entry)
+        axes.plot(places, means, color=colour, linestyle=style, linewidth=1.5, marker=dot, markersize=3.5, label=entry)
     axes.set_xscale("log")
     axes.set_xticks([100 * budget for budget in matched.budgets], [f"{100 * budget:g}" for budget in matched.budgets])
     axes.minorticks_off()
@@ -139,12 +141,12 @@ def by_step(ablated: Ablated, wording: Wording) -> str:
     steps = ablated.steps
     figure, axes = canvas(5.2, 0.9 + 0.3 * len(steps))
     places, means = range(len(steps)), [100 * step.score for step in steps]
-    axes.barh(places, means, 0.66, color=COLOURS["single"], alpha=0.85)
+    axes.barh(places, means, 0.66, color=COLOURS["single"], alpha=0.5)
     errors = [100 * (step.stderr or 0) for step in steps]
     axes.errorbar(means, places, xerr=errors, fmt="none", ecolor=INK, elinewidth=1)
     for place, step in zip(places, steps, strict=True):
         values = [100 * step.by_task[task]["value"] for task in ablated.tasks]
-        axes.scatter(values, [place] * len(values), s=6, color=INK, alpha=0.45, linewidths=0, zorder=3)
+        axes.scatter(values, [place] * len(values), s=8, color=INK, alpha=0.7, linewidths=0, zorder=3)
     axes.axvline(means[0], color=INK, linewidth=0.8, linestyle=":")
     axes.set_yticks(places, [step.name for step in steps])
     axes.invert_yaxis()

@@ -1,5 +1,6 @@
 """Many entries stay readable: what is named, and what a cell shows."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,16 @@ from merganser.evaluation.scoring import Score
 from merganser.report.choices import front
 from merganser.report.heatmaps import DEEPEST, LIGHTEST, Shades, between_tasks, entries_by_task
 from merganser.report.labels import LINE, place_labels
+from merganser.report.matched import Fitted, Matched
 from merganser.report.measured import Grid, Measured, mean_of
 from merganser.report.plots import learned_rows, learning_curves, score_bars
 from merganser.report.rows import Row, lowest
 from merganser.report.scatter import against_memory, named
 from merganser.report.scores import Scores
+from merganser.report.study_plots import against_bytes
 from merganser.report.style import STYLE
 from merganser.report.tables import summary
+from merganser.report.wording import Wording
 
 NAN = float("nan")
 
@@ -157,3 +161,16 @@ def test_each_learned_entry_has_a_line_of_its_losses() -> None:
     assert ">ada</text>" in found
     assert ">ties</text>" not in found
     assert learned_rows(rows) == []
+
+
+def test_each_of_fifteen_lone_dots_at_the_same_bytes_has_a_look_of_its_own() -> None:
+    score: Score = {"metric": "accuracy", "value": 0.5, "count": 1, "stderr": None}
+    names = [f"entry-{number}" for number in range(15)]
+    fitted = {
+        name: [Fitted(by_task={"task": score}, entry=name, method="emr", values={}, amr=0.03, results={})]
+        for name in names
+    }
+    with matplotlib.rc_context(STYLE):
+        drawn = against_bytes(Matched(fitted, {0.05: {}}, {}), Wording("accuracy", "%"))
+    looks = re.findall(r'<use xlink:href="#(\w+)"[^>]* style="fill: ', drawn)
+    assert [looks.count(look) for look in set(looks)] == [2] * 15  # in the plot and in the legend

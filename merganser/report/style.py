@@ -7,9 +7,12 @@ import io
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.backends.backend_svg import FigureCanvasSVG, RendererSVG
 from matplotlib.figure import Figure
 
+from merganser.report.placing import place_panels
+
+POINTS = 72  # an inch
 INK, MUTED, LINE = "#1d2430", "#667085", "#d9dee6"
 COLOURS = {"reference": "#8a94a3", "single": "#2b6cb0", "parts": "#c2571a"}
 OTHERS = ("#2f8f6b", "#8a56b8")
@@ -39,6 +42,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
+    "axes.titley": 1.0,  # where it would stand, as no ticks stand above; else all labels are measured again for it
     "grid.color": LINE,
     "grid.linewidth": 0.7,
     "xtick.color": MUTED,
@@ -54,7 +58,7 @@ STYLE: Any = {
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     """Make a figure of one panel, in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height))
     return figure, figure.add_subplot()
 
 
@@ -62,8 +66,7 @@ def to_svg(figure: Figure) -> str:
     """Write a figure as SVG text. To be called inside `matplotlib.rc_context(STYLE)`, as all that draws."""
     buffer = io.StringIO()
     drawn = FigureCanvasSVG(figure)
-    if engine := figure.get_layout_engine():  # here, as `savefig` would draw all of it one time more for that
-        engine.execute(figure)
-        figure.set_layout_engine("none")
+    figure.dpi = POINTS  # as it is drawn, so that a text is measured once
+    place_panels(figure, RendererSVG(figure.bbox.width, figure.bbox.height, io.StringIO()))
     drawn.print_svg(buffer, metadata={"Date": None})
     return buffer.getvalue()

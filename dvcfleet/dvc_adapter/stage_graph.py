@@ -32,7 +32,8 @@ def stage_graph(repo: Repo, options: Options = EVERYTHING) -> tuple["DiGraph", l
     if options.single_item and not (options.pipeline or options.all_pipelines):
         return _one_after_the_other(repo.index.graph, asked), asked
     some = asked if len(asked) < len(graph) else None
-    return graph, plan_repro(graph, some, pipeline=options.pipeline, downstream=options.downstream and bool(some))
+    stages = plan_repro(graph, some, pipeline=options.pipeline, downstream=options.downstream and bool(some))
+    return graph, _in_order(graph, stages) if some else stages
 
 
 def _asked(repo: Repo, options: Options) -> list[Stage]:
@@ -105,6 +106,19 @@ def _collected(repo: Repo, target: str, options: Options) -> list[Stage]:
             return [out.value.stage]
         names = [stage.addressing for stage in repo.index.stages]
         raise UserError(f"{error}{did_you_mean(target, names)}; `dvc stage list` names all stages") from error
+
+
+def _in_order(graph: "DiGraph", stages: Sequence[Stage]) -> list[Stage]:
+    """Put some stages of a graph in the order of its nodes, upstream ones first.
+
+    So does DVC, but where they are less than half: then its order is that of a set, another one in each process.
+    """
+    from networkx import DiGraph, dfs_postorder_nodes
+
+    wanted, ordered = set(stages), DiGraph()
+    ordered.add_nodes_from(stage for stage in graph if stage in wanted)
+    ordered.add_edges_from((stage, need) for stage in ordered for need in graph.successors(stage) if need in wanted)
+    return list(dfs_postorder_nodes(ordered))
 
 
 def _one_after_the_other(graph: "DiGraph", asked: Sequence[Stage]) -> "DiGraph":

@@ -196,6 +196,16 @@ def test_models_of_a_hub_are_merged_by_name_and_pinned(hub: Hub, tmp_path: Path,
     assert contents(tmp_path / "again") == ours
 
 
+@pytest.mark.usefixtures("hub")
+def test_a_merge_says_which_licences_of_a_hubs_models_do_not_go_together(tmp_path: Path, done: Done) -> None:
+    for name, licence in {"base": "mit", "task0": "cc-by-nc-4.0"}.items():
+        (tmp_path / "repo" / name / "README.md").write_text(f"---\nlicense: {licence}\n---\n")
+    said = done(tmp_path, "merge", "average", "--base", "org/base", "--model", "a=tuned@main", "--out", "merged")
+    warned = "non-commercial: cc-by-nc-4.0 (tuned) does not allow commercial use, mit (org/base) does"
+    assert f"licences: {warned}" in said
+    assert f"- `{warned}`" in ModelCard.load(tmp_path / "merged/README.md").text
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

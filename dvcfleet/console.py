@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir
 from pathlib import Path
 
@@ -34,6 +34,7 @@ class Progress:
         self._root = Path(next(iter(plan.stages.values())).repo.root_dir)
         # Start times.
         self._running: dict[str, float] = {}
+        self._waiting: Sequence[str] = ()
         self._heartbeat = Heartbeat(self._beat)
         self._bar = Bar(
             TextColumn(f"[bold]{name}"),
@@ -66,6 +67,14 @@ class Progress:
         self._running.pop(name, None)
         self._say(f"{name} is started again: {why}", "yellow")
 
+    def waits(self, names: Sequence[str], line: str) -> None:
+        """Record which of the started stages wait for a node, in place of earlier ones; print a line, if any."""
+        for name in {*self._waiting}.intersection(self._running).difference(names):
+            self._running[name] = time.monotonic()  # a node has joined
+        self._waiting = names
+        if line:
+            self._say(line, "yellow")
+
     def ended(self, ending: Ending) -> None:
         """Print how a stage ended, and the last lines of output of one that failed."""
         self._running.pop(ending.name, None)
@@ -79,7 +88,8 @@ class Progress:
                 self._say(f"    {text}")
 
     def _beat(self) -> None:
-        for line in signs(self._root, dict(self._running), time.monotonic()):
+        at_work = {name: began for name, began in list(self._running.items()) if name not in self._waiting}
+        for line in signs(self._root, at_work, time.monotonic()):
             self._print(line)
 
     def _say(self, line: str, style: str | None = None) -> None:

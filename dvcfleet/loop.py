@@ -19,6 +19,7 @@ from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.scheduling.durations import Durations
+from dvcfleet.scheduling.node_watch import LOOK_S, NodeWatch
 from dvcfleet.scheduling.order import ReadyStages
 from dvcfleet.scheduling.resource_pool import Allocation, ResourcePool
 from dvcfleet.scheduling.retries import Retries
@@ -69,6 +70,7 @@ class Run:
     _jobs: dict[str, Job] = field(default_factory=dict)
     _storing: dict[str, tuple[Outcome, Future[None]]] = field(default_factory=dict)
     _retries: Retries = field(init=False)
+    _nodes: NodeWatch = field(init=False)
     _entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     stopping: bool = False
 
@@ -79,6 +81,7 @@ class Run:
             try:
                 while self._ready or self.pool.given or self._storing:
                     self._start_ready()
+                    self._look_at_nodes()
                     if outcome := self._next_outcome():
                         self._take(outcome)
                     self._take_stored()
@@ -107,7 +110,15 @@ class Run:
             return None
         self.lock_files.flush()
         with self.lock.released():
-            return self.executor.next_outcome()
+            while True:
+                self._look_at_nodes()
+                with suppress(TimeoutError):
+                    return self.executor.next_outcome(LOOK_S)
+
+    def _look_at_nodes(self) -> None:
+        """Say which submitted stages wait since no node has what they ask for any more."""
+        away = [name for name in self.pool.given if not self._jobs[name].stays]
+        self._nodes.look({name: self.resources[name] for name in away})
 
     def _begin(self) -> None:
         stages = self.plan.planned.values()
@@ -123,6 +134,7 @@ class Run:
                 self._end(Ending(planned.name, Result.BLOCKED, "; ".join(planned.reasons)))
         needs = {planned.name: planned.needs for planned in stages}
         self._retries = Retries(self.resources)
+        self._nodes = NodeWatch(self.executor.machines, self.progress.waits)
         self._ready = ReadyStages(
             needs, self.resources, self.durations, self.pool, in_order=self.in_order, first=self.wanted_first(needs)
         )

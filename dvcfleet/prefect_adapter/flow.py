@@ -33,6 +33,7 @@ from dvcfleet.prefect_adapter.internals import (
 )
 from dvcfleet.record.ledger import begin
 from dvcfleet.runners import Runner
+from dvcfleet.scheduling.resource_pool import Machine
 from dvcfleet.secrets import masked
 from dvcfleet.worker.fork_client import ForkServers
 from dvcfleet.worker.jobs import run_job
@@ -149,6 +150,13 @@ class PrefectExecutor:
             self._renew(task_runner)
             return Outcome(name, None, lost=True, why=f"its worker was lost ({why})")
         return Outcome(name, 1, tail=(why,))
+
+    def machines(self) -> Sequence[Machine] | None:
+        """Return the cluster's machines as they are now; None if none are counted, or if it does not answer."""
+        try:
+            return self._runner.machines()
+        except Exception:  # the stages' own outcomes say that a cluster is lost
+            return None
 
     def abandon(self) -> None:
         """End all running commands."""

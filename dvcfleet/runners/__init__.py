@@ -6,7 +6,7 @@ object that opens it.
 
 import os
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dvcfleet.errors import UserError, in_one_line
 from dvcfleet.messages import Job
 from dvcfleet.planning.resources import Resources
-from dvcfleet.scheduling.resource_pool import ResourcePool, local_pool
+from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, local_pool
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
@@ -41,6 +41,9 @@ class Runner(Protocol):
 
     def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
         """Return the resources that stages may use; raise UserError for a stage that requests more than that."""
+
+    def machines(self) -> Sequence[Machine] | None:
+        """Return the cluster's machines as they are now; None for a runner that counts none."""
 
     def requesting(self, job: Job, /) -> AbstractContextManager[Any]:
         """Request what a job needs of the cluster, if possible on its machine, for tasks submitted within the block."""
@@ -98,6 +101,9 @@ class LocalRunner:
     def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
         """Return this machine's pool."""
         return local_pool(self.threads, resources)
+
+    def machines(self) -> None:
+        """Return None: this machine stays."""
 
     def end(self, future: "PrefectFuture[Any]") -> None:
         """Do nothing: the fork servers end what they started."""

@@ -24,18 +24,36 @@ def cluster_pool(
     if not machines and not workers:
         raise UserError(f"{where} has no workers; start one, or say with --workers how many threads there will be")
     check_server([machine.address for machine in machines])
-    for name, each in resources.items() if machines else ():
-        if not any(machine.has.holds(each) for machine in machines):
-            gpus = f", {each.gpus} GPUs" if each.gpus else ""
-            memory = f", {each.memory_bytes / 1e9:.3g} GB of memory" if each.memory_bytes else ""
-            has = "; ".join(map(str, machines))
-            raise UserError(f"stage {name}: asks for {each.threads} threads{gpus}{memory}, and no node has all ({has})")
+    for name in fitting_none(machines, resources) if machines else ():
+        raise UserError(f"stage {name}: {none_fits(machines, resources[name])}")
     threads = round(sum(machine.has.threads for machine in machines))
     return ResourcePool(workers or threads, machines=machines if (workers or threads) <= threads else ())
 
 
-def refuse_shared_gpus(gpus: Mapping[str, Sequence[str]]) -> None:
-    """Raise UserError if two workers on one machine use the same GPU; `gpus` lists each worker's, by its address."""
+def fitting_none(machines: Sequence[Machine], resources: Mapping[str, Resources]) -> list[str]:
+    """List the stages that none of the machines could run, even with nothing else on it."""
+    return [name for name, each in resources.items() if not any(machine.has.holds(each) for machine in machines)]
+
+
+def none_fits(machines: Sequence[Machine], resources: Resources) -> str:
+    """Say what a stage asks for that none of the machines has."""
+    gpus = f", {resources.gpus} GPUs" if resources.gpus else ""
+    memory = f", {resources.memory_bytes / 1e9:.3g} GB of memory" if resources.memory_bytes else ""
+    has = "; ".join(map(str, machines)) or "there is none"
+    return f"asks for {resources.threads} threads{gpus}{memory}, and no node has all ({has})"
+
+
+def refuse_wrong_gpus(gpus: Mapping[str, Sequence[str]], declared: Mapping[str, float]) -> None:
+    """Raise UserError if a worker sees fewer GPUs than it declares, or two workers on one machine the same one.
+
+    `gpus` lists those that each worker sees, by its address.
+    """
+    for worker, count in declared.items():
+        if count > len(gpus[worker]):
+            raise UserError(
+                f"the worker {worker} declares {count:g} GPUs, and sees {len(gpus[worker])}; start it with "
+                "CUDA_VISIBLE_DEVICES naming as many, or declare fewer"
+            )
     owners: dict[tuple[str | None, str], str] = {}
     for worker, gpu in ((worker, gpu) for worker, names in gpus.items() for gpu in names):
         owner = owners.setdefault((urlsplit(worker).hostname, gpu), worker)

@@ -258,6 +258,21 @@ def test_a_stage_must_fit_one_node_as_a_whole(monkeypatch: pytest.MonkeyPatch) -
         cluster_pool("it", machines, None, {"s": Resources(threads=2, gpus=1)})
 
 
+def test_a_dask_worker_that_has_not_declared_yet_what_it_has_is_not_counted() -> None:
+    distributed = pytest.importorskip("distributed")
+    from dvcfleet.runners.dask.cluster import DaskCluster, Declaration
+
+    here = {"host": "127.0.0.1", "protocol": "tcp://", "dashboard_address": None, "processes": False}
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=3, **here) as local,
+        distributed.Client(local, set_as_default=False) as client,
+    ):
+        cluster = DaskCluster(None, client, local.scheduler_address, None)
+        assert cluster.machines() == []  # as one that joins when a run begins
+        client.register_plugin(Declaration({}))
+        assert [machine.has.threads for machine in cluster.machines()] == [3]
+
+
 def test_a_node_that_cannot_reach_prefects_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     away = [Machine("a", "192.0.2.7", Capacity(8, 1e9, 0))]
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")

@@ -3,7 +3,7 @@
 import pytest
 
 from dvcfleet.errors import UserError
-from dvcfleet.scheduling.cluster_pool import refuse_shared_gpus
+from dvcfleet.scheduling.cluster_pool import refuse_wrong_gpus
 from tests.dvcfleet.toy import Make, Toy
 
 GPUS = ("3", "5")
@@ -48,6 +48,13 @@ def test_gpu_stages_on_this_machine_have_gpus_of_their_own(
 
 
 def test_dask_workers_of_one_machine_with_the_same_gpu_are_refused() -> None:
-    refuse_shared_gpus({"tcp://10.0.0.1:1": ("0",), "tcp://10.0.0.1:2": ("1",), "tcp://10.0.0.2:1": ("0",)})
+    refuse_wrong_gpus({"tcp://10.0.0.1:1": ("0",), "tcp://10.0.0.1:2": ("1",), "tcp://10.0.0.2:1": ("0",)}, {})
     with pytest.raises(UserError, match=r"^the workers tcp://10\.0\.0\.1:1 and tcp://10\.0\.0\.1:2 .* GPU 1"):
-        refuse_shared_gpus({"tcp://10.0.0.1:1": ("0", "1"), "tcp://10.0.0.1:2": ("1",)})
+        refuse_wrong_gpus({"tcp://10.0.0.1:1": ("0", "1"), "tcp://10.0.0.1:2": ("1",)}, {})
+
+
+def test_dask_workers_that_declare_more_gpus_than_they_see_are_refused() -> None:
+    seen = {"tcp://10.0.0.1:1": ("0", "1"), "tcp://10.0.0.2:1": ()}
+    refuse_wrong_gpus(seen, {"tcp://10.0.0.1:1": 1})
+    with pytest.raises(UserError, match=r"^the worker tcp://10\.0\.0\.2:1 declares 1 GPUs, and sees 0; start it with"):
+        refuse_wrong_gpus(seen, {"tcp://10.0.0.1:1": 2, "tcp://10.0.0.2:1": 1})

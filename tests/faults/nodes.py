@@ -40,6 +40,15 @@ _TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RA
 IMPURE = ("data/profiles/", "data/records/", "report", "metrics.json")
 
 
+@dataclass(frozen=True)
+class Has:
+    """What a node declares; its GPUs are made up."""
+
+    threads: int
+    memory_bytes: int
+    gpus: tuple[str, ...] = ()
+
+
 @dataclass
 class Cluster:
     """A scheduler and nodes; `address` is what `--address` wants.
@@ -57,15 +66,26 @@ class Cluster:
     # The paths of Ray's sockets may not be long.
     _sockets: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="mr-"))
 
-    def add(self, clone: Path, name: str, host: str = "127.0.0.1", prefix: tuple[str, ...] = ()) -> None:
-        """Start a node whose worker serves a clone."""
+    def add(
+        self,
+        clone: Path,
+        name: str,
+        host: str = "127.0.0.1",
+        prefix: tuple[str, ...] = (),
+        has: "Has | None" = None,
+    ) -> None:
+        """Start a node whose worker serves a clone; without `has`, with two threads and all of the machine."""
+        threads = str(has.threads if has else 2)
         if self.kind == "dask":
-            command = ["-m", "distributed.cli.dask_worker", self.address, "--no-nanny", "--nthreads", "2"]
+            command = ["-m", "distributed.cli.dask_worker", self.address, "--no-nanny", "--nthreads", threads]
             command += ["--host", host, "--no-dashboard", "--name", name]
+            command += ["--memory-limit", str(has.memory_bytes)] if has else []
         else:
-            command = ["-m", "ray.scripts.scripts", "start", "--address", self.address, "--num-cpus", "2", "--block"]
-            command += ["--disable-usage-stats"]
-        self.nodes.append(self._start(command, clone, name, prefix))
+            command = ["-m", "ray.scripts.scripts", "start", "--address", self.address, "--num-cpus", threads]
+            command += ["--block", "--disable-usage-stats"]
+            command += ["--memory", str(has.memory_bytes), "--num-gpus", str(len(has.gpus))] if has else []
+        seen = {"CUDA_VISIBLE_DEVICES": ",".join(has.gpus)} if has else {}
+        self.nodes.append(self._start(command, clone, name, prefix, seen))
         self._wait_for(name, _READY[self.kind])
 
     def kill(self, number: int) -> None:
@@ -104,8 +124,10 @@ class Cluster:
         log = self.folder / f"{name}.log"
         wait_until(lambda: words in log.read_text(errors="replace"))
 
-    def _start(self, command: list[str], cwd: Path, name: str, prefix: tuple[str, ...]) -> "subprocess.Popen[bytes]":
-        variables = environment() | {"PYTHONPATH": str(ROOT), "DVCFLEET_NODE": str(cwd)} | _TOKEN
+    def _start(
+        self, command: list[str], cwd: Path, name: str, prefix: tuple[str, ...], seen: Mapping[str, str] | None = None
+    ) -> "subprocess.Popen[bytes]":
+        variables = environment() | {"PYTHONPATH": str(ROOT), "DVCFLEET_NODE": str(cwd)} | _TOKEN | dict(seen or {})
         with open(self.folder / f"{name}.log", "wb") as log:
             return subprocess.Popen(
                 [*_started_by(prefix), *command],

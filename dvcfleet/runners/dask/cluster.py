@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -26,12 +26,13 @@ from dvcfleet.planning.resources import Resources
 from dvcfleet.runners import LocalRunner
 from dvcfleet.runners.dask.frames import collect_no_garbage_while_listing_frames
 from dvcfleet.runners.dask.scheduler import FreeTasks
-from dvcfleet.scheduling.cluster_pool import cluster_pool, refuse_shared_gpus
+from dvcfleet.scheduling.cluster_pool import cluster_pool, refuse_wrong_gpus
 from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool, memory_here
 from dvcfleet.worker.dask_tasks import keys_at_work
 from dvcfleet.worker.gpus import gpus_here
 
 _END_LIMIT_S = 30.0
+_ANSWER_LIMIT_S = 30.0  # of the scheduler, when it is asked which workers there are
 LOSSES: tuple[type[BaseException], ...] = (KilledWorker, CommClosedError, CancelledError, ClosedClientError)
 
 
@@ -76,9 +77,13 @@ class DaskCluster:
     def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
         """Return the cluster's pool."""
         if any(each.gpus for each in resources.values()):
-            with_gpus = [at for at, worker in self._workers().items() if worker["resources"].get("GPU")]
-            refuse_shared_gpus(self.client.run(gpus_here, workers=with_gpus) if with_gpus else {})
+            declared = {at: count for at, has in self._workers().items() if (count := has["resources"].get("GPU"))}
+            refuse_wrong_gpus(self.client.run(gpus_here, workers=[*declared]) if declared else {}, declared)
         return cluster_pool(f"the Dask cluster at {self.address}", self._machines(), self.workers, resources)
+
+    def machines(self) -> Sequence[Machine] | None:
+        """Return the workers as they are now."""
+        return self._machines()
 
     def requesting(self, job: Job) -> AbstractContextManager[Any]:
         """Request a job's resources of a worker, if it is still there of the one chosen for it."""
@@ -105,13 +110,17 @@ class DaskCluster:
     def _workers(self) -> dict[str, Any]:
         assert self.client.scheduler
         # `scheduler_info` may meanwhile be one without workers.
-        found: dict[str, Any] = self.client.sync(self.client.scheduler.identity, n_workers=-1)["workers"]
+        asked = self.client.sync(self.client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_LIMIT_S)
+        found: dict[str, Any] = asked["workers"]
         return found
 
     def _machines(self) -> list[Machine]:
-        resources = [(at, worker["resources"]) for at, worker in self._workers().items()]
-        capacities = {at: Capacity(has["threads"], has["memory"], has["GPU"]) for at, has in resources}
-        return [Machine(at, str(urlsplit(at).hostname), capacity) for at, capacity in capacities.items()]
+        """List the workers that have declared what they have: one that has just joined may not have yet."""
+        return [
+            Machine(at, str(urlsplit(at).hostname), Capacity(has["threads"], has["memory"], has["GPU"]))
+            for at, has in ((at, worker["resources"]) for at, worker in self._workers().items())
+            if has.keys() >= {"threads", "memory", "GPU"}
+        ]
 
 
 @contextmanager

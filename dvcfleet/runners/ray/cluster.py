@@ -22,6 +22,7 @@ from dvcfleet.runners import LocalRunner
 from dvcfleet.scheduling.cluster_pool import cluster_pool
 from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
 
+_COUNTED = ("CPU", "memory", "GPU")
 LOSSES: tuple[type[BaseException], ...] = tuple(kind for kind in RayError.__subclasses__() if kind is not RayTaskError)
 
 
@@ -37,7 +38,19 @@ class RayCluster:
 
     def pool(self, resources: Mapping[str, Resources]) -> ResourcePool:
         """Return the cluster's pool."""
-        return cluster_pool(f"the Ray cluster at {self.address}", _machines(), self.workers, resources)
+        return cluster_pool(f"the Ray cluster at {self.address}", self.machines(), self.workers, resources)
+
+    def machines(self) -> list[Machine]:
+        """Return the nodes that are alive."""
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        return [
+            Machine(
+                node["NodeID"],
+                node["NodeManagerAddress"],
+                Capacity(*(node["Resources"].get(each, 0) for each in _COUNTED)),
+            )
+            for node in alive
+        ]
 
     def requesting(self, job: Job) -> AbstractContextManager[Any]:
         """Request a job's resources of a node, if it is still there of the one chosen for it."""
@@ -80,15 +93,6 @@ def _connected(**options: Any) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def _machines() -> list[Machine]:
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    capacities = [Capacity(*(node["Resources"].get(name, 0) for name in ("CPU", "memory", "GPU"))) for node in alive]
-    return [
-        Machine(node["NodeID"], node["NodeManagerAddress"], capacity)
-        for node, capacity in zip(alive, capacities, strict=True)
-    ]
 
 
 def _asking(resources: Resources, machine: str = "") -> AbstractContextManager[Any]:

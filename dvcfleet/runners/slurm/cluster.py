@@ -53,6 +53,9 @@ class SlurmCluster(DaskCluster):
             self.scripts.check(name, shape)
         return pool
 
+    def machines(self) -> None:
+        """Return None: jobs come and go, and what they wait for is said as SLURM says it."""
+
     def requesting(self, job: Job) -> AbstractContextManager[Any]:
         """Request a job of SLURM's for a stage."""
         return dask.annotate(resources={HELD: 1}, slurm=request(job.name, job.resources))

@@ -97,9 +97,9 @@ def _score(folder: Path) -> None:
     _metric("accuracy/dark")(folder)
 
 
-def _change_metric(folder: Path, run: str, key: str, *tables: str) -> None:
+def _change_metric(folder: Path, run: str, key: str, *tables: str, by: float = 0.125) -> None:
     for table in tables:
-        _in_store(folder, f"UPDATE {table} SET value = value + 0.125 WHERE run_uuid = ? AND key = ?", run, key)
+        _in_store(folder, f"UPDATE {table} SET value = value + {by} WHERE run_uuid = ? AND key = ?", run, key)
 
 
 def _in_store(folder: Path, statement: str, *values: str) -> None:
@@ -308,6 +308,24 @@ def test_each_number_name_and_file_that_mlflow_holds_is_compared(project: Path) 
     assert {line.partition(":")[0] for line in lines} == {"MLflow differs"}
     for words in IN_MLFLOW:
         assert any(words in line for line in lines), words
+
+
+@pytest.mark.drill  # the tiny comparison has no individual models: stages run to add them
+def test_scores_relative_to_the_individual_models_are_compared_too(
+    tiny_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tiny_copy)
+    params = yaml.safe_load((tiny_copy / "params.yaml").read_text())
+    params["methods"]["individual"] = {"method": "individual", "reads": "deltas"}
+    (tiny_copy / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    merganser(tiny_copy, "run")
+    assert findings(tiny_copy) == ()
+    for key in ("normalised_score", "score_drop_rate"):
+        _metric(key)(tiny_copy)
+        found = [str(finding) for finding in findings(tiny_copy)]
+        assert [f"{key} is " in line for line in found] == [True] * len(found) != []
+        _change_metric(tiny_copy, _receipt(tiny_copy)["run_id"], key, "metrics", "latest_metrics", by=-0.125)
 
 
 def _factor(folder: Path) -> Path:

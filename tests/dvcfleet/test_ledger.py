@@ -24,7 +24,7 @@ from dvcfleet.lineage.findings import FindingKind
 from dvcfleet.record.chain import Chain, check_chains
 from dvcfleet.record.changes import changes_file, keep_changes
 from dvcfleet.record.environments import environment, keep_environment, read_environment
-from dvcfleet.record.ledger import BEGIN, LEDGER, Execution, entry_digest, executions
+from dvcfleet.record.ledger import BEGIN, LEDGER, LEDGERS, Execution, entry_digest, executions
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 
 
@@ -179,6 +179,16 @@ def test_a_line_that_was_removed_moved_edited_or_added_is_found(toy: Make) -> No
         assert check_chains(state)[state / LEDGER].faults, what
     assert {(one.kind, one.name) for one in audit(chain.path).findings} == {("record changed", f".dvcfleet/{LEDGER}")}
     (state / LEDGER).write_bytes(whole)
+    assert audit(chain.path).findings == ()
+    other = state / LEDGERS / "node.jsonl"  # of another machine: it may begin and end anywhere, as signatures know
+    other.parent.mkdir()
+    for what in ("one removed", "moved", "edited", "added", "added without a link"):
+        other.write_bytes(b"\n".join([*TAMPERINGS[what](whole.splitlines()), b""]))
+        assert check_chains(state)[other].faults, what
+    assert {(one.kind, one.name) for one in audit(chain.path).findings} == {
+        ("record changed", f".dvcfleet/{LEDGERS}/node.jsonl")
+    }
+    other.write_bytes(whole)
     assert audit(chain.path).findings == ()
 
 

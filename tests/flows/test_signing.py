@@ -21,7 +21,7 @@ from in_toto_attestation.v1.statement import Statement
 
 from dvcfleet.lineage.audit import audit
 from dvcfleet.record.kept import sha256
-from dvcfleet.record.ledger import LEDGER, Execution, entry_digest, sound_lines
+from dvcfleet.record.ledger import LEDGER, LEDGERS, Execution, entry_digest, sound_lines
 from flows.cli import main
 from flows.keys import PrivateKey, PublicKey
 from flows.provenance import PREDICATE
@@ -52,6 +52,7 @@ stages:
     outs: [report]
 """
 FILES = {"source": "abc", "params.yaml": "scale: 3\n", ".gitignore": "/data\n"}
+_LEDGER, _NODES = f".dvcfleet/{LEDGER}", f".dvcfleet/{LEDGERS}/node.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,7 @@ def _commit(toy: Toy) -> None:
 def signed(toy: Make, keys: Path) -> Toy:
     """Give a small comparison that was run and signed: the record by `ed`, merges by `ec`."""
     ran = toy.ran(MERGES, FILES, before=_commit)
+    ran.write(_NODES, ran.read(_LEDGER))
     sign(ran.path, PrivateKey(keys / "ed.pem"), PrivateKey(keys / "ec.pem"))
     return ran
 
@@ -161,9 +163,9 @@ def _append(name: str) -> Callable[[Path], None]:
     return append
 
 
-def _lines(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Path], None]:
+def _lines(change: Callable[[list[bytes]], list[bytes]], name: str = _LEDGER) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
-        ledger = folder / ".dvcfleet" / LEDGER
+        ledger = folder / name
         ledger.write_bytes(b"\n".join([*change(ledger.read_bytes().splitlines()), b""]))
 
     return write
@@ -184,7 +186,6 @@ def _payload(folder: Path) -> None:
 
 
 _SIGNED, _SIGNATURE = "changed since it was signed", "signature"
-_LEDGER = f".dvcfleet/{LEDGER}"
 TAMPERINGS: dict[str, tuple[Callable[[Path], None], list[tuple[str, str]]]] = {
     "output, cache, dvc.lock and ledger together": (_all_together, [(_SIGNED, f"{_LEDGER}, dvc.lock")]),
     "a ledger's line removed": (_lines(lambda lines: lines[:-1]), [(_SIGNED, _LEDGER)]),
@@ -194,6 +195,11 @@ TAMPERINGS: dict[str, tuple[Callable[[Path], None], list[tuple[str, str]]]] = {
         [(_SIGNED, _LEDGER)],
     ),
     "a line added": (_lines(lambda lines: [*lines, lines[0]]), [(_SIGNED, _LEDGER)]),
+    "the last line of another machine's ledger removed": (
+        _lines(lambda lines: lines[:-1], _NODES),
+        [(_SIGNED, _NODES)],
+    ),
+    "the first one": (_lines(lambda lines: lines[1:], _NODES), [(_SIGNED, _NODES)]),
     "dvc.lock": (_append("dvc.lock"), [(_SIGNED, "dvc.lock")]),
     "dvc.yaml": (_append("dvc.yaml"), [(_SIGNED, "dvc.yaml")]),
     "params.yaml": (_append("params.yaml"), [(_SIGNED, "params.yaml")]),

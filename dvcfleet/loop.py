@@ -43,9 +43,10 @@ STOP_LIMIT_S = 60.0
 class Run:
     """One run of a plan: the executor runs its stages' jobs in the workspace, in parallel as far as the pool allows.
 
-    `resources` are those requested by each stage that may run, `durations` what stages are expected to take. DVC's
-    `lock` is held while DVC's state is read or written. With `in_order` stages run one at a time in the plan's order,
-    that of `dvc repro`; with `halts` none starts after one has failed.
+    `resources` are those requested by each stage that may run, `on_nodes` what it takes of a cluster's nodes if that
+    may be less, `durations` what stages are expected to take. DVC's `lock` is held while DVC's state is read or
+    written. With `in_order` stages run one at a time in the plan's order, that of `dvc repro`; with `halts` none
+    starts after one has failed.
     """
 
     plan: Plan
@@ -61,6 +62,7 @@ class Run:
     events: Events = field(default_factory=Events)
     on_ended: Callable[[Set[str], str], None] = lambda ended, latest: None  # as a project's `while_running`
     wanted_first: Callable[[Mapping[str, Sequence[str]]], Collection[str]] = lambda needs: ()  # as a project's
+    on_nodes: dict[str, Resources] | None = None
     in_order: bool = False
     halts: bool = False
     endings: dict[str, Ending] = field(default_factory=dict)
@@ -136,7 +138,12 @@ class Run:
         self._retries = Retries(self.resources)
         self._nodes = NodeWatch(self.executor.machines, self.progress.waits)
         self._ready = ReadyStages(
-            needs, self.resources, self.durations, self.pool, in_order=self.in_order, first=self.wanted_first(needs)
+            needs,
+            self.on_nodes or self.resources,
+            self.durations,
+            self.pool,
+            in_order=self.in_order,
+            first=self.wanted_first(needs),
         )
         for name, upstream in self._waiting.items():
             upstream.difference_update(self.endings)
@@ -167,7 +174,8 @@ class Run:
                 if result in (Result.RESTORED, Result.DONE):
                     self._record(stage)
                 elif result is None:
-                    self._jobs[name] = self.workspace.job(stage, replace(self.resources[name], threads=share.threads))
+                    threads = share.threads or self.resources[name].threads
+                    self._jobs[name] = self.workspace.job(stage, replace(self.resources[name], threads=threads))
             except Exception as error:  # whatever a stage throws, only that stage fails
                 result, why = Result.FAILED, in_one_line(error)
             if result is not None:

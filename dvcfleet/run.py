@@ -38,6 +38,7 @@ from dvcfleet.repository import existing_state_folder, opened, state_folder, whe
 from dvcfleet.run_names import forget_run_name, is_begun, run_name
 from dvcfleet.runners import Asked, open_runner
 from dvcfleet.scheduling.durations import Durations, seconds_before
+from dvcfleet.scheduling.resource_pool import local_pool
 from dvcfleet.secrets import masked
 from dvcfleet.services import Services
 from dvcfleet.stop_signals import ENDING, Stop
@@ -48,7 +49,7 @@ from dvcfleet.workspaces.local import LocalWorkspace
 from dvcfleet.workspaces.nodes.clone import refuse_node
 from dvcfleet.workspaces.nodes.object_store import ObjectStore, has_remote
 from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
-from dvcfleet.workspaces.nodes.workspace import NodeWorkspace
+from dvcfleet.workspaces.nodes.workspace import NodeWorkspace, stays
 
 
 def run(
@@ -188,6 +189,13 @@ class RepositoryRun:
         self.project.check_gpus({name: each.gpus for name, each in resources.items()})
         return resources
 
+    def _on_nodes(self, resources: dict[str, Resources]) -> dict[str, Resources]:
+        """Return what stages take of the nodes: nothing if they stay here, where their requests must be met."""
+        staying = {name for name in resources if self.recorded and stays(self.plan.stages[name])}
+        if staying:
+            local_pool(self.place.workers or 1, {name: resources[name] for name in staying})
+        return {name: Resources(threads=0) if name in staying else each for name, each in resources.items()}
+
     def _run_flow(self, resources: dict[str, Resources]) -> dict[str, Ending]:
         """Run the stages as a flow run of Prefect's; return how each ended."""
         name, state = run_name(self.repo), state_folder(self.repo)
@@ -204,7 +212,8 @@ class RepositoryRun:
                 self.repo.scm_context(quiet=True),
                 open_events(self.repo, name, flow_run_id, self._warn) as events,
             ):
-                pool = runner.pool(resources)
+                on_nodes = self._on_nodes(resources)
+                pool = runner.pool(on_nodes)
                 with Progress(self.plan, name, self.console) as progress:
                     restorable = [planned.name for planned in self.plan.work if planned.state is State.RESTORABLE]
                     run = Run(
@@ -221,6 +230,7 @@ class RepositoryRun:
                         events,
                         partial(self.project.while_running, say=partial(self.console.print, markup=False)),
                         self.project.wanted_first,
+                        on_nodes,
                         # With one worker no order is quicker, and DVC's may be what the stages need.
                         in_order=self.options.in_order or self.place.workers == 1,
                         halts=self.options.in_order,

@@ -1,6 +1,7 @@
 """Nodes of which one has a GPU, and the other more memory and threads; the GPU is made up."""
 
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +43,11 @@ stages:
     deps: [tuned]
     outs: [wide]
     meta: {{dvcfleet: {{resources: {{threads: 3}}}}}}
-  whole: {{cmd: cat score a b c d large wide > whole, deps: [score, a, b, c, d, large, wide], outs: [whole]}}
+  whole: # on the run's own machine, which alone has that much memory
+    cmd: {SAYS.format("whole")}; cat score a b c d large wide > whole
+    deps: [score, a, b, c, d, large, wide]
+    outs: [whole]
+    meta: {{dvcfleet: {{place: flow, resources: {{memory: 4.5GB}}}}}}
 """
 FILES = {
     "source": "s\n",
@@ -126,14 +131,17 @@ def test_stages_go_to_a_node_that_has_what_they_ask_for_and_wait_for_one_that_wa
     assert "score done" not in before
 
     where = {line.stage.replace("@", "-"): line.host for line in executions(flow.path / ".dvcfleet")}
-    assert {name: where[name] for name in ("tune", "score", "large", "wide")} == {
+    assert {name: where[name] for name in ("tune", "score", "large", "wide", "whole")} == {
         "tune": "gpu-node",
         "score": "gpu-node",
         "large": "cpu-node",
         "wide": "cpu-node",
+        "whole": socket.gethostname(),
     }
     assert sorted(where[name] for name in EARLY) == ["cpu-node"] * 3 + ["gpu-node"]  # it has a thread more
-    assert sorted(name for name, *_ in said(field)) == sorted([*EARLY, "large", "score", "score", "tune", "wide"])
+    assert sorted(name for name, *_ in said(field)) == sorted(
+        [*EARLY, "large", "score", "score", "tune", "whole", "wide"]
+    )
     for name, host, gpus in said(field):
         assert host == where[name]
         assert gpus == ("[7]" if name in ("tune", "score") else "[]")

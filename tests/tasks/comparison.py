@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ import torch
 import yaml
 
 from merganser.checkpoints.writing import save_tensors
+from merganser.config.loading import load_params
+from merganser.outputs import fresh_folder, write_json
 from tasks import (
     decompose,
     difference,
@@ -22,9 +24,11 @@ from tasks import (
     merge,
     prepare,
     prepare_validation,
+    report,
     study_rank,
     study_tasks,
 )
+from tasks.stages import REPORT
 from tests.tiny_clip import CONFIG, write_clip, write_data_set
 
 TASKS = ("dark", "light", "red")
@@ -39,6 +43,15 @@ STUDIES: dict[str, dict[str, Any]] = {
     "average": {"method": "average", "reads": "deltas"},
     "tsv_c": {"method": "tsv_c", "reads": "svd"},
     "dare": {"method": "dare", "reads": "deltas"},
+}
+
+PLOTS = {
+    *("scores", "radar", "memory", "time", "study_tasks", "study_rank"),
+    *("cosines", "row_spaces", "alignment", "alignment_depth", "errors"),
+    *("interference", "overlap", "agreement", "reconstruction", "effective_rank"),
+    *("bounds", "explained_merges", "explained_errors", "explained_tasks", "explained_subsets"),
+    *("explained_merges_depth", "explained_subsets_depth"),
+    *("procrustes", "dropped", "signs", "products", "confusions"),
 }
 
 
@@ -124,6 +137,18 @@ def run_stages(folder: Path) -> None:
             study_tasks.main([entry])
         for task in TASKS:
             study_rank.main([task, "fractions"])
+
+
+def report_without_plots(draw: Callable[[report.Content], dict[str, str]] = lambda _: {}) -> None:
+    """Write the report of the folder that is worked in, and its numbers, with empty plots but for what `draw` draws.
+
+    For tests that look at no others: drawing all would take most of the time.
+    """
+    params = load_params()
+    content = report.read_content(params)
+    with fresh_folder(REPORT) as folder:
+        report.write_content(folder, params, content, dict.fromkeys(PLOTS, "<svg></svg>") | draw(content), None)
+    write_json(report.SUMMARY, content.numbers)
 
 
 def make_comparison(folder: Path) -> Path:

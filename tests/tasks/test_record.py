@@ -18,9 +18,9 @@ from mlflow.entities import Run
 
 from merganser.config.loading import load_params
 from merganser.errors import InputError
-from tasks import record, report
+from tasks import record
 from tasks.tracking import follow_artifacts
-from tests.tasks.comparison import METHODS, TASKS, inside, write_params
+from tests.tasks.comparison import METHODS, TASKS, inside, report_without_plots, write_params
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_the_values_on_the_data_sets_of_a_group_are_recorded_and_reported(folder
     with_data_sets(Path("data/metrics/sum/dark.json"))
     for entry in METHODS:
         record.main([entry])
-    report.main([])
+    report_without_plots()
     metrics = children(runs())["sum"].data.metrics
     assert (metrics["accuracy/dark/few"], metrics["accuracy/dark/many"]) == (0.25, 0.5)
     lines = Path("report/data_sets.csv").read_text().splitlines()
@@ -206,7 +206,7 @@ def test_the_tracking_uri_of_the_environment_is_used(folder: Path, monkeypatch: 
 def test_the_report_is_logged_once_with_the_relative_scores(folder: Path) -> None:
     for entry in METHODS:
         record.main([entry])
-    report.main([])
+    report_without_plots()
     record.main(["--report"])
     found = runs()
     record.main(["--report"])
@@ -271,7 +271,7 @@ def test_a_result_that_an_older_version_recorded_gets_what_that_left_out(folder:
 def test_artifacts_are_found_after_the_folder_has_moved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     for entry in METHODS:
         record.main([entry])
-    report.main([])
+    report_without_plots()
     record.main(["--report"])
     moved = tmp_path_factory.mktemp("moved") / "elsewhere"
     shutil.move(folder, moved)

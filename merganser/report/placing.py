@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backend_bases import RendererBase
 from matplotlib.figure import Figure
 from matplotlib.spines import Spine
@@ -47,6 +48,9 @@ def place_panels(figure: Figure, renderer: RendererBase) -> None:
     if not specs:
         return
     panels = [Panel(axes, spec.rowspan.start, spec.colspan.start) for axes, spec in specs]
+    for axis in _axis_of(panels):
+        if not axis.get_label_text():
+            axis.set_label_coords(0, 0)  # else its place is found each time, from all ticks
     room = _guess(figure, renderer, *specs[0][1].get_gridspec().get_geometry())
     _move(panels, room)
     for _ in range(PASSES):
@@ -64,8 +68,12 @@ def _guess(figure: Figure, renderer: RendererBase, rows: int, columns: int) -> R
     return Room(left, [PAD / width] * columns, [ABOVE / height] * rows, [BELOW / height] * rows, below)
 
 
+def _axis_of(panels: Sequence[Panel]) -> list[Axis]:
+    return [axis for panel in panels for axis in (panel.axes.xaxis, panel.axes.yaxis)]
+
+
 def _ticks(panels: Sequence[Panel]) -> list[list[float]]:
-    return [list(axis.get_ticklocs()) for panel in panels for axis in (panel.axes.xaxis, panel.axes.yaxis)]
+    return [list(axis.get_ticklocs()) for axis in _axis_of(panels)]
 
 
 def _measure(panels: Sequence[Panel], guess: Room, figure: Figure, renderer: RendererBase) -> Room:

@@ -7,7 +7,7 @@ import io
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG, RendererSVG
+from matplotlib.backends.backend_svg import RendererSVG
 from matplotlib.figure import Figure
 
 from merganser.report.placing import place_panels
@@ -65,8 +65,9 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
 def to_svg(figure: Figure) -> str:
     """Write a figure as SVG text. To be called inside `matplotlib.rc_context(STYLE)`, as all that draws."""
     buffer = io.StringIO()
-    drawn = FigureCanvasSVG(figure)
-    figure.dpi = POINTS  # as it is drawn, so that a text is measured once
-    place_panels(figure, RendererSVG(figure.bbox.width, figure.bbox.height, io.StringIO()))
-    drawn.print_svg(buffer, metadata={"Date": None})
+    figure.dpi = POINTS
+    renderer = RendererSVG(figure.bbox.width, figure.bbox.height, buffer, metadata={"Date": None})
+    place_panels(figure, renderer)
+    figure.draw(renderer)  # by the same one, which knows the sizes of texts
+    renderer.finalize()
     return buffer.getvalue()

@@ -66,7 +66,8 @@ def shared_prefect_server(factory: pytest.TempPathFactory) -> Iterator[dict[str,
         users.mkdir(exist_ok=True)
         me.touch()
         if not address.exists():
-            server = Server(folder / f"prefect-{os.getpid()}")
+            with forking():
+                server = Server(folder / f"prefect-{os.getpid()}")
             server.wait()
             address.write_text(json.dumps(server.environment))
         environment = json.loads(address.read_text())

@@ -40,7 +40,13 @@ LIBRARIES = (
     *("mlflow", "openlineage.client.event_v2", "networkx", "dvc.cli", "dvc.repo", "dvc.dagascii", "scmrepo.git"),
     *("dvc.commands.repro", "dvc.commands.data", "dvc.commands.status", "safetensors.torch", "rich.console", "typer"),
     *("playwright.sync_api", "mkdocs.config.defaults", "fastapi", "sqlalchemy.ext.asyncio", "httpx", "ruamel.yaml"),
-    *("prefect.artifacts", "prefect.context", "prefect.task_runners", "prefect.events.worker"),
+    *(
+        "prefect.artifacts",
+        "prefect.context",
+        "prefect.task_runners",
+        "prefect.events.worker",
+        "prefect.server.api.server",
+    ),
 )
 PROGRAM = """#!/bin/sh
 case "$1" in -c | -m) exec {0} -SP {1} run {2} "$@" ;; esac

@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,19 +13,21 @@ import psutil
 import pytest
 
 from tests.dvcfleet.toy import Make, Toy
+from tests.shared import forking
 from tests.waiting import LIMIT_S
+from tests.warm import python
 
 ROOT = Path(__file__).parents[2]
 SECRET = "no-one-may-read-this"
 
 
 @contextmanager
-def at_work(folder: Path, *args: str) -> Iterator["subprocess.Popen[str]"]:
-    """Run the command line in a folder, with servers of its own, and end it in order."""
+def at_work(folder: Path, *args: str, command: Sequence[str] = (sys.executable,)) -> Iterator["subprocess.Popen[str]"]:
+    """Run the command line in a folder by a Python, with servers of its own, and end it in order."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_API")}
     environment |= {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     with subprocess.Popen(
-        [sys.executable, "-m", "flows", *args],
+        [*command, "-m", "flows", *args],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -75,7 +77,7 @@ def test_the_pages_listen_on_loopback_only(toy: Make) -> None:
 def test_no_credential_reaches_what_a_run_prints_and_keeps(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORE_TOKEN", SECRET)
     telling = toy(TELLING, {"look.py": LOOK})
-    with at_work(telling.path, "run") as process:
+    with forking(), at_work(telling.path, "run", command=python()) as process:
         said = process.communicate(timeout=LIMIT_S)[0]
     assert process.returncode == 1
     assert "token is ***" in said

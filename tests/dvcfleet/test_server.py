@@ -1,6 +1,7 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import ssl
@@ -152,7 +153,7 @@ def test_a_damaged_database_is_kept_beside_a_new_one(tmp_path: Path) -> None:
 
 
 def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PREFECT_SERVER_DATABASE_TIMEOUT", "soon")  # no number
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
     server = Server(tmp_path)
     try:
         with pytest.raises(FailedError, match=re.escape(str(tmp_path / "server.log"))):

@@ -14,6 +14,7 @@ import httpx
 import yaml
 
 from dvcfleet.prefect_adapter.server import Server
+from tests.shared import forking
 from tests.waiting import LIMIT_S, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +116,8 @@ class Schedules:
 @contextmanager
 def serving_schedules(home: Path) -> Iterator[Schedules]:
     """Start the server while the block lasts."""
-    server = Server(home, schedules=True)
+    with forking():
+        server = Server(home, schedules=True)
     try:
         yield Schedules(server, home)
     finally:

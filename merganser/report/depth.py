@@ -92,8 +92,11 @@ def over_depth(
         axes.set_visible(False)
     for axes in grid[::abreast]:
         axes.set_ylabel(label)
-        if log:
-            axes.set_yscale("log")
+    if log:
+        grid[0].set_yscale("log")
+        low, high = grid[0].get_ylim()
+        if high > 100 * low:  # two powers of ten at least are marked
+            grid[0].minorticks_off()
     if len(lines) > 1:
         handles, labels = grid[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(lines))

@@ -11,6 +11,7 @@ import pytest
 from merganser import registry
 from merganser.evaluation.scoring import Score
 from merganser.report.choices import front
+from merganser.report.depth import Line, over_depth
 from merganser.report.heatmaps import DEEPEST, LIGHTEST, Shades, between_tasks, entries_by_task
 from merganser.report.labels import LINE, place_labels
 from merganser.report.matched import Fitted, Matched
@@ -174,3 +175,14 @@ def test_each_of_fifteen_lone_dots_at_the_same_bytes_has_a_look_of_its_own() -> 
         drawn = against_bytes(Matched(fitted, {0.05: {}}, {}), Wording("accuracy", "%"))
     looks = re.findall(r'<use xlink:href="#(\w+)"[^>]* style="fill: ', drawn)
     assert [looks.count(look) for look in set(looks)] == [2] * 15  # in the plot and in the legend
+
+
+def test_a_logarithmic_axis_has_small_ticks_only_where_powers_of_ten_are_too_few() -> None:
+    names = ["block.0.w", "block.1.w"]
+    with matplotlib.rc_context(STYLE):
+        wide, narrow = (
+            over_depth([(Line("m", "m"), dict(zip(names, values, strict=True)))], names, "ratio", log=True)
+            for values in ((1e-3, 1.0), (2.0, 5.0))
+        )
+    assert wide.count('id="ytick_') <= 6
+    assert narrow.count('id="ytick_') >= 3

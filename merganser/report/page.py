@@ -135,9 +135,9 @@ def inline(svg: str) -> Markup:
 
 
 def _responsive(match: re.Match[str]) -> str:
-    """Let a plot fill its figure at three quarters to one and a half times its size: below that it scrolls."""
+    """Let a plot fill its figure at two thirds to one and a half times its size: below that it scrolls."""
     box = re.search(r'viewBox="0 0 ([0-9.]+) [0-9.]+"', match[1])
     if box is None:
         return "<svg>"
-    points = float(box[1])  # 4/3 of a pixel each
-    return f'<svg {box[0]} role="img" style="min-width: {points:.0f}px; max-width: {2 * points:.0f}px">'
+    pixels = 4 / 3 * float(box[1])  # of points
+    return f'<svg {box[0]} role="img" style="min-width: {2 / 3 * pixels:.0f}px; max-width: {1.5 * pixels:.0f}px">'

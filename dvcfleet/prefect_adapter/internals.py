@@ -130,7 +130,7 @@ def server_app() -> Any:
 
     # `Access` asks for the secret instead: Prefect's middleware for it takes some tenths of a millisecond a request.
     with temporary_settings(restore_defaults={PREFECT_SERVER_API_AUTH_STRING}):
-        return create_app(final=True)
+        return create_app()
 
 
 @PREFECT.otherwise("storing the last events", lambda: time.sleep(_GRACE_S))

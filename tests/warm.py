@@ -40,13 +40,10 @@ LIBRARIES = (
     *("mlflow", "openlineage.client.event_v2", "networkx", "dvc.cli", "dvc.repo", "dvc.dagascii", "scmrepo.git"),
     *("dvc.commands.repro", "dvc.commands.data", "dvc.commands.status", "safetensors.torch", "rich.console", "typer"),
     *("playwright.sync_api", "mkdocs.config.defaults", "fastapi", "sqlalchemy.ext.asyncio", "httpx", "ruamel.yaml"),
-    *(
-        "prefect.artifacts",
-        "prefect.context",
-        "prefect.task_runners",
-        "prefect.events.worker",
-        "prefect.server.api.server",
-    ),
+    *("matplotlib.backends.backend_svg", "latex2mathml.converter"),
+    *("prefect.artifacts", "prefect.context", "prefect.task_runners", "prefect.events.worker", "prefect.flows"),
+    # Not prefect.main, which sets logging up by the settings.
+    *("prefect.flow_runs", "prefect.variables", "prefect.runtime", "prefect.server.api.server"),
 )
 PROGRAM = """#!/bin/sh
 case "$1" in -c | -m) exec {0} -SP {1} run {2} "$@" ;; esac

@@ -12,7 +12,8 @@ LIMIT_S = 240.0  # long enough for a busy machine: what is waited for takes seco
 def wait_for(file: Path, process: "subprocess.Popen[Any]") -> None:
     """Wait until a process has written a file; raise AssertionError as soon as it has ended without."""
     wait_until(lambda: file.exists() or process.poll() is not None)
-    assert file.exists(), f"exit code {process.returncode}: {process.stdout.read() if process.stdout else ''}"
+    said = [stream.read() for stream in (process.stdout, process.stderr) if stream and not file.exists()]
+    assert file.exists(), f"exit code {process.returncode}: {said}"
 
 
 def wait_until(holds: Callable[[], object], limit_s: float = LIMIT_S) -> None:

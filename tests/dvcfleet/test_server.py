@@ -7,7 +7,6 @@ import sqlite3
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +20,7 @@ from dvcfleet.services import check_server
 from tests.dvcfleet.test_safety import listening
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.shared import forking
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, wait_for
 from tests.warm import python
 
 ROOT = Path(__file__).parents[2]
@@ -83,8 +82,7 @@ def test_a_run_listens_on_loopback_only_and_ctrl_c_stops_it_in_order(toy: Make, 
         text=True,
         start_new_session=True,
     ) as process:
-        while process.poll() is None and not (slow.path / "started").exists():
-            time.sleep(0.1)
+        wait_for(slow.path / "started", process)
         heard = listening(process)
         os.killpg(process.pid, signal.SIGINT)
         printed, errors = process.communicate(timeout=LIMIT_S)
@@ -131,8 +129,7 @@ def terminated(slow: Toy, kill: Callable[[int, int], None], command: list[str]) 
         start_new_session=True,
     ) as process:
         try:
-            while process.poll() is None and not (slow.path / "started").exists():
-                time.sleep(0.1)
+            wait_for(slow.path / "started", process)
             kill(process.pid, signal.SIGTERM)
             printed, errors = process.communicate(timeout=LIMIT_S)
         finally:

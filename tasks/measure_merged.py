@@ -6,6 +6,7 @@ from merganser.inputs.deltas import open_deltas
 from merganser.measures import defined
 from merganser.measures.merged import measure_merge
 from merganser.outputs import write_json
+from merganser.workers import threads_wanted
 from tasks.stage import run, stage
 from tasks.stages import BASE, DELTAS, MERGE_MEASURES, MERGED
 
@@ -13,7 +14,8 @@ from tasks.stages import BASE, DELTAS, MERGE_MEASURES, MERGED
 @stage("methods")
 def main(params: Params, key: str) -> None:
     """Measure the entry named on the command line."""
-    found = measure_merge(MERGED / key, open_for_merging(BASE), open_deltas(DELTAS, list(params.tasks)))
+    deltas = open_deltas(DELTAS, list(params.tasks))
+    found = measure_merge(MERGED / key, open_for_merging(BASE), deltas, threads_wanted())
     write_json(MERGE_MEASURES / f"{key}.json", defined(found))
 
 

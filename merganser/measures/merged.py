@@ -1,9 +1,10 @@
-"""All measures of one merge against the tasks' deltas, one layer in memory at a time.
+"""All measures of one merge against the tasks' deltas, layer by layer.
 
 The merge is read from disk, rounded to the checkpoint's dtype, as the evaluation reads it.
 Shape legend: T tasks, M rows, N columns.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,39 +13,37 @@ from torch import Tensor
 
 from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.inputs.deltas import Deltas
-from merganser.inputs.layers import LayerLowRank
+from merganser.inputs.layers import LayerDeltas, LayerLowRank, LayerSource, ThreadedLayers
 from merganser.linalg.svd import compact
 from merganser.measures.alignment import cosines, inner_products, leading_directions, subspace_alignment
 from merganser.measures.spectra import effective_rank
 from merganser.overlays import open_overlays, task_parameters
 
 
-def measure_merge(folder: Path, base: Checkpoint, deltas: Deltas) -> dict[str, Any]:
+def measure_merge(folder: Path, base: Checkpoint, deltas: Deltas, threads: int = 1) -> dict[str, Any]:
     """Measure how much of the tasks a merge's model, or models per task, retains. Undefined numbers are NaN.
 
     One model: in each layer its effective rank, the rank of its directions, and each task's alignment with them (SAR)
     and cosine with the merge. Models per task: the relative error of each task's delta, by layer and over all layers.
     """
     if open_overlays(folder) is None:
-        return {"parts": False, **_one_model(open_for_merging(folder), base, deltas)}
+        return {"parts": False, **_one_model(open_for_merging(folder), base, ThreadedLayers(deltas, threads))}
     return {"parts": True, **_models_per_task(folder, base, deltas)}
 
 
-def _one_model(merged: Checkpoint, base: Checkpoint, deltas: Deltas) -> dict[str, Any]:
-    layers = {}
-    for name in deltas.names:
-        layer = deltas.layer(name)
-        own = (layer.dense() if isinstance(layer, LayerLowRank) else layer).deltas
-        delta = _difference(merged.read(name), base.read(name)).reshape(own.shape[1:])
-        products = inner_products(torch.cat([delta.unsqueeze(0), own]))
-        layers[name] = {
-            "norm": float(products[0, 0].sqrt()),
-            "cosines": cosines(products)[0, 1:].tolist(),
-            **(_of_matrix(delta, own) if deltas.kinds[name] == "matrix" else {}),
-        }
+def _one_model(merged: Checkpoint, base: Checkpoint, deltas: LayerSource) -> dict[str, Any]:
+    layers = dict(zip(deltas.names, deltas.map(partial(_of_layer, merged, base)), strict=True))
     ratios = [layer["sar"] for layer in layers.values() if "sar" in layer]
     means = torch.tensor(ratios, dtype=torch.float64).view(-1, len(deltas.tasks)).nanmean(0)
     return {"tasks": list(deltas.tasks), "sar": means.tolist(), "layers": layers}
+
+
+def _of_layer(merged: Checkpoint, base: Checkpoint, layer: LayerDeltas | LayerLowRank) -> dict[str, Any]:
+    own = (layer.dense() if isinstance(layer, LayerLowRank) else layer).deltas
+    delta = _difference(merged.read(layer.name), base.read(layer.name)).reshape(own.shape[1:])
+    products = inner_products(torch.cat([delta.unsqueeze(0), own]))
+    found = {"norm": float(products[0, 0].sqrt()), "cosines": cosines(products)[0, 1:].tolist()}
+    return found | (_of_matrix(delta, own) if layer.kind == "matrix" else {})
 
 
 def _of_matrix(merged: Tensor, deltas: Tensor) -> dict[str, Any]:

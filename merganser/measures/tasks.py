@@ -1,10 +1,10 @@
-"""All measures between a comparison's tasks, one layer in memory at a time.
+"""All measures between a comparison's tasks, layer by layer.
 
 Shape legend: T tasks, M rows, N columns, R = min(M, N).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from itertools import combinations
 from typing import Any
 
@@ -31,22 +31,9 @@ def measure_tasks(deltas: LayerSource, factors: LayerSource) -> dict[str, Any]:
     products = torch.zeros(len(deltas.tasks), len(deltas.tasks), dtype=torch.float64)
     layers: dict[str, Any] = {}
     chains: dict[str, bounds.Distances] = {}
-    for name, layer in ((name, deltas.layer(name)) for name in deltas.names):
-        assert not isinstance(layer, LayerFactors)
-        dense = layer.dense() if isinstance(layer, LayerLowRank) else layer
-        own = inner_products(dense.deltas)
+    for name, (own, chain, found) in zip(deltas.names, deltas.map(partial(_of_layer, factors)), strict=True):
         products += own
-        layers[name] = {
-            "kind": layer.kind,
-            "shape": list(dense.deltas.shape[1:]),
-            "norms": own.diagonal().sqrt().tolist(),
-            "cosines": cosines(own).tolist(),
-        }
-        if layer.kind == "matrix":
-            layers[name] |= _of_matrix(layer, dense.deltas, factors)
-        else:
-            layers[name]["sign_agreement"] = {"weights": sign_agreement(dense.deltas)}
-        chains[name] = bounds.emr_distances(dense.deltas)
+        chains[name], layers[name] = chain, found
     whole = reduce(bounds.Distances.plus, chains.values())
     for name, chain in chains.items():
         layers[name].setdefault("bounds", {}).update(_as_json(bounds.emr(deltas.tasks, chain, whole)))
@@ -56,6 +43,25 @@ def measure_tasks(deltas: LayerSource, factors: LayerSource) -> dict[str, Any]:
         "bounds": _as_json(bounds.emr(deltas.tasks, whole, whole)),
         "layers": layers,
     }
+
+
+def _of_layer(
+    factors: LayerSource, layer: LayerDeltas | LayerLowRank
+) -> tuple[Tensor, bounds.Distances, dict[str, Any]]:
+    """Return one layer's inner products (T, T), what adds up to EMR's distances, and what is measured of it alone."""
+    deltas = (layer.dense() if isinstance(layer, LayerLowRank) else layer).deltas
+    own = inner_products(deltas)
+    found = {
+        "kind": layer.kind,
+        "shape": list(deltas.shape[1:]),
+        "norms": own.diagonal().sqrt().tolist(),
+        "cosines": cosines(own).tolist(),
+    }
+    if layer.kind == "matrix":
+        found |= _of_matrix(layer, deltas, factors)
+    else:
+        found["sign_agreement"] = {"weights": sign_agreement(deltas)}
+    return own, bounds.emr_distances(deltas), found
 
 
 def _as_json(found: Mapping[str, bounds.Bound | None]) -> dict[str, Any]:

@@ -32,7 +32,9 @@ def test_a_merge_of_one_task_is_aligned_with_it(tmp_path: Path) -> None:
 def test_alignment_with_a_merge_is_that_with_its_delta(tmp_path: Path) -> None:
     prepared = prepared_models(tmp_path, 3)
     folder = merged(prepared, "average", tmp_path / "merged")
-    found = measure_merge(folder, prepared.base, prepared.deltas)["layers"]["proj"]
+    whole = measure_merge(folder, prepared.base, prepared.deltas)
+    assert whole == measure_merge(folder, prepared.base, prepared.deltas, threads=3)
+    found = whole["layers"]["proj"]
     D = prepared.deltas.layer("proj").deltas.double().numpy()
     u, s, _ = np.linalg.svd(D.mean(0))
     k = next(k for k in range(len(s) + 1) if (s[k:] ** 2).sum() <= EPS**2 * (s**2).sum())

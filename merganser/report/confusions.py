@@ -66,7 +66,7 @@ def draw_confusions(found: Confusions) -> dict[str, str]:
     abreast = min(ABREAST, len(found.by_task))
     down = ceil(len(found.by_task) / abreast)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(SIDE * abreast, (SIDE + 0.25) * down))
+        figure = Figure(figsize=(SIDE * abreast, (SIDE + 0.25) * down), layout="constrained")
         grid = figure.subplots(down, abreast, squeeze=False).ravel().tolist()
         for axes, (task, shares) in zip(grid, found.by_task.items(), strict=False):
             _draw(axes, task, shares)

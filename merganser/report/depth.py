@@ -78,7 +78,7 @@ def over_depth(
     kinds = panels(names)
     abreast = min(ABREAST, len(kinds))
     down = ceil(len(kinds) / abreast)
-    figure = Figure(figsize=(WIDTH, HEIGHT * down + 0.35))
+    figure = Figure(figsize=(WIDTH, HEIGHT * down + 0.35), layout="constrained")
     grid = figure.subplots(down, abreast, sharey=True, squeeze=False).ravel().tolist()
     for axes, panel in zip(grid, kinds, strict=False):
         for line, by_layer in lines:

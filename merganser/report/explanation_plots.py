@@ -52,7 +52,7 @@ def _panels(points: Points, found: dict[str, Explained]) -> str:
     """Draw the lost score over each measure, a panel each."""
     abreast = min(ABREAST, len(found))
     down = ceil(len(found) / abreast)
-    figure = Figure(figsize=(WIDTH * abreast / ABREAST, HEIGHT * down))
+    figure = Figure(figsize=(WIDTH * abreast / ABREAST, HEIGHT * down), layout="constrained")
     grid = figure.subplots(down, abreast, sharey=True, squeeze=False).ravel().tolist()
     for axes, (name, each) in zip(grid, found.items(), strict=False):
         _dots(axes, points, name, each)

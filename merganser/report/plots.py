@@ -100,7 +100,7 @@ def _places(rows: list[Row]) -> tuple[list[float], list[tuple[float, str]]]:
 
 def radar(rows: list[Row], tasks: Sequence[str]) -> str:
     """Draw the references and the best entries of each group over the tasks."""
-    figure = Figure(figsize=(4.6, 4.6))
+    figure = Figure(figsize=(4.6, 4.6), layout="constrained")
     axes = cast(PolarAxes, figure.add_subplot(projection="polar"))
     axes.set_theta_offset(math.pi / 2)
     axes.set_theta_direction(-1)

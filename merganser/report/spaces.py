@@ -73,7 +73,7 @@ def sign_histogram(found: Sequence[Mapping[str, Sequence[int]]]) -> str:
 
 def products(found: Mapping[str, Any], tasks: Sequence[str]) -> str:
     """Draw U^T U and V^T V, without the ones on their diagonals, task beside task."""
-    figure = Figure(figsize=(10.8, 5.2))
+    figure = Figure(figsize=(10.8, 5.2), layout="constrained")
     pair = [np.where(np.eye(sum(found["each"]), dtype=bool), np.nan, grid(found[side])) for side in ("u", "v")]
     size = max(float(np.nanmax(np.abs(each))) for each in pair)
     for axes, values, title in zip(figure.subplots(1, 2), pair, ("UᵀU", "VᵀV"), strict=True):

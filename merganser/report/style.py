@@ -7,12 +7,9 @@ import io
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import RendererSVG
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from merganser.report.placing import place_panels
-
-POINTS = 72  # an inch
 INK, MUTED, LINE = "#1d2430", "#667085", "#d9dee6"
 COLOURS = {"reference": "#8a94a3", "single": "#2b6cb0", "parts": "#c2571a"}
 OTHERS = ("#2f8f6b", "#8a56b8")
@@ -58,16 +55,16 @@ STYLE: Any = {
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     """Make a figure of one panel, in inches."""
-    figure = Figure(figsize=(width, height))
+    figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
 
 
 def to_svg(figure: Figure) -> str:
     """Write a figure as SVG text. To be called inside `matplotlib.rc_context(STYLE)`, as all that draws."""
     buffer = io.StringIO()
-    figure.dpi = POINTS
-    renderer = RendererSVG(figure.bbox.width, figure.bbox.height, buffer, metadata={"Date": None})
-    place_panels(figure, renderer)
-    figure.draw(renderer)  # by the same one, which knows the sizes of texts
-    renderer.finalize()
+    drawn = FigureCanvasSVG(figure)
+    if engine := figure.get_layout_engine():  # here, as `savefig` would draw all of it one time more for that
+        engine.execute(figure)
+        figure.set_layout_engine("none")
+    drawn.print_svg(buffer, metadata={"Date": None})
     return buffer.getvalue()

@@ -64,3 +64,12 @@ def some(names: Sequence[str], most: int = 3) -> str:
     """List the first few names, and how many more there are."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def stage_count(count: int, one: str = "", more: str = "") -> str:
+    """Say how many stages there are, and after it what is said of one or of more of them.
+
+    >>> stage_count(1, " is done", " are done"), stage_count(2, " is done", " are done")
+    ('1 stage is done', '2 stages are done')
+    """
+    return f"1 stage{one}" if count == 1 else f"{count} stages{more}"

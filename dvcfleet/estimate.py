@@ -11,7 +11,7 @@ from rich.filesize import decimal
 from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.stages import is_params, kind_of
-from dvcfleet.errors import some
+from dvcfleet.errors import some, stage_count
 from dvcfleet.heartbeat import in_words
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
@@ -120,7 +120,7 @@ def _basis(time: Known, took: Mapping[str, float]) -> str:
     """Say what the time is reckoned from."""
     others = [name for name in took if name not in time.before]
     by_rule = [name for name in others if took[name] == time.expected.get(name)]
-    parts = [f"what {len(took) - len(others)} stages took before"] if len(others) < len(took) else []
+    parts = [f"what {stage_count(len(took) - len(others))} took before"] if len(others) < len(took) else []
     parts += [f"for {len(others) - len(by_rule)} more the median of their kind"] if len(by_rule) < len(others) else []
     parts += [f"for {len(by_rule)} that never ran a rule, which may be wrong by a factor of three"] if by_rule else []
     return f"time: {', and '.join(parts)}; stages found up to date are not run"
@@ -130,7 +130,7 @@ def _unknown(what: str, names: list[str]) -> Iterator[str]:
     """Say of which kinds of stages something is not known."""
     kinds = list(dict.fromkeys(map(kind_of, names)))
     if kinds:
-        yield f"not known, and not counted: the {what} of {len(names)} stages ({some(kinds, _NAMED)})"
+        yield f"not known, and not counted: the {what} of {stage_count(len(names))} ({some(kinds, _NAMED)})"
 
 
 def _written_before(stage: Stage) -> float | None:

@@ -20,7 +20,7 @@ from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.pulling import pull_run_cache
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.dvc_adapter.stages import varying
-from dvcfleet.errors import FailedError, SkippedError, UserError
+from dvcfleet.errors import FailedError, SkippedError, UserError, stage_count
 from dvcfleet.failures import failure_of
 from dvcfleet.lineage.live import open_events
 from dvcfleet.loop import Run
@@ -148,7 +148,7 @@ class RepositoryRun:
             forget_run_name(self.repo)
         sync(self.repo, state_folder(self.repo))
         if not self.plan.work:
-            self.console.print(f"nothing to do: {len(self.plan.planned)} stages are up to date")
+            self.console.print(f"nothing to do: {stage_count(len(self.plan.planned), ' is', ' are')} up to date")
         elif code == 0:
             self.project.after_running(endings.keys(), partial(self.console.print, markup=False))
         return code

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-from dvcfleet.errors import UserError, some
+from dvcfleet.errors import UserError, some, stage_count
 from dvcfleet.lineage.contents import name_of
 from dvcfleet.lineage.steps import Lineage, Step
 from dvcfleet.paths import overlap
@@ -79,6 +79,6 @@ def _results(lineage: Lineage, names: list[str]) -> Iterator[str]:
 def dependents_lines(found: Dependents) -> Iterator[str]:
     """Say it line by line: what is named, and what depends on it."""
     yield from found.named
-    yield f"{len(found.stages)} stages depend on it: {some(found.stages, 10)}"
+    yield f"{stage_count(len(found.stages), ' depends', ' depend')} on it: {some(found.stages, 10)}"
     yield f"{len(found.results)} {'result' if len(found.results) == 1 else 'results'}:"
     yield from (f"  {name}" for name in found.results)

@@ -15,7 +15,7 @@ from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.protocols import Output, Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stages import locked_stage
-from dvcfleet.errors import some
+from dvcfleet.errors import some, stage_count
 
 _MOST_NAMES = 10
 
@@ -51,7 +51,7 @@ def orphan_lines(orphans: Sequence[Orphan]) -> Iterator[str]:
     """Describe the outputs that no longer belong to a stage, what they may change, and how to remove them."""
     if not orphans:
         return
-    count = "1 stage is" if len(orphans) == 1 else f"{len(orphans)} stages are"
+    count = stage_count(len(orphans), " is", " are")
     names = some([orphan.name for orphan in orphans], _MOST_NAMES)
     yield f"{count} no longer in dvc.yaml: {names}; --prune removes their outputs from the workspace"
     readers = list(dict.fromkeys(reader for orphan in orphans for reader in orphan.readers))

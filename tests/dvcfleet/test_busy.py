@@ -44,7 +44,7 @@ def test_a_run_that_waits_begins_when_the_other_has_ended(toy: Make) -> None:
         assert other.wait(LIMIT_S) == 0
     assert text.startswith(f"waiting: another run is at work in this repository (process {pid}, since ")
     assert text.count("waiting") == 1
-    assert (code, text.splitlines()[-1]) == (0, "nothing to do: 1 stages are up to date")
+    assert (code, text.splitlines()[-1]) == (0, "nothing to do: 1 stage is up to date")
 
 
 def test_a_run_that_skips_ends_at_once_and_ran_nothing(toy: Make) -> None:

@@ -53,7 +53,7 @@ def test_what_stages_took_is_summed_by_resource_and_others_take_the_median_of_th
         "expected: 42 min of CPU time, 20 min of GPU time, 7.0 kB of disk, 3.0 kB downloaded",
         "no less than 21 min with 2 workers",
         "time: what 2 stages took before, and for 2 more the median of their kind; stages found up to date are not run",
-        "not known, and not counted: the size of the download of 1 stages (fetch)",
+        "not known, and not counted: the size of the download of 1 stage (fetch)",
     ]
     # With more workers the longest path is what counts.
     assert says(one.path, one.plan(), {"fetch@a": 60.0, "use@a": 600.0}, 64)[1] == "no less than 11 min with 64 workers"
@@ -68,7 +68,7 @@ def test_what_the_project_expects_stands_for_stages_that_never_ran(toy: Make) ->
         "expected: 10.0 kB of disk, 3.0 kB downloaded",
         "not known, and not counted: the time of 4 stages (fetch, use)",
         "not known, and not counted: the disk of 2 stages (use)",
-        "not known, and not counted: the size of the download of 1 stages (fetch)",
+        "not known, and not counted: the size of the download of 1 stage (fetch)",
     ]
     # What a stage wrote before is worth more than what was expected of it.
     assert new.run("fetch@a")[0] == 0

@@ -58,7 +58,7 @@ def test_a_stage_is_a_module_a_place_in_dvc_yaml_and_a_row(tiny_fresh: Path, pre
     (folder / "tasks/count.py").write_text(MODULE.lstrip())
     planned = merganser(folder, "run", "--dry-run", "count@dark").stdout
     assert "count@dark: stale" in planned
-    assert "not known, and not counted: the disk of 1 stages (code)" in planned
+    assert "not known, and not counted: the disk of 1 stage (code)" in planned
     merganser(folder, "run", "count@dark", PREFECT_API_URL=prefect_api)
     assert json.loads((folder / "data/counts/dark.json").read_text())["values"] > 0
     # The tests of the table hold it to the stage, with nothing added to them.

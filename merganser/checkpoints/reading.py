@@ -311,10 +311,14 @@ def _open_torch(path: Path) -> TorchCheckpoint:
             f"{path}: cannot be loaded as plain weights ({type(error).__name__}); convert it to safetensors"
         ) from error
     whole = loaded if isinstance(loaded, dict) else {}
-    named = next((whole[key] for key in WRAPPERS if isinstance(whole.get(key), dict)), whole).items()
-    tensors = {name: value for name, value in named if isinstance(value, Tensor)}
+    under = next((key for key in WRAPPERS if isinstance(whole.get(key), dict)), None)
+    tensors = _tensors(whole if under is None else whole[under])
     if not tensors:
         raise InputError(f"{path}: holds no named tensors; save the model's state_dict")
+    again = [key for key, value in whole.items() if under and key != under and _has_all(tensors, value)]
+    if again:
+        both = f"holds the parameters under {under!r} and under {again[0]!r}, as of a running average"
+        raise InputError(f"{path}: {both}; save the state_dict that is meant in a file of its own")
     float8 = [name for name, value in tensors.items() if "float8" in str(value.dtype)]
     if float8:
         stored = f"stored as {tensors[float8[0]].dtype}; take the model it was made from"
@@ -323,6 +327,18 @@ def _open_torch(path: Path) -> TorchCheckpoint:
     if strange:
         raise InputError(f"{path}: {strange[0]!r} is not a plain tensor under a name; save the model's state_dict")
     return TorchCheckpoint(path, tensors)
+
+
+def _tensors(named: Mapping[Any, Any]) -> dict[Any, Tensor]:
+    return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+
+
+def _has_all(tensors: Mapping[Any, Tensor], value: Any) -> bool:
+    """Tell whether a value holds tensors of the same names and shapes, which another wrapper may stand before."""
+    if not isinstance(value, dict):
+        return False
+    shapes = {str(name).removeprefix("module."): tensor.shape for name, tensor in _tensors(value).items()}
+    return all(shapes.get(str(name).removeprefix("module.")) == tensor.shape for name, tensor in tensors.items())
 
 
 def _is_plain(name: Any, tensor: Tensor) -> bool:

@@ -133,6 +133,19 @@ def test_parameters_are_found_in_what_training_saved_around_them(wrapper: str, t
     assert open_checkpoint(tmp_path / "saved.pt").names == ("a.weight",)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "prefix"), [("state_dict", "state_dict_ema", ""), ("model", "ema", "module.")]
+)
+def test_a_file_of_two_models_is_refused_by_both_names(one: str, other: str, prefix: str, tmp_path: Path) -> None:
+    state = {"a.weight": torch.ones(2, 2), "b": torch.ones(2)}
+    average = {f"{prefix}{name}": tensor * 0.9 for name, tensor in state.items()}
+    torch.save({one: state, other: average}, tmp_path / "saved.pt")
+    with pytest.raises(InputError, match=rf"saved\.pt: holds the parameters under '{one}' and under '{other}'.*; save"):
+        open_checkpoint(tmp_path / "saved.pt")
+    torch.save({one: state, other: {"b": average[f"{prefix}b"]}}, tmp_path / "saved.pt")
+    assert set(open_checkpoint(tmp_path / "saved.pt").names) == set(state)
+
+
 @pytest.mark.parametrize("kind", ["safetensors", "pt"])
 def test_fp8_is_named_as_not_supported(kind: str, tmp_path: Path) -> None:
     state = {"a.weight": torch.ones(2, 2).to(torch.float8_e4m3fn)}

@@ -51,7 +51,7 @@ def _of_layer(
     """Return one layer's inner products (T, T), what adds up to EMR's distances, and what is measured of it alone."""
     deltas = (layer.dense() if isinstance(layer, LayerLowRank) else layer).deltas
     own = inner_products(deltas)
-    found = {
+    found: dict[str, Any] = {
         "kind": layer.kind,
         "shape": list(deltas.shape[1:]),
         "norms": own.diagonal().sqrt().tolist(),

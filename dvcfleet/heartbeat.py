@@ -49,7 +49,8 @@ def signs(root: Path, began: Mapping[str, float], now: float) -> Iterable[str]:
         line = printable(last_line(log_path(root, name)))
         yield f"{name} has run for {in_words(now - then)}{f': {line[:_WIDTH]}' if line else ''}"
     if len(began) > _STAGES:
-        yield f"and {len(began) - _STAGES} more stages run"
+        rest = len(began) - _STAGES
+        yield f"and {rest} more {'stage runs' if rest == 1 else 'stages run'}"
 
 
 def in_words(seconds: float) -> str:

@@ -5,6 +5,8 @@ import pytest
 
 from tests.dvcfleet.toy import Make
 
+RAY_TOKEN = "0123456789abcdef" * 4
+
 
 @pytest.fixture
 def toy(
@@ -21,5 +23,5 @@ def ray_token() -> Iterator[None]:
     """One token for all Ray clusters of the tests: Ray reads it once in a process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef" * 4)
+        patch.setenv("RAY_AUTH_TOKEN", RAY_TOKEN)
         yield

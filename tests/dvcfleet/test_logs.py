@@ -191,7 +191,7 @@ def test_a_sign_says_what_runs_for_how_long_and_its_last_line(tmp_path: Path) ->
         "b has run for 2 min",
         "c has run for 10 s",
         "d has run for 5 s",
-        "and 1 more stages run",
+        "and 1 more stage runs",
     ]
 
 

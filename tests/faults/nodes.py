@@ -7,7 +7,6 @@ SIGKILL in the middle, and prints how the hashes compare with those of a local r
 import argparse
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -24,8 +23,10 @@ from typing import Any
 import yaml
 from dvc.repo import Repo
 
+from dvcfleet.own_variables import without_own
 from dvcfleet.workspaces.nodes.clone import make_node
 from tests.dvcfleet.cluster import address_in, free_port
+from tests.dvcfleet.conftest import RAY_TOKEN
 from tests.dvcfleet.toy import Toy
 from tests.tiny import ROOT, dvc, environment, make_repository
 from tests.waiting import wait_until
@@ -35,7 +36,7 @@ from tests.warm import python
 _READY = {"dask": "Registered to", "ray": "Ray runtime started"}
 _HEAD_READY = {"dask": "Scheduler at", "ray": "Ray runtime started"}
 # Ray's head, nodes and drivers have to show one another the same.
-_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": RAY_TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
 # Outputs that hold times, run numbers, and what shows them.
 IMPURE = ("data/profiles/", "data/records/", "report", "metrics.json")
 
@@ -127,7 +128,9 @@ class Cluster:
     def _start(
         self, command: list[str], cwd: Path, name: str, prefix: tuple[str, ...], seen: Mapping[str, str] | None = None
     ) -> "subprocess.Popen[bytes]":
-        variables = environment() | {"PYTHONPATH": str(ROOT), "DVCFLEET_NODE": str(cwd)} | _TOKEN | dict(seen or {})
+        # A node may join during a run of this process.
+        variables = without_own(environment()) | {"PYTHONPATH": str(ROOT), "DVCFLEET_NODE": str(cwd)}
+        variables |= _TOKEN | dict(seen or {})
         with open(self.folder / f"{name}.log", "wb") as log:
             return subprocess.Popen(
                 [*_started_by(prefix), *command],

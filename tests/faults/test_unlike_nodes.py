@@ -127,7 +127,7 @@ def test_stages_go_to_a_node_that_has_what_they_ask_for_and_wait_for_one_that_wa
     print(text)  # `pytest -s` shows it: docs/clusters.md has it
     assert code == 0, text
     assert "waiting for a node to join: score asks for 1 threads, 1 GPUs, and no node has all (" in before
-    assert "127.0.0.1 has 3 threads, 0 GPUs" in before
+    assert " has 3 threads, 0 GPUs, 4 GB" in before
     assert "score done" not in before
 
     where = {line.stage.replace("@", "-"): line.host for line in executions(flow.path / ".dvcfleet")}

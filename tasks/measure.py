@@ -3,7 +3,6 @@
 from merganser.config.params import Params
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.factors import open_factors
-from merganser.inputs.layers import ThreadedLayers
 from merganser.measures import defined
 from merganser.measures.tasks import measure_tasks
 from merganser.outputs import write_json
@@ -16,8 +15,8 @@ from tasks.stages import DELTAS, FACTORS, TASK_MEASURES
 def main(params: Params) -> None:
     """Measure the tasks of the comparison in params.yaml."""
     tasks = list(params.tasks)
-    deltas = ThreadedLayers(open_deltas(DELTAS, tasks), threads_wanted())
-    write_json(TASK_MEASURES, defined(measure_tasks(deltas, open_factors(FACTORS, tasks))))
+    found = measure_tasks(open_deltas(DELTAS, tasks), open_factors(FACTORS, tasks), threads_wanted())
+    write_json(TASK_MEASURES, defined(found))
 
 
 if __name__ == "__main__":

@@ -315,7 +315,7 @@ def _open_torch(path: Path) -> TorchCheckpoint:
     tensors = _tensors(whole if under is None else whole[under])
     if not tensors:
         raise InputError(f"{path}: holds no named tensors; save the model's state_dict")
-    again = [key for key, value in whole.items() if under and key != under and _has_all(tensors, value)]
+    again = [key for key, value in whole.items() if under and key != under and _is_another(tensors, value)]
     if again:
         both = f"holds the parameters under {under!r} and under {again[0]!r}, as of a running average"
         raise InputError(f"{path}: {both}; save the state_dict that is meant in a file of its own")
@@ -333,12 +333,15 @@ def _tensors(named: Mapping[Any, Any]) -> dict[Any, Tensor]:
     return {name: value for name, value in named.items() if isinstance(value, Tensor)}
 
 
-def _has_all(tensors: Mapping[Any, Tensor], value: Any) -> bool:
-    """Tell whether a value holds tensors of the same names and shapes, which another wrapper may stand before."""
+def _is_another(tensors: Mapping[Any, Tensor], value: Any) -> bool:
+    """Tell whether a value holds all tensors by name and shape, with `module.` before or not, and not all are equal."""
     if not isinstance(value, dict):
         return False
-    shapes = {str(name).removeprefix("module."): tensor.shape for name, tensor in _tensors(value).items()}
-    return all(shapes.get(str(name).removeprefix("module.")) == tensor.shape for name, tensor in tensors.items())
+    others = {str(name).removeprefix("module."): tensor for name, tensor in _tensors(value).items()}
+    pairs = [(tensor, others.get(str(name).removeprefix("module."))) for name, tensor in tensors.items()]
+    if any(other is None or other.shape != tensor.shape for tensor, other in pairs):
+        return False
+    return not all(torch.equal(tensor, other) for tensor, other in pairs if other is not None)
 
 
 def _is_plain(name: Any, tensor: Tensor) -> bool:

@@ -268,14 +268,15 @@ def weights_of(source: LayerSource) -> LayerSource:
 
 @dataclass(frozen=True)
 class ThreadedLayers(WrappedSource):
-    """A source that processes several layers in parallel threads."""
+    """A source that processes several layers in parallel threads; `work`: the peak memory, as in MERGE_WORK."""
 
     threads: int
+    work: int = MERGE_WORK
 
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
         """Apply a function to as many names at a time as there are threads, fewer if memory is short."""
-        shapes, tasks = self.shapes, len(self.tasks)
-        return in_order(function, self.names, self.threads, lambda name: MERGE_WORK * 4 * tasks * prod(shapes[name]))
+        shapes, each = self.shapes, self.work * 4 * len(self.tasks)
+        return in_order(function, self.names, self.threads, lambda name: each * prod(shapes[name]))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.inputs.deltas import Deltas
-from merganser.inputs.layers import LayerDeltas, LayerLowRank, LayerSource, ThreadedLayers
+from merganser.inputs.layers import LayerDeltas, LayerLowRank, LayerSource, ThreadedLayers, dense_layer
 from merganser.linalg.svd import compact
 from merganser.measures.alignment import cosines, inner_products, leading_directions, subspace_alignment
 from merganser.measures.spectra import effective_rank
@@ -25,6 +25,7 @@ def measure_merge(folder: Path, base: Checkpoint, deltas: Deltas, threads: int =
 
     One model: in each layer its effective rank, the rank of its directions, and each task's alignment with them (SAR)
     and cosine with the merge. Models per task: the relative error of each task's delta, by layer and over all layers.
+    `threads`: layers of one model at a time, fewer if memory is short; the numbers are the same.
     """
     if open_overlays(folder) is None:
         return {"parts": False, **_one_model(open_for_merging(folder), base, ThreadedLayers(deltas, threads))}
@@ -39,7 +40,9 @@ def _one_model(merged: Checkpoint, base: Checkpoint, deltas: LayerSource) -> dic
 
 
 def _of_layer(merged: Checkpoint, base: Checkpoint, layer: LayerDeltas | LayerLowRank) -> dict[str, Any]:
-    own = (layer.dense() if isinstance(layer, LayerLowRank) else layer).deltas
+    dense = dense_layer(layer)
+    assert isinstance(dense, LayerDeltas)
+    own = dense.deltas
     delta = _difference(merged.read(layer.name), base.read(layer.name)).reshape(own.shape[1:])
     products = inner_products(torch.cat([delta.unsqueeze(0), own]))
     found = {"norm": float(products[0, 0].sqrt()), "cosines": cosines(products)[0, 1:].tolist()}

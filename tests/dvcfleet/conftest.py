@@ -1,3 +1,4 @@
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -5,7 +6,7 @@ import pytest
 
 from tests.dvcfleet.toy import Make
 
-RAY_TOKEN = "0123456789abcdef" * 4
+RAY_TOKEN = secrets.token_hex(32)  # nodes may listen beyond loopback
 
 
 @pytest.fixture

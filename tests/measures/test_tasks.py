@@ -7,7 +7,6 @@ import torch
 
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.writing import save_tensors
-from merganser.inputs.layers import ThreadedLayers
 from merganser.measures import defined
 from merganser.measures.tasks import measure_tasks
 from tests.checkpoints.adapters.small import write_adapter, write_base
@@ -41,8 +40,8 @@ def test_every_parameter_is_measured_as_what_it_is(tmp_path: Path) -> None:
 
 def test_the_numbers_are_the_same_in_any_number_of_threads(tmp_path: Path) -> None:
     prepared = prepared_models(tmp_path, 3)
-    found = defined(measure_tasks(ThreadedLayers(prepared.deltas, 3), prepared.factors))
-    assert found == defined(measured(prepared))
+    found = measure_tasks(prepared.deltas, prepared.factors, threads=3)
+    assert defined(found) == defined(measured(prepared))
 
 
 def test_the_numbers_of_a_matrix_are_those_of_numpy(tmp_path: Path) -> None:

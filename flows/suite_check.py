@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from flows.suite_files import ABOUT, GRIDS, POINTERS, SUITES, pointers, read_suite
-from flows.suites import EXAMPLES, check_name, describe, is_the_tables, load_suite, sources_of
+from flows.suites import EXAMPLES, check_name, describe, figures_at, is_the_tables, load_suite, sources_of
 from merganser.config.params import Params
-from merganser.config.published import published_mistakes, read_published
+from merganser.config.published import parse_published, published_mistakes, read_published
 from merganser.config.tasks import check_group
 from merganser.errors import InputError
 from merganser.sources.following import HubAwayError, Seen, look, pin
@@ -187,9 +187,10 @@ def _group_mistakes(root: Path, params: Params) -> Iterator[str]:
 def _published_mistakes(root: Path, params: Params, others: Sequence[Params]) -> Iterator[str]:
     if params.published is None:
         return
-    source = params.published.source
+    source = Path(params.published.source)
     try:
-        found = published_mistakes(read_published(root / source), params, *others)
-        yield from (f"{source}: {mistake}" for mistake in found)
+        found = None if (root / source).exists() else figures_at(root, source)
+        published = read_published(root / source) if found is None else parse_published(found, source)
+        yield from (f"{source}: {mistake}" for mistake in published_mistakes(published, params, *others))
     except (InputError, OSError) as error:
         yield str(error)

@@ -66,7 +66,7 @@ def suite_params(root: Path, name: str, *, grids: bool = False) -> tuple[dict[st
 def suite_text(root: Path, name: str, *, grids: bool = False) -> str:
     """Return the text of the params.yaml that a suite is; one that is written as such keeps its comments."""
     path = SUITES / f"{name}.yaml"
-    if not grids and not {ABOUT, EACH, EXTENDS, GRIDS} & _content(root, path).keys():
+    if not grids and not {ABOUT, EACH, EXTENDS, GRIDS} & read_once(root, path).keys():
         return without_head(completed(read_small(root / path).decode(), str(path))[0])
     return written(suite_params(root, name, grids=grids)[0])
 
@@ -112,7 +112,7 @@ def written(content: Mapping[str, Any]) -> str:
 
 def pointers(root: Path) -> dict[Path, Any]:
     """Return the content of each pointer file that a suite may name, by its place: the table of pointers."""
-    table = _content(root, POINTERS) if (root / POINTERS).is_file() else {}
+    table = read_once(root, POINTERS) if (root / POINTERS).is_file() else {}
     if not all(isinstance(named, dict) for named in table.values()):
         raise InputError(f"{POINTERS}: expected a mapping of names to pointers for each folder")
     return {Path(folder) / f"{name}.yaml": each for folder, named in table.items() for name, each in named.items()}
@@ -123,10 +123,19 @@ def pointer_text(content: Mapping[str, Any]) -> str:
     return "".join(f"{_flow(key)}: {_flow(value)}\n" for key, value in content.items())
 
 
+def read_once(root: Path, path: Path) -> dict[str, Any]:
+    """Return the content of a file that is a mapping; read once while it is the same. Raises InputError."""
+    stat = (root / path).stat() if (root / path).is_file() else None
+    content = _parsed((root / path).absolute(), stat and (stat.st_mtime_ns, stat.st_size))
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a mapping")
+    return content
+
+
 def _read(root: Path, name: str, path: Path, within: tuple[str, ...]) -> dict[str, Any]:
     if name in within:
         raise InputError(f"{path}: extends itself, by way of {', '.join(within)}")
-    own = _content(root, path)
+    own = read_once(root, path)
     named = own.get(EXTENDS, [])
     below: dict[str, Any] = {}
     for each in named if isinstance(named, list) else [named]:
@@ -144,14 +153,6 @@ def _place(root: Path, name: Any, path: Path) -> Path:
     if not isinstance(name, str) or name not in known:
         raise InputError(f"{path}: {EXTENDS}: no suite or table is called {name!r}{did_you_mean(str(name), known)}")
     return known[name]
-
-
-def _content(root: Path, path: Path) -> dict[str, Any]:
-    stat = (root / path).stat() if (root / path).is_file() else None
-    content = _parsed((root / path).absolute(), stat and (stat.st_mtime_ns, stat.st_size))
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a mapping with the sections of params.yaml")
-    return content
 
 
 @lru_cache(maxsize=100)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from dvcfleet.git import git_if_any
 from dvcfleet.repository import opened, write_lock
 from flows.kept_lock_files import keep_lock_file, restore_lock_file
+from flows.published import FIGURES, PAPERS, figures_of, figures_text, suites_with_figures
 from flows.suite_files import (
     ABOUT,
     GRIDS,
@@ -110,7 +111,7 @@ def _about(content: Any, path: Path) -> About | None:
 
 
 def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> Params:
-    """Write the params.yaml that a suite is in place of the root's, and the pointer files that it names.
+    """Write the params.yaml that a suite is in place of the root's, with the pointers and published figures it names.
 
     What was computed stays in DVC's cache. `grids`: its second comparison, whose parameters are searched on validation
     data. DVC ignores the examples that it does not read: `dvc status` would list their stages as never run. Raises
@@ -131,6 +132,7 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
         if added := suite_params(root, name, grids=grids)[1]:
             print(f"{PARAMS}: wrote what {SUITES}/{name}.yaml leaves out: {addition_names(added)}", file=sys.stderr)
         write_pointers(root, params)
+        write_figures(root, params)
         ignore_unused_examples(root)
         restore_lock_file(repo, root / PARAMS)
     return params
@@ -144,11 +146,37 @@ def write_pointers(root: Path, params: Params) -> None:
     table = pointers(root)
     for path in (path for path in sources_of(params) if path in table):
         if not (root / path).exists():
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            with replacing(root / path) as out:
-                out.write(pointer_text(table[path]).encode())
+            _write_new(root / path, pointer_text(table[path]))
         elif not is_the_tables(root, path):
             print(f"{path}: left as it is, which is not what {POINTERS} says", file=sys.stderr)
+
+
+def write_figures(root: Path, params: Params) -> None:
+    """Write the file of published figures that a params.yaml names and papers have; leave one that is there.
+
+    Such a file may have been edited since; where it says something else than the papers, a line says so.
+    """
+    path = Path(params.published.source) if params.published else None
+    if path is None or (figures := figures_at(root, path)) is None:
+        return
+    if not (root / path).exists():
+        _write_new(root / path, figures_text(figures))
+    elif read_yaml(root / path) != figures:
+        print(f"{path}: left as it is, which is not what {PAPERS} says; remove it for that", file=sys.stderr)
+
+
+def figures_at(root: Path, path: Path) -> dict[str, Any] | None:
+    """Return the published figures that `use` writes at a path, `suites/NAME/published.yaml`; None at any other."""
+    name = path.parent.name
+    if path != SUITES / name / FIGURES or name not in suites_with_figures(root):
+        return None
+    return figures_of(root, name, load_suite(root, name))
+
+
+def _write_new(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as out:
+        out.write(text.encode())
 
 
 def is_the_tables(root: Path, path: Path) -> bool:

@@ -8,7 +8,7 @@ column is one of these, or their mean `unseen`.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -83,7 +83,13 @@ class Published(Strict):
 
 def read_published(path: Path) -> Published:
     """Read a file of published figures; raise InputError naming every mistake in it."""
-    content = read_yaml(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; that of a suite is written by `merganser use NAME`")
+    return parse_published(read_yaml(path), path)
+
+
+def parse_published(content: Any, path: Path) -> Published:
+    """Check the content of such a file at a path; raise InputError naming every mistake in it."""
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping with the keys {', '.join(Published.model_fields)}")
     if mistakes := mistakes_in(content, Published):

@@ -114,7 +114,8 @@ def drill(folder: Path, sample: bool) -> None:
 def make_root(folder: Path) -> Path:
     """Make a repository with the project's code and all its suites."""
     make_clone(folder)
-    shutil.copytree(ROOT / "suites", folder / "suites", ignore=shutil.ignore_patterns("sources"))
+    for name in ("suites", "published"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("sources"))
     # Of open_clip's own models none has two layers: its repository is named instead of its tag.
     table = yaml.safe_load((folder / POINTERS).read_text())
     for path, about in pointers(folder).items():

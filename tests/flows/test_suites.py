@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import networkx
@@ -14,6 +15,7 @@ from dvc.repo import Repo
 from dvc.stage import Stage
 
 from flows import cli
+from flows.published import suites_with_figures
 from flows.suite_check import check
 from flows.suite_files import (
     GRIDS,
@@ -27,11 +29,11 @@ from flows.suite_files import (
     suite_params,
     written,
 )
-from flows.suites import EXAMPLES, IGNORED, describe, ignore_unused_examples, load_suite, sources_of, use
+from flows.suites import EXAMPLES, IGNORED, describe, figures_at, ignore_unused_examples, load_suite, sources_of, use
 from merganser import registry
 from merganser.config.inputs import SECTIONS
 from merganser.config.loading import check_params, load_params
-from merganser.config.published import published_mistakes, read_published, stands_beside
+from merganser.config.published import Published, parse_published, published_mistakes, read_published, stands_beside
 from merganser.errors import InputError
 from merganser.limits import parse_yaml, read_yaml
 from merganser.sources.pointers import pointer_of, read_pointer
@@ -257,6 +259,80 @@ def test_the_pointer_files_of_a_suite_are_written_and_then_left_as_they_are(
     )
 
 
+PAPER = """
+paper: "Author et al., A method, 2025"
+each:
+  protocol: accuracy
+  checkpoints: others
+  decimals: 1
+  parameters: {average: {}, base: {}}
+  notes: {average: "on other splits"}
+tables:
+  - {table: Table 1, columns: [mean], rows: {one: {average: [70.0]}, far: {average: [60.0], base: [50.0]}}}
+  - {table: Table 2, columns: [dark], decimals: 2, notes: {average: tuned}, rows: {far: {average: [55.55]}}}
+  - {table: Table 3, columns: [mean], rows: {one: {average: [71.0]}}}
+"""
+
+
+def test_what_papers_report_of_a_suite_is_written_where_it_names_it_and_then_left_as_it_is(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "published").mkdir()
+    (root / "published/author.yaml").write_text(PAPER)
+    file = Path("suites/far/published.yaml")
+    (root / "suites/far.yaml").write_text(yaml.safe_dump({"extends": "one", "published": {"source": str(file)}}))
+    params = use(root, "far")
+    published = read_published(root / file)
+    assert published.tasks == list(params.tasks)
+    common = {"paper": "Author et al., A method, 2025", "protocol": "accuracy", "checkpoints": "others"}
+    parameters, notes = {"average": {}, "base": {}}, {"average": "on other splits"}
+    one, two = (table.model_dump() for table in published.tables)
+    rows = {"average": [60.0], "base": [50.0]}
+    assert one == common | {"table": "Table 1", "decimals": 1, "columns": ["mean"], "rows": rows} | {
+        "parameters": parameters,
+        "notes": notes,
+    }
+    assert two == common | {"table": "Table 2", "decimals": 2, "columns": ["dark"], "rows": {"average": [55.55]}} | {
+        "parameters": {"average": {}},
+        "notes": {"average": "tuned"},
+    }
+    use(root, "far", force=True)
+    assert "left as it is" not in capsys.readouterr().err
+    (root / file).write_text((root / file).read_text().replace("60.0", "61.0"))
+    use(root, "far", force=True)
+    assert capsys.readouterr().err == f"{file}: left as it is, which is not what published says; remove it for that\n"
+    assert read_published(root / file).tables[0].rows["average"] == [61.0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("paper:", "papers:", "author.yaml: paper: missing"),
+        ("rows: {one: {average: [71.0]}}", "rows: [1]", "author.yaml: tables.2.rows: expected a mapping"),
+        (
+            "rows: {one: {average: [71.0]}}",
+            "rows: {one: [1]}",
+            "author.yaml: tables.2.rows.one: expected a mapping",
+        ),
+    ],
+)
+def test_a_broken_file_of_a_paper_is_refused_by_name(root: Path, old: str, new: str, reason: str) -> None:
+    (root / "published").mkdir()
+    (root / "published/author.yaml").write_text(PAPER.replace(old, new))
+    (root / "suites/far.yaml").write_text(
+        yaml.safe_dump({"extends": "one", "published": {"source": "suites/far/published.yaml"}})
+    )
+    with pytest.raises(InputError, match=re.escape(reason)):
+        use(root, "far")
+
+
+def test_every_suite_that_papers_report_of_names_its_file() -> None:
+    for name in PUBLISHED:
+        published = load_suite(ROOT, name).published
+        assert published is not None, name
+        assert published.source == f"suites/{name}/published.yaml", name
+
+
 def test_dvc_ignores_the_examples_that_are_not_read(root: Path) -> None:
     for name in ("one", "two"):
         (root / "examples" / name).mkdir(parents=True)
@@ -278,7 +354,7 @@ EACH_SHAPE = [
 
 @pytest.mark.parametrize("name", EACH_SHAPE)
 def test_dvc_knows_no_stage_that_the_suite_in_use_does_not_read(name: str, tmp_path: Path) -> None:
-    for part in ("examples", "suites"):
+    for part in ("examples", "published", "suites"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("hub", "datasets", "dvc.lock"))
     shutil.copy(ROOT / "dvc.yaml", tmp_path)
     Repo.init(str(tmp_path), no_scm=True).close()
@@ -404,6 +480,13 @@ def test_the_image_suite_is_in_place_from_the_start() -> None:
     assert describe(ROOT, "image").in_use
 
 
+@cache
+def published_of(name: str) -> Published:
+    """Return what papers report of a suite."""
+    path = Path("suites") / name / "published.yaml"
+    return parse_published(figures_at(ROOT, path), path)
+
+
 ITS_OWN = {  # parameters that a published row of a method need not name: what it is called by says them
     **{name: {"averaging", "decomposition", "elect", "rank_fraction", "renormalise"} for name in ("drm_h", "drm_v")},
     **{name: {"decompose", "groups", "ratio", "scaled", "thresholds"} for name in ("dts_d", "dts_t")},
@@ -428,8 +511,8 @@ OTHER_MATRICES = {  # suites and methods where the paper counts others as matric
 }
 
 
-PUBLISHED = sorted((ROOT / "suites").glob("*/published.yaml"))
-PAPERS = {  # as the list of what has no rows calls them: how `published.yaml` does, and how many tables each has
+PUBLISHED = sorted(suites_with_figures(ROOT))
+PAPERS = {  # as the list of what has no rows calls them: how `published` does, and how many tables each has
     "DRM": ("Decom-Renorm-Merge", 15),
     "SFTM": ("SFTM", 5),
     "TSV": ("Task Singular Vectors", 6),
@@ -446,7 +529,7 @@ def test_what_a_row_need_not_name_are_parameters_of_its_method() -> None:
 def test_each_table_of_the_papers_has_rows_or_a_reason_why_not() -> None:
     others = table_under("## Published figures", (ROOT / "suites/README.md").read_text())
     assert all(reason for *_, reason in others)
-    tables = [table for file in PUBLISHED for table in read_published(file).tables]
+    tables = [table for name in PUBLISHED for table in published_of(name).tables]
     for paper, (called, count) in PAPERS.items():
         with_rows = [table.table for table in tables if called and called in table.paper and table.rows]
         without = [numbers for name, numbers, _ in others if name == paper]
@@ -471,11 +554,11 @@ def numbers_of(words: str) -> set[int]:
     return {number for first, last in named for number in range(int(first), int(last or first) + 1)}
 
 
-@pytest.mark.parametrize("name", [file.parent.name for file in PUBLISHED])
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_every_published_row_names_its_values_and_stands_beside_an_entry_that_has_them(name: str) -> None:
     grids = [load_suite(ROOT, name, grids=True)] if GRIDS in read_suite(ROOT, name) else []
     comparisons = [load_suite(ROOT, name), *grids]
-    published = read_published(ROOT / "suites" / name / "published.yaml")
+    published = published_of(name)
     assert published_mistakes(published, *comparisons) == []
     for table in published.tables:
         for entry in table.rows:
@@ -506,11 +589,11 @@ def test_every_published_row_names_its_values_and_stands_beside_an_entry_that_ha
 def test_what_regmean_says_of_its_ratio_is_its_default_and_that_of_fusionbenchs_rows_of_clip() -> None:
     method = registry.get("regmean")
     ((paper, clip),) = re.findall(r"([\d.]+) in\s+the paper, .* takes ([\d.]+) for CLIP", method.function.__doc__ or "")
-    files = sorted((ROOT / "suites").glob("clip-*/published.yaml"))
     rows = [
         table.parameters["regmean"]["ratio"]
-        for file in files
-        for table in read_published(file).tables
+        for name in PUBLISHED
+        if name.startswith("clip-")
+        for table in published_of(name).tables
         if table.paper.startswith("FusionBench") and "regmean" in table.rows
     ]
     assert method.parameters.model_fields["ratio"].default == float(paper)

@@ -195,7 +195,8 @@ def cut(path: Path, name: str) -> None:
 def run_suite(folder: Path, name: str) -> None:
     """Check, use and run a suite on a hub of miniatures, by an entry of each kind of what entries read."""
     root = make_clone(folder / name)
-    shutil.copytree(ROOT / "suites", root / "suites", ignore=shutil.ignore_patterns("sources"))
+    for part in ("suites", "published"):
+        shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("sources"))
     params = load_suite(root, name)
     with serve(make_hub(folder / f"{name}-hub", root, params)) as hub:
         online = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(folder / f"{name}-cache")}

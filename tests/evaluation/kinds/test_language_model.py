@@ -270,7 +270,8 @@ ARC = [
     }
     for i in range(6)
 ]
-GSM8K = [{"question": f"how many {word}", "answer": f"so #### {i}"} for i, word in enumerate(WORDS)]
+# Each is asked with eight worked examples, and answered in 256 tokens by each side: two are enough to be two.
+GSM8K = [{"question": f"how many {word}", "answer": f"so #### {i}"} for i, word in enumerate(WORDS[:2])]
 
 
 @pytest.mark.parametrize(

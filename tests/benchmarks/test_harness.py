@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import MB, Measured, Run, alternate, as_table, as_text, machine, measure, ratio, spread
+from tests.shared import forking
 
 HOLD = "held = bytearray(200_000_000); held[::4096] = b'x' * len(held[::4096]); import time; time.sleep(1)"
 
@@ -100,7 +101,8 @@ def test_a_table_is_markdown() -> None:
 
 
 def test_the_machine_is_described_without_names_or_paths() -> None:
-    found = machine()
+    with forking():
+        found = machine()
     assert {"cpu", "cores", "memory_gib", "os", "python", "torch", "scipy", "blas", "commit"} == set(found)
     assert "/" not in json.dumps(found).replace("GNU/Linux", "")
 

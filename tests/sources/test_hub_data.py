@@ -3,6 +3,7 @@
 import gzip
 import json
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from merganser.sources.fetching import fetch_data_set
 from tests.each import each
 from tests.hub import COMMIT, Hub, serve
 
-ZEROS = 2**29  # bytes: a few MiB when they are compressed
+MIB = b"0" * 2**20
+ENOUGH = 300  # of them, compressed to a few hundred KiB: more than is read
 
 
 @pytest.fixture
@@ -82,9 +84,11 @@ def test_a_card_that_names_its_own_files_is_followed(tmp_path: Path, hub: Hub) -
 
 
 def write_gzip(path: Path) -> None:
-    with gzip.open(path / "test.txt.gz", "wb", compresslevel=1) as file:
-        for _ in range(ZEROS >> 20):
-            file.write(b"0" * 2**20)
+    """Write one compressed MiB again and again; the end, which is not reached, is left out."""
+    stream = zlib.compressobj(9, wbits=zlib.MAX_WBITS | 16)
+    first = stream.compress(MIB) + stream.flush(zlib.Z_FULL_FLUSH)
+    again = stream.compress(MIB) + stream.flush(zlib.Z_FULL_FLUSH)
+    (path / "test.txt.gz").write_bytes(first + ENOUGH * again)
 
 
 def write_zip(path: Path) -> None:
@@ -92,8 +96,8 @@ def write_zip(path: Path) -> None:
         zipfile.ZipFile(path / "test.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file,
         file.open("test.txt", "w") as part,
     ):
-        for _ in range(ZEROS >> 20):
-            part.write(b"0" * 2**20)
+        for _ in range(512):  # compressed at this level, fewer would be less than 100 times as many
+            part.write(MIB)
 
 
 def write_disguised(path: Path) -> None:
@@ -102,20 +106,22 @@ def write_disguised(path: Path) -> None:
 
 
 def write_pages(path: Path) -> None:
-    table = pa.table({"text": pa.array([b"0" * 2**20] * 300, pa.binary()).cast(pa.string())})
-    pyarrow.parquet.write_table(
-        table, path / "test.parquet", compression="zstd", use_dictionary=False, write_statistics=False
-    )
+    table = pa.table({"text": [MIB.decode()] * 10})
+    with pyarrow.parquet.ParquetWriter(
+        path / "test.parquet", table.schema, compression="zstd", use_dictionary=False, write_statistics=False
+    ) as file:
+        for _ in range(ENOUGH // 10):
+            file.write_table(table)
 
 
 def write_nested(path: Path) -> None:
-    value = {"in": [{"text": "0" * 2**20}]}
-    table = pa.table({"text": pa.array([value] * 300)})
+    value = {"in": [{"text": MIB.decode()}]}
+    table = pa.table({"text": pa.array([value] * ENOUGH)})
     pyarrow.parquet.write_table(table, path / "test.parquet", compression="zstd")
 
 
 def write_dictionary(path: Path) -> None:
-    table = pa.table({"text": pa.array([b"0" * 2**20] * 300, pa.binary()).cast(pa.string())})
+    table = pa.table({"text": pa.array([MIB] * ENOUGH, pa.binary()).cast(pa.string())})
     pyarrow.parquet.write_table(table, path / "test.parquet", compression="zstd")
 
 

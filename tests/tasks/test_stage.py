@@ -12,6 +12,7 @@ from merganser.code_digest import CodeTree, texts_as_json
 from merganser.errors import InputError
 from tasks.code import digests
 from tasks.stage import arguments, check_card, check_code, end_well, names_of
+from tests.warm import python
 
 HOSTILE = "x; touch y $(touch y) `touch y` @ z"
 
@@ -54,15 +55,17 @@ def test_two_names_that_are_none_or_could_be_others_are_refused(argv: list[str])
 
 def test_libraries_that_were_loaded_before_have_one_thread_too() -> None:
     lines = [
-        "import scipy.linalg, threadpoolctl",
+        "import scipy.linalg, threadpoolctl, torch",
+        "threadpoolctl.threadpool_limits(2)",
+        "print(*{pool['num_threads'] for pool in threadpoolctl.threadpool_info()})",
         "from tasks.stage import run",
         "run(lambda argv: print(*{pool['num_threads'] for pool in threadpoolctl.threadpool_info()}))",
     ]
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     ran = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)], env=environment, capture_output=True, text=True, check=True
+        [*python(), "-c", "\n".join(lines)], env=environment, capture_output=True, text=True, check=True
     )
-    assert ran.stdout == "1\n"
+    assert ran.stdout == "2\n1\n"
 
 
 def test_one_name_is_one() -> None:

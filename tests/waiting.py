@@ -6,13 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.warm import Fork
+
 LIMIT_S = 240.0  # long enough for a busy machine: what is waited for takes seconds
 
 
-def wait_for(file: Path, process: "subprocess.Popen[Any]") -> None:
+def wait_for(file: Path, process: "subprocess.Popen[Any] | Fork") -> None:
     """Wait until a process has written a file; raise AssertionError as soon as it has ended without."""
     wait_until(lambda: file.exists() or process.poll() is not None)
-    said = [stream.read() for stream in (process.stdout, process.stderr) if stream and not file.exists()]
+    streams = () if isinstance(process, Fork) else (process.stdout, process.stderr)
+    said = [stream.read() for stream in streams if stream and not file.exists()]
     assert file.exists(), f"exit code {process.returncode}: {said}"
 
 

@@ -1,7 +1,7 @@
 """One process that has imported the libraries: from it are forked those whose imports would take seconds each.
 
-`python tests/warm.py serve DESCRIPTOR` is that process, which listens there. It ends with its standard input.
-`python tests/warm.py run SOCKET ARGUMENT ...` does what `python ARGUMENT ...` does, in a fork of it that has this
+`python tests/warm.py DESCRIPTOR` is that process, which listens there. It ends with its standard input.
+`python tests/warm_run.py SOCKET ARGUMENT ...` does what `python ARGUMENT ...` does, in a fork of it that has this
 process's open files, folder and environment, and ends as that one ends. The project's own modules are imported by the
 fork itself; Prefect's settings are read anew. It is not for tests of what is imported when, nor of variables that the
 other libraries read when they are imported.
@@ -14,7 +14,7 @@ import builtins
 import ctypes
 import fcntl
 import gc
-import json
+import marshal
 import os
 import runpy
 import selectors
@@ -25,7 +25,8 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -45,11 +46,14 @@ LIBRARIES = (
     # Not prefect.main, which sets logging up by the settings.
     *("prefect.flow_runs", "prefect.variables", "prefect.runtime", "prefect.server.api.server"),
 )
+RUN = Path(__file__).with_name("warm_run.py")  # which imports next to nothing: it is started for each fork
 PROGRAM = """#!/bin/sh
-case "$1" in -c | -m) exec {0} -SP {1} run {2} "$@" ;; esac
+case "$1" in -c | -m) exec {0} -SP {1} {2} "$@" ;; esac
 exec {0} "$@"
 """
 _PR_SET_PDEATHSIG = 1
+_MADV_COLLAPSE = 25
+_HUGE_PAGE = 2 << 20
 _REQUEST_BYTES = 1 << 20
 _MOST_FILES = 64
 
@@ -57,13 +61,87 @@ _MOST_FILES = 64
 def python() -> list[str]:
     """Return the command that starts Python for `-c` or `-m`: forked if there is such a process, as beside xdist's."""
     address = os.environ.get(VARIABLE)
-    return [sys.executable, *(("-SP", __file__, "run", address) if address else ())]
+    return [sys.executable, *(("-SP", str(RUN), address) if address else ())]
 
 
 def program() -> str:
     """Return the path of a Python that forks, if there is such a process."""
     address = os.environ.get(VARIABLE)
     return str(Path(address).with_name(BIN) / "python") if address else sys.executable
+
+
+class Fork:
+    """A Python in a session of its own, as `start` starts it; it ends with this process."""
+
+    def __init__(
+        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], output: int, errors: int
+    ) -> None:
+        about = {"arguments": list(arguments), "files": [0, 1, 2], "folder": str(folder), "leads": True}
+        self.returncode: int | None = None
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST_BYTES)
+        self._connection.connect(os.environ[VARIABLE])
+        with open(os.devnull) as nothing:
+            data = marshal.dumps(about | {"environment": dict(environment)})
+            socket.send_fds(self._connection, [data], [nothing.fileno(), output, errors])
+        self.pid = int(self._connection.recv(64))
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it is at work."""
+        with suppress(BlockingIOError):
+            self._end(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; return the exit code."""
+        return self._end(timeout)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def _end(self, timeout: float | None) -> int:
+        if self.returncode is None:
+            self._connection.settimeout(timeout)
+            self.returncode = int(self._connection.recv(64) or 1)
+            self._connection.close()
+        return self.returncode
+
+
+Started = Fork | subprocess.Popen[bytes]
+
+
+def start(
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str] = os.environ,
+    output: int = 1,
+    errors: int = 2,
+) -> Started:
+    """Start `python ARGUMENT ...` in a session of its own, forked if there is such a process.
+
+    Its `pid` is that of Python itself and leads its group, so that signals reach what they would reach of a Python that
+    was started anew. `output` and `errors` are open files.
+    """
+    if VARIABLE in os.environ:
+        return Fork(arguments, folder, environment, output, errors)
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        start_new_session=True,
+    )
 
 
 class Warm:
@@ -73,7 +151,7 @@ class Warm:
         self.address = str(folder / "warm")
         place = folder / BIN / "python"
         place.parent.mkdir()
-        place.write_text(PROGRAM.format(*map(shlex.quote, (sys.executable, __file__, self.address))))
+        place.write_text(PROGRAM.format(*map(shlex.quote, (sys.executable, str(RUN), self.address))))
         place.chmod(0o755)
         # MLflow reads it when it is imported; what is on the path is each fork's own.
         environment = {"MLFLOW_DISABLE_TELEMETRY": "true"} | os.environ
@@ -82,7 +160,7 @@ class Warm:
             listener.bind(self.address)
             listener.listen(128)
             descriptor = listener.fileno()
-            command = [sys.executable, __file__, "serve", str(descriptor)]
+            command = [sys.executable, __file__, str(descriptor)]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=[descriptor])
 
     def stop(self) -> None:
@@ -101,8 +179,11 @@ def serve(descriptor: int) -> None:
         path = sys.path[:]
         for name in LIBRARIES:
             import_module(name)
+        for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+            finalizer.atexit = False  # torch would take apart in each fork what it has registered
         gc.collect()
         gc.freeze()
+        _use_huge_pages()
         running: dict[int, socket.socket] = {}
         woken, wake = socket.socketpair()
         wake.setblocking(False)
@@ -119,20 +200,57 @@ def serve(descriptor: int) -> None:
                 elif key.fileobj is listener:
                     connection, _ = listener.accept()
                     data, files, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, _MOST_FILES)
+                    request = marshal.loads(data)
+                    _read_settings(request["environment"])
                     pid = os.fork()
                     if not pid:
                         signal.set_wakeup_fd(-1)
                         for each in (listener, woken, wake, connection, selector, *running.values()):
                             each.close()
-                        _become(json.loads(data), files, path)
+                        _become(request, files, path)
                     for file in files:
                         os.close(file)
+                    with suppress(OSError):
+                        connection.send(str(pid).encode())
                     running[pid] = connection
                     selector.register(connection, selectors.EVENT_READ, pid)
                 elif key.data in running:  # who asked for it was killed
                     selector.unregister(key.fileobj)
                     os.kill(key.data, signal.SIGKILL)
             _answer(running, selector)
+
+
+def _use_huge_pages() -> None:
+    """Have the kernel gather what was imported in huge pages: a fork, which copies their table, takes half of the time.
+
+    Kernels before 6.1 refuse.
+    """
+    advise = ctypes.CDLL(None).madvise
+    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        places, rights, _offset, _device, _inode, *name = line.split()
+        if rights == "rw-p" and name in ([], ["[heap]"]):
+            first, end = (int(place, 16) for place in places.split("-"))
+            for place in range(-(-first // _HUGE_PAGE) * _HUGE_PAGE, end - _HUGE_PAGE + 1, _HUGE_PAGE):
+                advise(place, _HUGE_PAGE, _MADV_COLLAPSE)
+
+
+def _read_settings(environment: Mapping[str, str]) -> None:
+    """Have Prefect read its settings, before a fork whose variables say other ones than the last one's.
+
+    It takes a tenth of a second. A fork's folder may have a prefect.toml, which is no business of a run's.
+    """
+    theirs, ours = (
+        {name: value for name, value in each.items() if name == "HOME" or name.startswith("PREFECT_")}
+        for each in (environment, os.environ)
+    )
+    if theirs != ours:
+        for name in ours:
+            del os.environ[name]
+        os.environ.update(theirs)
+        with suppress(ValueError):  # what is wrong with them is for those to say that have them
+            sys.modules["prefect.context"].refresh_global_settings_context()
+        gc.freeze()
 
 
 def _answer(running: dict[int, socket.socket], selector: selectors.BaseSelector) -> None:
@@ -152,6 +270,8 @@ def _become(request: dict[str, Any], files: Sequence[int], path: Sequence[str]) 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["leads"]:
+        os.setsid()
     # Out of the way of the numbers that they are to have.
     moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 1 + max(request["files"])) for file in files]
     for file in files:
@@ -159,18 +279,20 @@ def _become(request: dict[str, Any], files: Sequence[int], path: Sequence[str]) 
     for source, target in zip(moved, request["files"], strict=True):
         os.dup2(source, target)
         os.close(source)
-    kind, what, *arguments = request["arguments"][request["arguments"][0] == "-u" :]
+    given = request["arguments"]
+    begin = next(number for number, each in enumerate(given) if each in ("-c", "-m"))  # after -u or -P
+    kind, what, *arguments = given[begin:]
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.modules["prefect.context"].refresh_global_settings_context()
-    os.chdir(request["folder"])  # whose prefect.toml, if there is one, is no business of a run's
+    os.chdir(request["folder"])
     if (found := shutil.which("python")) and Path(found).parent.name == BIN:
         from multiprocessing import set_executable
 
         sys.executable = found
         set_executable(found)
     added = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-    sys.path[:] = [os.getcwd() if kind == "-m" else "", *added, *path]
+    here = [] if "-P" in given[:begin] else [os.getcwd() if kind == "-m" else ""]
+    sys.path[:] = [*here, *added, *path]
     sys.path_importer_cache.clear()
     main = ModuleType("__main__")
     vars(main)["__builtins__"] = builtins
@@ -195,33 +317,6 @@ def _become(request: dict[str, Any], files: Sequence[int], path: Sequence[str]) 
     leave(code)
 
 
-def run(address: str, arguments: Sequence[str]) -> NoReturn:
-    """Have it fork a process, and end as that one ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, which the fork gets too
-    files = sorted(_inherited())
-    about = {"arguments": arguments, "files": files, "folder": os.getcwd(), "environment": dict(os.environ)}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST_BYTES)
-        connection.connect(address)
-        socket.send_fds(connection, [json.dumps(about).encode()], files)
-        code = int(connection.recv(64) or 1)
-    if code < 0:
-        with suppress(OSError):  # SIGKILL has no other
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
-
-
-def _inherited() -> Iterator[int]:
-    """List the open files that this process was started with."""
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # that of this list
-            if os.get_inheritable(int(name)):
-                yield int(name)
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "run":
-        run(sys.argv[2], sys.argv[3:])
-    serve(int(sys.argv[2]))
+    serve(int(sys.argv[1]))
     os._exit(0)  # without tearing down the libraries

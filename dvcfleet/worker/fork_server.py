@@ -20,6 +20,7 @@ import socket
 import sys
 import sysconfig
 import time
+import weakref
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -90,6 +91,10 @@ def preload(root: Path, names: list[str]) -> None:
         # Imported by a third-party module, such as a library that loads plug-ins.
         if name not in LOADED_AT_START and is_of(root, getattr(module, "__file__", None)):
             del sys.modules[name]
+    # What these modules finalize is not a child's: torch would take apart all that it has registered, a tenth of a
+    # second for each command.
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False
     # All children share these objects: garbage collection in a child would copy every page.
     gc.collect()
     gc.freeze()

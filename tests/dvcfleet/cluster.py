@@ -5,8 +5,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,9 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.waiting import LIMIT_S, wait_until
+from tests.warm import Started
 
 ROOT = Path(__file__).parents[2]
+# By default each process of Dask looks fifty times a second whether it is late.
+SELDOM = {"DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1s"}
 
 
 def free_port() -> int:
@@ -44,7 +46,7 @@ class Cluster:
 
     runner: str
     address: str = ""
-    processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    processes: list[Started] = field(default_factory=list)
 
     def kill(self) -> None:
         """Kill all of it at once, as a power cut would."""
@@ -62,23 +64,15 @@ def started(runner: str, prefect_api: str, threads: int = 2, gpus: int = 0) -> I
     folder = Path(tempfile.mkdtemp(prefix="mc-", dir="/tmp"))
     code = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": code, "RAY_USAGE_STATS_ENABLED": "0"}
-    environment |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "PREFECT_API_URL": prefect_api}
+    environment |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "PREFECT_API_URL": prefect_api} | SELDOM
     environment.pop("PREFECT_API_AUTH_STRING", None)  # the run itself brings it
     cluster = Cluster(runner)
 
     def start(command: str) -> Path:
         path = folder / f"log{len(cluster.processes)}"
         with open(path, "wb") as log:
-            cluster.processes.append(
-                subprocess.Popen(
-                    f"{Path(sys.executable).parent}/{command}".split(),
-                    cwd=folder,
-                    env=environment,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            )
+            command_line = ["-m", *command.split()]
+            cluster.processes.append(warm.start(command_line, folder, environment, log.fileno(), log.fileno()))
         return path
 
     try:
@@ -86,15 +80,20 @@ def started(runner: str, prefect_api: str, threads: int = 2, gpus: int = 0) -> I
             port = free_port()
             cluster.address = f"127.0.0.1:{port}"
             start(
-                f"ray start --head --block --node-ip-address 127.0.0.1 --port {port} --num-cpus {threads}"
-                f" --num-gpus {gpus} --include-dashboard=false --temp-dir {folder}"
+                f"ray.scripts.scripts start --head --block --node-ip-address 127.0.0.1 --port {port}"
+                f" --num-cpus {threads} --num-gpus {gpus} --include-dashboard=false --temp-dir {folder}"
             )
             wait_until(lambda: answers(port))
         else:
             from distributed import Client
 
-            cluster.address = address_in(start("dask scheduler --host 127.0.0.1 --port 0 --no-dashboard"))
-            start(f"dask worker {cluster.address} --nthreads {threads} --no-dashboard --local-directory {folder}")
+            cluster.address = address_in(
+                start("distributed.cli.dask_scheduler --host 127.0.0.1 --port 0 --no-dashboard")
+            )
+            start(
+                f"distributed.cli.dask_worker {cluster.address} --nthreads {threads} --no-dashboard"
+                f" --local-directory {folder}"
+            )
 
             with Client(cluster.address, set_as_default=False) as client:
                 client.wait_for_workers(1, timeout=LIMIT_S)

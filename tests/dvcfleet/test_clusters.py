@@ -23,6 +23,7 @@ from tests.dvcfleet.test_gpus import GPU_STAGES, GPUS, check_gpus
 from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
 from tests.dvcfleet.toy import Make, Toy
 from tests.waiting import LIMIT_S, wait_for, wait_until
+from tests.warm import python
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +53,7 @@ def here(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Toy:
 
 def note_listeners(heard: set[str], ended: threading.Event) -> None:
     """Note the addresses at which the processes of this one's cluster listen, until it has ended."""
-    while not ended.wait(0.3):
+    while not ended.wait(1):
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
                 sockets = process.net_connections(kind="inet")
@@ -212,7 +213,7 @@ def test_commands_end_on_the_workers_when_the_run_is_killed(toy: Make, cluster: 
     slow = toy(f"stages: {{slow: {{cmd: 'touch started; {lasting}', deps: [source], outs: [slow]}}}}", {"source": ""})
     code = f"from dvcfleet.run import run; from pathlib import Path; run(repo=Path(), runner={runner!r}, "
     process = subprocess.Popen(
-        [sys.executable, "-c", f"{code} address={address!r})"],
+        [*python(), "-c", f"{code} address={address!r})"],
         cwd=slow.path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

@@ -10,6 +10,8 @@ import pytest
 from dvcfleet.own_variables import without_own
 from tests.dvcfleet.cluster import ROOT, started
 from tests.dvcfleet.toy import Make, Toy
+from tests.shared import forking
+from tests.warm import python
 
 # Each stage prints which interpreter runs it, and imports the repository's own `flows` and `tasks`.
 FILES = {
@@ -40,7 +42,7 @@ def merganser(folder: Path, path: str) -> "subprocess.CompletedProcess[str]":
     code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from flows.__main__ import start; start()"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PATH": path}
     return subprocess.run(
-        [sys.executable, "-P", "-c", code, str(ROOT), "run", "--repo", str(folder)],
+        [*python(), "-P", "-c", code, str(ROOT), "run", "--repo", str(folder)],
         cwd=folder.parent,
         env=environment,
         capture_output=True,
@@ -81,7 +83,7 @@ stages:
 SEEN_OUTS = ("env", "umask", "limits", "signals", "descriptors", "nice", "python")
 
 
-@pytest.mark.parametrize("root", [None, "/elsewhere"])
+@pytest.mark.parametrize("root", [pytest.param(None, marks=pytest.mark.drill), "/elsewhere"])
 def test_a_stage_gets_the_environment_that_dvc_repro_gives(toy: Make, root: str | None) -> None:
     """Also where the run is itself the command of a stage of another repository."""
     foreign = toy(SEEN, {})
@@ -117,8 +119,9 @@ os.execv(sys.executable, [sys.executable, "-m", "flows", "run"])
 
 def test_a_stage_gets_nothing_that_the_engine_hands_down_to_its_own_processes(toy: Make) -> None:
     foreign = toy("stages: {a: {cmd: env > env, outs: [env]}}", {})
-    environment = without_own(os.environ) | {"PYTHONPATH": str(ROOT), "OF_THE_USER": "kept"}
-    subprocess.run([sys.executable, "-c", HANDED_DOWN], cwd=foreign.path, env=environment, check=True)
+    with forking():
+        environment = without_own(os.environ) | {"PYTHONPATH": str(ROOT), "OF_THE_USER": "kept"}
+        subprocess.run([*python(), "-c", HANDED_DOWN], cwd=foreign.path, env=environment, check=True)
     seen = foreign.read("env")
     assert "OF_THE_USER=kept" in seen
     assert "OF_THE_ENGINE" not in seen

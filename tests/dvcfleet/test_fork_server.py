@@ -312,6 +312,22 @@ def test_an_edited_module_is_imported_as_it_is_now(tree: Path, warm: ForkServer)
         assert lines_of(warm, tree, "tasks.edits") == [word]
 
 
+def test_what_a_preloaded_module_finalizes_at_its_end_is_not_a_commands(tmp_path: Path) -> None:
+    (tmp_path / "library").mkdir()
+    finalizing = "import weakref\nclass Kept: pass\nkept = Kept()\nweakref.finalize(kept, print, 'finalized')"
+    (tmp_path / "library/finalizing.py").write_text(finalizing)
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "says.py").write_text("import finalizing, weakref; weakref.finalize(finalizing, print, 'the end')")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{tmp_path / 'library'}")
+        server = ForkServer(tree, ["finalizing"])
+    try:
+        assert lines_of(server, tree, "says") == ["the end"]
+    finally:
+        server.stop()
+
+
 def test_an_environment_within_the_repository_is_not_the_repositorys_code() -> None:
     root = Path(sys.prefix).parent
     assert not is_of(root, pytest.__file__)

@@ -1,7 +1,6 @@
 """While a stage's command runs, others may read the repository, and none may write what the stage reads or writes."""
 
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from dvcfleet.errors import BUSY_EXIT_CODE
 from dvcfleet.repository import opened, write_lock
+from tests import warm
 from tests.dvcfleet.test_busy import start
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.shared import forking
@@ -115,7 +115,7 @@ def test_a_stage_that_a_dvc_command_began_meanwhile_is_waited_for(toy: Make) -> 
     with opened(slow.path) as repo, write_lock(repo, say=said.append) as lock:
         stages = {stage.addressing: stage for stage in repo.index.stages}
         with lock.released():
-            other = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "-q", "-s", "slow"], cwd=slow.path)
+            other = warm.start(["-m", "dvc", "repro", "-q", "-s", "slow"], slow.path)
             wait_for(slow.path / "started", other)
         can_start = {name: lock.lock_paths(stages[name]) for name in ("slow", "other", "quick", "slow")}
         (slow.path / "go").touch()

@@ -2,12 +2,12 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
+from tests.warm import python
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,7 +67,7 @@ def test_a_repositorys_own_package_of_our_name_is_not_imported(toy: Make) -> Non
     files = {f"{name}/__init__.py": trap for name in ("flows", "tasks", "merganser", "dvcfleet")}
     chain = toy(CHAIN, CHAIN_FILES | files | {"params.yaml": "turn: {times: 1}\nbase: {}\nmethods: {}\n"})
     # As the installed command begins: without the current folder among the places to import from.
-    command = [sys.executable, "-P", "-c", "from flows.__main__ import start; start()", "run"]
+    command = [*python(), "-P", "-c", "from flows.__main__ import start; start()", "run"]
     done = subprocess.run(
         command, cwd=chain.path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )

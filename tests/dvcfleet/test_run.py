@@ -4,7 +4,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import chdir
@@ -23,7 +22,7 @@ from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.shared import forking
 from tests.tiny import dvc
 from tests.waiting import wait_until
-from tests.warm import python
+from tests.warm import python, start
 
 # Two values of j for each i: seven stages, two of them from a map, four from a matrix over a map and a list.
 FAMILY = """
@@ -378,7 +377,7 @@ def test_dvc_cannot_write_during_a_run_nor_a_run_during_a_dvc_command(toy: Make)
 def test_a_run_waits_for_no_stage_of_a_running_dvc_repro(toy: Make) -> None:
     # While it runs a command, `dvc repro` gives up its lock and marks the paths only.
     slow = toy("stages: {a: {cmd: touch started; while test ! -e go; do sleep 0.05; done, outs: [x]}}", {})
-    process = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "-q"], cwd=slow.path)
+    process = start(["-m", "dvc", "repro", "-q"], slow.path)
     try:
         wait_until((slow.path / "started").exists)
         code, text = slow.run()

@@ -43,9 +43,9 @@ def at_work(folder: Path, *args: str, command: Sequence[str] = (sys.executable,)
             process.kill()
 
 
-def listening(process: "subprocess.Popen[str]") -> set[str]:
+def listening(pid: int) -> set[str]:
     """The addresses at which a process and those below it take connections."""
-    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     found = set()
     for member in family:
         try:
@@ -70,7 +70,7 @@ def test_the_pages_listen_on_loopback_only(toy: Make) -> None:
     with at_work(empty.path, "ui") as process:
         assert process.stdout
         assert [process.stdout.readline().split()[1].rpartition(":")[0] for _ in range(3)] == ["http://127.0.0.1"] * 3
-        assert listening(process) == {"127.0.0.1"}
+        assert listening(process.pid) == {"127.0.0.1"}
 
 
 @pytest.mark.slow

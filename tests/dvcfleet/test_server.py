@@ -7,9 +7,10 @@ import sqlite3
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import psutil
 import pytest
@@ -21,17 +22,17 @@ from tests.dvcfleet.test_safety import listening
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.shared import forking
 from tests.waiting import LIMIT_S, wait_for
-from tests.warm import python
+from tests.warm import Started, python, start
 
 ROOT = Path(__file__).parents[2]
 ENDLESS = "stages: {a: {cmd: touch started; sleep 600; echo 1 > x, outs: [x]}}"
 
 
-def run_in(folder: Path, code: str, command: Sequence[str] = (sys.executable,)) -> subprocess.CompletedProcess[str]:
+def run_in(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     environment["PYTHONPATH"] = str(ROOT)
     return subprocess.run(
-        [*command, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [*python(), "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
 
 
@@ -41,14 +42,15 @@ RUN = "import sys; from pathlib import Path; from dvcfleet.run import run; sys.e
 @pytest.mark.slow
 def test_a_run_brings_its_own_server_and_stops_it_in_order(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
-    first = run_in(chain.path, RUN)
+    with forking():
+        first = run_in(chain.path, RUN)
     assert (first.returncode, first.stderr) == (0, "")
     assert "3 done" in first.stdout
     database = chain.path / ".dvcfleet/prefect/prefect.db"
     assert database.exists()
     assert servers_of(chain.path) == []
     written = database.stat().st_mtime_ns
-    second = run_in(chain.path, RUN, python())
+    second = run_in(chain.path, RUN)
     assert (second.returncode, second.stderr) == (0, "")
     # No server was started: nobody touched its database.
     assert database.stat().st_mtime_ns == written
@@ -67,27 +69,34 @@ def servers_of(repository: Path) -> list[int]:
     return found
 
 
+def server_of(repository: Path) -> int:
+    """The process that is the repository's server."""
+    (secret,) = (repository / ".dvcfleet/prefect").glob("secret-*")
+    port = int(secret.name.partition("-")[2])
+    found = [each for each in psutil.net_connections("inet") if each.laddr and each.laddr.port == port]
+    (server,) = {each.pid for each in found if each.status == psutil.CONN_LISTEN}
+    assert server
+    return server
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", ["threads", pytest.param("processes", marks=pytest.mark.drill)])
 def test_a_run_listens_on_loopback_only_and_ctrl_c_stops_it_in_order(toy: Make, runner: str) -> None:
     slow = toy(ENDLESS, {})
-    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-    # As a terminal does it: the signal goes to all processes of the run.
-    with subprocess.Popen(
-        [sys.executable, "-c", "from flows.cli import main; main()", "run", "--runner", runner],
-        cwd=slow.path,
-        env=environment | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        wait_for(slow.path / "started", process)
-        heard = listening(process)
-        os.killpg(process.pid, signal.SIGINT)
-        printed, errors = process.communicate(timeout=LIMIT_S)
+    heard = set()
+
+    def interrupt(process: Started) -> None:
+        server = server_of(slow.path)
+        heard.update(listening(process.pid) | listening(server))
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to all processes of the run
+        os.kill(server, signal.SIGINT)
+
+    command = ["-c", "from flows.cli import main; main()", "run", "--runner", runner]
+    with forking():
+        environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+        code, printed, errors = stopped(slow, command, interrupt, environment)
     assert heard == {"127.0.0.1"}
-    assert (process.returncode, errors) == (128 + signal.SIGINT, "")
+    assert (code, errors) == (128 + signal.SIGINT, "")
     assert "a stopped: stopped before it ended" in printed
     assert "server was lost" not in printed
 
@@ -103,7 +112,9 @@ def test_a_run_listens_on_loopback_only_and_ctrl_c_stops_it_in_order(toy: Make, 
     ids=["the run", "the run, which has hosts", "all of its processes"],
 )
 def test_a_run_stops_in_order_when_terminated(toy: Make, kill: Callable[[int, int], None], runner: str) -> None:
-    code, printed, errors = terminated(toy(ENDLESS, {}), kill, ["-m", "flows", "run", "--runner", runner])
+    code, printed, errors = stopped(
+        toy(ENDLESS, {}), ["-m", "flows", "run", "--runner", runner], lambda each: kill(each.pid, signal.SIGTERM)
+    )
     assert (code, errors) == (128 + signal.SIGTERM, "")
     assert "a stopped" in printed
 
@@ -111,30 +122,32 @@ def test_a_run_stops_in_order_when_terminated(toy: Make, kill: Callable[[int, in
 @pytest.mark.slow
 def test_a_stage_of_which_nothing_more_is_heard_is_said_to_be_stopped(toy: Make) -> None:
     impatient = "from dvcfleet import loop; loop.STOP_LIMIT_S = 0; from flows.__main__ import start; start()"
-    code, printed, errors = terminated(toy(ENDLESS, {}), os.killpg, ["-c", impatient, "run"])
+    code, printed, errors = stopped(
+        toy(ENDLESS, {}), ["-c", impatient, "run"], lambda each: os.killpg(each.pid, signal.SIGTERM)
+    )
     assert (code, errors) == (128 + signal.SIGTERM, "")
     assert "a stopped" in printed
     assert "1 stopped" in printed
 
 
-def terminated(slow: Toy, kill: Callable[[int, int], None], command: list[str]) -> tuple[int, str, str]:
-    """Start a run, terminate it in its stage; return its exit code and what it printed."""
-    with subprocess.Popen(
-        [sys.executable, *command],
-        cwd=slow.path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+def stopped(
+    slow: Toy, command: list[str], stop: Callable[[Started], None], environment: Mapping[str, str] = os.environ
+) -> tuple[int, str, str]:
+    """Start a run, stop it in its stage; return its exit code and what it printed."""
+    with TemporaryFile("w+") as printed, TemporaryFile("w+") as errors:
+        variables = {**environment, "PYTHONPATH": str(ROOT)}
+        process = start(command, slow.path, variables, printed.fileno(), errors.fileno())
         try:
             wait_for(slow.path / "started", process)
-            kill(process.pid, signal.SIGTERM)
-            printed, errors = process.communicate(timeout=LIMIT_S)
+            stop(process)
+            code = process.wait(LIMIT_S)
         finally:
             process.kill()
-    return process.returncode, printed, errors
+        said = []
+        for file in (printed, errors):
+            file.seek(0)
+            said.append(file.read())
+    return code, said[0], said[1]
 
 
 def test_a_damaged_database_is_kept_beside_a_new_one(tmp_path: Path) -> None:
@@ -173,7 +186,7 @@ def test_a_server_without_tls_is_asked_without_reading_certificates(
 
 def test_a_mistake_leaves_no_server_behind(toy: Make) -> None:
     broken = toy("stages: [", {})
-    ended = run_in(broken.path, RUN, python())
+    ended = run_in(broken.path, RUN)
     assert ended.returncode == 2
     assert "dvc.yaml" in ended.stdout
     assert "Traceback" not in ended.stdout + ended.stderr

@@ -25,7 +25,7 @@ from dvc.repo import Repo
 
 from dvcfleet.own_variables import without_own
 from dvcfleet.workspaces.nodes.clone import make_node
-from tests.dvcfleet.cluster import address_in, free_port
+from tests.dvcfleet.cluster import SELDOM, address_in, free_port
 from tests.dvcfleet.conftest import RAY_TOKEN
 from tests.dvcfleet.toy import Toy
 from tests.tiny import ROOT, dvc, environment, make_repository
@@ -130,7 +130,7 @@ class Cluster:
     ) -> "subprocess.Popen[bytes]":
         # A node may join during a run of this process.
         variables = without_own(environment()) | {"PYTHONPATH": str(ROOT), "DVCFLEET_NODE": str(cwd)}
-        variables |= _TOKEN | dict(seen or {})
+        variables |= _TOKEN | SELDOM | dict(seen or {})
         with open(self.folder / f"{name}.log", "wb") as log:
             return subprocess.Popen(
                 [*_started_by(prefix), *command],

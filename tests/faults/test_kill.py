@@ -4,8 +4,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,10 +11,12 @@ import pytest
 
 from dvcfleet.dvc_adapter.run_cache import run_cache_folder, temporary_mark
 from dvcfleet.repository import opened
+from tests import warm
 from tests.dvcfleet.test_run import commands_in
 from tests.dvcfleet.toy import Make, Toy
 from tests.faults.whole import assert_cache_is_whole, content
 from tests.waiting import wait_until
+from tests.warm import Started
 
 # Stages that take a while and write their output in steps, into a folder and into files, so that a kill finds halves.
 SLOWLY = """
@@ -55,15 +55,14 @@ FILES = {
 RUN = "import sys; from pathlib import Path; from dvcfleet.run import run; sys.exit(run(repo=Path(), workers=4))"
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
+def start(folder: Path) -> Started:
     """Start a run in a process group of its own, as from a shell."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-c", RUN], cwd=folder, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
-    )
+    with open(os.devnull, "w") as nothing:
+        return warm.start(["-c", RUN], folder, environment, nothing.fileno())
 
 
-def kill_all(process: subprocess.Popen[bytes]) -> bool:
+def kill_all(process: Started) -> bool:
     """Kill the run's whole process group; whether it was still at work."""
     at_work = process.poll() is None
     if at_work:
@@ -101,7 +100,7 @@ def test_a_run_killed_five_times_ends_well_with_the_same_bytes(undisturbed: Toy,
     assert killed.settled()
 
 
-def wait_for_work(folder: Path, process: subprocess.Popen[bytes]) -> None:
+def wait_for_work(folder: Path, process: Started) -> None:
     """Wait until the run has begun to start stages, or to write; a kill before that is of little interest."""
     before = {path.name for path in folder.glob("part/*")} | {path.name for path in folder.glob("*")}
 

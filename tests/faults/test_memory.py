@@ -12,6 +12,7 @@ import pytest
 from tests.dvcfleet.toy import Make
 from tests.faults.injection import ROOT
 from tests.tiny import environment
+from tests.warm import python
 
 RUN = "from flows.__main__ import start; start()"
 LIMIT = 800 * 2**20
@@ -66,9 +67,11 @@ def test_a_stage_that_the_kernel_ends_for_its_memory_is_named_and_the_run_lives(
 
 @pytest.mark.slow
 def test_a_stage_whose_memory_is_limited_says_what_it_lacks() -> None:
-    code = "import tasks.stage as stage, torch; stage.run(lambda _argv: torch.zeros(2**40))"
-    limited = f"ulimit -v 8000000; exec {sys.executable} -c '{code}'"
-    ended = subprocess.run(["bash", "-c", limited], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    code = (
+        "import resource, tasks.stage as stage, torch; resource.setrlimit(resource.RLIMIT_AS, (8_000_000_000,) * 2);"
+        "stage.run(lambda _argv: torch.zeros(2**40))"
+    )
+    ended = subprocess.run([*python(), "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert ended.returncode == 1
     assert "not enough memory" in ended.stderr
     assert "run again" in ended.stderr

@@ -149,4 +149,6 @@ def local(threads: int) -> Iterator[LocalRunner]:
         "dashboard_address": "127.0.0.1:0",
         "preload": ["dvcfleet.runners.dask.frames"],
     }
-    yield LocalRunner(DaskTaskRunner(cluster_kwargs=options), threads, losses=LOSSES)
+    # By default each of its processes looks fifty times a second whether it is late, which nobody is told here.
+    with dask.config.set({"distributed.admin.tick.interval": "1s"}):
+        yield LocalRunner(DaskTaskRunner(cluster_kwargs=options), threads, losses=LOSSES)

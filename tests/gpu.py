@@ -4,7 +4,7 @@ As with a real one, what is on it and what is not cannot be computed with togeth
 copies to and fro make new memory. It says nothing about speed, and rounds as the CPU does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from merganser.merging import devices
 from merganser.models import device
@@ -52,16 +51,22 @@ class OnGpu(Tensor):
 
 
 class _Dispatch(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled, and to have that said takes as long as the rest
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        leaves, form = tree_flatten((args, kwargs or {}))
+        kwargs = kwargs or {}
+        leaves = [*_leaves(args), *_leaves(kwargs.values())]
         given = [each for each in leaves if isinstance(each, Tensor)]
         there = [each for each in given if isinstance(each, OnGpu)]
-        _check(func, given, there, args)
         wanted = next((each for each in leaves if isinstance(each, torch.device)), None)
         gpu = bool(there) if wanted is None else wanted.type == "cuda"
+        if not there and not gpu:
+            return func(*args, **kwargs)
+        _check(func, given, there, args)
         if func is aten.copy_.default:
             gpu = isinstance(args[0], OnGpu)
-        held_args, held = tree_unflatten([_held(each) for each in leaves], form)
         known = {id(_held(each)): each for each in given}
         moved = wanted is not None and any(isinstance(each, OnGpu) != gpu for each in given)
 
@@ -74,13 +79,24 @@ class _Dispatch(TorchDispatchMode):
                 return known[id(out)]
             return OnGpu(out) if gpu else out
 
-        out = func(*held_args, **held)
-        return placed(out) if isinstance(out, Tensor) else tree_map(placed, out)
+        out = func(*map(_held, args), **{key: _held(value) for key, value in kwargs.items()})
+        return type(out)(map(placed, out)) if isinstance(out, list | tuple) else placed(out)
+
+
+def _leaves(values: Iterable[Any]) -> Iterator[Any]:
+    """List what an operator is given; its arguments may be lists, of no lists."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from value
+        else:
+            yield value
 
 
 def _held(value: Any) -> Any:
     if isinstance(value, torch.device):
         return torch.device("cpu")
+    if isinstance(value, list | tuple):
+        return type(value)(map(_held, value))
     return value.held if isinstance(value, OnGpu) else value
 
 
@@ -100,7 +116,7 @@ class _Functions(TorchFunctionMode):
     """What torch does in C++ before any of its operators is called."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
+        kwargs = kwargs or {}
         if func is torch.tensor and kwargs.get("device") is not None:
             device = kwargs.pop("device")
             return func(*args, **kwargs).to(device)

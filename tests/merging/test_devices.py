@@ -76,7 +76,8 @@ def test_a_gpu_gives_the_cpus_models(name: str, gpu: Gpu, tmp_path: Path) -> Non
 @every_gpu
 @methods_that(lambda method: method.weighted)
 def test_a_gpu_weighs_the_tasks_as_the_cpu_does(name: str, gpu: Gpu, tmp_path: Path) -> None:
-    merge_both(name, {"coefficients": {"task0": 0.5, "task1": -2.0}}, Layers(network(3)), tmp_path / "out", gpu)
+    layers = Layers([layer for layer in network(3) if layer.name in ("wide", "bias")])
+    merge_both(name, {"coefficients": {"task0": 0.5, "task1": -2.0}}, layers, tmp_path / "out", gpu)
 
 
 @pytest.mark.filterwarnings("error:Attempting to run cuBLAS")  # in a thread without the GPU's context

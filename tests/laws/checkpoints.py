@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
 from merganser.inputs.deltas import extract, open_deltas
 from merganser.inputs.factors import FactorSettings, decompose, open_factors
-from merganser.inputs.layers import GivenLayers, Layer, LayerDeltas, LayerSource, MappedLayers
+from merganser.inputs.layers import GivenLayers, Layer, LayerDeltas, LayerSource, MappedLayers, WrappedSource
 from merganser.merging.driver import with_base
 from merganser.merging.method import Method
 from tests.laws.layers import embeddings_of, statistics_of, with_start
@@ -57,11 +58,10 @@ class Models:
         """Open what a method reads with these values, by default its own; statistics are made up from the deltas."""
         filled = values or method.validate(method.name, {})
         if method.reads == "statistics":
-            return MappedLayers(open_deltas(self.folder / "deltas", list(self.tasks), SEED), with_statistics)
-        open_, read = (open_factors, "svd") if method.factored else (open_deltas, "deltas")
-        read_ = open_(self.folder / read, list(self.tasks), SEED)
-        source = GivenLayers(read_, {"embeddings": embeddings_of(self.tasks)})
-        base = open_checkpoint(self.folder / "base.safetensors")
+            return _opened("statistics", self.folder, self.tasks)
+        read = _opened("svd" if method.factored else "deltas", self.folder, self.tasks)
+        source = GivenLayers(read, {"embeddings": embeddings_of(self.tasks)})
+        base = _base(self.folder / "base.safetensors")
         return with_start(method, with_base(source, base) if method.takes_base(filled) else source)
 
     def given(self) -> list[Given]:
@@ -88,6 +88,29 @@ class Models:
                 array.setflags(write=False)
             layers.append(Given(name, kind, self.tasks, deltas, norms, SEED, statistics, own))
         return layers
+
+
+_base = cache(open_checkpoint)
+
+
+@dataclass(frozen=True)
+class Once(WrappedSource):
+    """A source whose layers are read once for all merges; no method changes what it is given."""
+
+    layers: dict[str, Layer] = field(default_factory=dict)
+
+    def layer(self, name: str) -> Layer:
+        if name not in self.layers:
+            self.layers[name] = self.source.layer(name)
+        return self.layers[name]
+
+
+@cache
+def _opened(read: str, folder: Path, tasks: tuple[str, ...]) -> Once:
+    if read == "svd":
+        return Once(open_factors(folder / read, list(tasks), SEED))
+    deltas = open_deltas(folder / "deltas", list(tasks), SEED)
+    return Once(MappedLayers(deltas, with_statistics) if read == "statistics" else deltas)
 
 
 def with_statistics(layer: Layer) -> LayerDeltas:

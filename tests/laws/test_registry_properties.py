@@ -55,6 +55,12 @@ MATRICES: dict[str, tuple[int, int]] = {
     "one_column.weight": (6, 1),
     "one_entry.weight": (1, 1),
 }
+SHAPES = MATRICES | VECTORS
+# For laws to which a layer's shape is nothing, but for its kind.
+FEW = {name: SHAPES[name] for name in ("square.weight", "wide.weight", "small.weight", "blocks.0.mlp.bias")}
+FEW["positional_embedding"] = SHAPES["positional_embedding"]
+# To which tasks are many: the wide one has fewer rows.
+WIDE = {name: SHAPES[name] for name in ("wide.weight", "blocks.0.mlp.bias")}
 
 
 def methods_that(holds: Callable[[Method], bool]) -> pytest.MarkDecorator:
@@ -73,11 +79,16 @@ class Suite:
     kinds: tuple[str, ...]
 
 
-def suite_of(kinds: Sequence[str], seed: int, dtype: torch.dtype = torch.float32) -> Suite:
+def suite_of(
+    kinds: Sequence[str],
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    shapes: Mapping[str, tuple[int, ...]] = SHAPES,
+) -> Suite:
     """Make tasks of the given kinds: full rank, rank one, unchanged since the base, or the same as the first."""
     generator = torch.Generator().manual_seed(seed)
     layers = []
-    for name, shape in (MATRICES | VECTORS).items():
+    for name, shape in shapes.items():
         drawn = [_delta(kind, shape, generator) for kind in kinds]
         deltas = torch.stack([drawn[0] if kind == "same" else d for kind, d in zip(kinds, drawn, strict=True)])
         kind: Kind = "matrix" if name in MATRICES else "vector"
@@ -92,13 +103,15 @@ def _delta(kind: str, shape: tuple[int, ...], generator: torch.Generator) -> Ten
     return size * torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-def holds(dtype: torch.dtype = torch.float32, on_many: bool = False) -> Any:
+def holds(
+    dtype: torch.dtype = torch.float32, on_many: bool = False, shapes: Mapping[str, tuple[int, ...]] = SHAPES
+) -> Any:
     """Check a property on a suite of every kind of task, and on one task.
 
     `on_many`: on more tasks than a wide matrix has rows, too.
     """
-    checked = [["full", "low_rank", "frozen", "same"], ["full"], *([["full"] * 6] if on_many else [])]
-    return each("suite", [suite_of(kinds, 0, dtype) for kinds in checked])
+    suites = [suite_of(kinds, 0, dtype, shapes) for kinds in (["full", "low_rank", "frozen", "same"], ["full"])]
+    return each("suite", [*suites, *([suite_of(["full"] * 6, 0, dtype, WIDE)] if on_many else [])])
 
 
 def as_read(name: str, layers: Sequence[LayerDeltas]) -> list[Layer]:
@@ -240,7 +253,7 @@ def test_which_of_equal_entries_are_kept_depends_on_no_order(name: str, tasks: i
 
 
 @methods_that(lambda method: method.reads == "deltas")
-@holds()
+@holds(shapes=FEW)
 def test_the_layout_in_memory_changes_nothing(name: str, suite: Suite) -> None:
     strided = [replace(x, deltas=x.deltas.movedim(0, -1).contiguous().movedim(-1, 0)) for x in suite.layers]
     first, second = models(name, suite.layers, {}), models(name, strided, {})
@@ -249,7 +262,7 @@ def test_the_layout_in_memory_changes_nothing(name: str, suite: Suite) -> None:
 
 
 @methods_that(lambda method: "scaling" in method.parameters.model_fields and not method.overlay)
-@holds(torch.float64)
+@holds(torch.float64, shapes=FEW)
 def test_the_merged_delta_grows_in_proportion_to_the_scaling(name: str, suite: Suite) -> None:
     none, one, three = (models(name, suite.layers, {"scaling": scaling}) for scaling in (0.0, 1.0, 3.0))
     for at0, at1, at3 in zip(none, one, three, strict=True):  # what cart does not scale is there at 0
@@ -261,7 +274,7 @@ takes_scaling = methods_that(lambda method: method.weighted and "scaling" in met
 
 
 @takes_weights
-@holds()
+@holds(shapes=FEW)
 def test_coefficients_of_one_change_nothing(name: str, suite: Suite) -> None:
     ones = dict.fromkeys(suite.layers[0].tasks, 1.0)
     for values in choices(name):
@@ -270,7 +283,7 @@ def test_coefficients_of_one_change_nothing(name: str, suite: Suite) -> None:
 
 
 @takes_weights
-@holds(torch.float64)
+@holds(torch.float64, shapes=FEW)
 def test_coefficients_are_the_same_as_larger_deltas(name: str, suite: Suite) -> None:
     weights = fitting(name, {"task0": 0.5, "task2": -2.0, "task3": 0.0}, suite)
     for values in choices(name):
@@ -279,7 +292,7 @@ def test_coefficients_are_the_same_as_larger_deltas(name: str, suite: Suite) -> 
 
 
 @takes_scaling
-@holds(torch.float64)
+@holds(torch.float64, shapes=FEW)
 def test_a_scaling_per_task_is_the_same_as_larger_deltas_unscaled(name: str, suite: Suite) -> None:
     weights = fitting(name, {"task0": 0.5, "task2": -2.0}, suite)
     for values in choices(name):
@@ -430,7 +443,7 @@ def test_only_scalings_and_coefficients_have_no_bounds(name: str) -> None:
 def test_the_seed_changes_a_merge_just_where_the_method_says_so(name: str) -> None:
     method = registry.get(name)
     fields = method.parameters.model_fields
-    layers = suite_of(["full", "full"], 0).layers
+    layers = suite_of(["full", "full"], 0, shapes=FEW).layers
     never = {key: 0.0 for key in ("drop_rate", "eps") if key in fields}
     for values in [*choices(name), *([never] if never else [])]:
         first, other = (models(name, [replace(layer, seed=seed) for layer in layers], values) for seed in (0, 1))

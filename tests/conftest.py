@@ -3,6 +3,7 @@
 import atexit
 import gc
 import importlib
+import logging
 import os
 import shlex
 import signal
@@ -32,8 +33,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let the terminal's signals act, which tests try: a shell that starts them in the background has them ignored.
 
     And let the many processes that tests start keep what they compiled, and threads that wait for others of their
-    process sleep: spinning, they would take the processors from the tests beside them.
+    process sleep: spinning, they would take the processors from the tests beside them. What libraries log is not said
+    among what a test has printed.
     """
+    logging.getLogger().addHandler(logging.NullHandler())
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["OMP_WAIT_POLICY"] = "passive"
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:

@@ -201,7 +201,7 @@ def serve(descriptor: int) -> None:
                     connection, _ = listener.accept()
                     data, files, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, _MOST_FILES)
                     request = marshal.loads(data)
-                    _read_settings(request["environment"])
+                    _prepare(request["environment"])
                     pid = os.fork()
                     if not pid:
                         signal.set_wakeup_fd(-1)
@@ -235,11 +235,20 @@ def _use_huge_pages() -> None:
                 advise(place, _HUGE_PAGE, _MADV_COLLAPSE)
 
 
-def _read_settings(environment: Mapping[str, str]) -> None:
-    """Have Prefect read its settings, before a fork whose variables say other ones than the last one's.
+def _prepare(environment: Mapping[str, str]) -> None:
+    """Read Prefect's settings for a fork with these variables, unless that is to say what is wrong with them itself."""
+    before = dict(os.environ)
+    if environment.get("HOME") == before.get("HOME"):
+        try:
+            _read_settings(environment)
+        except ValueError:
+            os.environ.clear()
+            os.environ.update(before)
+        gc.freeze()
 
-    It takes a tenth of a second. A fork's folder may have a prefect.toml, which is no business of a run's.
-    """
+
+def _read_settings(environment: Mapping[str, str]) -> None:
+    """Have Prefect read its settings, if these variables say other ones than this process's: it takes 0.1 s."""
     theirs, ours = (
         {name: value for name, value in each.items() if name == "HOME" or name.startswith("PREFECT_")}
         for each in (environment, os.environ)
@@ -248,9 +257,7 @@ def _read_settings(environment: Mapping[str, str]) -> None:
         for name in ours:
             del os.environ[name]
         os.environ.update(theirs)
-        with suppress(ValueError):  # what is wrong with them is for those to say that have them
-            sys.modules["prefect.context"].refresh_global_settings_context()
-        gc.freeze()
+        sys.modules["prefect.context"].refresh_global_settings_context()
 
 
 def _answer(running: dict[int, socket.socket], selector: selectors.BaseSelector) -> None:
@@ -282,9 +289,10 @@ def _become(request: dict[str, Any], files: Sequence[int], path: Sequence[str]) 
     given = request["arguments"]
     begin = next(number for number, each in enumerate(given) if each in ("-c", "-m"))  # after -u or -P
     kind, what, *arguments = given[begin:]
+    _read_settings(request["environment"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    os.chdir(request["folder"])
+    os.chdir(request["folder"])  # whose prefect.toml, if there is one, is no business of a run's
     if (found := shutil.which("python")) and Path(found).parent.name == BIN:
         from multiprocessing import set_executable
 

@@ -14,8 +14,9 @@ import yaml
 from dvc.repo import Repo
 from dvc.stage import Stage
 
+from dvcfleet.repository import opened
 from flows import cli
-from flows.published import suites_with_figures
+from flows.published import figures_of, suites_with_figures
 from flows.suite_check import check
 from flows.suite_files import (
     GRIDS,
@@ -29,10 +30,11 @@ from flows.suite_files import (
     suite_params,
     written,
 )
-from flows.suites import EXAMPLES, IGNORED, describe, figures_at, ignore_unused_examples, load_suite, sources_of, use
+from flows.suites import EXAMPLES, IGNORED, describe, ignore_unused_examples, load_suite, sources_of, use
 from merganser import registry
 from merganser.config.inputs import SECTIONS
-from merganser.config.loading import check_params, load_params
+from merganser.config.loading import load_params
+from merganser.config.params import Params
 from merganser.config.published import Published, parse_published, published_mistakes, read_published, stands_beside
 from merganser.errors import InputError
 from merganser.limits import parse_yaml, read_yaml
@@ -59,6 +61,14 @@ def commit(root: Path) -> None:
     git = ["git", "-C", str(root), "-c", "user.name=T", "-c", "user.email=t@example.org"]
     subprocess.run([*git, "add", "params.yaml"], check=True)
     subprocess.run([*git, "commit", "-qm", "params"], check=True)
+
+
+@cache
+def loaded(name: str) -> tuple[Params, ...]:
+    """Return the comparison that one of the project's own suites is, and its grids if it has any."""
+    return tuple(
+        load_suite(ROOT, name, grids=grids) for grids in (False, True)[: 1 + (GRIDS in read_suite(ROOT, name))]
+    )
 
 
 def used(name: str, text: str) -> str:
@@ -328,7 +338,7 @@ def test_a_broken_file_of_a_paper_is_refused_by_name(root: Path, old: str, new: 
 
 def test_every_suite_that_papers_report_of_names_its_file() -> None:
     for name in PUBLISHED:
-        published = load_suite(ROOT, name).published
+        published = loaded(name)[0].published
         assert published is not None, name
         assert published.source == f"suites/{name}/published.yaml", name
 
@@ -352,26 +362,33 @@ EACH_SHAPE = [
 ]
 
 
-@pytest.mark.parametrize("name", EACH_SHAPE)
-def test_dvc_knows_no_stage_that_the_suite_in_use_does_not_read(name: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the project that DVC and suites read, in a repository of DVC."""
+    root = tmp_path_factory.mktemp("clone")
     for part in ("examples", "published", "suites"):
-        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("hub", "datasets", "dvc.lock"))
-    shutil.copy(ROOT / "dvc.yaml", tmp_path)
-    Repo.init(str(tmp_path), no_scm=True).close()
-    use(tmp_path, name)
-    with Repo(str(tmp_path)) as repo:
+        shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("hub", "datasets", "dvc.lock"))
+    shutil.copy(ROOT / "dvc.yaml", root)
+    Repo.init(str(root), no_scm=True).close()
+    return root
+
+
+@pytest.mark.parametrize("name", EACH_SHAPE)
+def test_dvc_knows_no_stage_that_the_suite_in_use_does_not_read(name: str, clone: Path) -> None:
+    use(clone, name, force=True)
+    with opened(clone) as repo:
         if (
-            f"{EXAMPLES}/" not in (tmp_path / "params.yaml").read_text()
+            f"{EXAMPLES}/" not in (clone / "params.yaml").read_text()
         ):  # then DVC need not read the stages: it knows ours
-            found = [path for path in repo.dvcignore.find(repo.fs, str(tmp_path)) if Path(path).name == "dvc.yaml"]
-            assert found == [str(tmp_path / "dvc.yaml")]
+            found = [path for path in repo.dvcignore.find(repo.fs, str(clone)) if Path(path).name == "dvc.yaml"]
+            assert found == [str(clone / "dvc.yaml")]
             return
         own, others = set[Stage](), set[Stage]()
         for stage in repo.index.stages:
-            (own if Path(stage.path) == tmp_path / "dvc.yaml" else others).add(stage)
+            (own if Path(stage.path) == clone / "dvc.yaml" else others).add(stage)
         assert others
-        read = set().union(*(networkx.descendants(repo.index.graph, stage) for stage in own))
-        held_out = read_yaml(tmp_path / "params.yaml").get("unseen", {})  # have data, and no model is read
+        read = networkx.multi_source_dijkstra_path_length(repo.index.graph, own).keys()
+        held_out = read_yaml(clone / "params.yaml").get("unseen", {})  # have data, and no model is read
         assert {str(stage.name) for stage in others - read} == {f"finetune@{task}" for task in held_out}
 
 
@@ -418,13 +435,10 @@ def test_every_suite_is_valid_and_says_what_it_is(name: str) -> None:
 def test_the_tables_have_nothing_that_no_suite_takes() -> None:
     taken, named = dict[str, set[str]](), set[Path]()
     for name in suite_names(ROOT):
-        content = read_suite(ROOT, name)
-        for grids in (False, True)[: 1 + (GRIDS in content)]:
-            params = suite_params(ROOT, name, grids=grids)[0]
-            where = f"{GRIDS}." if grids else ""
+        for params, where in zip(loaded(name), ("", f"{GRIDS}."), strict=False):
             for section in ("tasks", "methods", *SECTIONS):
-                taken.setdefault(where + section, set()).update(params.get(section, {}))
-            named |= set(sources_of(check_params(params, Path(name))))
+                taken.setdefault(where + section, set()).update(getattr(params, section))
+            named |= set(sources_of(params))
     for table in (ROOT / TABLES).glob("*.yaml"):
         content = read_yaml(table)
         if table != ROOT / POINTERS:
@@ -441,7 +455,7 @@ def test_the_tables_have_nothing_that_no_suite_takes() -> None:
 def test_every_pointer_file_that_a_suite_names_is_in_the_table_and_well_formed() -> None:
     table = pointers(ROOT)
     for name in suite_names(ROOT):
-        named = sources_of(load_suite(ROOT, name))
+        named = sources_of(loaded(name)[0])
         assert {path for path in named if path.suffix == ".yaml"} <= set(table), name
     assert all(pointer_of(each, path) for path, each in table.items())
 
@@ -457,7 +471,7 @@ PUBLIC = {
 
 
 def test_the_clip_suites_have_as_many_classes_as_their_data_sets() -> None:
-    params = load_suite(ROOT, "clip-vit-b-32-20")
+    params = loaded("clip-vit-b-32-20")[0]
     own = {name: task.data.values for name, task in params.tasks.items()}
     assert {name: (len(each["classes"]), len(each["templates"])) for name, each in own.items()} == PUBLIC
 
@@ -466,7 +480,7 @@ def test_the_clip_suites_have_as_many_classes_as_their_data_sets() -> None:
     "name", ["clip-vit-b-32-lora-8", "clip-vit-l-14-lora-8", "open-clip-vit-b-32-20", "open-clip-vit-b-16-14"]
 )
 def test_the_same_tasks_have_the_same_classes_and_prompts_in_all_suites(name: str) -> None:
-    ours, found = load_suite(ROOT, "clip-vit-b-32-20").tasks, load_suite(ROOT, name).tasks
+    ours, found = loaded("clip-vit-b-32-20")[0].tasks, loaded(name)[0].tasks
     shared = [task for task in found if task in ours]
     assert len(shared) in (8, 14, 19)
     assert all(found[task].data.values == ours[task].data.values for task in shared)
@@ -483,8 +497,7 @@ def test_the_image_suite_is_in_place_from_the_start() -> None:
 @cache
 def published_of(name: str) -> Published:
     """Return what papers report of a suite."""
-    path = Path("suites") / name / "published.yaml"
-    return parse_published(figures_at(ROOT, path), path)
+    return parse_published(figures_of(ROOT, name, loaded(name)[0]), Path("suites") / name / "published.yaml")
 
 
 ITS_OWN = {  # parameters that a published row of a method need not name: what it is called by says them
@@ -556,8 +569,7 @@ def numbers_of(words: str) -> set[int]:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_published_row_names_its_values_and_stands_beside_an_entry_that_has_them(name: str) -> None:
-    grids = [load_suite(ROOT, name, grids=True)] if GRIDS in read_suite(ROOT, name) else []
-    comparisons = [load_suite(ROOT, name), *grids]
+    comparisons = loaded(name)
     published = published_of(name)
     assert published_mistakes(published, *comparisons) == []
     for table in published.tables:

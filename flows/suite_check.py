@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from flows.suite_files import ABOUT, GRIDS, POINTERS, SUITES, pointers, read_suite
-from flows.suites import EXAMPLES, check_name, describe, figures_at, is_the_tables, load_suite, sources_of
+from flows.suites import EXAMPLES, about_mistakes, check_name, figures_at, is_the_tables, load_suite, sources_of
 from merganser.config.params import Params
 from merganser.config.published import parse_published, published_mistakes, read_published
 from merganser.config.tasks import check_group
@@ -62,7 +62,7 @@ def check(root: Path, name: str, *, online: bool = False, pin_them: bool = False
     except InputError as error:
         return Checked(name, tuple(str(error).splitlines()), (), ())
     mistakes = [*_class_mistakes(params), *_group_mistakes(root, params)]
-    mistakes += [*_published_mistakes(root, params, searched), *describe(root, name).mistake.splitlines()]
+    mistakes += [*_published_mistakes(root, params, searched), *about_mistakes(name, content.get(ABOUT))]
     notes = [] if ABOUT in content else [f"{SUITES}/{name}.yaml: {ABOUT}: missing; say what it is and what it costs"]
     sources = []
     for path, repo_type in sources_of(params).items():

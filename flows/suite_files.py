@@ -115,7 +115,7 @@ def pointers(root: Path) -> dict[Path, Any]:
     table = read_once(root, POINTERS) if (root / POINTERS).is_file() else {}
     if not all(isinstance(named, dict) for named in table.values()):
         raise InputError(f"{POINTERS}: expected a mapping of names to pointers for each folder")
-    return {Path(folder) / f"{name}.yaml": each for folder, named in table.items() for name, each in named.items()}
+    return _placed((root / POINTERS).absolute(), _state(root / POINTERS))
 
 
 def pointer_text(content: Mapping[str, Any]) -> str:
@@ -125,8 +125,7 @@ def pointer_text(content: Mapping[str, Any]) -> str:
 
 def read_once(root: Path, path: Path) -> dict[str, Any]:
     """Return the content of a file that is a mapping; read once while it is the same. Raises InputError."""
-    stat = (root / path).stat() if (root / path).is_file() else None
-    content = _parsed((root / path).absolute(), stat and (stat.st_mtime_ns, stat.st_size))
+    content = _parsed((root / path).absolute(), _state(root / path))
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping")
     return content
@@ -155,9 +154,20 @@ def _place(root: Path, name: Any, path: Path) -> Path:
     return known[name]
 
 
+def _state(path: Path) -> tuple[int, int] | None:
+    stat = path.stat() if path.is_file() else None
+    return stat and (stat.st_mtime_ns, stat.st_size)
+
+
 @lru_cache(maxsize=100)
 def _parsed(path: Path, _state: tuple[int, int] | None) -> Any:
     return read_yaml(path)
+
+
+@lru_cache(maxsize=10)
+def _placed(path: Path, state: tuple[int, int] | None) -> dict[Path, Any]:
+    table = _parsed(path, state) if state else {}
+    return {Path(folder) / f"{name}.yaml": each for folder, named in table.items() for name, each in named.items()}
 
 
 def _extended(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def describe(root: Path, name: str) -> Suite:
     """Read a suite, and tell whether the root's params.yaml is the same, or its grids."""
     try:
         content = read_suite(root, name)
-        params, about = load_suite(root, name), _about(content.get(ABOUT), SUITES / f"{name}.yaml")
+        params, about = load_suite(root, name), _about(name, content.get(ABOUT))
     except InputError as error:
         return Suite(name, False, mistake=str(error))
     here = _content(root / PARAMS)
@@ -102,12 +102,16 @@ def load_suite(root: Path, name: str, *, grids: bool = False) -> Params:
     return check_params(suite_params(root, name, grids=grids)[0], SUITES / f"{name}.yaml")
 
 
-def _about(content: Any, path: Path) -> About | None:
-    if content is None:
-        return None
-    if mistakes := mistakes_in(content, About, (ABOUT,)):
-        raise InputError("\n".join(f"{path}: {mistake}" for mistake in mistakes))
-    return About.model_validate(content)
+def about_mistakes(name: str, content: Any) -> list[str]:
+    """List what is wrong in what a suite says of its cost, if it does."""
+    mistakes = [] if content is None else mistakes_in(content, About, (ABOUT,))
+    return [f"{SUITES / name}.yaml: {mistake}" for mistake in mistakes]
+
+
+def _about(name: str, content: Any) -> About | None:
+    if mistakes := about_mistakes(name, content):
+        raise InputError("\n".join(mistakes))
+    return None if content is None else About.model_validate(content)
 
 
 def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> Params:

@@ -6,27 +6,19 @@
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 from ruamel.yaml import YAML
 
 from flows.suite_files import read_once
 from merganser.config.explaining import mistakes_in
 from merganser.config.params import Params, Strict, Text
-from merganser.errors import InputError
+from merganser.errors import InputError, did_you_mean
 
 PAPERS = Path("published")
 FIGURES = "published.yaml"
 WIDTH = 150  # characters a line
-
-
-class PaperTable(BaseModel, extra="allow"):
-    """A table as in a file of published figures, but for its rows: by suite, and then by entry."""
-
-    rows: Annotated[dict[Text, dict[Text, Any]], Field(min_length=1)]
-    parameters: dict[Text, Any] = Field(default={})
-    notes: dict[Text, Any] = Field(default={})
 
 
 class Shared(BaseModel, extra="allow"):
@@ -36,12 +28,30 @@ class Shared(BaseModel, extra="allow"):
     notes: dict[Text, Any] = Field(default={})
 
 
+class PaperTable(Shared):
+    """A table as in a file of published figures, but for its rows: by suite, and then by entry."""
+
+    rows: Annotated[dict[Text, dict[Text, Any]], Field(min_length=1)]
+
+
 class Paper(Strict):
     """What a paper reports of suites' entries."""
 
     paper: Text
     each: Shared = Shared()
     tables: Annotated[list[PaperTable], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _is_of_rows(self) -> Self:
+        places: list[tuple[str, Shared, list[PaperTable]]] = [("each", self.each, self.tables)]
+        places += [(f"tables.{number}", table, [table]) for number, table in enumerate(self.tables)]
+        for place, said, tables in places:
+            entries = {entry for table in tables for rows in table.rows.values() for entry in rows}
+            for key, names in (("parameters", said.parameters), ("notes", said.notes)):
+                for name in names:
+                    if name not in entries:
+                        raise ValueError(f"{place}.{key}.{name}: not in rows{did_you_mean(name, entries)}")
+        return self
 
 
 def suites_with_figures(root: Path) -> set[str]:

@@ -130,13 +130,13 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
                 f"{PARAMS}: has changes that are in no commit; commit it or copy it to a file of {SUITES}/, "
                 "or say --force to lose them"
             )
+        write_pointers(root, params)  # before params.yaml, which a mistake in their tables leaves as it is
+        write_figures(root, params)
         keep_lock_file(repo, root / PARAMS)
         with replacing(root / PARAMS) as out:
             out.write(with_head(text, name, grids=grids).encode())
         if added := suite_params(root, name, grids=grids)[1]:
             print(f"{PARAMS}: wrote what {SUITES}/{name}.yaml leaves out: {addition_names(added)}", file=sys.stderr)
-        write_pointers(root, params)
-        write_figures(root, params)
         ignore_unused_examples(root)
         restore_lock_file(repo, root / PARAMS)
     return params

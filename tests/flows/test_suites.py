@@ -318,6 +318,8 @@ def test_what_papers_report_of_a_suite_is_written_where_it_names_it_and_then_lef
     ("old", "new", "reason"),
     [
         ("paper:", "papers:", "author.yaml: paper: missing"),
+        ("base: {}}", "bose: {}}", 'author.yaml: each.parameters.bose: not in rows; did you mean "base"?'),
+        ("{average: tuned}", "{base: tuned}", "author.yaml: tables.1.notes.base: not in rows"),
         ("rows: {one: {average: [71.0]}}", "rows: [1]", "author.yaml: tables.2.rows: expected a mapping"),
         (
             "rows: {one: {average: [71.0]}}",
@@ -332,8 +334,10 @@ def test_a_broken_file_of_a_paper_is_refused_by_name(root: Path, old: str, new: 
     (root / "suites/far.yaml").write_text(
         yaml.safe_dump({"extends": "one", "published": {"source": "suites/far/published.yaml"}})
     )
+    before = (root / "params.yaml").read_text()
     with pytest.raises(InputError, match=re.escape(reason)):
         use(root, "far")
+    assert (root / "params.yaml").read_text() == before
 
 
 def test_every_suite_that_papers_report_of_names_its_file() -> None:

@@ -30,13 +30,22 @@ from tests.dvcfleet.conftest import RAY_TOKEN
 from tests.dvcfleet.toy import Toy
 from tests.tiny import ROOT, dvc, environment, make_repository
 from tests.waiting import wait_until
-from tests.warm import python
+from tests.warm import Started, python, start
 
 # What a node prints when it has joined.
 _READY = {"dask": "Registered to", "ray": "Ray runtime started"}
 _HEAD_READY = {"dask": "Scheduler at", "ray": "Ray runtime started"}
 # Ray's head, nodes and drivers have to show one another the same.
 _TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": RAY_TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
+# Run a module on a host of a name that is not this machine's.
+_NAMED = """
+import ctypes, runpy, socket, sys
+_, name, *sys.argv = sys.argv
+CLONE_NEWUTS = 0x04000000
+assert ctypes.CDLL(None).unshare(CLONE_NEWUTS) == 0
+socket.sethostname(name)
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 # Outputs that hold times, run numbers, and what shows them.
 IMPURE = ("data/profiles/", "data/records/", "report", "metrics.json")
 
@@ -62,8 +71,8 @@ class Cluster:
     host: str = "127.0.0.1"
     prefix: tuple[str, ...] = ()
     address: str = ""
-    nodes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
-    _others: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    nodes: list[Started] = field(default_factory=list)
+    _others: list[Started] = field(default_factory=list)
     # The paths of Ray's sockets may not be long.
     _sockets: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="mr-"))
 
@@ -74,8 +83,12 @@ class Cluster:
         host: str = "127.0.0.1",
         prefix: tuple[str, ...] = (),
         has: "Has | None" = None,
+        hostname: str = "",
     ) -> None:
-        """Start a node whose worker serves a clone; without `has`, with two threads and all of the machine."""
+        """Start a node whose worker serves a clone; without `has`, with two threads and all of the machine.
+
+        `hostname`: what its machine is called, if not as this one is.
+        """
         threads = str(has.threads if has else 2)
         if self.kind == "dask":
             command = ["-m", "distributed.cli.dask_worker", self.address, "--no-nanny", "--nthreads", threads]
@@ -85,6 +98,8 @@ class Cluster:
             command = ["-m", "ray.scripts.scripts", "start", "--address", self.address, "--num-cpus", threads]
             command += ["--block", "--disable-usage-stats"]
             command += ["--memory", str(has.memory_bytes), "--num-gpus", str(len(has.gpus))] if has else []
+        if hostname:
+            command = ["-c", _NAMED, hostname, *command[1:]]
         seen = {"CUDA_VISIBLE_DEVICES": ",".join(has.gpus)} if has else {}
         self.nodes.append(self._start(command, clone, name, prefix, seen))
         self._wait_for(name, _READY[self.kind])
@@ -127,11 +142,13 @@ class Cluster:
 
     def _start(
         self, command: list[str], cwd: Path, name: str, prefix: tuple[str, ...], seen: Mapping[str, str] | None = None
-    ) -> "subprocess.Popen[bytes]":
+    ) -> Started:
         # A node may join during a run of this process.
         variables = without_own(environment()) | {"PYTHONPATH": str(ROOT), "DVCFLEET_NODE": str(cwd)}
         variables |= _TOKEN | SELDOM | dict(seen or {})
         with open(self.folder / f"{name}.log", "wb") as log:
+            if not prefix:
+                return start(command, cwd, variables, log.fileno(), log.fileno())
             return subprocess.Popen(
                 [*_started_by(prefix), *command],
                 cwd=cwd,

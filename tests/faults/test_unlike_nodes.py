@@ -57,14 +57,9 @@ GPU, CPU = Has(2, 2_000_000_000, ("7",)), Has(3, 4_000_000_000)
 EARLY = [f"early-{name}" for name in "abcd"]
 
 
-def called(name: str) -> tuple[str, ...]:
-    """What goes before a command that is to run on a host of this name."""
-    return ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name)
-
-
 @pytest.fixture
 def field(tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Field:
-    tried = subprocess.run([*called("gpu-node"), "true"], capture_output=True) if shutil.which("unshare") else None
+    tried = subprocess.run(["unshare", "--uts", "true"], capture_output=True) if shutil.which("unshare") else None
     if not tried or tried.returncode:
         pytest.skip("a host's name cannot be changed in a namespace here")
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
@@ -86,8 +81,8 @@ def unlike(request: pytest.FixtureRequest, field: Field, flow: Toy) -> Iterator[
     made.folder.mkdir()
     try:
         made.start_head()
-        made.add(field.clones[0], "gpu-node", prefix=called("gpu-node"), has=GPU)
-        made.add(field.clones[1], "cpu-node", prefix=called("cpu-node"), has=CPU)
+        made.add(field.clones[0], "gpu-node", hostname="gpu-node", has=GPU)
+        made.add(field.clones[1], "cpu-node", hostname="cpu-node", has=CPU)
         yield made
     finally:
         made.stop()
@@ -106,7 +101,7 @@ def lose_and_join(field: Field, made: Cluster, printed: Printed) -> str:
     wait_until(lambda: all(f"] {name} done" in printed.getvalue() for name in ("large", "wide")))
     wait_until(lambda: "waiting for a node to join" in printed.getvalue())
     before = printed.getvalue()
-    made.add(field.clones[0], "gpu-node-again", prefix=called("gpu-node"), has=GPU)
+    made.add(field.clones[0], "gpu-node-again", hostname="gpu-node", has=GPU)
     return before
 
 

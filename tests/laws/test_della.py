@@ -57,7 +57,7 @@ def test_a_vector_is_one_row_and_a_number_a_row_of_one() -> None:
 
 
 def test_the_mean_over_seeds_is_the_undropped_delta() -> None:
-    drop_rate, eps, seeds, layers = 0.7, 0.4, 200, network(1)
+    drop_rate, eps, seeds, layers = 0.7, 0.4, 200, network(1)[4:6]
     runs = [
         merged_vector("della", [replace(layer, seed=seed) for layer in layers], drop_rate=drop_rate, eps=eps)
         for seed in range(seeds)

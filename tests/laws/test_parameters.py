@@ -13,7 +13,7 @@ from torch import Tensor
 from merganser import registry
 from merganser.errors import InputError
 from tests.laws.layers import matrices
-from tests.laws.test_registry_properties import Suite, models, suite_of
+from tests.laws.test_registry_properties import FEW, Suite, models, suite_of
 
 OTHERS = 2  # that may have to have other values than their defaults, so that a parameter matters
 
@@ -106,7 +106,7 @@ PARAMETERS = [
 
 @pytest.mark.parametrize(("name", "key"), PARAMETERS)
 def test_each_parameter_changes_some_merge_by_each_type_of_its_values(name: str, key: str) -> None:
-    suite = with_a_large_matrix(suite_of(["full", "full", "full"][: registry.get(name).most_tasks], seed=0))
+    suite = with_a_large_matrix(suite_of(["full", "full", "full"][: registry.get(name).most_tasks], seed=0, shapes=FEW))
     varied = variations(name, suite.layers[0].tasks)
     for values in varied.pop(key):
         given = [{}, *({key: value} for value in values)]

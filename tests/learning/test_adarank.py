@@ -89,7 +89,7 @@ def test_the_gradients_are_torchs_own_of_the_straight_through_function() -> None
 
 def test_the_coefficients_are_a_function_with_this_derivative() -> None:
     formed = as_function(bound(), LAYERS, [COEFFICIENTS], drawn())
-    assert torch.autograd.gradcheck(formed, drawn()[COEFFICIENTS].requires_grad_())
+    assert torch.autograd.gradcheck(formed, drawn()[COEFFICIENTS].requires_grad_(), fast_mode=True)
 
 
 def test_the_signs_of_singular_vectors_change_nothing() -> None:

@@ -13,7 +13,7 @@ from merganser.statistics.fisher import Score, fishers, write_fishers
 from merganser.statistics.sampling import Sample, draw
 from tests.statistics.samples import clip_sample, prepared_in, score_of, text_sample
 
-SEEDS = 4000
+SEEDS = 2000
 
 
 def test_drawn_labels_estimate_the_information_of_a_linear_map(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_the_mean_over_draws_is_the_whole_expectation(tmp_path: Path) -> None:
         {name: parameters[name] for name in ("visual.proj", "visual.ln_post.bias")},
         score_of(network, sample),
     )
-    drawn = [fishers(score, replace(sample, seed=seed), weights) for seed in range(60)]
+    drawn = [fishers(score, replace(sample, seed=seed), weights) for seed in range(20)]
     for name, expected in enumerated(score, sample, weights).items():
         mean = torch.stack([each[name] for each in drawn]).mean(0)
         assert (mean - expected).norm() < 0.25 * expected.norm()

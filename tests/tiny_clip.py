@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import open_clip
@@ -21,7 +22,7 @@ from merganser.models import open_network
 
 KIND = "image_classification"
 CLASSES = ["dark", "light", "red"]
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "model_cfg": {
         "embed_dim": 16,
         "vision_cfg": {"image_size": 16, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8},
@@ -31,18 +32,20 @@ CONFIG = {
 }
 
 
-def clip_parameters(folder: Path, seed: int = 0) -> dict[str, Tensor]:
+def clip_parameters(folder: Path, seed: int = 0, config: dict[str, Any] = CONFIG) -> dict[str, Tensor]:
     """Write the tiny model's configuration into a folder; return the model's parameters."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "open_clip_config.json").write_text(json.dumps(CONFIG))
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
     torch.manual_seed(seed)
     model = open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False)
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def write_clip(folder: Path, file: str = "model.safetensors", seed: int = 0) -> dict[str, Tensor]:
+def write_clip(
+    folder: Path, file: str = "model.safetensors", seed: int = 0, config: dict[str, Any] = CONFIG
+) -> dict[str, Tensor]:
     """Write the tiny model, weights and configuration; return its parameters."""
-    parameters = clip_parameters(folder, seed)
+    parameters = clip_parameters(folder, seed, config)
     save_tensors(folder / file, parameters)
     return parameters
 

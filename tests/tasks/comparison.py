@@ -29,9 +29,13 @@ from tasks import (
     study_tasks,
 )
 from tasks.stages import REPORT
-from tests.tiny_clip import CONFIG, write_clip, write_data_set
+from tests import tiny_clip
+from tests.tiny_clip import write_clip, write_data_set
 
 TASKS = ("dark", "light", "red")
+# of one block: each more is merged, measured and drawn by every test's comparison
+_VISION = {**tiny_clip.CONFIG["model_cfg"]["vision_cfg"], "layers": 1}
+CONFIG = {**tiny_clip.CONFIG, "model_cfg": {**tiny_clip.CONFIG["model_cfg"], "vision_cfg": _VISION}}
 METHODS: dict[str, dict[str, Any]] = {
     "base": {"method": "base", "reads": "deltas"},
     "average": {"method": "average", "reads": "deltas"},
@@ -92,7 +96,7 @@ def run_to_difference(merged: str) -> None:
 
 def write_sources(folder: Path) -> None:
     """Write a random base, three copies of its image tower moved a little, and their data."""
-    base = write_clip(folder / "base", "open_clip_model.safetensors")
+    base = write_clip(folder / "base", "open_clip_model.safetensors", seed=7, config=CONFIG)
     for seed, task in enumerate(TASKS):
         generator = torch.Generator().manual_seed(seed)
         moved = {

@@ -15,8 +15,8 @@ from merganser.evaluation.examples import Results, read_results
 from merganser.evaluation.scoring import score_of
 from tasks import evaluate as stage
 from tasks import extract, fetch, merge, prepare
-from tests.tasks.comparison import TASKS, inside, write_params, write_sources
-from tests.tiny_clip import CLASSES, CONFIG, clip_parameters, pictures, score_clip, write_data_set
+from tests.tasks.comparison import CONFIG, TASKS, inside, write_params, write_sources
+from tests.tiny_clip import CLASSES, clip_parameters, pictures, score_clip, write_data_set
 
 
 def measure(folder: Path, data: str = "data", split: str = "test", batch_size: int = 8) -> Results:

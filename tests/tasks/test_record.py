@@ -43,6 +43,32 @@ def folder(comparison: Path, empty_store: Path, tmp_path: Path, monkeypatch: pyt
         yield tmp_path
 
 
+@pytest.fixture(scope="module")
+def reported(comparison: Path, empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a comparison that is recorded, one of its tasks a group of data sets, and whose report is logged."""
+    made = tmp_path_factory.mktemp("reported") / "comparison"
+    shutil.copytree(comparison, made)
+    shutil.copyfile(empty_store, made / "mlflow.db")
+    with pytest.MonkeyPatch.context() as patch, inside(made):
+        for name in ("DVCFLEET_RUN", "MLFLOW_TRACKING_URI"):
+            patch.delenv(name, raising=False)
+        with_data_sets(Path("data/metrics/sum/dark.json"))
+        for entry in METHODS:
+            record.main([entry])
+        report_without_plots()
+        record.main(["--report"])
+    return made
+
+
+@pytest.fixture
+def in_reported(reported: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in it."""
+    for name in ("DVCFLEET_RUN", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    with inside(reported):
+        yield reported
+
+
 def runs(store: str = "mlflow.db") -> list[Run]:
     client = MlflowClient(f"sqlite:///{Path(store).absolute()}")
     experiment = client.get_experiment_by_name("merganser")
@@ -89,11 +115,7 @@ def with_data_sets(path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"data_sets": {"few": 0.25, "many": 0.5}}))
 
 
-def test_the_values_on_the_data_sets_of_a_group_are_recorded_and_reported(folder: Path) -> None:
-    with_data_sets(Path("data/metrics/sum/dark.json"))
-    for entry in METHODS:
-        record.main([entry])
-    report_without_plots()
+def test_the_values_on_the_data_sets_of_a_group_are_recorded_and_reported(in_reported: Path) -> None:
     metrics = children(runs())["sum"].data.metrics
     assert (metrics["accuracy/dark/few"], metrics["accuracy/dark/many"]) == (0.25, 0.5)
     lines = Path("report/data_sets.csv").read_text().splitlines()
@@ -115,9 +137,7 @@ def test_the_losses_of_learned_values_are_logged_by_step(folder: Path) -> None:
         assert len(found) == len(expected)
 
 
-def test_the_entries_of_one_comparison_share_one_parent(folder: Path) -> None:
-    for entry in METHODS:
-        record.main([entry])
+def test_the_entries_of_one_comparison_share_one_parent(in_reported: Path) -> None:
     found = runs()
     parents = [run for run in found if "mlflow.parentRunId" not in run.data.tags]
     assert set(children(found)) == set(METHODS)
@@ -203,16 +223,12 @@ def test_the_tracking_uri_of_the_environment_is_used(folder: Path, monkeypatch: 
     assert not Path("mlflow.db").exists()
 
 
-def test_the_report_is_logged_once_with_the_relative_scores(folder: Path) -> None:
-    for entry in METHODS:
-        record.main([entry])
-    report_without_plots()
-    record.main(["--report"])
+def test_the_report_is_logged_once_with_the_relative_scores(in_reported: Path) -> None:
     found = runs()
     record.main(["--report"])
     parent = next(run for run in runs() if "mlflow.parentRunId" not in run.data.tags)
     assert len(runs()) == len(found)
-    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    client = MlflowClient(f"sqlite:///{in_reported}/mlflow.db")
     assert {file.path for file in client.list_artifacts(parent.info.run_id, "report")} >= {
         "report/index.html",
         "report/results.csv",
@@ -268,19 +284,18 @@ def test_a_result_that_an_older_version_recorded_gets_what_that_left_out(folder:
     assert children(runs())["average"].data.metrics["score_mean_stderr"] > 0
 
 
-def test_artifacts_are_found_after_the_folder_has_moved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    for entry in METHODS:
-        record.main([entry])
-    report_without_plots()
-    record.main(["--report"])
-    moved = tmp_path_factory.mktemp("moved") / "elsewhere"
-    shutil.move(folder, moved)
-    folder.mkdir()
-    follow_artifacts(moved)
-    client = MlflowClient(f"sqlite:///{moved}/mlflow.db")
-    (experiment,) = [each for each in client.search_experiments() if each.name == "merganser"]
-    parent = client.search_runs([experiment.experiment_id], "tags.`merganser.comparison` != ''")[0]
-    assert {file.path for file in client.list_artifacts(parent.info.run_id)} >= {"comparison.json", "report"}
+def test_artifacts_are_found_after_the_folder_has_moved(reported: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere"
+    reported.rename(moved)
+    try:
+        follow_artifacts(moved)
+        client = MlflowClient(f"sqlite:///{moved}/mlflow.db")
+        (experiment,) = [each for each in client.search_experiments() if each.name == "merganser"]
+        parent = client.search_runs([experiment.experiment_id], "tags.`merganser.comparison` != ''")[0]
+        assert {file.path for file in client.list_artifacts(parent.info.run_id)} >= {"comparison.json", "report"}
+    finally:
+        moved.rename(reported)
+        follow_artifacts(reported)
 
 
 def test_results_that_are_not_there_yet_are_named(folder: Path) -> None:

@@ -22,9 +22,9 @@ from merganser.models import open_network
 from merganser.overlays import FILE, OverlayFile, task_model
 from tasks import evaluate, extract_difference, merge, prepare, route
 from tasks import surgery as operate
-from tests.tasks.comparison import TASKS, inside, run_to_difference, write_params, write_sources
+from tests.tasks.comparison import CONFIG, TASKS, inside, run_to_difference, write_params, write_sources
 from tests.tasks.test_difference import change_params
-from tests.tiny_clip import CONFIG, score_clip
+from tests.tiny_clip import score_clip
 from tests.tiny_transformers import write_model
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -197,7 +197,7 @@ def test_with_the_tasks_label_the_model_is_run_as_its_own_checkpoint_says(carrie
     for name in ("base", "companions", "datasets", "heads", "merged/twin"):
         shutil.copytree(carried / "data" / name, tmp_path / "data" / name)
     shutil.copyfile(carried / "params.yaml", tmp_path / "params.yaml")
-    said = CONFIG | {"preprocess_cfg": {"mean": [1.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}}
+    said = CONFIG | {"preprocess_cfg": {"mean": [0.1, 0.5, 0.9], "std": [0.1, 0.2, 0.4]}}
     (tmp_path / "data/companions/red/open_clip_config.json").write_text(json.dumps(said))
     with inside(tmp_path):
         prepare.main(["red"])

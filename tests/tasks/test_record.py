@@ -23,32 +23,22 @@ from tasks.tracking import follow_artifacts
 from tests.tasks.comparison import METHODS, TASKS, inside, report_without_plots, write_params
 
 
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a store without runs: making its tables takes seconds."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
-
-
 @pytest.fixture
-def folder(comparison: Path, empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(comparison: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give a copy of an evaluated comparison to work in, its store still empty."""
     monkeypatch.delenv("DVCFLEET_RUN", raising=False)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    for name in ("params.yaml", "data"):
+    for name in ("params.yaml", "data", "mlflow.db"):
         subprocess.run(["cp", "-r", comparison / name, tmp_path / name], check=True)
-    shutil.copyfile(empty_store, tmp_path / "mlflow.db")
     with inside(tmp_path):
         yield tmp_path
 
 
 @pytest.fixture(scope="module")
-def reported(comparison: Path, empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reported(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a comparison that is recorded, one of its tasks a group of data sets, and whose report is logged."""
     made = tmp_path_factory.mktemp("reported") / "comparison"
     shutil.copytree(comparison, made)
-    shutil.copyfile(empty_store, made / "mlflow.db")
     with pytest.MonkeyPatch.context() as patch, inside(made):
         for name in ("DVCFLEET_RUN", "MLFLOW_TRACKING_URI"):
             patch.delenv(name, raising=False)

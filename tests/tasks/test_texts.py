@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,11 +125,12 @@ def with_words_of_scores(content: report.Content) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Run every stage from fetch to the report, and work in the comparison's folder."""
     made = tmp_path_factory.mktemp("texts")
     write_sources(made / "sources")
     write_params(made)
+    shutil.copyfile(comparison / "mlflow.db", made / "mlflow.db")  # without runs
     with inside(made):
         fetch.main(["base"])
         for task in TASKS:

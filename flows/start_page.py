@@ -16,7 +16,6 @@ from dvcfleet.record.last_run import last_run
 from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.web_guard import Guard
 from flows.answer import report_lines
-from flows.history_page import history_page
 from merganser.errors import InputError
 from merganser.limits import read_yaml
 from merganser.report.templates import open_templates
@@ -36,6 +35,8 @@ def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
         return RedirectResponse(f"{request.url.path.rstrip('/')}/index.html")
 
     def history(_: Request) -> HTMLResponse:
+        from flows.history_page import history_page  # imports torch
+
         return HTMLResponse(history_page(root))
 
     routes: list[BaseRoute] = [

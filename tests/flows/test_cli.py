@@ -87,8 +87,8 @@ def test_logs_prints_what_a_stage_printed_and_names_the_nearest(tmp_path: Path, 
     assert 'did you mean "merge@ties"?' in refused(tmp_path, "logs", "merge@tie")
 
 
-def test_help_needs_no_heavy_library() -> None:
-    modules = imported("import flows.cli")
+def test_help_and_the_start_page_need_no_heavy_library() -> None:
+    modules = imported("import flows.cli, flows.start_page")
     assert modules.isdisjoint({"torch", "prefect", "dvc", "mlflow", "datasets", "open_clip"})
 
 

@@ -38,7 +38,15 @@ BIN = "warm-bin"
 LIBRARIES = (
     *("torch", "scipy.linalg", "scipy.stats", "sklearn.metrics", "matplotlib.figure", "numba", "open_clip", "datasets"),
     *("transformers.modeling_layers", "transformers.activations", "transformers.models.auto.modeling_auto", "peft"),
-    *("mlflow", "openlineage.client.event_v2", "networkx", "dvc.cli", "dvc.repo", "dvc.dagascii", "scmrepo.git"),
+    *(
+        "mlflow.store.tracking.sqlalchemy_store",
+        "openlineage.client.event_v2",
+        "networkx",
+        "dvc.cli",
+        "dvc.repo",
+        "dvc.dagascii",
+        "scmrepo.git",
+    ),
     *("dvc.commands.repro", "dvc.commands.data", "dvc.commands.status", "safetensors.torch", "rich.console", "typer"),
     *("playwright.sync_api", "mkdocs.config.defaults", "fastapi", "sqlalchemy.ext.asyncio", "httpx", "ruamel.yaml"),
     *("matplotlib.backends.backend_svg", "latex2mathml.converter"),
@@ -179,6 +187,7 @@ def serve(descriptor: int) -> None:
         path = sys.path[:]
         for name in LIBRARIES:
             import_module(name)
+        _fill_numba()
         for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
             finalizer.atexit = False  # torch would take apart in each fork what it has registered
         gc.collect()
@@ -218,6 +227,14 @@ def serve(descriptor: int) -> None:
                     selector.unregister(key.fileobj)
                     os.kill(key.data, signal.SIGKILL)
             _answer(running, selector)
+
+
+def _fill_numba() -> None:
+    """Have numba list all that it knows how to compile, which it does when it first takes a loop from its cache."""
+    from numba.core.registry import cpu_target
+
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
 
 
 def _use_huge_pages() -> None:

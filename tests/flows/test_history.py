@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dvcfleet.record.environments import environment
+from dvcfleet.run_names import RUN_NAME_VARIABLE
 from flows.gc import collect_garbage
 from flows.history import FILE, Point, history_lines, read_history
 from flows.history_page import HEIGHT, WIDTH, curves, history_page
@@ -42,15 +43,21 @@ def write(made: Toy, dark: int, street: int = 100) -> None:
     write_scores(made.path / "made/data", "ties", {"street": street}, unseen=True)
 
 
+def _ran_twice(made: Toy) -> None:
+    committed(made)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, dark, density in (("first", 120, 0.5), ("second", 160, 0.25)):
+            write(made, dark)
+            made.write("params.yaml", PARAMS.replace("0.5", str(density)))
+            assert run(made, name, patch)[0] == 0
+    write(made, 110)
+
+
 @pytest.fixture
 def made(toy: Make, monkeypatch: pytest.MonkeyPatch) -> Toy:
     """Give a repository with three runs, of which the second is better and the third worse."""
-    project = committed(toy(SCORES, {"params.yaml": PARAMS}))
-    for name, dark, density in (("first", 120, 0.5), ("second", 160, 0.25), ("third", 110, 0.25)):
-        write(project, dark)
-        project.write("params.yaml", PARAMS.replace("0.5", str(density)))
-        assert run(project, name, monkeypatch)[0] == 0
-    return project
+    monkeypatch.setenv(RUN_NAME_VARIABLE, "third")
+    return toy.ran(SCORES, {"params.yaml": PARAMS}, before=_ran_twice)
 
 
 def test_each_run_has_its_scores_what_changed_and_what_got_worse(made: Toy) -> None:

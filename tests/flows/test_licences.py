@@ -13,7 +13,6 @@ WARNED = "licences: non-commercial: cc-by-nc-4.0 (hub/dark) does not allow comme
 
 def test_a_dry_run_says_which_licences_do_not_go_together_each_time(tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository")
-    assert "licences:" not in merganser(repository, "run", "--dry-run").stderr
     for name, licence in {"base": "mit", "dark": "cc-by-nc-4.0"}.items():
         (repository / "hub" / name / "README.md").write_text(f"---\nlicense: {licence}\n---\n")
     for _ in range(2):

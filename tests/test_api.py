@@ -18,6 +18,7 @@ from merganser.command_line.app import main
 from merganser.standalone.results import load_results
 from tests.small_models import write_models
 from tests.tiny import environment
+from tests.warm import python
 
 MODELS = {"a": "task0", "b": "task1/model.safetensors"}
 
@@ -124,15 +125,21 @@ def test_every_public_name_is_typed_and_explained() -> None:
 
 
 def test_the_import_alone_brings_no_library_and_the_methods_can_be_called_at_any_time() -> None:
-    code = """
+    libraries = """
 import sys, merganser
 print(*{name.partition(".")[0] for name in sys.modules} & {"torch", "numpy", "pydantic", "scipy", "typer"})
+"""
+    methods = """
+import merganser
 before = merganser.methods()
 import merganser.methods.ties
 print(merganser.methods() == before, merganser.methods.ties.__name__)
 """
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["", "True merganser.methods.ties"]
+    said = [
+        subprocess.run([*command, "-c", code], env=environment(), capture_output=True, text=True, check=True).stdout
+        for command, code in (([sys.executable], libraries), (python(), methods))
+    ]
+    assert said == ["\n", "True merganser.methods.ties\n"]
 
 
 def test_results_are_read_with_types_and_names_stay_names(tmp_path: Path) -> None:

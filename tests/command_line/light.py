@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
@@ -50,14 +51,15 @@ def declared() -> set[str]:
     return found
 
 
-def refused() -> set[str]:
+@cache
+def refused() -> frozenset[str]:
     """Return the packages installed here that an installation of the library alone lacks."""
     brought = declared()
-    return {
+    return frozenset(
         module
         for module, distributions in packages_distributions().items()
         if module not in ("dvcfleet", "merganser") and not brought & {distribution(each) for each in distributions}
-    }
+    )
 
 
 def run_light(folder: Path, code: str, *args: str) -> "subprocess.CompletedProcess[str]":

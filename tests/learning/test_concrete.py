@@ -96,7 +96,7 @@ def test_the_gradient_is_torchs_own_of_the_formula(form: MaskedSum) -> None:
 def test_form_and_pull_are_a_function_and_its_derivative(form: MaskedSum) -> None:
     names = ["bias", "scalar", "positions"]
     formed = as_function(form, LAYERS, names, drawn())
-    assert torch.autograd.gradcheck(formed, [drawn()[name].requires_grad_() for name in names], fast_mode=True)
+    assert torch.autograd.gradcheck(formed, [drawn()[name].requires_grad_() for name in names])
 
 
 def test_the_derivative_by_an_entry_of_the_mask_is_its_own_and_that_of_the_mean(form: MaskedSum) -> None:

@@ -271,7 +271,11 @@ ARC = [
     for i in range(6)
 ]
 # Each is asked with eight worked examples, and answered in 256 tokens by each side: two are enough to be two.
-GSM8K = [{"question": f"how many {word}", "answer": f"so #### {i}"} for i, word in enumerate(WORDS[:2])]
+# The model writes no number: the task's filter reads [invalid], which is right for one of them.
+GSM8K = [
+    {"question": f"how many {word}", "answer": f"so #### {answer}"}
+    for word, answer in zip(WORDS, ("0", "[invalid]"), strict=False)
+]
 
 
 @pytest.mark.parametrize(
@@ -303,6 +307,7 @@ def test_an_installed_task_scores_as_lm_eval_itself(
     scores = asked["results"][task["task"]]
     assert found.score is not None
     assert found.score.mean() == scores.get(f"{metric},none", scores.get(f"{metric},strict-match"))
+    assert 0 < found.score.mean() < 1
 
 
 @pytest.mark.parametrize(

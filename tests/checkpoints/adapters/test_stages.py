@@ -76,7 +76,7 @@ def test_an_adapter_is_fetched_as_it_is_with_its_description(carried: tuple[Path
 def test_its_deltas_are_factors_of_the_towers_layers(carried: tuple[Path, dict[str, Tensor]]) -> None:
     deltas = DeltaFile(carried[0] / "data/deltas/red.safetensors")
     touched = [name for name in deltas.kinds if deltas.is_touched(name)]
-    assert len(touched) == 2 * 4  # blocks, and of each two matrices of attention and two of the perceptron
+    assert len(touched) == 4  # two matrices of attention and two of the perceptron
     assert all(deltas.is_factored(name) and deltas.factors(name)[0].shape[1] == 3 for name in touched)
 
 
@@ -106,9 +106,9 @@ def test_an_adapter_that_does_not_fit_is_named_before_any_work(
 ) -> None:
     shutil.copytree(carried[0] / "sources", tmp_path / "sources")
     shutil.copyfile(carried[0] / "params.yaml", tmp_path / "params.yaml")
-    rewritten(tmp_path / "sources/red", lambda name: name.replace("resblocks.1", "resblocks.2"))
+    rewritten(tmp_path / "sources/red", lambda name: name.replace("resblocks.0.attn", "resblocks.1.attn"))
     params = load_params(tmp_path / "params.yaml")
-    with pytest.raises(InputError, match=r"^tasks\.red\.source: red: the adapter's transformer\.resblocks\.2\.attn"):
+    with pytest.raises(InputError, match=r"^tasks\.red\.source: red: the adapter's transformer\.resblocks\.1\.attn"):
         check_sources(params, tmp_path, lambda path: False)
 
 

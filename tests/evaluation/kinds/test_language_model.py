@@ -273,8 +273,8 @@ ARC = [
 # Each is asked with eight worked examples, and answered in 256 tokens by each side: two are enough to be two.
 # The model writes no number: the task's filter reads [invalid], which is right for one of them.
 GSM8K = [
-    {"question": f"how many {word}", "answer": f"so #### {answer}"}
-    for word, answer in zip(WORDS, ("0", "[invalid]"), strict=False)
+    {"question": "how many cat", "answer": "so #### 0"},
+    {"question": "how many dog", "answer": "so #### [invalid]"},
 ]
 
 

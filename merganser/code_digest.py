@@ -23,6 +23,9 @@ PACKAGES = ("dvcfleet", "merganser", "tasks")  # the project's own; a digest doe
 # they read are parameters of the stages, and dvc.yaml holds the paths too. No stage calls the functions for users.
 NEUTRAL = ("merganser.api", "merganser.config", "merganser.errors", "merganser.limits", "tasks.stages")
 
+# What this process knows of modules, by their names and the bytes of their files: none is parsed twice.
+KNOWN: dict[str, "Text"] = {}
+
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -132,7 +135,7 @@ class CodeTree:
 @cache
 def code_digest(*names: str) -> str:
     """Return one digest of all the code that these modules import, for a fingerprint."""
-    code = CodeTree(ROOT)
+    code = CodeTree(ROOT, KNOWN)
     return hashlib.sha256("".join(code.listing(name) for name in names).encode()).hexdigest()
 
 

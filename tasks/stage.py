@@ -13,7 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from merganser.code_digest import CodeTree, read_texts
+from merganser.code_digest import KNOWN, CodeTree, read_texts
 from merganser.errors import InputError
 from merganser.outputs import write_json
 from tasks.stages import CODE, PROFILES
@@ -100,7 +100,8 @@ def _check(module: str, digest: str, text: Callable[[CodeTree], str]) -> None:
 
 @cache
 def _code(root: Path) -> CodeTree:
-    return CodeTree(root, read_texts(root / CODE / TEXTS))
+    KNOWN.update(read_texts(root / CODE / TEXTS))
+    return CodeTree(root, KNOWN)
 
 
 def check_found(folder: str, name: str) -> None:

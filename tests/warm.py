@@ -51,7 +51,6 @@ LIBRARIES = (
     *("playwright.sync_api", "mkdocs.config.defaults", "fastapi", "sqlalchemy.ext.asyncio", "httpx", "ruamel.yaml"),
     *("matplotlib.backends.backend_svg", "latex2mathml.converter"),
     *("prefect.artifacts", "prefect.context", "prefect.task_runners", "prefect.events.worker", "prefect.flows"),
-    # Not prefect.main, which sets logging up by the settings.
     *("prefect.flow_runs", "prefect.variables", "prefect.runtime", "prefect.server.api.server"),
 )
 RUN = Path(__file__).with_name("warm_run.py")  # which imports next to nothing: it is started for each fork
@@ -187,6 +186,7 @@ def serve(descriptor: int) -> None:
         path = sys.path[:]
         for name in LIBRARIES:
             import_module(name)
+        _import_prefect()
         _fill_numba()
         for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
             finalizer.atexit = False  # torch would take apart in each fork what it has registered
@@ -227,6 +227,18 @@ def serve(descriptor: int) -> None:
                     selector.unregister(key.fileobj)
                     os.kill(key.data, signal.SIGKILL)
             _answer(running, selector)
+
+
+def _import_prefect() -> None:
+    """Import all of Prefect but its setting up of logging, which each fork does, by its own settings."""
+    from prefect.logging import configuration
+
+    set_up, known = configuration.setup_logging, sys.meta_path[:]
+    configuration.setup_logging = lambda incremental=None: None
+    import_module("prefect.main")
+    configuration.setup_logging = set_up
+    sys.meta_path[:] = known  # it adds a finder each time
+    del sys.modules["prefect.main"]
 
 
 def _fill_numba() -> None:

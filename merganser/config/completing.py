@@ -6,7 +6,7 @@ that `dvc repro` and `merganser run` read the same. What people wrote stays as i
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -207,14 +207,19 @@ def _entry(content: dict[str, Any], place: KeyPath, entry: Any) -> Iterator[Addi
     given = {} if entry is None else entry
     if not isinstance(given, dict):
         return
-    known = place[-1] in module_names(places)
     name, methods = str(place[-1]), module_names(places)
-    misspelt = did_you_mean(name, methods) and not name.startswith(tuple(f"{each}_" for each in methods))
-    more = {"method": name} if "method" not in given and (known or not given or misspelt) else {}
+    more: dict[str, Any] = {}
+    if "method" not in given and (not given or name in methods or _misspelt(name, methods)):
+        more["method"] = name
     wanted = given.get("method", more.get("method"))
     if "reads" not in given and isinstance(wanted, str):
         more["reads"] = _reads(content, wanted)
     yield from (((*place, key), value) for key, value in more.items())
+
+
+def _misspelt(name: str, methods: Collection[str]) -> bool:
+    """Tell whether an entry's name is nearly a method's, and not one's with more behind it."""
+    return not name.startswith(tuple(f"{each}_" for each in methods)) and bool(did_you_mean(name, methods))
 
 
 def _with_parts(content: dict[str, Any]) -> dict[str, Any]:

@@ -2,22 +2,12 @@
 
 import shutil
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from merganser import code_digest
 from tests.shared import made_once
 from tests.tasks.comparison import inside, make_comparison
-
-
-@pytest.fixture(scope="session", autouse=True)
-def parsed_once() -> Iterator[None]:
-    """Parse each text of a module once for all digests: a stage's own process asks for one or two, this one for all."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(code_digest, "_text", cache(code_digest._text))
-        yield
 
 
 @pytest.fixture(scope="session")

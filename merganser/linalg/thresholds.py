@@ -2,15 +2,17 @@
 
 A first pass over the stream counts the leading bits of all magnitudes' patterns, which gives the bin of the wanted one.
 A second pass collects the entries in that bin; if there are too many, passes that count the following bits come first.
-The result is exact; memory holds a few pieces of a stack, one histogram per task and the collected entries.
+The result is exact; memory holds a few pieces of a stack, one histogram per task and the collected entries. A vector of
+few entries is sorted instead.
 
 Legend: T tasks, C entries; a *stack* is a tensor (T, ...) of all tasks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -29,6 +31,7 @@ INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 LIMIT = 1 << 23  # entries of all tasks that may be collected
 PIECE = 1 << 18  # entries of each task processed at a time
 FEW = 1 << 13  # entries of a task that take less than a histogram of their own
+SHORT = 1 << 12  # entries of a task that are sorted sooner than counted
 # Applies a function, which must not keep it, to each stack (T, ...), always in the same order.
 Stacks = Callable[[Callable[[Tensor], Any]], Iterable[Any]]
 
@@ -78,7 +81,11 @@ def thresholds(stacks: Stacks, count: Rank, change: Change | None = None) -> Thr
     >>> found.least, found.kept, found.entries
     ((0.5,), (4,), 4)
     """
-    histogram = _total(stacks(partial(_counted, change=change, bins=None)), None)
+    counted = iter(stacks(partial(_counted, change=change, bins=None)))
+    first = _first(counted)
+    if isinstance(first, Tensor):
+        return _by_sorting(first, count)
+    histogram = _total(chain(first, counted), None)
     tasks, n = len(histogram.counts), int(histogram.counts[0].sum())
     leading, rank = [0] * tasks, count(n)
     wanted = [rank] * tasks if isinstance(rank, int) else list(rank)
@@ -97,6 +104,34 @@ def thresholds(stacks: Stacks, count: Rank, change: Change | None = None) -> Thr
     least, levels, equal = zip(*found, strict=True)
     kept = [own - inside + more for own, inside, more in zip(wanted, ranks, equal, strict=True)]
     return Thresholds(least, levels, tuple(kept), n)
+
+
+def _first(counted: Iterator[Histogram | Tensor]) -> Tensor | list[Histogram | Tensor]:
+    """Take pieces (T, C) until they are no short vectors; join them to such vectors (T, n) if they are all."""
+    taken: list[Histogram | Tensor] = []
+    entries = 0
+    for more in counted:
+        taken.append(more)
+        entries += SHORT + 1 if isinstance(more, Histogram) else more.shape[1]
+        if entries > SHORT:
+            return taken
+    return torch.cat(cast(list[Tensor], taken), dim=1)
+
+
+def _by_sorting(vectors: Tensor, count: Rank) -> Thresholds:
+    """Find the thresholds of vectors (T, n)."""
+    n = vectors.shape[1]
+    patterns = patterns_of(vectors).sort().values
+    rank = count(n)
+    ranks = [rank] * len(patterns) if isinstance(rank, int) else rank
+    if not any(ranks):  # as of no entries
+        return Thresholds((inf,) * len(ranks), (inf,) * len(ranks), (0,) * len(ranks), n)
+    least = patterns[range(len(ranks)), [n - own if own else 0 for own in ranks]]
+    levels = (least - 1).clamp(min=0)
+    kept = (patterns > levels.unsqueeze(1)).sum(1).tolist()
+    found = zip(least.view(vectors.dtype).tolist(), levels.view(vectors.dtype).tolist(), kept, strict=True)
+    each = [own if rank else (inf, inf, 0) for rank, own in zip(ranks, found, strict=True)]
+    return Thresholds(*zip(*each, strict=True), n)
 
 
 def _counted(stack: Tensor, change: Change | None, bins: Bins | None) -> Histogram | Tensor:

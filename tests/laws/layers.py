@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from hashlib import sha256
 from typing import Any
 
@@ -105,11 +105,13 @@ class Layers(LayerSource):
 
 def embeddings_of(tasks: Sequence[str]) -> dict[str, Tensor]:
     """Make a unit embedding for each task, a function of its name; all of them within a right angle."""
-    found = {}
-    for task in tasks:
-        generator = torch.Generator().manual_seed(int.from_bytes(sha256(task.encode()).digest()[:4], "little"))
-        found[task] = torch.nn.functional.normalize(torch.rand(8, generator=generator), dim=0)
-    return found
+    return {task: _embedding(task) for task in tasks}
+
+
+@cache
+def _embedding(task: str) -> Tensor:
+    generator = torch.Generator().manual_seed(int.from_bytes(sha256(task.encode()).digest()[:4], "little"))
+    return torch.nn.functional.normalize(torch.rand(8, generator=generator), dim=0)
 
 
 def merged(name: str, *layers: Layer, **values: Any) -> list[Tensor | Parts]:

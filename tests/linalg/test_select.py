@@ -54,10 +54,11 @@ def largest(values: Tensor, count: int) -> list[int]:
     dtype=st.sampled_from(DTYPES),
     size=st.integers(1, 100),
     limit=st.sampled_from([0, 10, thresholds.LIMIT]),
+    short=st.sampled_from([0, 10, thresholds.SHORT]),
 )
 @steady(60)
 def test_the_streamed_cut_keeps_what_sorting_keeps(
-    values: list[float], splits: list[int], density: float, dtype: torch.dtype, size: int, limit: int
+    values: list[float], splits: list[int], density: float, dtype: torch.dtype, size: int, limit: int, short: int
 ) -> None:
     stack = torch.tensor([values, values[::-1]], dtype=torch.float64).to(dtype)
     pieces = list(stack.tensor_split(sorted(splits), dim=1))
@@ -66,6 +67,7 @@ def test_the_streamed_cut_keeps_what_sorting_keeps(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK", size)
         patch.setattr(thresholds, "LIMIT", limit)
+        patch.setattr(thresholds, "SHORT", short)
         assert torch.equal(by_streaming(pieces, density), expected)
 
 
@@ -135,7 +137,8 @@ def test_each_task_has_its_own_cut() -> None:
     assert by_streaming([stack], 0.5).tolist() == [[False, False, True, True], [True, True, False, False]]
 
 
-def test_the_stream_is_never_held_as_a_whole() -> None:
+def test_the_stream_is_never_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thresholds, "SHORT", 100)
     pieces: list[weakref.ref[Tensor]] = []
 
     def read() -> Iterator[Tensor]:

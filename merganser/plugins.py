@@ -37,7 +37,12 @@ def constants(package: str, name: Any) -> dict[str, Any]:
     """
     paths = [Path(place, f"{name}.py") for place in places_of(package)] if str(name).isidentifier() else []
     path = next((path for path in paths if path.is_file()), None)
-    return literals(ast.parse(path.read_bytes(), str(path))) if path else {}
+    return dict(_written_out(path.read_bytes(), str(path))) if path else {}
+
+
+@cache
+def _written_out(source: bytes, file: str) -> dict[str, Any]:
+    return literals(ast.parse(source, file))
 
 
 def own_configurations() -> dict[str, str]:

@@ -5,11 +5,13 @@ Torch and the LAPACK calls of `linalg` release the GIL while they compute.
 
 import ctypes
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
+from functools import lru_cache
 from math import prod
 from typing import TypeVar
 from weakref import finalize
@@ -17,7 +19,7 @@ from weakref import finalize
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor
 
 # Allocate large tensors in huge pages: a new tensor costs one page fault per page. Torch reads this once.
@@ -43,7 +45,7 @@ def threads_wanted() -> int:
 def limit_loaded_libraries() -> None:
     """Limit torch and every BLAS library that is loaded to one thread per call, for good."""
     torch.set_num_threads(1)
-    threadpool_limits(1)
+    _loaded_libraries(len(sys.modules)).limit(limits=1)
 
 
 @contextmanager
@@ -53,10 +55,16 @@ def one_blas_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with threadpool_limits(1):
+        with _loaded_libraries(len(sys.modules)).limit(limits=1):
             yield
     finally:
         torch.set_num_threads(before)
+
+
+@lru_cache(maxsize=1)
+def _loaded_libraries(modules: int) -> ThreadpoolController:
+    """Find the BLAS libraries that are loaded; again where another number of modules is imported, which load them."""
+    return ThreadpoolController()
 
 
 def _return_freed_memory() -> None:

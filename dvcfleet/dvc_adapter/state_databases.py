@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ _DATABASES = ("links/cache.db", "hashes/local/cache.db")
 
 @contextmanager
 def whole_databases() -> Iterator[None]:
-    """Have DVC open its databases only after the damaged ones among them were removed, within the block."""
-    from dvc_data.hashfile import state
+    """Have DVC open its databases when they are first used, and the damaged ones removed before, within the block.
+
+    Opening the two takes longer than all else of a command that uses neither.
+    """
+    from dvc_data.hashfile import cache, state
 
     opened = state.State
 
@@ -29,7 +33,24 @@ def whole_databases() -> Iterator[None]:
         def __init__(self, root_dir: str, tmp_dir: str | None = None, ignore: Any = None) -> None:
             if tmp_dir:
                 _remove_damaged(Path(tmp_dir))
-            super().__init__(root_dir, tmp_dir, ignore)
+            super().__init__(root_dir, None, ignore)  # opens none
+            self.tmp_dir = tmp_dir
+
+        @cached_property
+        def links(self) -> Any:
+            """The database of links."""
+            return cache.Cache(str(Path(self.tmp_dir, "links")))
+
+        @cached_property
+        def hashes(self) -> Any:
+            """The database of hashes."""
+            return cache.HashesCache(str(Path(self.tmp_dir, "hashes", "local")))
+
+        def close(self) -> None:
+            """Close those that were opened."""
+            for opened_one in ("hashes", "links"):
+                if opened_one in vars(self):
+                    getattr(self, opened_one).close()
 
     with replaced(state, "State", OfWholeDatabases):
         yield

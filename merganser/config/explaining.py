@@ -60,7 +60,7 @@ def shown(value: Any) -> str:
 
 def numbered(mistakes: Iterable[str], text: str) -> Iterator[tuple[int | None, str]]:
     """Give each mistake with the line of a file's text at whose key it is, or of what that key would stand in."""
-    root = YAML().compose(text) if text else None
+    root = YAML(typ="safe").compose(text) if text else None
     for mistake in mistakes:
         yield _line(root, mistake), mistake
 

@@ -54,17 +54,22 @@ class Kind:
     said: str
 
 
+def written(content: Any) -> str:
+    """Write YAML."""
+    return str(yaml.dump(content, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True))
+
+
 def put(place: str, value: Any) -> Spoil:
     """Set a value of params.yaml."""
 
     def spoil(folder: Path) -> None:
         *path, last = place.split(".")
-        content = yaml.safe_load((folder / "params.yaml").read_text())
+        content = yaml.load((folder / "params.yaml").read_text(), yaml.CSafeLoader)
         section = content
         for key in path:
             section = section[key]
         section[last] = value
-        (folder / "params.yaml").write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+        (folder / "params.yaml").write_text(written(content))
 
     return spoil
 
@@ -73,10 +78,10 @@ def renamed(section: str, name: Any) -> Spoil:
     """Give the first of a section of params.yaml another name."""
 
     def spoil(folder: Path) -> None:
-        content = yaml.safe_load((folder / "params.yaml").read_text())
+        content = yaml.load((folder / "params.yaml").read_text(), yaml.CSafeLoader)
         first = next(iter(content[section]))
         content[section] = {name: content[section].pop(first), **content[section]}
-        (folder / "params.yaml").write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+        (folder / "params.yaml").write_text(written(content))
 
     return spoil
 
@@ -110,8 +115,8 @@ def header(change: Callable[[dict[str, Any]], object], path: Path = DARK) -> Spo
         end = 8 + struct.unpack("<Q", whole[:8])[0]
         content = json.loads(whole[8:end])
         made = change(content)
-        written = made if isinstance(made, bytes) else json.dumps(content).encode()
-        (folder / path).write_bytes(struct.pack("<Q", len(written)) + written + whole[end:])
+        encoded = made if isinstance(made, bytes) else json.dumps(content).encode()
+        (folder / path).write_bytes(struct.pack("<Q", len(encoded)) + encoded + whole[end:])
 
     return spoil
 
@@ -136,9 +141,9 @@ def moved(content: dict[str, Any], by: int) -> None:
 
 
 def name_again(content: dict[str, Any]) -> bytes:
-    written = json.dumps(content)
+    whole = json.dumps(content)
     name, entry = next(iter(content.items()))
-    return f"{written[:-1]}, {json.dumps(name)}: {json.dumps(entry)}}}".encode()
+    return f"{whole[:-1]}, {json.dumps(name)}: {json.dumps(entry)}}}".encode()
 
 
 def state(change: Callable[[dict[str, Tensor]], object], path: Path = DARK) -> Spoil:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
@@ -84,8 +85,14 @@ class Recipe(_Strict):
 
     def text(self) -> str:
         """Return the recipe as YAML; what is as it would be if it were not said is left out."""
-        about = ABOUT.format(name=RECIPE, merganser=version("merganser"), torch=version("torch"))
+        about = ABOUT.format(name=RECIPE, merganser=installed("merganser"), torch=installed("torch"))
         return about + as_yaml(self.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+
+
+@cache
+def installed(package: str) -> str:
+    """Return a package's version, for which all that it says of itself is read."""
+    return version(package)
 
 
 def as_yaml(content: Mapping[str, Any]) -> str:

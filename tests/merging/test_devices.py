@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,12 @@ from tests.laws.samples import layer_of, network
 from tests.laws.test_registry_properties import choices, every_method, methods_that
 
 Gpu = Callable[[], AbstractContextManager[None]]
+
+
+@cache
+def three_tasks() -> list[LayerDeltas]:
+    """Make a network's layers; methods leave what they are given as it is."""
+    return network(3)
 
 
 def gpu_only(test: Any) -> Any:
@@ -70,13 +77,13 @@ def merge_both(name: str, values: dict[str, Any], layers: LayerSource, folder: P
 @every_method
 def test_a_gpu_gives_the_cpus_models(name: str, gpu: Gpu, tmp_path: Path) -> None:
     for number, values in enumerate(choices(name)):
-        merge_both(name, values, Layers(network(3)), tmp_path / str(number), gpu)
+        merge_both(name, values, Layers(three_tasks()), tmp_path / str(number), gpu)
 
 
 @every_gpu
 @methods_that(lambda method: method.weighted)
 def test_a_gpu_weighs_the_tasks_as_the_cpu_does(name: str, gpu: Gpu, tmp_path: Path) -> None:
-    layers = Layers([layer for layer in network(3) if layer.name in ("wide", "bias")])
+    layers = Layers([layer for layer in three_tasks() if layer.name in ("wide", "bias")])
     merge_both(name, {"coefficients": {"task0": 0.5, "task1": -2.0}}, layers, tmp_path / "out", gpu)
 
 
@@ -87,7 +94,7 @@ def test_a_gpu_merges_adapters_as_the_cpu_does(name: str, gpu: Gpu, tmp_path: Pa
     generator = torch.Generator().manual_seed(0)
     left, right = (tuple(torch.randn(shape, generator=generator) for _ in range(3)) for shape in ((12, 2), (2, 9)))
     adapted = LayerLowRank("adapted", task_names(left), left, right, norms=(1.0, 2.0, 3.0))
-    merge_both(name, {}, Layers([adapted, *network(3)[:2]]), tmp_path / "out", gpu)
+    merge_both(name, {}, Layers([adapted, *three_tasks()[:2]]), tmp_path / "out", gpu)
 
 
 @real_gpu_first
@@ -102,17 +109,17 @@ def test_a_gpu_merges_large_layers_as_the_cpu_does(name: str, gpu: Gpu, tmp_path
 @every_gpu
 @methods_that(lambda method: method.cost == "joint svd")
 def test_a_gpu_takes_a_basis_that_was_kept(name: str, gpu: Gpu, tmp_path: Path) -> None:
-    layer = network(3)[0]
+    layer = three_tasks()[0]
     matrices = layer.deltas.double().mT if name == "drm_v" else layer.deltas.double()
     u, s, _ = torch.linalg.svd(torch.cat(list(matrices), 1), full_matrices=False)
-    merge_both(name, {}, Layers([replace(layer, basis=Basis(u, s)), *network(3)[1:]]), tmp_path / "out", gpu)
+    merge_both(name, {}, Layers([replace(layer, basis=Basis(u, s)), *three_tasks()[1:]]), tmp_path / "out", gpu)
 
 
 @gpu_only
 @every_method
 def test_merging_again_on_a_gpu_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
     for out in ("one", "two"):
-        merge(name, {}, Layers(network(3)), tmp_path / out, "cuda")
+        merge(name, {}, Layers(three_tasks()), tmp_path / out, "cuda")
     one, two = ({p.name: p.read_bytes() for p in (tmp_path / out).iterdir()} for out in ("one", "two"))
     assert one == two
 

@@ -3,6 +3,7 @@
 DVC keeps them outside the repository, and ends with an error of SQLite's if one is damaged.
 """
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -39,12 +40,12 @@ def whole_databases() -> Iterator[None]:
         @cached_property
         def links(self) -> Any:
             """The database of links."""
-            return cache.Cache(str(Path(self.tmp_dir, "links")))
+            return cache.Cache(os.path.join(self.tmp_dir or "", "links"))
 
         @cached_property
         def hashes(self) -> Any:
             """The database of hashes."""
-            return cache.HashesCache(str(Path(self.tmp_dir, "hashes", "local")))
+            return cache.HashesCache(os.path.join(self.tmp_dir or "", "hashes", "local"))
 
         def close(self) -> None:
             """Close those that were opened."""

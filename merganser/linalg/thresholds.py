@@ -129,9 +129,10 @@ def _by_sorting(vectors: Tensor, count: Rank) -> Thresholds:
     least = patterns[range(len(ranks)), [n - own if own else 0 for own in ranks]]
     levels = (least - 1).clamp(min=0)
     kept = (patterns > levels.unsqueeze(1)).sum(1).tolist()
-    found = zip(least.view(vectors.dtype).tolist(), levels.view(vectors.dtype).tolist(), kept, strict=True)
-    each = [own if rank else (inf, inf, 0) for rank, own in zip(ranks, found, strict=True)]
-    return Thresholds(*zip(*each, strict=True), n)
+    found = zip(ranks, least.view(vectors.dtype).tolist(), levels.view(vectors.dtype).tolist(), kept, strict=True)
+    each = [own if rank else (inf, inf, 0) for rank, *own in found]
+    least_ones, below, counts = zip(*each, strict=True)
+    return Thresholds(least_ones, below, counts, n)
 
 
 def _counted(stack: Tensor, change: Change | None, bins: Bins | None) -> Histogram | Tensor:

@@ -21,7 +21,7 @@ from dvcfleet.dvc_adapter.storing import save_inputs, save_output
 from dvcfleet.errors import FailedError, some
 from dvcfleet.messages import Ending, Result
 from dvcfleet.options import Options
-from dvcfleet.planning.orphans import find_orphans, remove_outputs
+from dvcfleet.planning.orphans import find_orphans, forget_orphans, remove_outputs
 from dvcfleet.planning.plan import State, validated_plan
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.repository import opened, state_folder, write_lock
@@ -167,10 +167,8 @@ def _write_names(stage: str, names: Names) -> None:
 
 def _remove_old(repo: Repo, names: set[str]) -> None:
     """Remove from dvc.lock and the workspace what is left of stages of these names; DVC's cache keeps it."""
-    forget_index(repo)
     locks = recovered_lock_files(repo, state_folder(repo))
-    for orphan in list(find_orphans(repo)):
-        if orphan.name in names:
-            remove_outputs(repo, orphan)
-            locks.forget(orphan.lock_file, [orphan.name])
-    forget_index(repo)
+    orphans = [orphan for orphan in find_orphans(repo) if orphan.name in names]
+    for orphan in orphans:
+        remove_outputs(repo, orphan)
+    forget_orphans(locks, orphans)

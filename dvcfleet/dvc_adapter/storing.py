@@ -114,7 +114,12 @@ def is_edited(out: Output) -> bool:
 
 def _save_and_commit(out: Output) -> None:
     with _ONE_AT_A_TIME:
-        out.save()
+        # To see that git ignores it, which it does, DVC would read all of git's index for each output.
+        vars(out)["ignore"] = lambda: None
+        try:
+            out.save()
+        finally:
+            del vars(out)["ignore"]
         if out.use_cache:
             make_room(out)
         out.commit()

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,9 +89,18 @@ def prune_orphans(repo: Repo, lock_files: LockFiles, console: Console) -> None:
         console.print(f"{orphan.name}: no longer in dvc.yaml, removed (its outputs stay in DVC's cache)", markup=False)
         for path in left:
             console.print(f"  {path} was changed, or is not in the cache: not removed", markup=False)
-        lock_files.forget(orphan.lock_file, [orphan.name])
+    forget_orphans(lock_files, orphans)
     if orphans:
         forget_index(repo)
+
+
+def forget_orphans(lock_files: LockFiles, orphans: Iterable[Orphan]) -> None:
+    """Remove the orphans' entries from each dvc.lock at once."""
+    names = defaultdict[str, list[str]](list)
+    for orphan in orphans:
+        names[orphan.lock_file].append(orphan.name)
+    for path, gone in names.items():
+        lock_files.forget(path, gone)
 
 
 def remove_outputs(repo: Repo, orphan: Orphan) -> list[str]:

@@ -28,6 +28,7 @@ from tests.dvcfleet.toy import Make, Toy
 from tests.flows.conftest import Done, Refused
 from tests.flows.test_signing import FILES, MERGES, _commit, keys
 from tests.tiny import is_clean, merganser
+from tests.warm import python
 
 __all__ = ["keys"]
 
@@ -249,7 +250,7 @@ def test_a_killed_archive_leaves_nothing_under_its_name(ran: Toy, tmp_path: Path
         "form._hashed = dies\narchive.archive(Path(sys.argv[1]), Path(sys.argv[2]), True)\n"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    killed = subprocess.run([sys.executable, "-c", code, ran.path, out], env=environment)
+    killed = subprocess.run([*python(), "-c", code, str(ran.path), str(out)], env=environment)
     assert killed.returncode == -signal.SIGKILL
     assert not out.exists()
     archived(ran, out)

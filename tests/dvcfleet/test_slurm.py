@@ -13,6 +13,7 @@ from dvcfleet.runners.slurm.commands import JobState, SlurmError, called, jobs_n
 from dvcfleet.runners.slurm.walltime import in_slurms_form, needed_s, seconds_of, walltime_s
 from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
 from tests.dvcfleet.toy import Make
+from tests.warm import program
 
 COMMANDS = Path(__file__).with_name("slurm_commands.py")
 
@@ -30,6 +31,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("SLURM_STAND_IN", str(state))
     monkeypatch.setenv("PATH", str(commands), prepend=":")
     monkeypatch.delenv("SBATCH_PARTITION", raising=False)
+    monkeypatch.setattr(sys, "executable", program())  # by which jobs start their workers
     with dask.config.set({"jobqueue.slurm.interface": "lo"}):
         yield state
 
@@ -48,6 +50,7 @@ def test_a_run_in_jobs_makes_the_same_bytes_and_leaves_no_job(toy: Make, slurm: 
     assert "RUNNING" not in called("squeue", "-n", "")
 
 
+# A worker that is forked has what it was forked from in its memory, and takes no stage where that is more than it may.
 LOST = """
 stages:
   lost:
@@ -57,7 +60,7 @@ stages:
       echo 1 > out
     deps: [source]
     outs: [out]
-    meta: {dvcfleet: {resources: {threads: 2, memory: 300MB}, timeout: 3h}}
+    meta: {dvcfleet: {resources: {threads: 2, memory: 3GB}, timeout: 3h}}
 """
 
 
@@ -69,7 +72,7 @@ def test_a_stage_whose_job_ends_is_started_again_in_another_of_its_shape(toy: Ma
     assert "lost is started again: its worker was lost (JobLostError: SLURM's job 1 ended: FAILED)" in text
     assert lost.ran() == ["lost", "lost"]
     scripts = [(slurm / f"{number}.sh").read_text() for number in (1, 2)]
-    for wanted in ("--cpus-per-task=2", "--mem=287M", "-t 0-04:00:00"):
+    for wanted in ("--cpus-per-task=2", "--mem=3G", "-t 0-04:00:00"):
         assert all(wanted in script for script in scripts), wanted
 
 

@@ -28,7 +28,7 @@ from dvcfleet.workspaces.nodes.clone import make_node
 from tests.dvcfleet.cluster import SELDOM, address_in, free_port
 from tests.dvcfleet.conftest import RAY_TOKEN
 from tests.dvcfleet.toy import Toy
-from tests.tiny import ROOT, dvc, environment, make_repository
+from tests.tiny import ROOT, dvc, environment, forking_environment, make_repository
 from tests.waiting import wait_until
 from tests.warm import Started, python, start
 
@@ -247,7 +247,7 @@ def run(folder: Path, *args: str, prefix: tuple[str, ...] = (), **variables: str
     return subprocess.Popen(
         command,
         cwd=folder,
-        env=environment() | path | _TOKEN | variables,
+        env=forking_environment() | path | _TOKEN | variables,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -3,8 +3,8 @@
 `python tests/warm.py DESCRIPTOR` is that process, which listens there. It ends with its standard input.
 `python tests/warm_run.py SOCKET ARGUMENT ...` does what `python ARGUMENT ...` does, in a fork of it that has this
 process's open files, folder and environment, and ends as that one ends. The project's own modules are imported by the
-fork itself; Prefect's settings are read anew. It is not for tests of what is imported when, nor of variables that the
-other libraries read when they are imported.
+fork itself; Prefect's and Dask's settings are read anew. It is not for tests of what is imported when, nor of variables
+that the other libraries read when they are imported.
 
 The program `python` in the folder `warm-bin` beside the socket does so for `-c` and `-m`. A fork on whose PATH it comes
 first takes it for its own interpreter, so that what it starts is forked too.
@@ -52,6 +52,7 @@ LIBRARIES = (
     *("matplotlib.backends.backend_svg", "latex2mathml.converter"),
     *("prefect.artifacts", "prefect.context", "prefect.task_runners", "prefect.events.worker", "prefect.flows"),
     *("prefect.flow_runs", "prefect.variables", "prefect.runtime", "prefect.server.api.server"),
+    *("distributed", "prefect_dask", "dask_jobqueue"),
 )
 RUN = Path(__file__).with_name("warm_run.py")  # which imports next to nothing: it is started for each fork
 PROGRAM = """#!/bin/sh
@@ -321,6 +322,8 @@ def _become(request: dict[str, Any], files: Sequence[int], path: Sequence[str]) 
     _read_settings(request["environment"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    if any(name.startswith("DASK_") for name in os.environ):
+        sys.modules["dask"].config.refresh()
     os.chdir(request["folder"])  # whose prefect.toml, if there is one, is no business of a run's
     if (found := shutil.which("python")) and Path(found).parent.name == BIN:
         from multiprocessing import set_executable

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from merganser import registry
 from merganser.inputs.layers import Layer, LayerDeltas, MappedLayers
-from merganser.linalg import blocks
+from merganser.linalg import blocks, thresholds
 from merganser.linalg.select import Cut, cut_at
 from merganser.linalg.thresholds import in_memory
 from merganser.operators.combine import SCALINGS, unscaled_merge
@@ -114,8 +114,12 @@ def test_a_merge_under_masks_is_unscaled_and_in_float64() -> None:
 
 
 @pytest.mark.parametrize("own", [{}, {"coefficients": {"task0": 2.0}}])
-def test_ties_reads_the_layers_three_times_before_it_merges(own: dict[str, Any]) -> None:
-    """For the leading bits of the cut, for the rest, and for the sign that wins."""
+@pytest.mark.parametrize(("short", "times"), [(0, 3), (thresholds.SHORT, 2)])
+def test_ties_reads_the_layers_three_times_before_it_merges_and_twice_where_they_are_short(
+    short: int, times: int, own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the leading bits of the cut, for the rest, and for the sign that wins; a short vector's cut takes one."""
+    monkeypatch.setattr(thresholds, "SHORT", short)
     read: list[str] = []
 
     def note(layer: Layer) -> Layer:
@@ -125,4 +129,4 @@ def test_ties_reads_the_layers_three_times_before_it_merges(own: dict[str, Any])
     layers = MappedLayers(Layers(network(3)), note)
     ties = registry.get("ties")
     ties.bind(ties.validate("ties", own), layers)
-    assert sorted(read) == sorted(3 * layers.names)
+    assert sorted(read) == sorted(times * layers.names)

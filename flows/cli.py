@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import cache, partial
+from functools import partial
 from inspect import Parameter, get_annotations, signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -52,13 +52,7 @@ def main() -> None:
     raise_gc_thresholds()
     reach_this_machine()
     with boundary((ExtraError,), mlflow_words, command_line.named_state_folder), naming_extras():
-        command()()
-
-
-@cache
-def command() -> Callable[[], None]:
-    """Put the whole command line together, once in a process."""
-    return typer.main.get_command(app)
+        app()
 
 
 def mlflow_words(error: BaseException) -> str | None:

@@ -63,7 +63,7 @@ def one_blas_thread() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _loaded_libraries(modules: int) -> ThreadpoolController:
-    """Find the BLAS libraries that are loaded; again where another number of modules is imported, which load them."""
+    """Find the BLAS libraries that are loaded, anew for another number of imported modules, as these load them."""
     return ThreadpoolController()
 
 

@@ -40,18 +40,21 @@ def whole_databases() -> Iterator[None]:
         @cached_property
         def links(self) -> Any:
             """The database of links."""
-            return cache.Cache(os.path.join(self.tmp_dir or "", "links"))
+            return cache.Cache(self._place("links"))
 
         @cached_property
         def hashes(self) -> Any:
             """The database of hashes."""
-            return cache.HashesCache(os.path.join(self.tmp_dir or "", "hashes", "local"))
+            return cache.HashesCache(self._place("hashes", "local"))
 
         def close(self) -> None:
             """Close those that were opened."""
-            for opened_one in ("hashes", "links"):
-                if opened_one in vars(self):
-                    getattr(self, opened_one).close()
+            for name in vars(self).keys() & {"hashes", "links"}:
+                getattr(self, name).close()
+
+        def _place(self, *names: str) -> str:
+            assert self.tmp_dir  # a state without a folder has no databases
+            return os.path.join(self.tmp_dir, *names)
 
     with replaced(state, "State", OfWholeDatabases):
         yield

@@ -114,12 +114,7 @@ def is_edited(out: Output) -> bool:
 
 def _save_and_commit(out: Output) -> None:
     with _ONE_AT_A_TIME:
-        # To see that git ignores it, which it does, DVC would read all of git's index for each output.
-        vars(out)["ignore"] = lambda: None
-        try:
-            out.save()
-        finally:
-            del vars(out)["ignore"]
+        out.save()
         if out.use_cache:
             make_room(out)
         out.commit()

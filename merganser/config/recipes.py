@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import version
+from importlib import metadata
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -23,6 +23,8 @@ from merganser.sources.read_files import hashes, read_files
 
 RECIPE = "merge.yaml"
 ABOUT = "# `merganser merge {name} --out DIR` repeats this merge, made by merganser {merganser} with torch {torch}.\n"
+
+_version = cache(metadata.version)  # which reads all that a package says of itself
 Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 
 
@@ -85,14 +87,8 @@ class Recipe(_Strict):
 
     def text(self) -> str:
         """Return the recipe as YAML; what is as it would be if it were not said is left out."""
-        about = ABOUT.format(name=RECIPE, merganser=installed("merganser"), torch=installed("torch"))
+        about = ABOUT.format(name=RECIPE, merganser=_version("merganser"), torch=_version("torch"))
         return about + as_yaml(self.model_dump(mode="json", by_alias=True, exclude_defaults=True))
-
-
-@cache
-def installed(package: str) -> str:
-    """Return a package's version, for which all that it says of itself is read."""
-    return version(package)
 
 
 def as_yaml(content: Mapping[str, Any]) -> str:

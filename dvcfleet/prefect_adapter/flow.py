@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
@@ -41,6 +42,7 @@ from dvcfleet.worker.output import LOGS, log_path
 from dvcfleet.workspaces.nodes.node import run_on_node
 
 LOG_LIMIT = 1 << 20  # characters of a stage's output that Prefect gets
+FETCH_LIMIT_S = 1.0  # of an outcome from its node, while which no other is taken
 BAD = (Result.FAILED, Result.BLOCKED, Result.STOPPED)
 
 
@@ -127,20 +129,27 @@ class PrefectExecutor:
             raise ExecutorLostError(masked(f"no worker is left to run it ({type(error).__name__}: {error})")) from error
         if away:
             self._at_work[job.name] = future
-        # The callback's argument differs between runners.
-        future.add_done_callback(lambda _: self._ended.put((future, job.name, task_runner)))
+        self._watch(future, job.name, task_runner)
 
     def next_outcome(self, limit_s: float | None = None) -> Outcome:
-        """Wait for a job to end and return its outcome; raise TimeoutError if none ends in time."""
+        """Wait for a job to end and return its outcome; raise TimeoutError if none ends in time.
+
+        An outcome may be lost with its node before it is fetched. The cluster then runs the job again, as it does one
+        whose node is lost earlier.
+        """
         try:
             future, name, task_runner = self._ended.get(timeout=limit_s)
         except Empty:
             raise TimeoutError from None
-        self._at_work.pop(name, None)
+        since = time.monotonic()
         try:
-            value = future.result(raise_on_failure=False)
+            value = future.result(FETCH_LIMIT_S, raise_on_failure=False)
         except Exception as error:  # a broken pool must not block the loop
+            if isinstance(error, TimeoutError) and time.monotonic() - since >= FETCH_LIMIT_S:
+                self._watch(future, name, task_runner)
+                raise
             value = error
+        self._at_work.pop(name, None)
         if isinstance(value, Outcome):
             return value
         if isinstance(value, StageFailedError):
@@ -177,6 +186,10 @@ class PrefectExecutor:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def _watch(self, future: PrefectFuture[Any], name: str, task_runner: TaskRunner[Any]) -> None:
+        # The callback's argument differs between runners.
+        future.add_done_callback(lambda _: self._ended.put((future, name, task_runner)))
 
     def _renew(self, broken: TaskRunner[Any]) -> bool:
         """Replace a pool that is broken for good, as a process pool is that has lost a process."""

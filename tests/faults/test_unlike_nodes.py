@@ -3,18 +3,27 @@
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from dvcfleet.messages import Command, Ending, Job, Outcome
+from dvcfleet.planning.resources import Resources
 from dvcfleet.record.ledger import executions
+from dvcfleet.worker.fork_client import ForkServers
 from tests.dvcfleet.toy import Printed, Toy
 from tests.faults import nodes
 from tests.faults.nodes import Cluster, Has
 from tests.faults.test_nodes import Field
 from tests.waiting import LIMIT_S, wait_until
+
+if TYPE_CHECKING:
+    from dvcfleet.prefect_adapter.flow import PrefectExecutor
 
 # What each stage says of itself: its name, its node, and the GPUs that it sees.
 SAYS = 'echo "{} $(hostname) [$CUDA_VISIBLE_DEVICES]" >> $LOG'
@@ -146,3 +155,53 @@ def test_stages_go_to_a_node_that_has_what_they_ask_for_and_wait_for_one_that_wa
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     assert field.source.run(workers=3)[0] == 0
     assert flow.read("dvc.lock") == field.source.read("dvc.lock")
+
+
+@pytest.mark.slow
+def test_an_outcome_that_is_lost_with_its_node_holds_up_no_other(
+    tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("prefect_dask")
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+    from dvcfleet.prefect_adapter.flow import PrefectExecutor, run_flow
+    from dvcfleet.runners.dask.cluster import at
+
+    def job(name: str, gpus: int) -> Job:
+        command = Command(name, ("/bin/sh", "-c", f"echo {name} >> log"))
+        return Job(name, (command,), str(tmp_path), str(tmp_path), resources=Resources(gpus=gpus))
+
+    lines = (tmp_path / "log").read_text
+    made = Cluster("dask", tmp_path)
+    try:
+        made.start_head()
+        made.add(tmp_path, "gpu-node", has=GPU)
+        with at(made.address, None) as dask:
+
+            def lose_and_go_on() -> dict[str, Ending]:
+                with PrefectExecutor(dask, ForkServers(tmp_path), "run") as executor:
+                    executor.submit(job("first", gpus=1))
+                    wait_until(lambda: any(dask.client.has_what().values()))  # the outcome, which nobody fetched yet
+                    made.kill(0)
+                    wait_until(lambda: not dask.client.has_what())
+                    made.add(tmp_path, "cpu-node", has=CPU)
+                    executor.submit(job("second", gpus=0))
+                    assert outcome_of(executor, "second").exit_code == 0
+                    made.add(tmp_path, "gpu-node-again", has=GPU)
+                    assert outcome_of(executor, "first").exit_code == 0
+                return {}
+
+            run_flow("lost-outcome", dask.task_runner, lose_and_go_on, {})
+    finally:
+        made.stop()
+    assert lines() == "first\nsecond\nfirst\n"
+
+
+def outcome_of(executor: "PrefectExecutor", name: str) -> Outcome:
+    """Wait for the next outcome, which is of this job."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        with suppress(TimeoutError):
+            outcome = executor.next_outcome(1)
+            assert outcome.name == name
+            return outcome
+    raise TimeoutError(name)

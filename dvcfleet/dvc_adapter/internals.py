@@ -82,8 +82,6 @@ NEEDED = (
     "dvc.utils.serialize:load_yaml",
     "dvc.utils.serialize:parse_yaml",
     "dvc.utils.serialize:parse_yaml_for_update",
-    "dvc_data.hashfile.cache:Cache",
-    "dvc_data.hashfile.cache:HashesCache",
     "dvc_data.hashfile.state:State",
     "dvc_data.hashfile.tree:Tree",
 )

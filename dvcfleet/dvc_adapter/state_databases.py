@@ -3,13 +3,12 @@
 DVC keeps them outside the repository, and ends with an error of SQLite's if one is damaged.
 """
 
-import os
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from dvcfleet.fast_paths import replaced
@@ -24,12 +23,14 @@ def whole_databases() -> Iterator[None]:
 
     Opening the two takes longer than all else of a command that uses neither.
     """
-    from dvc_data.hashfile import cache, state
+    from dvc_data.hashfile import state
 
-    opened = state.State
+    opened, opening = state.State, RLock()
 
     class OfWholeDatabases(opened):  # type: ignore[misc, valid-type]
         """DVC's state."""
+
+        is_open = False
 
         def __init__(self, root_dir: str, tmp_dir: str | None = None, ignore: Any = None) -> None:
             if tmp_dir:
@@ -37,24 +38,20 @@ def whole_databases() -> Iterator[None]:
             super().__init__(root_dir, None, ignore)  # opens none
             self.tmp_dir = tmp_dir
 
-        @cached_property
-        def links(self) -> Any:
-            """The database of links."""
-            return cache.Cache(self._place("links"))
-
-        @cached_property
-        def hashes(self) -> Any:
-            """The database of hashes."""
-            return cache.HashesCache(self._place("hashes", "local"))
+        def __getattr__(self, name: str) -> Any:
+            """Open them when something is asked for that DVC has only then."""
+            with opening:  # threads that store outputs ask at the same time
+                if vars(self).get("tmp_dir") and not self.is_open:  # a state without a folder has no databases
+                    self.is_open = True
+                    super().__init__(self.root_dir, self.tmp_dir, self.ignore)
+            if name in vars(self):
+                return vars(self)[name]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
         def close(self) -> None:
-            """Close those that were opened."""
-            for name in vars(self).keys() & {"hashes", "links"}:
-                getattr(self, name).close()
-
-        def _place(self, *names: str) -> str:
-            assert self.tmp_dir  # a state without a folder has no databases
-            return os.path.join(self.tmp_dir, *names)
+            """Close them if they are open."""
+            if self.is_open:
+                super().close()
 
     with replaced(state, "State", OfWholeDatabases):
         yield

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,6 +34,17 @@ from dvcfleet.worker.gpus import gpus_here
 _END_LIMIT_S = 30.0
 _ANSWER_LIMIT_S = 30.0  # of the scheduler, when it is asked which workers there are
 LOSSES: tuple[type[BaseException], ...] = (KilledWorker, CommClosedError, CancelledError, ClosedClientError)
+
+
+class OpenDaskTaskRunner(DaskTaskRunner):
+    """Prefect's task runner, which takes no task while its client closes: it would never be sent, nor end."""
+
+    def submit(self, *args: Any, **options: Any) -> Any:
+        """Submit a task run; raises ClosedClientError if the scheduler is lost for good."""
+        future = super().submit(*args, **options)
+        if self.client.status in ("closing", "closed"):  # what was submitted before that, it cancels
+            raise ClosedClientError(f"its client is {self.client.status}")
+        return future
 
 
 class Declaration(WorkerPlugin):
@@ -95,14 +106,18 @@ class DaskCluster:
     def end(self, future: PrefectFuture[Any]) -> None:
         """Cancel a task run; its worker notices and ends the commands."""
         task = future.wrapped_future  # type: ignore[attr-defined]
-        self._ended.add(task.key)
-        task.cancel()
+        with suppress(ClosedClientError):
+            task.cancel()
+            self._ended.add(task.key)
 
     def wait_for_ends(self) -> None:
-        """Wait until the workers have killed the commands of cancelled task runs."""
+        """Wait until the workers have killed the commands of cancelled task runs, as long as the scheduler answers."""
         deadline = time.monotonic() + _END_LIMIT_S
         while self._ended and time.monotonic() < deadline:
-            at_work = self.client.run(keys_at_work).values()
+            try:
+                at_work = self.client.run(keys_at_work).values()
+            except (OSError, CancelledError, ClosedClientError):
+                return
             if not self._ended.intersection(*at_work):
                 return
             time.sleep(0.1)
@@ -133,7 +148,7 @@ def at(address: str, workers: int | None) -> Iterator[DaskCluster]:
     with client:
         client.register_plugin(Declaration({"PREFECT_API_URL": os.environ["PREFECT_API_URL"]}))
         client.register_plugin(FreeTasks())
-        cluster = DaskCluster(DaskTaskRunner(address=address), client, address, workers)
+        cluster = DaskCluster(OpenDaskTaskRunner(address=address), client, address, workers)
         yield cluster
         cluster.wait_for_ends()
 
@@ -151,4 +166,4 @@ def local(threads: int) -> Iterator[LocalRunner]:
     }
     # By default each of its processes looks fifty times a second whether it is late, which nobody is told here.
     with dask.config.set({"distributed.admin.tick.interval": "1s"}):
-        yield LocalRunner(DaskTaskRunner(cluster_kwargs=options), threads, losses=LOSSES)
+        yield LocalRunner(OpenDaskTaskRunner(cluster_kwargs=options), threads, losses=LOSSES)

@@ -26,10 +26,10 @@ def slow(toy: Make) -> Toy:
 
 
 @contextmanager
-def lost(slow: Toy, prefect_api: str) -> Iterator["subprocess.Popen[str]"]:
+def lost(slow: Toy, prefect_api: str, *prefix: str) -> Iterator["subprocess.Popen[str]"]:
     """Give a run whose cluster was killed after its second stage."""
     with started("dask", prefect_api) as cluster:  # Ray ends the run by itself, which is then like one that was killed
-        process = run(slow.path, "--runner", "dask", "--address", cluster.address, **SOON)
+        process = run(slow.path, "--runner", "dask", "--address", cluster.address, prefix=prefix, **SOON)
         wait_until(lambda: len(list(slow.path.glob("*.part"))) >= 2)
         cluster.kill()
         yield process
@@ -50,7 +50,7 @@ def test_a_cluster_that_goes_away_costs_the_stages_it_had_in_work(slow: Toy, pre
 
 @pytest.mark.drill
 def test_a_run_whose_cluster_went_away_can_be_stopped(slow: Toy, prefect_api: str) -> None:
-    with lost(slow, prefect_api) as process:
+    with lost(slow, prefect_api, "env") as process:  # no fork, which is in another group
         said = ""
         while "its worker was lost" not in said:
             said += process.stdout.readline()

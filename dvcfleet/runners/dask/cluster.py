@@ -111,12 +111,12 @@ class DaskCluster:
             self._ended.add(task.key)
 
     def wait_for_ends(self) -> None:
-        """Wait until the workers have killed the commands of cancelled task runs, as long as the scheduler answers."""
+        """Wait until the workers have killed the commands of cancelled task runs, if the scheduler is still there."""
         deadline = time.monotonic() + _END_LIMIT_S
-        while self._ended and time.monotonic() < deadline:
+        while self._ended and self.client.status == "running" and time.monotonic() < deadline:
             try:
                 at_work = self.client.run(keys_at_work).values()
-            except (OSError, CancelledError, ClosedClientError):
+            except (OSError, CancelledError):
                 return
             if not self._ended.intersection(*at_work):
                 return

@@ -26,6 +26,9 @@ def whole_databases() -> Iterator[None]:
     from dvc_data.hashfile import state
 
     opened, opening = state.State, RLock()
+    if hasattr(opened, "is_open"):  # in such a block already
+        yield
+        return
 
     class OfWholeDatabases(opened):  # type: ignore[misc, valid-type]
         """DVC's state."""
@@ -43,7 +46,11 @@ def whole_databases() -> Iterator[None]:
             with opening:  # threads that store outputs ask at the same time
                 if vars(self).get("tmp_dir") and not self.is_open:  # a state without a folder has no databases
                     self.is_open = True
-                    super().__init__(self.root_dir, self.tmp_dir, self.ignore)
+                    try:
+                        super().__init__(self.root_dir, self.tmp_dir, self.ignore)
+                    except BaseException:
+                        self.is_open = False
+                        raise
             if name in vars(self):
                 return vars(self)[name]
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

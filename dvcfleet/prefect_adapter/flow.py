@@ -42,7 +42,7 @@ from dvcfleet.worker.output import LOGS, log_path
 from dvcfleet.workspaces.nodes.node import run_on_node
 
 LOG_LIMIT = 1 << 20  # characters of a stage's output that Prefect gets
-FETCH_LIMIT_S = 1.0  # of an outcome from its node, while which no other is taken
+FETCH_LIMIT_S = 1.0  # of an outcome from its node, during which no other is taken
 BAD = (Result.FAILED, Result.BLOCKED, Result.STOPPED)
 
 
@@ -131,34 +131,26 @@ class PrefectExecutor:
             self._at_work[job.name] = future
         self._watch(future, job.name, task_runner)
 
-    def next_outcome(self, limit_s: float | None = None) -> Outcome:
+    def next_outcome(self, limit_s: float) -> Outcome:
         """Wait for a job to end and return its outcome; raise TimeoutError if none ends in time.
 
         An outcome may be lost with its node before it is fetched. The cluster then runs the job again, as it does one
         whose node is lost earlier.
         """
-        try:
-            future, name, task_runner = self._ended.get(timeout=limit_s)
-        except Empty:
-            raise TimeoutError from None
-        since = time.monotonic()
-        try:
-            value = future.result(FETCH_LIMIT_S, raise_on_failure=False)
-        except Exception as error:  # a broken pool must not block the loop
-            if isinstance(error, TimeoutError) and time.monotonic() - since >= FETCH_LIMIT_S:
+        deadline = time.monotonic() + limit_s
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                future, name, task_runner = self._ended.get(timeout=left)
+            except Empty:
+                break
+            try:
+                value = _fetched(future)
+            except TimeoutError:
                 self._watch(future, name, task_runner)
-                raise
-            value = error
-        self._at_work.pop(name, None)
-        if isinstance(value, Outcome):
-            return value
-        if isinstance(value, StageFailedError):
-            return value.outcome
-        why = masked(f"{type(value).__name__}: {value}")
-        if isinstance(value, self._runner.losses):
-            self._renew(task_runner)
-            return Outcome(name, None, lost=True, why=f"its worker was lost ({why})")
-        return Outcome(name, 1, tail=(why,))
+                continue
+            self._at_work.pop(name, None)
+            return self._outcome_of(value, name, task_runner)
+        raise TimeoutError
 
     def machines(self) -> Sequence[Machine] | None:
         """Return the cluster's machines as they are now; None if none are counted, or if it does not answer."""
@@ -187,6 +179,17 @@ class PrefectExecutor:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def _outcome_of(self, value: object, name: str, task_runner: TaskRunner[Any]) -> Outcome:
+        if isinstance(value, Outcome):
+            return value
+        if isinstance(value, StageFailedError):
+            return value.outcome
+        why = masked(f"{type(value).__name__}: {value}")
+        if isinstance(value, self._runner.losses):
+            self._renew(task_runner)
+            return Outcome(name, None, lost=True, why=f"its worker was lost ({why})")
+        return Outcome(name, 1, tail=(why,))
+
     def _watch(self, future: PrefectFuture[Any], name: str, task_runner: TaskRunner[Any]) -> None:
         # The callback's argument differs between runners.
         future.add_done_callback(lambda _: self._ended.put((future, name, task_runner)))
@@ -197,6 +200,18 @@ class PrefectExecutor:
             self._renewed = self._stack.enter_context(broken.duplicate())
             return True
         return False
+
+
+def _fetched(future: PrefectFuture[Any]) -> object:
+    """Return what an ended task run returned or raised; raise TimeoutError if its node does not give it."""
+    since = time.monotonic()
+    try:
+        value: object = future.result(FETCH_LIMIT_S, raise_on_failure=False)
+    except Exception as error:  # a broken pool must not block the loop
+        if isinstance(error, TimeoutError) and time.monotonic() - since >= FETCH_LIMIT_S:
+            raise
+        return error
+    return value
 
 
 def _as_it_is(job: Job, task_runner: TaskRunner[Any]) -> Any:

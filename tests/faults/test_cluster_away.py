@@ -14,8 +14,6 @@ from tests.faults.nodes import run
 from tests.waiting import LIMIT_S, wait_until
 
 NAMES = "abcdef"
-
-
 # How long Dask waits for a lost scheduler to come back: by default half a minute.
 SOON = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s"}
 
@@ -52,8 +50,10 @@ def test_a_cluster_that_goes_away_costs_the_stages_it_had_in_work(slow: Toy, pre
 def test_a_run_whose_cluster_went_away_can_be_stopped(slow: Toy, prefect_api: str) -> None:
     with lost(slow, prefect_api, "env") as process:  # no fork, which is in another group
         said = ""
-        while "its worker was lost" not in said:
-            said += process.stdout.readline()
+        for line in process.stdout:
+            said += line
+            if "its worker was lost" in line:
+                break
         os.killpg(process.pid, signal.SIGINT)
         rest, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 128 + signal.SIGINT, said + rest

@@ -25,12 +25,14 @@ from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.vocabularies import (
     BY_TOKEN,
     Vocabulary,
+    beyond_rows,
     check_vocabulary,
     has_vocabulary,
     special_tokens_of,
     template_of,
     vocabulary_of,
 )
+from merganser.checkpoints.vocabulary.rows import rows_in
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 
@@ -80,7 +82,8 @@ class Agreement:
     def _compare(self, task: str, model: Path, opened: Opened) -> list[str]:
         """Compare what a model's folder says with who said it first."""
         notes: list[str] = []
-        if (vocabulary := self._first(VOCABULARY, vocabulary_of, task, model)) is not None:
+        read_vocabulary = partial(self._read_vocabulary, task, notes)
+        if (vocabulary := self._first(VOCABULARY, read_vocabulary, task, model)) is not None:
             notes += check_vocabulary(*vocabulary, task, opened, self.rules)
             notes += self._mixed(task, *vocabulary[1:])
         if (labels := self._first("labels", labels_of, task, model)) is not None:
@@ -102,6 +105,14 @@ class Agreement:
                     mixed = f"row {number} is {token!r} in it and {other!r} in {first}, and the merge mixes them"
                     return [f"{task}: {mixed}; {BY_TOKEN[self.rules.flags]}"]
         return []
+
+    def _read_vocabulary(self, task: str, notes: list[str], folder: Path) -> dict[str, int] | None:
+        """Read a vocabulary; add a note if it has tokens beyond the rows of its model's embeddings."""
+        vocabulary = vocabulary_of(folder)
+        rows = None if vocabulary is None or self.among else rows_in(read_config(folder / CONFIG) or {})
+        if vocabulary is not None and rows is not None:
+            notes += beyond_rows(BASE if folder == self.base else task, vocabulary, rows)
+        return vocabulary
 
     def _first(self, what: str, read: Callable[[Path], Any], task: str, model: Path) -> tuple[str, Any, Any] | None:
         """Return who said something first, what, and what the model says; None where only one of them says it.

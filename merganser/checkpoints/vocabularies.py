@@ -57,7 +57,7 @@ def vocabulary_of(folder: Path) -> dict[str, int] | None:
     """Read the numbers of a tokenizer's tokens; None where no file is there that is read."""
     with refusing(f"{folder}: its tokenizer's files cannot be read", "fetch it again"):
         if (content := read_object(folder / FAST, LIMIT)) is not None:
-            return _of_fast_tokenizer(content)
+            return numbers_in(content)
         added = read_object(folder / "added_tokens.json", LIMIT) or {}
         if (words := read_object(folder / "vocab.json", LIMIT)) is not None:
             return _numbers(words | added)
@@ -102,7 +102,7 @@ def special_tokens_of(folder: Path) -> dict[str, Any] | None:
     return {key: value.get("content") if isinstance(value, dict) else value for key, value in said.items()}
 
 
-def _of_fast_tokenizer(content: Mapping[str, Any]) -> dict[str, int]:
+def numbers_in(content: Mapping[str, Any]) -> dict[str, int]:
     """Read `tokenizer.json`: words with their numbers, or (Unigram) in the order of their numbers with their scores."""
     words = (content.get("model") or {}).get("vocab") or {}
     listed = words if isinstance(words, dict) else {entry[0]: number for number, entry in enumerate(words)}
@@ -123,6 +123,19 @@ def _check_numbers(who: str, ours: Vocabulary, theirs: Vocabulary, task: str, ru
             f"{task}: its tokenizer gives {token!r} the number {number}, that of {who} {ours[token]}{more}: the rows "
             f"of their embeddings mean different tokens; {BY_TOKEN[rules.flags]}"
         )
+
+
+def beyond_rows(who: str, vocabulary: Vocabulary, rows: int) -> list[str]:
+    """Name the tokens whose numbers are beyond the rows of a model's embeddings.
+
+    >>> beyond_rows("the base", {"a": 0, "<bot>": 1}, 1)
+    ["the base: its tokenizer has tokens without a row in its embeddings of 1 rows: '<bot>'"]
+    """
+    beyond = sorted((number, token) for token, number in vocabulary.items() if number >= rows)
+    tokens = listed(token for _, token in beyond)
+    return (
+        [f"{who}: its tokenizer has tokens without a row in its embeddings of {rows} rows: {tokens}"] if beyond else []
+    )
 
 
 def listed(tokens: Iterable[object]) -> str:

@@ -200,7 +200,8 @@ def in_one_vocabulary(base: Path | None, models: Mapping[str, Path], choice: Cho
     tasks = [_member(name, path, lead) for name, path in models.items()]
     new = _new(lead, tasks) if choice.tokenizer == UNION else {}
     chosen = next((each for each in tasks if each.name == choice.tokenizer), lead)
-    rows = max([chosen.rows, *(number + 1 for number in new.values())])
+    numbers = [*new.values(), *(_without_row(lead, tasks) if choice.tokenizer == UNION else [])]
+    rows = max([chosen.rows, *(number + 1 for number in numbers)])
     plan = OneVocabulary(choice, lead, tasks, keys_of({**chosen.vocabulary, **new}, rows), new)
     _check_rules(plan)
     return plan
@@ -303,6 +304,12 @@ def _new(lead: Member, tasks: Sequence[Member]) -> dict[str, int]:
     ordered = (token for each in tasks for token in sorted(each.vocabulary, key=each.vocabulary.__getitem__))
     added = dict.fromkeys(token for token in ordered if token not in lead.vocabulary)
     return {token: first + place for place, token in enumerate(added)}
+
+
+def _without_row(lead: Member, tasks: Sequence[Member]) -> list[int]:
+    """Return the numbers of the lead's tokens that have a row in a task's tables and none in its own."""
+    owned = {token for each in tasks for token in each.tokens}
+    return [number for token, number in lead.vocabulary.items() if number >= lead.rows and token in owned]
 
 
 def _check_rules(plan: OneVocabulary) -> None:

@@ -3,15 +3,26 @@
 import json
 import re
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.architecture import CONFIG, read_config, read_object
 from merganser.checkpoints.companions import names_in
-from merganser.checkpoints.vocabularies import FAST, LIMIT, SETTINGS, Vocabulary, loaded_tokenizer, special_tokens_of
+from merganser.checkpoints.vocabularies import (
+    FAST,
+    LIMIT,
+    SETTINGS,
+    Vocabulary,
+    any_vocabulary_of,
+    loaded_tokenizer,
+    numbers_in,
+    special_tokens_of,
+    vocabulary_of,
+)
 from merganser.checkpoints.vocabulary.rows import rows_in
 from merganser.errors import InputError, refusing
 from merganser.limits import check_link, parse_json
@@ -25,6 +36,9 @@ FILES = (FAST, SETTINGS, "special_tokens_map.json", *WORDS)
 TEMPLATE_KEY = "chat_template"
 SIZE = "vocab_size"
 GENERATION = "generation_config.json"
+# Where a token is named that a configuration has by its number.
+NAMING = ("special_tokens_map.json", SETTINGS, "preprocessor_config.json", "processor_config.json")
+NAMED_TOKEN = re.compile(r"\w+_token")
 ONE_OF_THEM = "name one tokenizer for the merge: base, or a task's"
 # What configurations say by a token's number, or of how many tokens there are.
 TOKEN_KEYS = re.compile(rf"{SIZE}|\w*_token_(ids?|index)")
@@ -100,14 +114,28 @@ def united(content: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]], 
     union["added_tokens"] = [*content["added_tokens"], *more]
     models = [each["model"] for each in others.values()]
     if isinstance(model["vocab"], dict):
-        model["vocab"] |= new
+        model["vocab"] |= {token: new[token] for token in new if token in words}
+        model["vocab"] |= _pinned(model["vocab"], union["added_tokens"])
     elif words:
         model["vocab"] += _scored(model["vocab"], models, union["added_tokens"], new)
     if "merges" in model:
         model["merges"] += _merges(model["merges"], models, words)
     union["model"] = model
-    _check_numbers(union, new)
+    _check_numbers(union, {**numbers_in(content), **new})
     return union
+
+
+def _pinned(words: Vocabulary, added: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the added tokens that must stand among the words to keep their numbers.
+
+    The library numbers added tokens from the number of words on, whatever `id` the file gives them.
+
+    >>> _pinned({"a": 0}, [{"content": "<s>", "id": 1}]), _pinned({"a": 0, "b": 2}, [{"content": "<s>", "id": 1}])
+    ({}, {'<s>': 1})
+    """
+    outside = {entry["content"]: entry["id"] for entry in added if entry["content"] not in words}
+    in_turn = sorted(outside.values()) == list(range(len(words), len(words) + len(outside)))
+    return {} if in_turn else outside
 
 
 def _words(model: Mapping[str, Any]) -> Collection[str]:
@@ -133,15 +161,69 @@ def _merges(known: Sequence[Any], models: Sequence[Mapping[str, Any]], words: Co
     return [" ".join(pair) if known and isinstance(known[0], str) else list(pair) for pair in found]
 
 
-def _check_numbers(content: Mapping[str, Any], new: Vocabulary) -> None:
-    """Hold a tokenizer that was put together to the numbers that its new tokens are to have."""
+def _check_numbers(content: Mapping[str, Any], numbers: Vocabulary) -> None:
+    """Refuse a united tokenizer that gives a token, the base's or a new one, another number."""
     from tokenizers import Tokenizer
 
     with refusing("the tokenizers cannot be put together", ONE_OF_THEM, Exception):
         known = Tokenizer.from_str(json.dumps(content)).get_vocab(with_added_tokens=True)
-        for token, number in new.items():
-            if known.get(token) != number:
-                raise InputError(f"{token!r} cannot be added to the base's tokenizer as {number}; {ONE_OF_THEM}")
+        _refuse_moved(known, numbers, "the united tokenizer")
+
+
+def _refuse_moved(known: Vocabulary, numbers: Vocabulary, who: str) -> None:
+    """Refuse a tokenizer that gives a token another number than its row's."""
+    moved = [(number, token) for token, number in numbers.items() if known.get(token) != number]
+    if moved:
+        number, token = min(moved)
+        more = f", and {len(moved) - 1} more tokens have other numbers" if len(moved) > 1 else ""
+        theirs = known.get(token, "no number")
+        raise InputError(f"{who} gives {token!r} {theirs}, its row is {number}{more}; {ONE_OF_THEM}")
+
+
+def check_written(folder: Path, origin: Path, numbers: Vocabulary) -> None:
+    """Read a written tokenizer back as transformers loads it, and compare every token's number with its row.
+
+    `origin`: the model whose tokenizer it is, or begins with; `numbers`: the tokens by their rows. Raises InputError
+    where a token has another number, or where a token that the configurations name by its number, as `image_token_id`
+    does, is another one than in `origin`.
+    """
+    loaded = loaded_tokenizer(folder) if find_spec("transformers") else None
+    known = vocabulary_of(folder) if loaded is None else loaded.get_vocab()
+    if known is None:
+        return
+    _refuse_moved(known, numbers, "the merge's tokenizer, read back,")
+    before = misnumbered(origin, any_vocabulary_of(origin) or {})
+    for key, told in misnumbered(folder, known).items():
+        if key not in before:
+            raise InputError(f"{told}; choose the tokenizer of a model whose configuration fits the base's")
+
+
+def misnumbered(folder: Path, vocabulary: Vocabulary) -> dict[str, str]:
+    """Find special tokens that a folder's configurations number otherwise than its tokenizer does.
+
+    Returns what to say of each, by its key, such as `image_token_id`.
+    """
+    files = [read_object(folder / name, LIMIT) or {} for name in NAMING]
+    named = {key: value for content in files for key, value in content.items() if NAMED_TOKEN.fullmatch(key)}
+    found = {}
+    for file in (CONFIG, GENERATION):
+        for key, number in _token_numbers(read_config(folder / file) or {}):
+            token = named.get(key[: key.index("_token") + len("_token")])
+            token = token.get("content") if isinstance(token, dict) else token
+            numbers = number if isinstance(number, list) else [number]
+            if isinstance(token, str) and number is not None and vocabulary.get(token) not in numbers:
+                theirs = vocabulary.get(token, "no number")
+                found[key] = f"{file}: {key} is {number}, and its tokenizer gives {token!r} {theirs}"
+    return found
+
+
+def _token_numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Walk the keys of a configuration, and of those inside it, that name a token by its number."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _token_numbers(value)
+        elif key != SIZE and TOKEN_KEYS.fullmatch(key):
+            yield key, value
 
 
 def token_settings(folder: Path, otherwise: Path, vocabulary: Vocabulary, rows: int) -> dict[str, dict[str, Any]]:

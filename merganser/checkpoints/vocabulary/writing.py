@@ -23,6 +23,7 @@ from merganser.checkpoints.vocabulary.rows import arranged
 from merganser.checkpoints.vocabulary.tokenizers import (
     GENERATION,
     apply_token_settings,
+    check_written,
     take_template,
     take_tokenizer,
     token_settings,
@@ -149,6 +150,7 @@ def _write_reference(plan: OneVocabulary, folder: Path) -> None:
     if (plan.chosen.folder / GENERATION).is_file() and not (folder / GENERATION).is_file():
         (folder / GENERATION).write_text("{}")
     apply_token_settings(folder, _settings(plan))
+    check_written(folder, plan.chosen.folder, {**plan.chosen.vocabulary, **plan.new})
 
 
 def _settings(plan: OneVocabulary) -> Mapping[str, Mapping[str, object]]:

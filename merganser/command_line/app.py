@@ -11,6 +11,7 @@ from merganser.command_line.extract_lora import extract_lora
 from merganser.command_line.import_mergekit import import_mergekit
 from merganser.command_line.merge import merge, reconstruct
 from merganser.command_line.methods import methods
+from merganser.command_line.trust import trust
 from merganser.errors import ExtraError
 from merganser.extras import naming_extras
 
@@ -45,6 +46,7 @@ def add_commands(app: typer.Typer) -> None:
     extracting = "merganser extract-lora MODEL --base BASE --rank 32 --out adapter"
     app.command("extract-lora", epilog=example(extracting))(extract_lora)
     app.command(epilog=example("merganser reconstruct merged --task one --out one"))(reconstruct)
+    app.command(epilog=example("merganser trust ~/merganser"))(trust)
 
 
 def main() -> None:

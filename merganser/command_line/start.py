@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
+from merganser.command_line.trust import is_trusted
 from merganser.errors import InputError
 
 OWN = Path(__file__).resolve().parents[2]  # where this package was imported from
@@ -39,17 +40,22 @@ def start() -> None:
     named = _option(sys.argv[1:], "--repo")
     root = (repository_around(Path(named)) if named else None) or repository_around(Path.cwd()) or repository_at(OWN)
     lacking = [name for name in PIPELINE if find_spec(name) is None]
-    if root and not lacking:
-        if root != OWN:
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    of_a_repository = command in OF_A_REPOSITORY
+    if root and root != OWN and not lacking:
+        if of_a_repository and not is_trusted(root, OWN):
+            print(untrusted(root), file=sys.stderr)
+            sys.exit(2)
+        if of_a_repository:
             print(other_package(root), file=sys.stderr)
             _run_its_own(root)
+    if repository_at(OWN) and not lacking:
         import_module("flows.__main__").start()
         return
     from merganser.command_line.app import main
 
-    command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
-    if command in OF_A_REPOSITORY:
-        print(advice(command, root, lacking), file=sys.stderr)
+    if of_a_repository:
+        print(advice(str(command), root, lacking), file=sys.stderr)
         sys.exit(2)
     main()
 
@@ -77,6 +83,16 @@ def other_package(root: Path) -> str:
     return (
         f"warning: the environment's merganser is that of {OWN}, this repository is {root}, whose own code runs; "
         f"`make venv` there gives it its own environment, `pip install -e .` points this one at it"
+    )
+
+
+def untrusted(root: Path) -> str:
+    """Say that a clone's own code does not run in this environment, and what to do."""
+    return str(
+        InputError(
+            f"{root} is another clone of Merganser, with code of its own, and this environment is not its own: if you "
+            f"trust that code, run `make venv` there and use its .venv/bin/merganser, or say `merganser trust {root}`"
+        )
     )
 
 

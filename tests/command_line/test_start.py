@@ -1,5 +1,6 @@
 """`merganser` as it is installed: with the dependencies of the library alone, and in a repository."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from flows import cli
 from merganser import registry
 from merganser.command_line import start
 from merganser.command_line.app import add_commands, new_app
+from merganser.command_line.trust import is_trusted
 from tests.command_line.light import refused, run_light
 from tests.small_models import write_models
 from tests.tiny import ROOT, environment, make_clone
@@ -71,21 +73,46 @@ def test_a_repository_is_found_from_below_and_another_is_none(tmp_path: Path) ->
     assert start.repository_around(tmp_path) is None
 
 
-def test_a_clone_that_the_environment_does_not_point_at_is_said_and_runs_its_own_code(tmp_path: Path) -> None:
-    clone = make_clone(tmp_path / "clone")
-    file = clone / "merganser/command_line/methods.py"
-    file.write_text(file.read_text().replace("List the registered methods", "Do as this clone does"))
+def in_clone(clone: Path, home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line of this code in a folder of another clone."""
     code = "from merganser.command_line.start import start; start()"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code, "methods", "--help"],
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code, *words],
         cwd=clone / "tasks",
-        env=environment() | {"PYTHONPATH": str(ROOT)},
+        env=environment() | {"PYTHONPATH": str(ROOT), "HOME": str(home)},
         capture_output=True,
         text=True,
-        check=True,
     )
-    assert "Do as this clone does and what each does" in done.stdout
-    (said,) = done.stderr.splitlines()
-    assert said.startswith(f"warning: the environment's merganser is that of {ROOT}, this repository is {clone}")
-    assert "make venv" in said
-    assert "pip install -e ." in said
+
+
+def test_a_clone_of_another_environment_runs_its_own_code_once_it_is_trusted(tmp_path: Path) -> None:
+    clone, home = make_clone(tmp_path / "clone"), tmp_path / "home"
+    file = clone / "flows/cli.py"
+    file.write_text(file.read_text() + "\nprint('code of the clone')\n")
+    refused = in_clone(clone, home, "suites", "--help")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"`merganser trust {clone}`" in refused.stderr
+    assert "make venv" in refused.stderr
+    for words in (("--version",), ("check", ".")):  # of no repository
+        assert "code of the clone" not in in_clone(clone, home, *words).stdout
+    assert in_clone(clone, home, "trust", "..").returncode == 0
+    done = in_clone(clone, home, "suites", "--help")
+    assert "code of the clone" in done.stdout
+    assert done.stderr.startswith(f"warning: the environment's merganser is that of {ROOT}, this repository is {clone}")
+    assert in_clone(clone, home, "trust", "--list").stdout == f"{clone}\n"
+    assert in_clone(clone, home, "trust", "..", "--remove").returncode == 0
+    assert in_clone(clone, home, "suites", "--help").returncode == 2
+
+
+def test_a_comparison_that_new_made_beside_this_one_is_trusted(tmp_path: Path) -> None:
+    clone, other = make_clone(tmp_path / "clone"), tmp_path / "other"
+    git = ["git", "-C", str(clone), "-c", "user.name=T", "-c", "user.email=t@example.org"]
+    if not (clone / ".git").exists():
+        subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    subprocess.run([*git, "worktree", "add", "-q", "--detach", str(other)], check=True)
+    assert is_trusted(other, clone)
+    assert is_trusted(clone, other)
+    assert not is_trusted(tmp_path / "elsewhere", clone)
+    shutil.copytree(other, tmp_path / "copy")  # whose .git says that it is a worktree, which the clone's git denies
+    assert not is_trusted(tmp_path / "copy", clone)

@@ -66,6 +66,15 @@ def one_slice(method: str, other: str, **parameters: Any) -> dict[str, Any]:
     return {"merge_method": method, "slices": [{"sources": sources}], "base_model": "base", "parameters": parameters}
 
 
+def in_slices(method: str, *parts: tuple[int, int, dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """Write a configuration of two models in slices, each with parameters of its own."""
+    slices = [
+        {"sources": [{"model": f"model{n}", "layer_range": [first, end]} for n in (1, 2)], "parameters": parameters}
+        for first, end, parameters in parts
+    ]
+    return {"merge_method": method, "slices": slices, **more}
+
+
 def one_at_random(method: str) -> dict[str, Any]:
     """Write a configuration that keeps half of one model's entries at random."""
     return several(method, [1.0], density=0.5)
@@ -75,6 +84,14 @@ DENSITIES = [{"density": 0.3}, {"density": 0.6}, {"density": 0.5}]
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "linear": several("linear", [0.5, 0.3, 0.4], base=False),
     "linear, by layer": several("linear", [[0.1, 0.9], 0.5, [{"filter": "mlp", "value": 1}, {"value": 0}]], base=False),
+    "linear, in slices": in_slices("linear", (0, 1, {"weight": 2}), (1, 4, {"weight": [0.2, 1.0]})),
+    "task_arithmetic, in slices": in_slices(
+        "task_arithmetic", (0, 2, {"weight": [0.2, 0.9]}), (2, 4, {"weight": 0.5}), base_model="base"
+    ),
+    "karcher, in a module": {
+        "merge_method": "karcher",
+        "modules": {"default": {"slices": in_slices("karcher", (0, 4, {}))["slices"]}},
+    },
     "linear, negative": several("linear", [1.2, -0.4, 0.4], base=False),
     "task_arithmetic": several("task_arithmetic", [0.6, -0.2, 0.3], **{"lambda": 0.8}),
     "task_arithmetic, adapters": {

@@ -1,8 +1,13 @@
-"""Read a configuration of mergekit; refuse by name what no merge of whole models by one method can say."""
+"""Read a configuration of mergekit; refuse by name what no merge of whole models by one method can say.
+
+mergekit writes `slices` of layers, each with parameters of its own. A merge of whole models can have several of them
+as long as every slice names the same models and keeps each layer in its place.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +15,21 @@ from merganser.checkpoints.architecture import CONFIG as MODEL_CONFIG
 from merganser.checkpoints.architecture import read_config
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
+from merganser.standalone.mergekit.settings import layer_of
 
 KEYS = (
     *("merge_method", "models", "slices", "modules", "base_model", "parameters", "dtype", "out_dtype"),
     *("tokenizer", "tokenizer_source", "chat_template"),
 )
 REFUSED_KEYS = {
-    "modules": "names the parts of a model one by one; write one configuration with models for each",
     "experts": "builds a mixture of experts (mergekit-moe), which is another architecture; merge dense models",
 }
 REFERENCE = re.compile(r"(?P<model>[^+@]+)(@(?P<revision>[^+@]+))?(\+(?P<adapter>[^+@]+)(@(?P<of_adapter>[^+@]+))?)?")
 Parameters = Mapping[str, Any]
+STACKED = "that makes another model; a merge of whole models keeps every layer of every model in its place"
+# A parameter of no layer by its name: mergekit's descriptions of architectures say which come before the layers.
+BEFORE_LAYERS = ("*embed_tokens*", "*embed_in.*", "*wte.*", "*wpe.*", "*word_embeddings*", "*tok_embeddings*")
+AFTER_LAYERS = ("*lm_head*", "*embed_out*", "*norm*", "*ln_f*")
 
 
 @dataclass(frozen=True)
@@ -44,15 +53,54 @@ class Reference:
 
 
 @dataclass(frozen=True)
+class Slice:
+    """Consecutive layers of all models, and the parameters there: of all models, and each model's own."""
+
+    models: Mapping[Reference, Parameters]
+    parameters: Parameters = field(default_factory=dict)
+    layers: tuple[int, int] | None = None  # the first, and the one after the last; None: all
+
+    def depth_of(self, layer: int) -> float:
+        """Return where a layer lies from the slice's first (0) to its last (1)."""
+        first, end = self.layers or (0, 1)
+        return (layer - first) / (end - first - 1) if end - first > 1 else 1.0
+
+
+@dataclass(frozen=True)
 class Configuration:
     """A merge of whole models as mergekit's configuration says it."""
 
     method: str
-    models: Mapping[Reference, Parameters]  # each with its own parameters
+    slices: Sequence[Slice]
     base: Reference | None
-    parameters: tuple[Parameters, ...]  # of all models, those that count first
+    parameters: tuple[Parameters, ...]  # of all models and slices, those that count first
     rest: Mapping[str, Any]  # dtype, out_dtype, tokenizer, tokenizer_source, chat_template
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def models(self) -> list[Reference]:
+        """Return the models, which are the same in all slices."""
+        return list(self.slices[0].models)
+
+    @property
+    def all_parameters(self) -> list[Parameters]:
+        """Return every map of parameters."""
+        return [*self.parameters, *(each for part in self.slices for each in (part.parameters, *part.models.values()))]
+
+    def slice_of(self, parameter: str) -> Slice:
+        """Return the slice that a parameter's values come from, as mergekit has it.
+
+        The embeddings' values are those of the first slice, the last norm's and the head's those of the last.
+        """
+        layer = layer_of(parameter)
+        if layer is not None:
+            return next((each for each in self.slices if each.layers and layer < each.layers[1]), self.slices[-1])
+        if any(fnmatchcase(parameter, pattern) for pattern in AFTER_LAYERS):
+            return self.slices[-1]
+        if any(fnmatchcase(parameter, pattern) for pattern in BEFORE_LAYERS):
+            return self.slices[0]
+        reason = "its name says neither that it comes before the layers nor after them, and the slices' values differ"
+        raise InputError(f"slices: {parameter}: {reason}; write `models` with lists of values in place of slices")
 
 
 def read_configuration(path: Path) -> Configuration:
@@ -70,17 +118,28 @@ def read_configuration(path: Path) -> Configuration:
         if near := did_you_mean(str(key), KEYS):
             raise InputError(f"{path}: {key}: mergekit has no such key{near}")
         notes.append(f"{key}: left out; mergekit does not read it")
-    if bool(content.get("models")) == bool(content.get("slices")):
+    parts, inner = _one_module(content)
+    if bool(parts.get("models")) == bool(parts.get("slices")):
         raise InputError(f"{path}: expected either models or slices")
-    own: Parameters
     base = reference_of(content["base_model"], "base_model") if content.get("base_model") else None
     shared = _parameters(content.get("parameters"), "parameters")
-    if content.get("models"):
-        models, own = _each_model(content["models"], "models"), {}
-    else:
-        models, own = _whole_slice(content["slices"])
+    whole = [Slice(_each_model(parts["models"], "models"))] if parts.get("models") else []
+    slices = whole or _slices(parts["slices"], base)
     rest = {key: content[key] for key in KEYS[-5:] if content.get(key) is not None}
-    return Configuration(str(content["merge_method"]), models, base, (own, shared), rest, notes)
+    return Configuration(str(content["merge_method"]), slices, base, (inner, shared), rest, notes)
+
+
+def _one_module(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], Parameters]:
+    """Return the map with `models` or `slices`, which may be that of the one module, and the module's parameters."""
+    modules = content.get("modules")
+    if not modules:
+        return content, {}
+    default = modules.get("default") if isinstance(modules, dict) else None
+    if len(modules) > 1 or not isinstance(default, dict) or content.get("models") or content.get("slices"):
+        listed = ", ".join(map(str, modules)) if isinstance(modules, dict) else repr(modules)
+        reason = "mergekit merges each module of a model of several parts by its own settings"
+        raise InputError(f"modules: {listed}: {reason}; only one module, named default, is a merge of whole models")
+    return default, _parameters(default.get("parameters"), "modules.default.parameters")
 
 
 def reference_of(value: Any, place: str) -> Reference:
@@ -124,18 +183,44 @@ def _each_model(listed: Any, place: str) -> dict[Reference, Parameters]:
     return found
 
 
-def _whole_slice(slices: Any) -> tuple[dict[Reference, Parameters], Parameters]:
-    """Read the one slice that holds all layers of every model; refuse what puts layers together to another depth."""
-    reason = "stacks layers into another model; only one slice of all layers of every model is a merge"
-    if not isinstance(slices, list) or len(slices) != 1 or not isinstance(slices[0], dict):
-        raise InputError(f"slices: {len(slices) if isinstance(slices, list) else 'this'} of them: {reason}")
-    sources = slices[0].get("sources") or []
-    models = _each_model(sources, "slices[0].sources")
-    ranges = {tuple(each.get("layer_range") or ()) for each in sources}
-    for reference in models:
-        config = read_config(Path(reference.model) / MODEL_CONFIG) or {}
-        depth = config.get("num_hidden_layers")
-        if len(ranges) > 1 or any(len(each) != 2 or each[0] != 0 or depth not in (None, each[1]) for each in ranges):
-            shown = ", ".join(str(list(each)) for each in sorted(ranges))
-            raise InputError(f"slices: layer_range {shown} of {reference}, which has {depth} layers: {reason}")
-    return models, _parameters(slices[0].get("parameters"), "slices[0].parameters")
+def _slices(listed: Any, base: Reference | None) -> list[Slice]:
+    """Read slices that together are all layers of the same models, each layer in its place; refuse others."""
+    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+        raise InputError(f"slices: expected a list of maps with sources, got {listed!r}")
+    found = list[Slice]()
+    for number, each in enumerate(listed):
+        place, sources = f"slices[{number}]", each.get("sources") or []
+        _check_slices_base(each.get("base_model"), base, place)
+        models = _each_model(sources, f"{place}.sources")
+        if found and models.keys() != found[0].models.keys():
+            theirs, ours = (", ".join(map(str, part)) for part in (found[0].models, models))
+            reason = f"it merges {ours}, and slices[0] {theirs}: {STACKED}"
+            raise InputError(f"{place}: {reason}")
+        first = 0 if not found else (found[-1].layers or (0, 0))[1]
+        layers = _range_of(sources, first, f"{place}.sources")
+        found.append(Slice(models, _parameters(each.get("parameters"), f"{place}.parameters"), layers))
+    depth = (found[-1].layers or (0, 0))[1]
+    for reference in found[0].models:
+        own = (read_config(Path(reference.model) / MODEL_CONFIG) or {}).get("num_hidden_layers")
+        if own not in (None, depth):
+            raise InputError(f"slices: they end at layer {depth} of {reference}, which has {own} layers: {STACKED}")
+    return found
+
+
+def _range_of(sources: Any, first: int, place: str) -> tuple[int, int]:
+    """Return the layers of a slice, which must be the same of each model and go on at `first`."""
+    ranges = [each.get("layer_range") for each in sources]
+    for number, each in enumerate(ranges):
+        if not (isinstance(each, list) and len(each) == 2 and all(type(end) is int for end in each)):
+            raise InputError(f"{place}[{number}].layer_range: expected two whole numbers, got {each!r}")
+        if each[0] != first or each != ranges[0] or each[1] <= first:
+            reason = f"layer_range {each} where its layers go on at {first}"
+            raise InputError(f"{place}[{number}]: {reason}: {STACKED}")
+    if not ranges:
+        raise InputError(f"{place}: no models; name them with their layer_range")
+    return first, int(ranges[0][1])
+
+
+def _check_slices_base(given: Any, base: Reference | None, place: str) -> None:
+    if given and reference_of(given, f"{place}.base_model") != base:
+        raise InputError(f"{place}.base_model: {given}: a merge of whole models has one base; name it as base_model")

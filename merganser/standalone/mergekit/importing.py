@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,14 @@ from merganser.outputs import new_folder
 from merganser.sources.named import COMMIT, hub_name
 from merganser.standalone.mergekit.configuration import Configuration, Reference, read_configuration
 from merganser.standalone.mergekit.methods import IGNORED, PARAMETERS, Inputs, Kin, kin_of
-from merganser.standalone.mergekit.settings import Parameter, VariesError, by_pattern, parameters_of, setting_at
+from merganser.standalone.mergekit.settings import (
+    Parameter,
+    VariesError,
+    by_pattern,
+    layer_of,
+    parameters_of,
+    setting_at,
+)
 from merganser.standalone.mergekit.tokenizers import tokens_of
 
 PARAMS = "params.yaml"
@@ -54,7 +61,7 @@ def imported(path: Path) -> Imported:
         raise InputError(f"base_model: missing; mergekit's {config.method} needs it")
     if config.base is not None and config.base.adapter:
         raise InputError(f"base_model: {config.base} is adapted: merge the adapter into it first, and name that model")
-    base = config.base or next(iter(config.models)).whole
+    base = config.base or config.models[0].whole
     named = _named([*config.models, *([config.base] if config.base and config.base not in config.models else [])])
     _check_adapters(named, base)
     notes = [*config.notes, *_parameter_notes(config, kin)]
@@ -88,14 +95,14 @@ def _check_adapters(named: Mapping[str, Reference], base: Reference) -> None:
 
 
 def _parameter_notes(config: Configuration, kin: Kin) -> list[str]:
-    """Say which parameters count for nothing; refuse one that no method of mergekit's has."""
+    """Say which parameters count for nothing; refuse one that looks misspelt."""
     notes = []
-    for key in sorted({key for each in (*config.parameters, *config.models.values()) for key in each}):
-        if key not in PARAMETERS:
-            raise InputError(f"{key}: mergekit has no such parameter{did_you_mean(key, PARAMETERS)}")
+    for key in sorted({str(key) for each in config.all_parameters for key in each}):
+        if key not in PARAMETERS and (near := did_you_mean(key, PARAMETERS)):
+            raise InputError(f"{key}: mergekit has no such parameter{near}")
         if key not in kin.reads and key not in IGNORED:
             notes.append(f"{key}: left out; mergekit's {config.method} does not read it")
-    if config.method == "karcher" and any({"max_iter", "tol"} & set(each) for each in config.parameters):
+    if config.method == "karcher" and any({"max_iter", "tol"} & set(each) for each in config.all_parameters):
         notes.append("max_iter, tol: left out; Merganser's goes on until rounding errors remain")
     return notes
 
@@ -122,9 +129,16 @@ def _entry(config: Configuration, kin: Kin, named: Mapping[str, Reference], base
 def _read(
     config: Configuration, named: Mapping[str, Reference], parameter: Parameter | None, key: str, model: Any
 ) -> Any:
-    """Find a parameter's value: the model's own first, then those of all models."""
-    own = (config.models.get(named[model], {}),) if model else ()
-    for given in (*own, *config.parameters):
+    """Find a parameter's value: that of a model in the slice first, then the slice's, then those of all."""
+    part = config.slices[0]
+    if len(config.slices) > 1:
+        if parameter is None:
+            raise VariesError
+        part = config.slice_of(parameter.name)
+        if (layer := layer_of(parameter.name)) is not None:
+            parameter = replace(parameter, depth=part.depth_of(layer))
+    own = (part.models.get(named[model], {}),) if model else ()
+    for given in (*own, part.parameters, *config.parameters):
         if key in given:
             try:
                 found = setting_at(given[key], parameter)

@@ -56,7 +56,7 @@ class Inputs:
     def flag(self, key: str, default: bool) -> bool:
         """Return whether something is asked for."""
         found = self.read(key, None)
-        if found is not None and not isinstance(found, (bool, int)):
+        if found is not None and found not in (0, 1):  # True and 1.0 are equal to 1
             raise InputError(f"{key}: expected true or false, got {found!r}")
         return default if found is None else bool(found)
 

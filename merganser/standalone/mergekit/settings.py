@@ -25,6 +25,16 @@ class Parameter:
     depth: float
 
 
+def layer_of(name: str) -> int | None:
+    """Return the number of a parameter's layer; None for one of no layer.
+
+    >>> layer_of("model.layers.12.mlp.up_proj.weight"), layer_of("lm_head.weight")
+    (12, None)
+    """
+    layer = LAYER.search(name)
+    return int(layer[1]) if layer else None
+
+
 def parameters_of(names: Iterable[str], layers: int) -> list[Parameter]:
     """Return the parameters in a model of so many layers.
 
@@ -33,8 +43,8 @@ def parameters_of(names: Iterable[str], layers: int) -> list[Parameter]:
     """
     found = []
     for name in names:
-        layer = LAYER.search(name)
-        depth = (int(layer[1]) / (layers - 1) if layers > 1 else 1.0) if layer else 0.0
+        layer = layer_of(name)
+        depth = 0.0 if layer is None else layer / (layers - 1) if layers > 1 else 1.0
         found.append(Parameter(name, depth))
     return found
 

@@ -49,8 +49,10 @@ def tokens_of(rest: Mapping[str, Any], base: Reference, models: Mapping[str, Ref
     if wanted is None:
         return Choice(), notes
     choice = str(wanted) if wanted in (BASE, UNION) else _named(wanted, key, names)
-    if not rows and (choice == BASE or _are_equal(base, models.values())):
+    if not rows and _are_equal(base, models.values()):
         return Choice(), notes
+    if not rows and choice == BASE and Path(base.model).is_dir() and _vocabulary(base) is None:
+        return Choice(), [*notes, f"{key}: base: left out; {base} has no tokenizer"]
     return Choice(choice, rows), notes
 
 

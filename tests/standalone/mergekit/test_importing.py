@@ -122,7 +122,23 @@ OURS: dict[str, tuple[str, list[Any], dict[str, Any], str, dict[str, Any]]] = {
         *("model_stock", ["a", "b"], BASE | {"parameters": {"filter_wise": True}}),
         *("model_stock", {"granularity": "row"}),
     ),
+    "task_arithmetic, normalised by a number": (
+        *("task_arithmetic", weighted(3, 1), BASE | {"parameters": {"normalize": 1.0}}),
+        *("task_arithmetic", {"coefficients": {"a": 0.75, "b": 0.25}, "scaling": 1.0}),
+    ),
     "karcher": ("karcher", ["a", "b"], {"parameters": {"max_iter": 5}}, "karcher", {}),
+    "karcher, in a module": (
+        *(
+            "karcher",
+            [],
+            {
+                "modules": {
+                    "default": {"slices": [{"sources": [{"model": name, "layer_range": [0, 3]} for name in "ab"]}]}
+                }
+            },
+        ),
+        *("karcher", {}),
+    ),
     "sce": ("sce", ["a", "b"], BASE | {"parameters": {"select_topk": 0.1}}, "sce", {"density": 0.1}),
     "arcee_fusion": ("arcee_fusion", ["a"], BASE, "arcee_fusion", {}),
 }
@@ -149,15 +165,34 @@ WRONG: dict[str, tuple[Mapping[str, Any], str]] = {
     "no base": ({"base_model": None}, "base_model: missing; mergekit's ties needs it"),
     "an adapted base": ({"base_model": "base+lora"}, "base_model: base\\+lora is adapted"),
     "an adapter of another": ({"models": [{"model": "a+lora"}]}, "a\\+lora: an adapter of a, not of the base base"),
-    "modules": ({"modules": {"x": {}}}, "modules: names the parts of a model"),
+    "modules": ({"modules": {"x": {}}}, "modules: x: mergekit merges each module .* only one module, named default"),
     "experts": ({"merge_method": None, "experts": [1]}, "experts: builds a mixture of experts"),
     "no method": ({"merge_method": None}, "it has no merge_method"),
     "slices and models": ({"slices": [{"sources": []}]}, "expected either models or slices"),
-    "several slices": ({"models": None, "slices": [{"sources": []}] * 2}, "slices: 2 of them: stacks layers"),
+    "several slices": ({"models": None, "slices": [{"sources": []}] * 2}, r"slices\[0\].sources: no models"),
     "some layers": (
         {"models": None, "slices": [{"sources": [{"model": "a", "layer_range": [0, 2]}]}]},
-        "slices: layer_range \\[0, 2\\] of a, which has 3 layers",
+        "slices: they end at layer 2 of a, which has 3 layers: that makes another model",
     ),
+    "stacked slices": (
+        {"models": None, "slices": [{"sources": [{"model": "a", "layer_range": each}]} for each in ([0, 2], [1, 3])]},
+        r"slices\[1\].sources\[0\]: layer_range \[1, 3\] where its layers go on at 2: that makes another model",
+    ),
+    "slices of other models": (
+        {
+            "models": None,
+            "slices": [
+                {"sources": [{"model": "a", "layer_range": [0, 2]}]},
+                {"sources": [{"model": "b", "layer_range": [2, 3]}]},
+            ],
+        },
+        r"slices\[1\]: it merges b, and slices\[0\] a: that makes another model",
+    ),
+    "a slice of another base": (
+        {"models": None, "slices": [{"base_model": "a", "sources": [{"model": "a", "layer_range": [0, 3]}]}]},
+        r"slices\[0\].base_model: a: a merge of whole models has one base",
+    ),
+    "half a flag": ({"parameters": {"weight": 1, "normalize": 0.5}}, "normalize: expected true or false, got 0.5"),
     "a key misspelt": ({"base_modl": "base"}, 'base_modl: mergekit has no such key; did you mean "base_model"'),
     "a parameter misspelt": ({"parameters": {"densty": 1}}, 'densty: mergekit has no such .*did you mean "density"'),
     "a missing weight": ({"models": [{"model": "a"}]}, "a: weight: missing"),
@@ -284,7 +319,8 @@ def test_all_that_the_params_lack_is_the_tasks_data(folder: Path) -> None:
     ("asked", "tokenizer", "rows"),
     [
         ({}, None, {}),
-        ({"tokenizer_source": "base"}, None, {}),
+        ({"tokenizer_source": "base"}, "base", {}),
+        ({"tokenizer": {"source": "base"}}, "base", {}),
         ({"tokenizer_source": "union"}, "union", {}),
         ({"tokenizer_source": "b"}, "b", {}),
         ({"tokenizer": {"source": {"model": "a"}}}, "a", {}),
@@ -293,6 +329,8 @@ def test_all_that_the_params_lack_is_the_tasks_data(folder: Path) -> None:
     ],
 )
 def test_a_tokenizer_is_brought_over(asked: Any, tokenizer: str | None, rows: Any, folder: Path) -> None:
+    for name in ("base", "a", "b"):
+        Path(name, "tokenizer.json").write_text(json.dumps({"of": name}))
     config = written("linear", "a", "b", base_model="base", parameters={"weight": 1.0}, **asked)
     found = imported(config)
     assert (found.tokens.tokenizer, found.tokens.rows) == (tokenizer, rows)
@@ -305,10 +343,34 @@ def test_a_tokenizer_is_brought_over(asked: Any, tokenizer: str | None, rows: An
     assert params["base"]["source"] == ("data/vocabularies/merged" if tokenizer else "base")
 
 
+def test_slices_that_keep_each_layer_in_its_place_are_values_by_layer(folder: Path, done: Done) -> None:
+    def part(first: int, end: int, weight: Any) -> dict[str, Any]:
+        own = {"a": {"weight": weight}, "b": {}}
+        sources = [{"model": name, "layer_range": [first, end], "parameters": own[name]} for name in "ab"]
+        return {"sources": sources, "parameters": {"weight": 1}}
+
+    written("linear", slices=[part(0, 1, 3), part(1, 3, [0, 1])], parameters={"weight": 7})
+    done(folder, "import-mergekit", "config.yml", "--out", "brought")
+    done(folder, "merge", "brought/merge.yaml", "--out", "merged", "--device", "cpu")
+    one, other, merged = (load_file(folder / name / "model.safetensors") for name in ("a", "b", "merged"))
+    weights = {"embed": 3, "layers.0": 3, "layers.1": 0, "layers.2": 1, "model.norm": 0}  # of a, beside b's 1
+    for name in NAMES:
+        (weight,) = (weight for part, weight in weights.items() if part in name)
+        wanted = (weight * one[name].double() + other[name].double()) / (weight + 1)
+        torch.testing.assert_close(merged[name].double(), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_parameter_that_mergekit_does_not_read_is_named(folder: Path) -> None:
+    parameters = {"t": 0.5, "embed_slerp": True, "random_seed": 145}
+    notes = imported(written("slerp", "a", base_model="base", parameters=parameters)).notes
+    assert [note.split(":")[0] for note in notes] == ["embed_slerp", "random_seed"]
+
+
 def test_the_command_brings_a_merge_over_that_merganser_merge_does(folder: Path, done: Done, refused: Refused) -> None:
     written("slerp", "a", base_model="base", parameters={"t": 0.5, "normalize": True}, tokenizer_source="base")
     said = done(folder, "import-mergekit", "config.yml", "--out", "brought")
     assert "normalize: left out; mergekit's slerp does not read it" in said
+    assert "tokenizer_source: base: left out; base has no tokenizer" in said
     done(folder, "merge", "brought/merge.yaml", "--out", "merged", "--device", "cpu")
     base, tuned, merged = (load_file(folder / name / "model.safetensors") for name in ("base", "a", "merged"))
     for name in NAMES:

@@ -30,6 +30,7 @@ EXTRAS = {
     "sacrebleu": "text",
     "securesystemslib": "signing",
     "sklearn": "pipeline",
+    "tokenizers": "text",
     "torchvision": "vision",
     "transformers": "text",
     "uvicorn": "pipeline",

@@ -33,6 +33,7 @@ from merganser.checkpoints.vocabularies import (
     vocabulary_of,
 )
 from merganser.checkpoints.vocabulary.rows import rows_in
+from merganser.checkpoints.vocabulary.tokenizers import numbers_beyond
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 
@@ -107,11 +108,12 @@ class Agreement:
         return []
 
     def _read_vocabulary(self, task: str, notes: list[str], folder: Path) -> dict[str, int] | None:
-        """Read a vocabulary; add a note if it has tokens beyond the rows of its model's embeddings."""
+        """Read a vocabulary; add notes on tokens, and numbers of tokens, beyond the rows of its model's embeddings."""
         vocabulary = vocabulary_of(folder)
         rows = None if vocabulary is None or self.among else rows_in(read_config(folder / CONFIG) or {})
         if vocabulary is not None and rows is not None:
-            notes += beyond_rows(BASE if folder == self.base else task, vocabulary, rows)
+            who = BASE if folder == self.base else task
+            notes += [*beyond_rows(who, vocabulary, rows), *(f"{who}: {told}" for told in numbers_beyond(folder, rows))]
         return vocabulary
 
     def _first(self, what: str, read: Callable[[Path], Any], task: str, model: Path) -> tuple[str, Any, Any] | None:

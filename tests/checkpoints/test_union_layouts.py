@@ -107,7 +107,7 @@ def test_tokens_without_a_row_are_named_and_a_union_gives_them_the_rows_that_a_t
     words = mistral([], ["<user>"])
     save(tmp_path / "base", words, "base", rows=len(words) - 1)
     one = save(tmp_path / "one", words, "one")
-    save(tmp_path / "two", words, "two", rows=len(words) - 1)
+    save(tmp_path / "two", words, "two", rows=len(words) - 1, pad_token_id=len(words))
     tasks = {name: tmp_path / name for name in ("one", "two")}
     out, how = tmp_path / "union", Choice("union")
     notes = merge_checkpoints("average", {}, tmp_path / "base", tasks, out, choice=how)
@@ -118,6 +118,8 @@ def test_tokens_without_a_row_are_named_and_a_union_gives_them_the_rows_that_a_t
     notes = merge_checkpoints("average", {}, tmp_path / "base", tasks, tmp_path / "of-base", choice=Choice("base"))
     rows = len(words) - 1
     assert f"the base: its tokenizer has tokens without a row in its embeddings of {rows} rows: '<user>'" in notes
+    notes = merge_checkpoints("average", {}, tmp_path / "base", {"two": tmp_path / "two"}, tmp_path / "one-model")
+    assert f"two: config.json: pad_token_id is {rows + 1}, and its embeddings have {rows} rows" in notes
 
 
 def test_a_token_that_a_configuration_names_by_its_number_keeps_its_meaning(tmp_path: Path) -> None:

@@ -217,6 +217,17 @@ def misnumbered(folder: Path, vocabulary: Vocabulary) -> dict[str, str]:
     return found
 
 
+def numbers_beyond(folder: Path, rows: int) -> list[str]:
+    """Say which numbers of tokens in a folder's configurations are beyond the rows of its model's embeddings."""
+    found = []
+    for file in (CONFIG, GENERATION):
+        for key, number in _token_numbers(read_config(folder / file) or {}):
+            numbers = number if isinstance(number, list) else [number]
+            if any(isinstance(each, int) and each >= rows for each in numbers):
+                found.append(f"{file}: {key} is {number}, and its embeddings have {rows} rows")
+    return found
+
+
 def _token_numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Walk the keys of a configuration, and of those inside it, that name a token by its number."""
     for key, value in config.items():

@@ -67,9 +67,10 @@ def one_slice(method: str, other: str, **parameters: Any) -> dict[str, Any]:
 
 
 def in_slices(method: str, *parts: tuple[int, int, dict[str, Any]], **more: Any) -> dict[str, Any]:
-    """Write a configuration of two models in slices, each with parameters of its own."""
+    """Write a configuration of two models, and the base if there is one, in slices with parameters of their own."""
+    models = [*(["base"] if "base_model" in more else []), "model1", "model2"]
     slices = [
-        {"sources": [{"model": f"model{n}", "layer_range": [first, end]} for n in (1, 2)], "parameters": parameters}
+        {"sources": [{"model": name, "layer_range": [first, end]} for name in models], "parameters": parameters}
         for first, end, parameters in parts
     ]
     return {"merge_method": method, "slices": slices, **more}

@@ -20,6 +20,7 @@ from tasks.stages import BASE, CHECKPOINTS, COMPANIONS, DATASETS, SOURCES
 LEFT = {
     "tied": "second names of tied weights, left out",
     "constants": "constants, left out",
+    "wrappers": "wrappers of training in the names of parameters, left out",
     "left_out": "files that a model does not need, or that would run, left out",
     "dequantised": "GGUF",
     "modules": "modules with weights of their own, which merges have as the base has them",

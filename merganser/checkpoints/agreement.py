@@ -4,10 +4,9 @@ A merge has the base's files. What of a task's model speaks against merging it i
 Where the base says nothing, the first model that does is what the others are compared with.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,12 @@ from merganser.checkpoints.adapters.binding import moved_together
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.adapters.settings import base_of
 from merganser.checkpoints.architecture import CONFIG, CONFIG_LIMIT, read_config, read_object
+from merganser.checkpoints.class_names import check_labels, labels_of
 from merganser.checkpoints.companions import FOLDERS
 from merganser.checkpoints.configurations import check_configuration, shown
-from merganser.checkpoints.kinds import HEADS, ParameterRules, is_head, is_merged
+from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.own_settings import GENERATION, preparation_of
-from merganser.checkpoints.reading import DESCRIPTION
-from merganser.checkpoints.remedies import without
+from merganser.checkpoints.reading import DESCRIPTION, wrappers_of
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.vocabularies import (
     BY_TOKEN,
@@ -34,7 +33,6 @@ from merganser.checkpoints.vocabularies import (
 )
 from merganser.checkpoints.vocabulary.rows import rows_in
 from merganser.checkpoints.vocabulary.tokenizers import numbers_beyond
-from merganser.errors import InputError
 from merganser.hashes import sha256_of
 
 EVERYTHING = ParameterRules()
@@ -42,6 +40,7 @@ SETTINGS = (GENERATION, "sentence_bert_config.json")  # further files that chang
 SENTENCEPIECE, SHOWN = "tokenizer.model", 12
 BASE = "the base"
 VOCABULARY = "vocabulary"
+WRAPPED = "read without the wrappers of training in its names: "
 TOGETHER = "was trained under one of two names that the base ties: the merge changes both, as PEFT's does"
 Read = Callable[[Path], dict[str, Any] | None]
 Opened = tuple[Checkpoint, Checkpoint | Adapter]  # the base and a model
@@ -64,9 +63,11 @@ class Agreement:
         classes other numbers, or has embeddings that are merged of another vocabulary. What a folder has not, or in a
         format that is not read (SentencePiece's), is not compared.
         """
+        held = opened[1].tensors if isinstance(opened[1], Adapter) else opened[1]
+        notes = [f"{task}: {WRAPPED}{', '.join(sorted(found))}" for found in [wrappers_of(held)] if found]
         if not (self.base.is_dir() and model.is_dir()):
-            return []
-        notes = check_configuration(self.base, model, task)
+            return notes
+        notes += check_configuration(self.base, model, task)
         if isinstance(opened[1], Adapter):
             notes += _other_base(self.base, model, task)
             notes += [f"{task}: its {name} {TOGETHER}" for name in moved_together(opened[1], opened[0])]
@@ -88,7 +89,7 @@ class Agreement:
             notes += check_vocabulary(*vocabulary, task, opened, self.rules)
             notes += self._mixed(task, *vocabulary[1:])
         if (labels := self._first("labels", labels_of, task, model)) is not None:
-            _check_labels(*labels, task, opened, self.rules)
+            check_labels(*labels, task, model, opened, self.rules)
         names = (*SETTINGS, *_module_settings(self.base))
         settings: dict[str, Read] = {"special tokens": special_tokens_of, "preparation of pictures": preparation_of}
         settings[SENTENCEPIECE] = partial(_contents_of, SENTENCEPIECE)
@@ -142,17 +143,6 @@ class Agreement:
         return [f"{task}: its chat template is not the base's, which the merge has"]
 
 
-def labels_of(folder: Path) -> list[str] | None:
-    """Read the names of a classifier's classes in their order; None where they are only numbered."""
-    config = read_config(folder / CONFIG) or {}
-    named, numbers = config.get("id2label"), config.get("label2id")
-    if named is None and isinstance(numbers, dict):
-        named = {str(number): name for name, number in numbers.items()}
-    if not isinstance(named, dict) or all(str(name) == f"LABEL_{number}" for number, name in named.items()):
-        return None
-    return [str(name) for _, name in sorted(named.items(), key=lambda item: (len(str(item[0])), str(item[0])))]
-
-
 def _settings_of(name: str, folder: Path) -> dict[str, Any] | None:
     """Read how a model generates or pools words; what version wrote the file is of no interest."""
     content = read_config(folder / name)
@@ -170,24 +160,6 @@ def _module_settings(folder: Path) -> list[str]:
     """List the configurations of a sentence encoder's modules, such as how it pools."""
     inner = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and FOLDERS.fullmatch(path.name)]
     return [f"{name}/{CONFIG}" for name in inner]
-
-
-def _check_labels(
-    who: str, ours: Sequence[str], theirs: Sequence[str], task: str, opened: Opened, rules: ParameterRules
-) -> None:
-    """Refuse heads that are merged although their rows are classes of other names."""
-    base, model = opened
-    if ours == theirs or isinstance(model, Adapter):
-        return
-    named = [name for name in base.names if name in model and is_head(name, HEADS)]
-    rows = [name for name in named if is_merged(name, base.spec(name).dtype, rules)]
-    heads = [name for name in rows if base.spec(name).shape[:1] == model.spec(name).shape[:1] == (len(theirs),)]
-    if heads:
-        number, (first, own) = next(each for each in enumerate(zip_longest(ours, theirs)) if each[1][0] != each[1][1])
-        raise InputError(
-            f"{task}: row {number} of {heads[0]} is the class {own!r}, that of {who} {first!r}: no "
-            f"merge of them means anything; {without(heads, base.names, rules)}"
-        )
 
 
 def _differences(who: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], task: str, what: str) -> list[str]:

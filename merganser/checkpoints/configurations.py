@@ -33,7 +33,7 @@ HARMLESS = re.compile(
     r"|(\w+_)?initializer(_\w+)?|(\w+_)?init_(std|range|factor|scale)|initial_scale|logit_scale_init_value|embd_pdrop"
     r"|gradient_checkpointing(_\w+)?|finetuning_task|task_specific_params|problem_type|(router_)?aux_loss_coef"
     r"|router_(z|aux)_loss_coef|router_jitter_noise|attn_implementation|unsloth_\w+|pretraining_tp"
-    r"|id2label|label2id|num_labels|num_classes|quantization_config|tie_word_embeddings|tie_encoder_decoder|vocab_size"
+    r"|id2label|label2id|label_names|label_descriptions|num_labels|num_classes|quantization_config|tie_word_embeddings|tie_encoder_decoder|vocab_size"
     # lists and numbers of generation that older configurations keep
     r"|max_length|min_length|max_new_tokens|min_new_tokens|do_sample|early_stopping|num_beams|num_beam_groups"
     r"|diversity_penalty|temperature|top_k|top_p|typical_p|repetition_penalty|length_penalty|no_repeat_ngram_size"

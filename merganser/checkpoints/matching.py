@@ -11,6 +11,7 @@ from merganser.checkpoints.known_models import todays_names
 from merganser.checkpoints.reading import architecture_beside
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import View, laid_out_like, unstacked
+from merganser.checkpoints.wrappers import without_ddp
 from merganser.errors import InputError
 
 SPELLINGS = (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
@@ -58,7 +59,7 @@ def _finder(base: Checkpoint, tuned: Checkpoint, merged: Sequence[str], task: st
         raise InputError(f"{task}: its names fit the base under {places}; {remedy}")
     if chosen:
         return next(iter(chosen.values()))
-    others = [partial(found, find) for find in (_by_transformers(base, tuned),) if find]
+    others = [partial(found, find) for find in (_by_transformers(base, tuned), _without_ddp(base, tuned)) if find]
     return max((plain, *others, *finders.values()), key=partial(_fits, merged))
 
 
@@ -75,6 +76,15 @@ def _by_transformers(base: Checkpoint, tuned: Checkpoint) -> Finder | None:
     ours, theirs = (todays_names(architecture_beside(model).config, model.names) for model in (base, tuned))
     stored = {today: name for name, today in theirs.items()}
     return (lambda name: stored.get(ours.get(name, name))) if ours and theirs else None
+
+
+def _without_ddp(base: Checkpoint, tuned: Checkpoint) -> Finder | None:
+    """Find a name by what it is without DDP's wrapper in both; None where no name has it, or two become one."""
+    stored = {without_ddp(name): name for name in tuned.names}
+    ours = {without_ddp(name) for name in base.names}
+    if len(stored) < len(tuned.names) or len(ours) < len(base.names) or {*stored, *ours} == {*tuned.names, *base.names}:
+        return None
+    return lambda name: next((stored[found] for s in _spellings(without_ddp(name)) if (found := s) in stored), None)
 
 
 def _keeps_apart(names: Sequence[str], find: Finder) -> bool:

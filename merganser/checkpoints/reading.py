@@ -45,6 +45,7 @@ from merganser.checkpoints.weight_files import (
     weight_names,
     written_like,
 )
+from merganser.checkpoints.wrappers import unwrapped, wrappers_in
 from merganser.errors import InputError, refusing
 from merganser.limits import check_file, check_files, check_plain, parse_json, read_small
 
@@ -63,6 +64,7 @@ class TorchCheckpoint(StoredCheckpoint):
 
     path: Path
     tensors: Mapping[str, Tensor]
+    wrappers: frozenset[str] = frozenset()  # of training, that were in the names
 
     @cached_property
     def specs(self) -> dict[str, Spec]:
@@ -193,6 +195,16 @@ def architecture_beside(checkpoint: Checkpoint) -> Architecture:
     return architecture_of(checkpoint.path.parent) if isinstance(checkpoint, Stored) else Architecture()
 
 
+def wrappers_of(checkpoint: Checkpoint) -> frozenset[str]:
+    """Return the wrappers of training that a checkpoint's files have in their names, which it is read without."""
+    if isinstance(checkpoint, View):
+        return wrappers_of(checkpoint.inner)
+    if isinstance(checkpoint, ShardedCheckpoint):
+        files = {shard.path: shard for shard in checkpoint.shards.values()}
+        return frozenset[str]().union(*(file.wrappers for file in files.values()))
+    return checkpoint.wrappers if isinstance(checkpoint, Stored) else frozenset()
+
+
 def files_of(checkpoint: Checkpoint) -> dict[str, str] | None:
     """Return the name of the shard that holds each tensor; None for a checkpoint that is not a set of shards."""
     if isinstance(checkpoint, View):
@@ -266,7 +278,7 @@ def _open_file(path: Path) -> SafetensorsFile | TorchCheckpoint:
 
 def _open_shards(index: Path) -> ShardedCheckpoint:
     with refusing(f"{index}: not an index of shards", "fetch it again"):
-        names: dict[str, str] = parse_json(read_small(index, HEADER_LIMIT))["weight_map"]
+        names: dict[str, str] = unwrapped(parse_json(read_small(index, HEADER_LIMIT))["weight_map"], index)
         files = sorted(set(names.values()))
         for file in files:
             check_plain(file, index)
@@ -326,7 +338,7 @@ def _open_torch(path: Path) -> TorchCheckpoint:
     strange = [name for name, value in tensors.items() if not _is_plain(name, value)]
     if strange:
         raise InputError(f"{path}: {strange[0]!r} is not a plain tensor under a name; save the model's state_dict")
-    return TorchCheckpoint(path, tensors)
+    return TorchCheckpoint(path, unwrapped(tensors, path), wrappers_in(tensors))
 
 
 def _tensors(named: Mapping[Any, Any]) -> dict[Any, Tensor]:

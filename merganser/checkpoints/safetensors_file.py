@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.tensors import DTYPES, Spec, StoredCheckpoint, to_bytes
+from merganser.checkpoints.wrappers import unwrapped, wrappers_in
 from merganser.errors import InputError, refusing
 from merganser.limits import check_file, parse_json
 
@@ -30,6 +31,7 @@ class SafetensorsFile(StoredCheckpoint):
         header, self._start = read_header(path)
         self.path = path
         self.metadata: dict[str, str] = header.pop("__metadata__", {})
+        self.wrappers, header = wrappers_in(header), unwrapped(header, path)
         self._specs = {name: Spec(entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
         self._offsets = {name: entry["data_offsets"][0] for name, entry in header.items()}
 

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 from merganser.checkpoints.adapters.files import adapter_names, open_model
 from merganser.checkpoints.architecture import CONFIG, read_config, read_object
 from merganser.checkpoints.companions import companion_names, copy_companions, left_out, names_in, refuse_code
-from merganser.checkpoints.reading import ADAPTER_FILES, open_stored
+from merganser.checkpoints.reading import ADAPTER_FILES, open_stored, wrappers_of
+from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.vocabulary.tokenizers import take_tokenizer
 from merganser.checkpoints.weight_files import MODEL, weight_names
 from merganser.errors import InputError
@@ -32,9 +32,9 @@ def install_model(origin: Path, source: Path, folder: Path, strip: str = "") -> 
     if (gguf := gguf_in(origin)) is not None:
         return {"dequantised": [write_dequantised(gguf, folder)]}
     if origin.is_file():
-        dropped = install_weights(origin, folder, strip)
+        installed = install_weights(origin, folder, strip)
         copy_companions(origin, folder)
-        return _left(dropped)
+        return _left(installed)
     names = names_in(origin)
     if adapter := adapter_names(names):
         _install_adapter(origin, adapter, folder)
@@ -43,20 +43,20 @@ def install_model(origin: Path, source: Path, folder: Path, strip: str = "") -> 
     if not weights:
         open_stored(origin)  # says what the folder is
     check_link(origin / weights[0], origin)
-    dropped = install_weights(origin / weights[0], folder, strip)
+    installed = install_weights(origin / weights[0], folder, strip)
     copy_companions(origin, folder)
     inside: dict[str, list[str]] = {}
     for place, _, own in (name.rpartition("/") for name in companion_names(names)):
         inside.setdefault(place, []).append(own)
     modules = [f"{place}/" for place, own in inside.items() if place and weight_names(own)]
-    return _left(dropped, left_out=left_out(names, {*weights, *companion_names(names)}), modules=modules)
+    return _left(installed, left_out=left_out(names, {*weights, *companion_names(names)}), modules=modules)
 
 
-def _left(dropped: Mapping[str, str | None], **more: list[str]) -> dict[str, Any]:
+def _left(installed: Checkpoint, **more: list[str]) -> dict[str, Any]:
     """Say what was left out, or is not merged, by its kind; nothing of a kind that there is none of."""
-    aliases = {alias: name for alias, name in dropped.items() if name is not None}
-    constants = [name for name, first in dropped.items() if first is None]
-    found = {"tied": aliases, "constants": constants, **more}
+    aliases = {alias: name for alias, name in installed.dropped.items() if name is not None}
+    constants = [name for name, first in installed.dropped.items() if first is None]
+    found = {"tied": aliases, "constants": constants, "wrappers": sorted(wrappers_of(installed)), **more}
     return {kind: what for kind, what in found.items() if what}
 
 

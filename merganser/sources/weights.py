@@ -1,37 +1,36 @@
 """Bring a model's weights into a folder as safetensors, one file or the shards it has."""
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
-from merganser.checkpoints.reading import open_checkpoint, written_as
+from merganser.checkpoints.reading import open_checkpoint, wrappers_of, written_as
 from merganser.checkpoints.safetensors_file import HEADER_LIMIT, SafetensorsFile
 from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import View, stored_specs
-from merganser.checkpoints.weight_files import is_index, written_like
+from merganser.checkpoints.weight_files import written_like
 from merganser.checkpoints.writing import write_model
 from merganser.errors import InputError
 from merganser.limits import check_link, parse_json, read_small
 
 
-def install_weights(path: Path, folder: Path, strip: str = "") -> Mapping[str, str | None]:
+def install_weights(path: Path, folder: Path, strip: str = "") -> Checkpoint:
     """Copy a checkpoint's safetensors files, or write it as such where it is torch weights or its names change.
 
-    `path`: its file, or the index of its shards. One file gets the name that its reader looks for. Returns what was
-    left out: a tied weight's second name with the first, and constants with None. Raises InputError for missing,
-    truncated and misplaced shards.
+    `path`: its file, or the index of its shards. One file gets the name that its reader looks for. Returns the
+    checkpoint as it was read. Raises InputError for missing, truncated and misplaced shards.
     """
     checkpoint = open_checkpoint(path)
     shown = _stripped(checkpoint, strip, path) if strip else checkpoint
-    if isinstance(shown, SafetensorsFile):
+    is_renamed = bool(wrappers_of(checkpoint))
+    if isinstance(shown, SafetensorsFile) and not is_renamed:
         shutil.copyfile(path, folder / f"{written_like(path.name)}.safetensors")
-    elif is_index(path.name) and not isinstance(shown, View) and path.name.endswith(".safetensors.index.json"):
+    elif not (isinstance(shown, View) or is_renamed) and path.name.endswith(".safetensors.index.json"):
         _copy_shards(path, folder)
     else:
         tensors = ((name, shown.read(name)) for name in shown.names)
         write_model(folder, stored_specs(shown), tensors, shards_like(shown), written_as(shown))
-    return checkpoint.dropped
+    return checkpoint
 
 
 def _copy_shards(index: Path, folder: Path) -> None:

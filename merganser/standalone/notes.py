@@ -7,6 +7,7 @@ from pathlib import Path
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.companions import companion_names, left_out, names_in, other_folders
 from merganser.checkpoints.modules import module_folders
+from merganser.checkpoints.reading import wrappers_of
 from merganser.checkpoints.tensors import parameter_of
 from merganser.checkpoints.weight_files import weight_names
 from merganser.errors import some
@@ -19,7 +20,12 @@ def notes_on_parameters(deltas: ModelDeltas) -> list[str]:
     """Name the tensors that are copied from the base, and those that are not written."""
     copied = dict.fromkeys(parameter_of(name) for name in deltas.base.names if name not in deltas.all_kinds)
     second = sorted(deltas.base.dropped)
-    return _listed({"copied from the base": copied, "second names of tied weights and constants, left out": second})
+    found = {
+        "copied from the base": copied,
+        "second names of tied weights and constants, left out": second,
+        "wrappers of training in the base's names, left out": sorted(wrappers_of(deltas.base)),
+    }
+    return _listed(found)
 
 
 def notes_on_files(base: Path, models: Mapping[str, Path], modules: Sequence[str]) -> list[str]:

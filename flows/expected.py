@@ -15,7 +15,7 @@ from dvcfleet.scheduling.durations import kind_of
 from flows.devices import devices_of
 from flows.suites import sources_of
 from merganser.checkpoints.adapters.files import adapter_names
-from merganser.checkpoints.weight_files import weight_names
+from merganser.checkpoints.named_weights import weights_in
 from merganser.config.params import OWN_MODELS, Params
 from merganser.machine import bytes_a_second, flop_a_second
 from merganser.sources.counting import bytes_a_value, count_examples, picture_of
@@ -70,8 +70,8 @@ def _size(source: Path, repo_type: RepoType) -> int:
     if place.is_file():
         return place.stat().st_size
     inside = {path.name for path in place.iterdir()}
-    names = adapter_names(inside) or weight_names(inside)
-    files = [place / name for name in names] if repo_type == "model" else place.rglob("*")
+    model = repo_type == "model"
+    files = [place / name for name in adapter_names(inside) or weights_in(place, inside)] if model else place.rglob("*")
     return sum(path.stat().st_size for path in files if path.is_file())
 
 

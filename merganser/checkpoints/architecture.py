@@ -16,7 +16,7 @@ from merganser.checkpoints.known_models import configured
 from merganser.checkpoints.tensors import Spec
 from merganser.checkpoints.ties import ALWAYS, BY_CONFIG
 from merganser.errors import InputError, refusing
-from merganser.limits import parse_json, read_small
+from merganser.limits import check_link, parse_json, read_small
 
 CONFIG = "config.json"
 TIED = "tie_word_embeddings"
@@ -141,6 +141,7 @@ def read_object(path: Path, limit: int) -> dict[str, Any] | None:
     """Read a JSON object of at most so many bytes; None where there is no file; raise InputError for anything else."""
     if not path.exists():
         return None
+    check_link(path, path.parent)
     with refusing(f"{path}: not a configuration", "fetch it again"):
         config = parse_json(read_small(path, limit))
     if not isinstance(config, dict):

@@ -3,12 +3,15 @@
 Nothing that came with a checkpoint is run, so code stays behind; so do weights in other formats and what training left.
 """
 
+import json
 import re
 import shutil
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from merganser.checkpoints.architecture import CONFIG, read_config
+from merganser.checkpoints.modules import may_be_module
+from merganser.checkpoints.named_weights import KEY, weights_in
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.checkpoints.weight_files import is_index, weight_names
 from merganser.errors import InputError
@@ -85,20 +88,41 @@ def copy_companions(origin: Path, folder: Path, modules: Sequence[str] = ()) -> 
             check_link(place / name, place)
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(place / name, folder / name)
+    if KEY in (config := read_config(folder / CONFIG) or {}):  # what is written has the usual name
+        del config[KEY]
+        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def refuse_code(folder: Path) -> None:
-    """Raise InputError where a configuration in a model's folder, or beside its file, asks for code of its own.
+def check_model(path: Path) -> None:
+    """Refuse a model that must not be read: the door before everything that reads a model's folder or file.
 
-    So is one with a number that no model has.
+    Raises InputError for a link that leads out of the folder, and for a configuration that asks for code of its own or
+    has a number that no model has.
     """
-    place = folder if folder.is_dir() else folder.parent
+    if path.is_dir():
+        check_files(path)
+        _refuse_links(path)
+    place = path if path.is_dir() else path.parent
     for name in (*CONFIGURATIONS, *own_configurations().values()):
         content = read_config(place / name) or {}
         if CODE_KEY in content:
             raise InputError(
                 f"{place / name}: {CODE_KEY!r} asks for code that came with the checkpoint; such code is never run"
             )
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse links that lead out of a folder, in it and in the folders within that are read; hidden files are not."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if not path.is_dir():
+            check_link(path, folder)
+        elif FOLDERS.fullmatch(path.name) or may_be_module(path):
+            for each in (path, *sorted(path.iterdir())):
+                check_link(each, folder)
+    for name in weights_in(folder, [path.name for path in folder.iterdir() if path.is_file()]):
+        check_link(folder / name, folder)
 
 
 def _is_companion(name: str, modules: Sequence[str]) -> bool:

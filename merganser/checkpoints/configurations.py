@@ -26,7 +26,7 @@ DECIDING = re.compile(
 )
 # What no forward pass reads: where a model is from, how it was trained, what it writes, and what others compare.
 HARMLESS = re.compile(
-    r"_(name_or_path|commit_hash|from_\w+|diffusers_version|attn_implementation\w*)|transformers_version|architectures"
+    r"_(name_or_path|commit_hash|from_\w+|diffusers_version|attn_implementation\w*)|transformers_(version|weights)|architectures"
     r"|(torch_)?dtype|auto_map|use_cache|cache_implementation|return_dict"
     r"|output_(attentions|hidden_states|scores|past|logits|router_logits)|return_dict_in_generate|torchscript|use_bfloat16"
     r"|(\w+_)?(dropout|pdrop|layerdrop|drop_path_rate|drop_rate|dropout_rate|dropout_prob|drop)|dropout_\w+"

@@ -3,10 +3,12 @@
 They are further files of the model: the name of a tensor is its folder's, two slashes, and its own there.
 """
 
+import os
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from merganser.checkpoints.named_weights import weights_in
 from merganser.checkpoints.reading import ADAPTER_CONFIG, open_stored
 from merganser.checkpoints.tensors import IN_MODULE
 from merganser.checkpoints.weight_files import weight_names
@@ -19,11 +21,20 @@ def module_folders(folder: Path) -> list[str]:
     """Name the folders in a model's folder that hold weights of their own, and not those of the model once more."""
     if not folder.is_dir():
         return []
-    inner = [path for path in sorted(folder.iterdir()) if path.is_dir() and not COPIES.fullmatch(path.name)]
-    names = {path: [file.name for file in path.iterdir() if file.is_file()] for path in inner}
-    having = [path for path, found in names.items() if weight_names(found) and ADAPTER_CONFIG not in found]
+    having = [path for path in sorted(folder.iterdir()) if may_be_module(path)]
+    if having:  # but for those that hold the model's own
+        own = {PurePosixPath(name).parts[0] for name in weights_in(folder, os.listdir(folder))}
+        having = [path for path in having if path.name not in own]
     whole = set(open_stored(folder).names) if having else set[str]()
     return [path.name for path in having if not whole.issuperset(open_stored(path).names)]
+
+
+def may_be_module(path: Path) -> bool:
+    """Tell by names alone whether a path in a model's folder is a folder with weights of its own."""
+    if not path.is_dir() or COPIES.fullmatch(path.name):
+        return False
+    names = [file.name for file in path.iterdir() if file.is_file()]
+    return bool(weight_names(names)) and ADAPTER_CONFIG not in names
 
 
 def shared_modules(models: Iterable[Path]) -> list[str]:

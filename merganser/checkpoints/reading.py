@@ -19,7 +19,8 @@ from torch import Tensor
 
 from merganser.checkpoints.architecture import Architecture, architecture_of
 from merganser.checkpoints.kinds import applied_as_stored, is_stack
-from merganser.checkpoints.safetensors_file import HEADER_LIMIT, SafetensorsFile
+from merganser.checkpoints.named_weights import main_in, weight_map
+from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.surplus import surplus_of
 from merganser.checkpoints.tensors import (
     DTYPES,
@@ -38,23 +39,24 @@ from merganser.checkpoints.views import View, matrices_of, unstacked
 from merganser.checkpoints.weight_files import (
     MODEL,
     NAMES,
+    SHARD,
     TORCH_SUFFIXES,
+    candidates,
     foreign,
     is_index,
-    main_file,
     weight_names,
     written_like,
 )
 from merganser.checkpoints.wrappers import unwrapped, wrappers_in
-from merganser.errors import InputError, refusing
-from merganser.limits import check_file, check_files, check_plain, parse_json, read_small
+from merganser.errors import InputError, some
+from merganser.limits import check_file, check_files
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # what training loops save parameters under
 PIPELINE = "model_index.json"  # of diffusers: names the folders of the components
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 CHANGED = ".changed"  # behind a shard's name: a file of those of its tensors that were made anew (linked.py)
-USUAL = tuple(name for name in NAMES if "*" not in name)
+SHOWN = 8
 DESCRIPTION = "source.json"  # where a fetched checkpoint came from
 
 
@@ -90,6 +92,7 @@ class ShardedCheckpoint(StoredCheckpoint):
     """Shards named by an index, and the files of a model's modules in folders of their own."""
 
     shards: Mapping[str, SafetensorsFile | TorchCheckpoint]  # by tensor name
+    folder: Path  # of the model
 
     @cached_property
     def specs(self) -> dict[str, Spec]:
@@ -191,7 +194,7 @@ def architecture_beside(checkpoint: Checkpoint) -> Architecture:
     if isinstance(checkpoint, View):
         return architecture_beside(checkpoint.inner)
     if isinstance(checkpoint, ShardedCheckpoint):
-        return architecture_beside(next(iter(checkpoint.shards.values())))
+        return architecture_of(checkpoint.folder)
     return architecture_of(checkpoint.path.parent) if isinstance(checkpoint, Stored) else Architecture()
 
 
@@ -225,7 +228,7 @@ def open_stored(path: Path, modules: Sequence[str] = ()) -> StoredCheckpoint:
         return main
     parts = {f"{module}{IN_MODULE}": _open_whole(path / module) for module in modules}
     shards = {f"{prefix}{name}": shard for prefix, part in {"": main, **parts}.items() for name, shard in _files(part)}
-    return ShardedCheckpoint(shards)
+    return ShardedCheckpoint(shards, path)
 
 
 def _files(stored: StoredCheckpoint) -> Iterator[tuple[str, SafetensorsFile | TorchCheckpoint]]:
@@ -241,12 +244,12 @@ def _open_whole(path: Path) -> StoredCheckpoint:
         raise InputError(f"{path}: no such checkpoint; give a checkpoint folder or a safetensors file")
     if not path.is_dir():
         check_file(path)
-        return _open_main(path)
+        return _open_main(path, path.parent)
     check_files(path)
     names = [file.name for file in path.iterdir() if file.is_file()]
-    main = main_file(set(names) - set(ADAPTER_FILES))
-    if main is not None and not (ADAPTER_CONFIG in names and main not in USUAL):
-        return _open_main(path / main)
+    main = main_in(path, set(names) - set(ADAPTER_FILES))
+    if main is not None and not (ADAPTER_CONFIG in names and main not in NAMES):
+        return _open_main(path / main, path)
     if any(name in names for name in (ADAPTER_CONFIG, *ADAPTER_FILES)):
         both = f"to be merged it has both {ADAPTER_CONFIG} and {ADAPTER_FILES[0]}"
         raise InputError(f"{path}: an adapter, not a whole model: no base; {both}")
@@ -259,39 +262,42 @@ def _without_weights(path: Path, names: Collection[str]) -> str:
         parts = [part.name for part in path.iterdir() if part.is_dir() and weight_names(os.listdir(part))]
         remedy = f"merge its components one by one, by their folders in all models: {', '.join(sorted(parts))}"
         return f"a pipeline of diffusers; {remedy}"
-    if variants := [name for name in sorted(names) if name.endswith(".safetensors")]:
-        return f"several files of weights, and none of a usual name; give one of them: {', '.join(variants)}"
+    if several := candidates(set(names) - set(ADAPTER_FILES)):
+        if all(SHARD.fullmatch(name) for name in several):
+            return f"shards without the index that names them, such as {NAMES[1]}; fetch the whole model"
+        return f"several files of weights, and none of a usual name; give one of them: {some(several, SHOWN)}"
     if (known := foreign(os.listdir(path))) is not None:
         return known
     if dangling := [link.name for link in sorted(path.iterdir()) if link.is_symlink() and not link.exists()]:
         return f"{dangling[0]} is a link to a file that is not there; fetch it again"
-    return f"no checkpoint in this folder; expected one of {', '.join(USUAL)}"
+    return f"no checkpoint in this folder; expected one of {', '.join(NAMES)}"
 
 
-def _open_main(path: Path) -> StoredCheckpoint:
-    return _open_shards(path) if is_index(path.name) else _open_file(path)
+def _open_main(path: Path, folder: Path) -> StoredCheckpoint:
+    """Open a model's file of weights or the index of its shards; `folder`: where its configuration lies."""
+    if is_index(path.name):
+        return _open_shards(path, folder)
+    file = _open_file(path)
+    return file if path.parent == folder else ShardedCheckpoint(dict.fromkeys(file.names, file), folder)
 
 
 def _open_file(path: Path) -> SafetensorsFile | TorchCheckpoint:
     return _open_torch(path) if path.suffix in TORCH_SUFFIXES else SafetensorsFile(path)
 
 
-def _open_shards(index: Path) -> ShardedCheckpoint:
-    with refusing(f"{index}: not an index of shards", "fetch it again"):
-        names: dict[str, str] = unwrapped(parse_json(read_small(index, HEADER_LIMIT))["weight_map"], index)
-        files = sorted(set(names.values()))
-        for file in files:
-            check_plain(file, index)
-    missing = [file for file in files if not (index.parent / file).is_file()]
+def _open_shards(index: Path, folder: Path) -> ShardedCheckpoint:
+    names = unwrapped(weight_map(index, folder), index)
+    files = sorted(set(names.values()))
+    missing = [file for file in files if not (folder / file).is_file()]
     if missing:
         raise InputError(f"{index}: the shard {missing[0]} is missing; fetch it again")
-    shards = {file: _open_file(index.parent / file) for file in files}
+    shards = {file: _open_file(folder / file) for file in files}
     absent = sorted(name for name, file in names.items() if name not in shards[file])
     if absent:
         raise InputError(f"{index}: {absent[0]} is not in its shard {names[absent[0]]}; fetch it again")
     _check_twice(index, shards)
     unnamed = {name: shard for shard in shards.values() for name in shard.names}  # whole shards are loaded
-    return ShardedCheckpoint(unnamed | {name: shards[file] for name, file in names.items()})
+    return ShardedCheckpoint(unnamed | {name: shards[file] for name, file in names.items()}, folder)
 
 
 def _check_twice(index: Path, shards: Mapping[str, SafetensorsFile | TorchCheckpoint]) -> None:

@@ -8,20 +8,25 @@ MODEL, DIFFUSERS = "model", "diffusion_pytorch_model"  # what a reader calls the
 OPEN_CLIP = ("open_clip_model", "open_clip_pytorch_model")
 TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 SINGLE = tuple(f"{stem}.safetensors" for stem in (MODEL, DIFFUSERS, OPEN_CLIP[0]))  # files of all weights
-# In the order in which transformers and diffusers look for them; * is a variant such as fp16. The file of all weights,
-# or the index of its shards.
+INDEXED = ".safetensors.index.json"
+# In the order in which transformers, diffusers and open_clip look for them: the file of all weights, or the index of
+# its shards.
 NAMES = (
-    *SINGLE,
-    *(f"{stem}.safetensors.index.json" for stem in (MODEL, DIFFUSERS, "*")),
-    *(f"{stem}.bin" for stem in ("pytorch_model", DIFFUSERS, OPEN_CLIP[1])),
-    *(f"{stem}.bin.index.json" for stem in ("pytorch_model", DIFFUSERS, "*")),
+    *(f"{MODEL}.safetensors", f"{MODEL}{INDEXED}", "pytorch_model.bin", "pytorch_model.bin.index.json"),
+    *(f"{DIFFUSERS}{INDEXED}", f"{DIFFUSERS}.safetensors", f"{DIFFUSERS}.bin", f"{DIFFUSERS}.bin.index.json"),
+    *(f"{OPEN_CLIP[0]}.safetensors", f"{OPEN_CLIP[1]}.bin"),
 )
+# Taken where it is the only one of its kind; the first * may be a variant such as fp16.
 ALONE = (
+    (f"*{INDEXED}",),
+    ("*.bin.index.json",),
     tuple(f"{stem}.safetensors.index.*.json" for stem in (MODEL, DIFFUSERS)),
     tuple(f"{stem}.*.safetensors" for stem in (MODEL, DIFFUSERS)),
     ("*.safetensors",),
     tuple(f"*{suffix}" for suffix in TORCH_SUFFIXES),
 )
+# What a training leaves beside a model.
+TRAINING = ("training_args.bin", "optimizer*", "scheduler*", "scaler*", "rng_state*", "random_states*", "*_states.pt")
 # What a folder may hold in place of such a file, and what makes one of it.
 FOREIGN = {
     "*-?????-of-?????.gguf": "a GGUF file in parts: join them by llama.cpp's llama-gguf-split --merge",
@@ -34,6 +39,7 @@ FOREIGN = {
     "global_step*": "a checkpoint of DeepSpeed: deepspeed.utils.zero_to_fp32 makes one file of it",
     "checkpoint-*": "a folder of training; give one of its checkpoints",
 }
+SHARD = re.compile(r".+-\d{5}-of-\d{5}\.(safetensors|bin)")
 INDEX = re.compile(r"(?P<stem>.+)\.(?P<ending>safetensors|bin)\.index(\.(?P<variant>[^.]+))?\.json")
 
 
@@ -49,12 +55,20 @@ def main_file(names: Collection[str]) -> str | None:
 
 
 def _found(names: list[str]) -> Iterator[str]:
-    for pattern in NAMES:
-        yield from (name for name in names if fnmatchcase(name, pattern))
-    for patterns in ALONE:
-        fitting = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
-        if len(fitting) == 1:
-            yield fitting[0]
+    yield from (name for name in NAMES if name in names)
+    if len(fitting := candidates(names)) == 1:
+        yield fitting[0]
+
+
+def candidates(names: Collection[str]) -> list[str]:
+    """Return the files of no usual name that may hold a folder's weights, all of one kind: the first there is.
+
+    >>> candidates(["training_args.bin", "b.safetensors", "a.safetensors", "c.bin"])
+    ['a.safetensors', 'b.safetensors']
+    """
+    own = sorted(name for name in names if not any(fnmatchcase(name, pattern) for pattern in TRAINING))
+    fitting = ([name for name in own if any(fnmatchcase(name, each) for each in patterns)] for patterns in ALONE)
+    return next((found for found in fitting if found), [])
 
 
 def weight_names(names: Collection[str]) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.agreement import Agreement
-from merganser.checkpoints.companions import refuse_code
+from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.configurations import check_configuration
 from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.mean import MeanCheckpoint, whole
@@ -62,15 +62,15 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     for name in params.tasks:
         if f"tasks.{name}.source" in here:
             with _caught(mistakes, f"tasks.{name}.source"):
+                check_model(here[f"tasks.{name}.source"])
                 models[name] = open_model(here[f"tasks.{name}.source"])
-                refuse_code(here[f"tasks.{name}.source"])
     base: Checkpoint | None = None
     with _caught(mistakes, "base.source"):
         if params.base.is_mean:
             mean = MeanCheckpoint({name: whole(models[name], name) for name in sorted(models)}, params.base.heads)
             base = mean if mean.specs else None  # while the models are not here
         elif path := here.get("base.source"):
-            refuse_code(path)
+            check_model(path)
             base = open_checkpoint(path)
             if path.is_dir() and params.base.family in family_names():
                 get_family(params.base.family).check(path, base)
@@ -116,7 +116,7 @@ def _check_vocabulary(
     plan = in_one_vocabulary(base, paths, choice_of(params, name))
     if base is None:
         return
-    refuse_code(base)
+    check_model(base)
     checkpoint = open_checkpoint(base)
     get_family(params.base.family).check(base, checkpoint)
     tables = {*plan.axes, *(own for each in plan.tasks for own in each.tables.values())}

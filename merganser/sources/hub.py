@@ -3,12 +3,13 @@
 import glob
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.companions import companion_names, left_out
+from merganser.checkpoints.named_weights import lacking
 from merganser.checkpoints.reading import PIPELINE
 from merganser.checkpoints.vocabulary.tokenizers import tokenizer_names
 from merganser.checkpoints.weight_files import weight_names
@@ -138,13 +139,14 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
         place, names, left = names_at(pointer, files, source)
         wanted = [f"{place}/{name}" if place else name for name in names]
         wanted += [name for name in _said_in(files, place) if files[name].size <= SMALL and name not in wanted]
-        check_entries([files[name] for name in wanted], source)
-        patterns = [glob.escape(name) for name in wanted]
-        snapshot = Path(
-            snapshot_download(
-                pointer.hub, revision=revision, allow_patterns=patterns, endpoint=api.endpoint, cache_dir=hub_cache()
-            )
-        )
+        more = wanted
+        while more:
+            check_entries([files[name] for name in more], source)
+            patterns = [glob.escape(name) for name in more]
+            how = {"allow_patterns": patterns, "endpoint": api.endpoint, "cache_dir": hub_cache()}
+            snapshot = Path(snapshot_download(pointer.hub, revision=revision, **how))
+            more = [] if pointer.path in files else _further(snapshot / place, place, files)
+            wanted = [*wanted, *more]
     except hub_errors() as error:
         raise InputError(missing(source, pointer.hub, revision, error)) from error
     except (HfHubHTTPError, LocalEntryNotFoundError) as error:
@@ -153,7 +155,14 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
             raise
         raise InputError(refused) from error
     _check_download(snapshot, {name: files[name] for name in wanted})
+    left = [name for name in left if (f"{place}/{name}" if place else name) not in wanted]
     return snapshot / (pointer.path if pointer.path in files else place), left
+
+
+def _further(folder: Path, place: str, files: Collection[str]) -> list[str]:
+    """List the weights that what was downloaded of a model names, and that are not here, by their names at the hub."""
+    names = lacking(folder, [path.name for path in folder.iterdir()])
+    return [name for name in (f"{place}/{name}" if place else name for name in names) if name in files]
 
 
 def _said_in(files: Iterable[str], place: str) -> list[str]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from merganser.checkpoints.adapters.files import adapter_names, open_model
 from merganser.checkpoints.architecture import CONFIG, read_config, read_object
-from merganser.checkpoints.companions import companion_names, copy_companions, left_out, names_in, refuse_code
+from merganser.checkpoints.companions import check_model, companion_names, copy_companions, left_out, names_in
+from merganser.checkpoints.named_weights import weights_in
 from merganser.checkpoints.reading import ADAPTER_FILES, open_stored, wrappers_of
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.vocabulary.tokenizers import take_tokenizer
@@ -28,7 +29,7 @@ SETTINGS_LIMIT = 2**25  # bytes: a tokenizer's lists its added tokens
 
 def install_model(origin: Path, source: Path, folder: Path, strip: str = "") -> dict[str, Any]:
     """Bring a model's folder or file here; return what was left out of it."""
-    refuse_code(origin)
+    check_model(origin)
     if (gguf := gguf_in(origin)) is not None:
         return {"dequantised": [write_dequantised(gguf, folder)]}
     if origin.is_file():
@@ -39,11 +40,10 @@ def install_model(origin: Path, source: Path, folder: Path, strip: str = "") -> 
     if adapter := adapter_names(names):
         _install_adapter(origin, adapter, folder)
         return {}
-    weights = weight_names(names)
+    weights = weights_in(origin, [name for name in names if "/" not in name])
     if not weights:
         open_stored(origin)  # says what the folder is
-    check_link(origin / weights[0], origin)
-    installed = install_weights(origin / weights[0], folder, strip)
+    installed = install_weights(origin, folder, strip)
     copy_companions(origin, folder)
     inside: dict[str, list[str]] = {}
     for place, _, own in (name.rpartition("/") for name in companion_names(names)):

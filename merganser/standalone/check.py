@@ -16,7 +16,7 @@ from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.adapters.settings import base_of
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.architecture import CONFIG, architecture_of, read_config
-from merganser.checkpoints.companions import refuse_code
+from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.kinds import HEADS, ParameterRules, is_head
 from merganser.checkpoints.mean import whole
 from merganser.checkpoints.modules import shared_modules
@@ -135,7 +135,7 @@ def _compare(
 
 def described(path: Path) -> Described:
     """Say what a model is, by its folder or file; raise InputError where it is none that can be merged."""
-    refuse_code(path)
+    check_model(path)
     model, folder = open_model(path), path if path.is_dir() else path.parent
     is_adapter = isinstance(model, Adapter)
     held = model.tensors if isinstance(model, Adapter) else model

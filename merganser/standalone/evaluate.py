@@ -9,6 +9,7 @@ from typing import Any
 from merganser.at_run_time import addition_of
 from merganser.at_run_time.measuring import score_merges
 from merganser.checkpoints.adapters.files import open_model
+from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.own_settings import write_own
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.explaining import mistakes_in
@@ -64,6 +65,7 @@ def task_of(settings: Mapping[str, Any], name: str, model: Path) -> Task:
 
 def evaluate_model(model: Path, about: Declared) -> Score:
     """Score a model's folder on a task: data fetched and prepared into a temporary folder, then as the stage does."""
+    check_model(model)
     family, task = get_family(about.family), about.task
     if mistakes := kind_mistakes(f"tasks.{about.name}", task, about.family):
         raise InputError("\n".join(mistakes))
@@ -109,6 +111,7 @@ def _own_settings(model: Path, about: Declared, made: Path) -> Path:
     if not source.exists():
         raise InputError(f"{source}: not there, and by it the model of {about.name} is built; put it back")
     own = _here(source, made)
+    check_model(own)
     return made / "own" if own.is_dir() and write_own(model, own, made / "own") else model
 
 
@@ -128,6 +131,7 @@ def _head_of(about: Declared, folder: Path) -> Head:
     if not about.heads:
         return Head({}, [], [])
     source = _here(Path(about.task.source), folder)
+    check_model(source)
     file = folder / "head.safetensors"
     write_head(open_model(source), about.heads, source / "config.json", about.name, file)
     return read_head(file)

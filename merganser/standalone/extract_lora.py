@@ -17,7 +17,7 @@ from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.adapters.writing import BIAS, WEIGHT, write_adapter
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.architecture import CONFIG, architecture_of, read_config
-from merganser.checkpoints.companions import refuse_code
+from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.kinds import ParameterRules, is_head
 from merganser.checkpoints.known_models import modules_of, todays_names
 from merganser.checkpoints.reading import open_for_merging
@@ -103,7 +103,7 @@ def extract_adapter(
     """
     start, path = path_of(base, Path()), path_of(model, Path())
     for each in (start, path):
-        refuse_code(each)
+        check_model(each)
     tuned = open_model(path)
     if isinstance(tuned, Adapter):
         raise InputError(f"{path}: is an adapter already")

@@ -11,7 +11,7 @@ from merganser import registry
 from merganser.checkpoints.adapters.adapted import open_whole
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.agreement import Agreement
-from merganser.checkpoints.companions import refuse_code
+from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.modules import shared_modules
 from merganser.checkpoints.origins import Origin, licences_in
@@ -128,8 +128,6 @@ def planned(recipe: Recipe, where: Path) -> Plan:
         made = f"{method.trained}, which is trained" if method.trained else "statistics, which are measured"
         reason = f"needs {made} on the tasks' data"
         raise InputError(f"{recipe.method}: {reason}; declare it in params.yaml, and run `merganser run`")
-    for path in named.values():
-        refuse_code(path)
     return plan
 
 
@@ -261,6 +259,7 @@ def _located(recipe: Recipe, where: Path) -> tuple[list[str], dict[str, Path], d
         notes += [f"{source.hub}: left out: {', '.join(left)}"] if left and name == BASE else []
     for name, source in sources.items():
         key, copied = "base" if name == BASE else f"models.{name}", name == BASE or recipe.choice is not None
+        check_model(paths[name])
         check_unchanged(where, key, source, paths[name], copied)
     return notes, paths, pointers
 

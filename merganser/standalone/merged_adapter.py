@@ -8,6 +8,7 @@ from torch import Tensor
 from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.adapters.writing import WEIGHT, write_adapter
+from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.kinds import as_matrix
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import Checkpoint
@@ -23,6 +24,7 @@ def write_merged_adapter(merged: Path, out: Path) -> None:
 
     Raises InputError where the merge is not one of adapters alone, or not of so low a rank: trimmed entries are not.
     """
+    check_model(merged)
     file = merged / RECIPE
     if not file.is_file():
         raise InputError(f"{merged}: has no {RECIPE}, which says what was merged; name a task by --task")
@@ -32,6 +34,7 @@ def write_merged_adapter(merged: Path, out: Path) -> None:
     if recipe.tokenizer:
         raise InputError(f"{file}: the merge has tokens of its own (tokenizer: {recipe.tokenizer}); load it itself")
     path = path_of(recipe.base, merged)
+    check_model(path)
     check_unchanged(file, "base", recipe.base, path, copied=True)
     base, result = open_for_merging(path), open_for_merging(merged)
     ranks = _ranks(file, recipe, base)
@@ -48,7 +51,9 @@ def _ranks(file: Path, recipe: Recipe, base: Checkpoint) -> dict[str, int]:
     """Return the sum of the adapters' ranks for each parameter that they change and the merge merges."""
     ranks: dict[str, int] = {}
     for task, source in recipe.models.items():
-        model = open_model(path_of(source, file.parent))
+        path = path_of(source, file.parent)
+        check_model(path)
+        model = open_model(path)
         if not isinstance(model, Adapter):
             raise InputError(f"{file}: {task} is not an adapter, so the merge is not one; load the merged model itself")
         bound = bind(model, base, recipe.rules, task)

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.companions import companion_names, left_out, names_in, other_folders
 from merganser.checkpoints.modules import module_folders
+from merganser.checkpoints.named_weights import weights_in
 from merganser.checkpoints.reading import wrappers_of
 from merganser.checkpoints.tensors import parameter_of
 from merganser.checkpoints.weight_files import weight_names
@@ -34,7 +35,10 @@ def notes_on_files(base: Path, models: Mapping[str, Path], modules: Sequence[str
         return []
     names, kept = names_in(base, modules), [name for name in module_folders(base) if name not in modules]
     inside = [f"{module}/{name}" for module in modules for name in weight_names(os.listdir(base / module))]
-    left = left_out(names, {*weight_names(names), *companion_names(names, modules), *inside}) + other_folders(base)
+    read = weights_in(base, names)
+    places = {f"{PurePosixPath(name).parts[0]}/" for name in read}
+    folders = [folder for folder in other_folders(base) if folder not in places]
+    left = left_out(names, {*read, *companion_names(names, modules), *inside}) + folders
     found = {
         "modules, merged too": [f"{name}/" for name in modules],
         "modules that not all models have, copied from the base": [f"{n}/" for n in kept if f"{n}/" not in left],
@@ -50,7 +54,7 @@ def notes_on_files(base: Path, models: Mapping[str, Path], modules: Sequence[str
 def _not_read(path: Path) -> list[str]:
     """List the safetensors files of a model's folder that no reader of its weights looks at, such as a head's."""
     names = names_in(path) if path.is_dir() else []
-    read = {*adapter_names(names), *weight_names(names)}
+    read = {*adapter_names(names), *weights_in(path, names)} if names else set[str]()
     return [name for name in names if name.endswith(".safetensors") and "/" not in name and name not in read]
 
 

@@ -12,7 +12,7 @@ from merganser.checkpoints.adapters.adapted import Adapted
 from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.adapters.writing import WEIGHT, write_adapter
-from merganser.checkpoints.companions import copy_companions
+from merganser.checkpoints.companions import check_model, copy_companions
 from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.modules import modules_in
@@ -50,6 +50,7 @@ def write_model_of(merged: Path, task: str, out: Path) -> list[str]:
     A folder has what of the task's model was not merged, such as its head, and its configuration, where the recipe of
     the merge says where it lies.
     """
+    check_model(merged)
     modules = modules_in(opened_parts(merged, task).parameters)
     if out.suffix == SINGLE:
         with new_output(out) as place:
@@ -119,6 +120,7 @@ def _own(merged: Path, task: str, modules: Sequence[str], made: Path) -> Own | N
     if not path.exists():
         remedy = f"put it back, or name a file by --out NAME{SINGLE}, which has only what the merge has"
         raise InputError(f"{file}: models.{task}: {path} is not there any more; {remedy}")
+    check_model(path)
     check_unchanged(file, f"models.{task}", source, path, copied=recipe.choice is not None)
     if gguf_in(path) is not None:  # its tensors have llama.cpp's names
         return None
@@ -154,6 +156,7 @@ def write_adapter_of(merged: Path, task: str, out: Path) -> None:
 
     Raises InputError where a part is not low-rank, or is of what PEFT has no adapter for.
     """
+    check_model(merged)
     overlays, shared = opened_parts(merged, task), open_for_merging(merged)
     place = overlays.tasks.index(task)
     held = [name for name in overlays.parameters if overlays.kind(name) == LowRank.kind and name.endswith(WEIGHT)]

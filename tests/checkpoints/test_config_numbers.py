@@ -10,7 +10,7 @@ import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from merganser.checkpoints.architecture import architecture_of
-from merganser.checkpoints.companions import refuse_code
+from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.config_numbers import check_numbers
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
@@ -75,7 +75,7 @@ def test_whatever_reads_a_checkpoints_configuration_refuses_its_numbers(tmp_path
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_labels": 10**10}))
     for read in (
         architecture_of,
-        refuse_code,
+        check_model,
         open_checkpoint,
         lambda folder: get_family("encoder").open_network(folder),
     ):

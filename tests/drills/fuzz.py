@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from merganser.checkpoints.adapters.files import open_model
-from merganser.checkpoints.companions import refuse_code
+from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging
 from merganser.checkpoints.tensors import to_bytes
@@ -353,7 +353,7 @@ def _read_transformers(folder: Path) -> None:
     checkpoint = open_for_merging(folder)
     for name in checkpoint.names:
         as_stored(checkpoint, name, checkpoint.read(name))
-    refuse_code(folder)
+    check_model(folder)
     vocabulary_of(folder)
     template_of(folder)
 

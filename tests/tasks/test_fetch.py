@@ -15,6 +15,7 @@ import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value, load_from_disk
 from huggingface_hub import constants
 from PIL import Image as Picture
+from safetensors.torch import save_file
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.weight_files import weight_names
@@ -273,6 +274,21 @@ def test_a_hub_model_is_fetched_at_its_commit_one_format_only(tmp_path: Path, hu
     assert (found["kind"], found["hub"], found["revision"]) == ("hub", "org/clip", COMMIT)
     assert not any("pytorch_model.bin" in path for path in hub.asked)
     assert "README.md" not in found["files"]
+
+
+def test_weights_that_a_hub_models_configuration_names_are_fetched(tmp_path: Path, hub: Hub) -> None:
+    repository = tmp_path / "repo"
+    files = {"a.weight": "weights/one.safetensors", "b.weight": "weights/two.safetensors"}
+    (repository / "weights").mkdir()
+    for number, (name, file) in enumerate(files.items()):
+        save_file({name: torch.full((2,), float(number))}, repository / file)
+    (repository / "weights/mine.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    named = {"transformers_weights": "weights/mine.safetensors.index.json"}
+    (repository / "config.json").write_text(json.dumps(named))
+    fetch.fetch_model(write_pointer(tmp_path, "org/clip"), tmp_path / "out")
+    opened = open_checkpoint(tmp_path / "out")
+    assert {name: opened.read(name).tolist() for name in opened.names} == {"a.weight": [0, 0], "b.weight": [1, 1]}
+    assert json.loads((tmp_path / "out/config.json").read_text()) == {}
 
 
 def test_a_download_that_differs_from_the_hubs_checksum_is_thrown_away(tmp_path: Path, hub: Hub) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from merganser.checkpoints.architecture import CONFIG as MODEL_CONFIG
 from merganser.checkpoints.architecture import read_config
+from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.vocabulary.plan import Choice
@@ -63,6 +64,8 @@ def imported(path: Path) -> Imported:
         raise InputError(f"base_model: {config.base} is adapted: merge the adapter into it first, and name that model")
     base = config.base or config.models[0].whole
     named = _named([*config.models, *([config.base] if config.base and config.base not in config.models else [])])
+    for place in (Path(part) for each in named.values() for part in (each.model, each.adapter) if part):
+        check_model(place)
     _check_adapters(named, base)
     notes = [*config.notes, *_parameter_notes(config, kin)]
     method, values = _entry(config, kin, named, base)

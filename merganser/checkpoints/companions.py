@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from merganser.checkpoints.architecture import CONFIG, read_config
+from merganser.checkpoints.foreign import both_in
 from merganser.checkpoints.modules import may_be_module
-from merganser.checkpoints.named_weights import KEY, weights_in
-from merganser.checkpoints.reading import DESCRIPTION
+from merganser.checkpoints.named_weights import KEY, main_in, weights_in
+from merganser.checkpoints.reading import ADAPTER_FILES, DESCRIPTION
 from merganser.checkpoints.weight_files import is_index, weight_names
 from merganser.errors import InputError
 from merganser.limits import check_files, check_link
@@ -96,12 +97,15 @@ def copy_companions(origin: Path, folder: Path, modules: Sequence[str] = ()) -> 
 def check_model(path: Path) -> None:
     """Refuse a model that must not be read: the door before everything that reads a model's folder or file.
 
-    Raises InputError for a link that leads out of the folder, and for a configuration that asks for code of its own or
-    has a number that no model has.
+    Raises InputError for a link that leads out of the folder, for a whole model beside an adapter, and for a
+    configuration that asks for code of its own or has a number that no model has.
     """
     if path.is_dir():
         check_files(path)
         _refuse_links(path)
+        names = [file.name for file in path.iterdir() if file.is_file()]
+        if (both := both_in(names, main_in(path, set(names) - set(ADAPTER_FILES)))) is not None:
+            raise InputError(f"{path}: {both}")
     place = path if path.is_dir() else path.parent
     for name in (*CONFIGURATIONS, *own_configurations().values()):
         content = read_config(place / name) or {}

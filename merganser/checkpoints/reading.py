@@ -5,9 +5,8 @@ of shards of either kind with their index. Names, shapes and dtypes come from th
 asked for. What transformers stores twice, or stored once beside the parameters, is left out: see `surplus`.
 """
 
-import os
 import zipfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.architecture import Architecture, architecture_of
+from merganser.checkpoints.foreign import adapter_in, without_weights
 from merganser.checkpoints.kinds import applied_as_stored, is_stack
 from merganser.checkpoints.named_weights import main_in, weight_map
 from merganser.checkpoints.safetensors_file import SafetensorsFile
@@ -36,27 +36,15 @@ from merganser.checkpoints.tensors import (
     spec_of,
 )
 from merganser.checkpoints.views import View, matrices_of, unstacked
-from merganser.checkpoints.weight_files import (
-    MODEL,
-    NAMES,
-    SHARD,
-    TORCH_SUFFIXES,
-    candidates,
-    foreign,
-    is_index,
-    weight_names,
-    written_like,
-)
+from merganser.checkpoints.weight_files import ADAPTER_CONFIG as ADAPTER_CONFIG
+from merganser.checkpoints.weight_files import ADAPTER_FILES as ADAPTER_FILES
+from merganser.checkpoints.weight_files import MODEL, TORCH_SUFFIXES, candidates, is_index, written_like
 from merganser.checkpoints.wrappers import unwrapped, wrappers_in
-from merganser.errors import InputError, some
+from merganser.errors import InputError
 from merganser.limits import check_file, check_files
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # what training loops save parameters under
-PIPELINE = "model_index.json"  # of diffusers: names the folders of the components
-ADAPTER_CONFIG = "adapter_config.json"
-ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 CHANGED = ".changed"  # behind a shard's name: a file of those of its tensors that were made anew (linked.py)
-SHOWN = 8
 DESCRIPTION = "source.json"  # where a fetched checkpoint came from
 
 
@@ -248,29 +236,9 @@ def _open_whole(path: Path) -> StoredCheckpoint:
     check_files(path)
     names = [file.name for file in path.iterdir() if file.is_file()]
     main = main_in(path, set(names) - set(ADAPTER_FILES))
-    if main is not None and not (ADAPTER_CONFIG in names and main not in NAMES):
+    if main is not None and not (ADAPTER_CONFIG in names and main in candidates(names)):
         return _open_main(path / main, path)
-    if any(name in names for name in (ADAPTER_CONFIG, *ADAPTER_FILES)):
-        both = f"to be merged it has both {ADAPTER_CONFIG} and {ADAPTER_FILES[0]}"
-        raise InputError(f"{path}: an adapter, not a whole model: no base; {both}")
-    raise InputError(f"{path}: {_without_weights(path, names)}")
-
-
-def _without_weights(path: Path, names: Collection[str]) -> str:
-    """Say what a folder is in which no weights are found, and what to give instead."""
-    if PIPELINE in names:
-        parts = [part.name for part in path.iterdir() if part.is_dir() and weight_names(os.listdir(part))]
-        remedy = f"merge its components one by one, by their folders in all models: {', '.join(sorted(parts))}"
-        return f"a pipeline of diffusers; {remedy}"
-    if several := candidates(set(names) - set(ADAPTER_FILES)):
-        if all(SHARD.fullmatch(name) for name in several):
-            return f"shards without the index that names them, such as {NAMES[1]}; fetch the whole model"
-        return f"several files of weights, and none of a usual name; give one of them: {some(several, SHOWN)}"
-    if (known := foreign(os.listdir(path))) is not None:
-        return known
-    if dangling := [link.name for link in sorted(path.iterdir()) if link.is_symlink() and not link.exists()]:
-        return f"{dangling[0]} is a link to a file that is not there; fetch it again"
-    return f"no checkpoint in this folder; expected one of {', '.join(NAMES)}"
+    raise InputError(f"{path}: {without_weights(path, names)}")
 
 
 def _open_main(path: Path, folder: Path) -> StoredCheckpoint:
@@ -278,6 +246,8 @@ def _open_main(path: Path, folder: Path) -> StoredCheckpoint:
     if is_index(path.name):
         return _open_shards(path, folder)
     file = _open_file(path)
+    if path.name not in ADAPTER_FILES and (known := adapter_in(file.names)) is not None:
+        raise InputError(f"{path}: {known}")
     return file if path.parent == folder else ShardedCheckpoint(dict.fromkeys(file.names, file), folder)
 
 

@@ -6,6 +6,9 @@ from fnmatch import fnmatchcase
 
 MODEL, DIFFUSERS = "model", "diffusion_pytorch_model"  # what a reader calls them, without an ending
 OPEN_CLIP = ("open_clip_model", "open_clip_pytorch_model")
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
+PIPELINE = "model_index.json"  # of diffusers: names the folders of the components
 TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 SINGLE = tuple(f"{stem}.safetensors" for stem in (MODEL, DIFFUSERS, OPEN_CLIP[0]))  # files of all weights
 INDEXED = ".safetensors.index.json"
@@ -26,19 +29,10 @@ ALONE = (
     tuple(f"*{suffix}" for suffix in TORCH_SUFFIXES),
 )
 # What a training leaves beside a model.
-TRAINING = ("training_args.bin", "optimizer*", "scheduler*", "scaler*", "rng_state*", "random_states*", "*_states.pt")
-# What a folder may hold in place of such a file, and what makes one of it.
-FOREIGN = {
-    "*-?????-of-?????.gguf": "a GGUF file in parts: join them by llama.cpp's llama-gguf-split --merge",
-    "*.gguf": "several GGUF files, of llama.cpp; give one of them",
-    "flax_model.msgpack": "weights of Flax: transformers 4 converts them, from_pretrained(FOLDER, from_flax=True)",
-    "tf_model.h5": "weights of TensorFlow: transformers 4 converts them, from_pretrained(FOLDER, from_tf=True)",
-    "*.onnx": "an exported graph of ONNX; give the model that it was made from",
-    "*.distcp": "a distributed checkpoint: torch.distributed.checkpoint.format_utils dcp_to_torch makes one file",
-    "zero_to_fp32.py": "a checkpoint of DeepSpeed: its zero_to_fp32.py makes one file of it",
-    "global_step*": "a checkpoint of DeepSpeed: deepspeed.utils.zero_to_fp32 makes one file of it",
-    "checkpoint-*": "a folder of training; give one of its checkpoints",
-}
+TRAINING = (
+    *("training_args.bin", "optimizer*", "scheduler*", "scaler*", "rng_state*", "random_states*"),
+    *("*optim_states.pt", "sampler*", "dl_state_dict*"),
+)
 SHARD = re.compile(r".+-\d{5}-of-\d{5}\.(safetensors|bin)")
 INDEX = re.compile(r"(?P<stem>.+)\.(?P<ending>safetensors|bin)\.index(\.(?P<variant>[^.]+))?\.json")
 
@@ -81,18 +75,6 @@ def weight_names(names: Collection[str]) -> list[str]:
     shards = [name for name in names if fnmatchcase(name, f"*-of-*.{index['ending']}") and "/" not in name]
     own = [name for name in shards if name.startswith(f"{stem}-")]
     return [main, *sorted(own or shards)]
-
-
-def foreign(names: Collection[str]) -> str | None:
-    """Say which format a folder without such files has, and what to do; None where no name is known.
-
-    >>> foreign(["checkpoint-20", "runs"])
-    'a folder of training; give one of its checkpoints: checkpoint-20'
-    """
-    for pattern, said in FOREIGN.items():
-        if found := [name for name in sorted(names) if fnmatchcase(name, pattern)]:
-            return f"{said}: {', '.join(found)}" if "give one" in said else said
-    return None
 
 
 def is_index(name: str) -> bool:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.companions import companion_names, left_out
+from merganser.checkpoints.foreign import foreign
 from merganser.checkpoints.named_weights import lacking
-from merganser.checkpoints.reading import PIPELINE
 from merganser.checkpoints.vocabulary.tokenizers import tokenizer_names
-from merganser.checkpoints.weight_files import weight_names
+from merganser.checkpoints.weight_files import PIPELINE, weight_names
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.limits import SMALL
@@ -123,7 +123,9 @@ def names_at(pointer: HubPointer, files: Mapping[str, object], source: Path) -> 
     adapter = adapter_names(inside)
     taken = [*adapter, *tokenizer_names(inside)] if adapter else [*weights, *companion_names(inside)]
     if not weights and not adapter:
-        what = ", but is a pipeline of diffusers: name one component's folder by path" if PIPELINE in inside else ""
+        known = foreign([name for name in inside if "/" not in name])
+        what = f", but {known}" if known else ""
+        what = ", but is a pipeline of diffusers: name one component's folder by path" if PIPELINE in inside else what
         raise InputError(f"{source}: {pointer.hub} has no weights in a format we read at {place or 'its top'}{what}")
     return place, taken, left_out((name for name in inside if "/" not in name), taken)
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.distributed.checkpoint import format_utils
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
@@ -61,14 +62,25 @@ def test_a_weight_that_the_task_stores_as_integers_is_refused(dtype: torch.dtype
         ("flax_model.msgpack", "weights of Flax: transformers 4 converts them"),
         ("tf_model.h5", "weights of TensorFlow"),
         ("model.onnx", "give the model that it was made from"),
-        ("__0_0.distcp", "dcp_to_torch"),
-        ("zero_to_fp32.py", "DeepSpeed"),
+        ("onnx/model.onnx", "give the model that it was made from"),
+        ("openvino_model.xml", "an exported model of OpenVINO"),
+        ("saved_model.pb", "an exported model of TensorFlow"),
+        ("bert_model.ckpt.index", "TensorFlow 1: transformers 4 converts them"),
+        (".metadata __0_0.distcp", "python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt"),
+        ("pytorch_model_fsdp_0/__0_0.distcp", "accelerate merge-weights FOLDER/pytorch_model_fsdp_0 OUT"),
+        ("zero_to_fp32.py latest", "DeepSpeed: python FOLDER/zero_to_fp32.py FOLDER OUT"),
+        ("global_step9/zero_pp_rank_0_mp_rank_00_optim_states.pt", "python -m deepspeed.utils.zero_to_fp32 FOLDER OUT"),
+        ("zero_pp_rank_0_mp_rank_00_optim_states.pt", "python -m deepspeed.utils.zero_to_fp32 FOLDER OUT"),
+        ("iter_0000100/mp_rank_00/model_optim_rng.pt", "Megatron-Bridge exports it"),
+        ("adapters.safetensors adapter_config.json", "mlx_lm.fuse --model BASE --adapter-path FOLDER --save-path OUT"),
+        ("0000100_adapters.safetensors adapters.safetensors adapter_config.json", "an adapter of MLX"),
         ("checkpoint-20/model.safetensors", "give one of its checkpoints: checkpoint-20"),
     ],
 )
 def test_a_folder_of_another_format_is_named_with_what_helps(name: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_bytes(b"")
+    for each in name.split():
+        (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / each).write_bytes(b"")
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError, match=said):
         open_checkpoint(tmp_path)
@@ -205,3 +217,48 @@ def test_several_files_of_weights_without_a_usual_name_are_refused_by_their_name
     save_file(FLOATS, path / "two.safetensors")
     with pytest.raises(InputError, match=r"several files of weights.*give one of them: one\.safetensors, two\."):
         open_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["lora_unet_down_blocks_0_attn.lora_down.weight", "lora_unet_down_blocks_0_attn.alpha"], "kohya's sd-scripts"),
+        (["lora_te1_text_model_layers_0.lora_up.weight"], "fuse_lora, save_pretrained"),
+        (["lycoris_blocks_0_attn.hada_w1_a", "lycoris_blocks_0_attn.alpha"], "kohya's sd-scripts or of LyCORIS"),
+        (["unet.down_blocks.0.to_q.lora.down.weight", "unet.down_blocks.0.to_q.alpha"], "a LoRA of diffusers"),
+        (["transformer.blocks.0.to_q.lora_A.weight", "text_encoder_2.q.lora_A.weight"], "a LoRA of diffusers"),
+        (["model.layers.0.self_attn.q_proj.lora_a", "model.layers.0.self_attn.q_proj.lora_b"], "an adapter of MLX"),
+        (["base_model.model.q.lora_A.weight", "base_model.model.q.lora_B.default.weight"], "an adapter of PEFT"),
+    ],
+)
+def test_an_adapters_file_is_named_with_what_makes_a_model_of_it(names: list[str], said: str, tmp_path: Path) -> None:
+    path = folder(tmp_path / "it", {name: torch.ones(2, 2) for name in names}, "last.safetensors")
+    for place in (path, path / "last.safetensors"):
+        with pytest.raises(InputError, match=said):
+            open_checkpoint(place)
+
+
+def test_a_model_with_low_rank_maps_of_its_own_is_a_model(tmp_path: Path) -> None:
+    names = ["block.lora_A.weight", "block.lora_B.weight", "block.weight"]
+    assert open_checkpoint(folder(tmp_path / "it", {name: torch.ones(2, 2) for name in names})).names == tuple(names)
+
+
+@pytest.mark.parametrize("as_base", [True, False])
+def test_a_whole_model_beside_an_adapter_is_refused_with_both(as_base: bool, tmp_path: Path) -> None:
+    both, plain = (folder(tmp_path / name, FLOATS) for name in ("both", "plain"))
+    (both / "adapter_config.json").write_text("{}")
+    save_file({"base_model.model.a.lora_A.weight": torch.ones(2, 2)}, both / "adapter_model.safetensors")
+    said = r"both: a whole model and an adapter, .*give the file model\.safetensors for the model alone, or the adapter"
+    models = (both, plain) if as_base else (plain, both)
+    with pytest.raises(InputError, match=said):
+        average(tmp_path, *models)
+    average(tmp_path, plain, both / "model.safetensors")
+
+
+def test_the_command_for_a_distributed_checkpoint_makes_a_file_that_is_read(tmp_path: Path) -> None:
+    torch.save({"model": FLOATS}, tmp_path / "state.pt")
+    format_utils.torch_save_to_dcp(tmp_path / "state.pt", tmp_path / "sharded")
+    with pytest.raises(InputError, match="dcp_to_torch FOLDER"):
+        open_checkpoint(tmp_path / "sharded")
+    format_utils.dcp_to_torch_save(tmp_path / "sharded", tmp_path / "whole.pt")
+    assert torch.equal(open_checkpoint(tmp_path / "whole.pt").read("a.weight"), FLOATS["a.weight"])

@@ -1,7 +1,11 @@
 """What the transformers that is installed knows of a model by its `config.json`; no code that came with one is run."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 
 def configured(config: Mapping[str, Any]) -> Any | None:
@@ -33,6 +37,83 @@ def todays_names(config: Mapping[str, Any], names: Collection[str]) -> dict[str,
         name: rename_source_key(name, renamings, [], model.base_model_prefix, loaded)[0] for name in sorted(names)
     }
     return by_file if len(set(by_file.values())) == len(by_file) else {}
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How the installed transformers makes a stack of experts of the tensors of a file.
+
+    `parts`: the names of the experts' tensors, in their order, by the converter's patterns.
+    """
+
+    model: Any
+    converter: Any
+    parts: Mapping[str, Sequence[str]]
+
+    @property
+    def count(self) -> int:
+        """Return the number of experts."""
+        return len(next(iter(self.parts.values())))
+
+    def stack(self, name: str, experts: Mapping[str, Sequence[Tensor]]) -> Tensor:
+        """Put tensors of experts, by the converter's patterns, into the stack that is loaded under a name."""
+        converter = deepcopy(self.converter)
+        for pattern, tensors in experts.items():
+            for tensor in tensors:
+                converter.add_tensor(name, name, pattern, tensor)
+        (made,) = converter.convert(name, model=self.model, config=self.model.config).values()
+        return made if isinstance(made, Tensor) else made[0]
+
+    def apart(self, name: str, expert: Tensor) -> dict[str, Tensor]:
+        """Take one expert of a stack (1, M, N) apart into its tensors, by the converter's patterns."""
+        reverse = deepcopy(self.converter).reverse_transform()
+        today, pattern = reverse.rename_source_key(name)
+        reverse.add_tensor(today, name, pattern, expert)
+        made = reverse.convert(today, model=self.model, config=self.model.config)
+        ends = {pattern: pattern.replace("*", "0") for pattern in self.parts}
+        return {pattern: next(made[key] for key in made if end in key) for pattern, end in ends.items()}
+
+
+def stacks_of(config: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Conversion], dict[str, str]]:
+    """Return the stacks of experts that the installed transformers makes of a file's tensors, by their names in it.
+
+    And the names in the file of what it loads as it is, by its own. Both are empty where it does not know the model.
+    """
+    model = _without_values(config)
+    if model is None:
+        return {}, {}
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
+
+    changes = get_model_conversion_mapping(model)
+    renamings = [change for change in changes if isinstance(change, WeightRenaming)]
+    converters = [change for change in changes if isinstance(change, WeightConverter)]
+    by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
+    loaded, parts, others = model.state_dict(), dict[str, dict[str, list[str]]](), dict[str, str]()
+    for name in sorted(names, key=dot_natural_key):
+        today, pattern = rename_source_key(name, renamings, converters, model.base_model_prefix, loaded)
+        if pattern is None:
+            others[today] = name
+        else:
+            parts.setdefault(today, {}).setdefault(pattern, []).append(name)
+    found = {name: Conversion(model, by_pattern[next(iter(own))], own) for name, own in parts.items()}
+    return {name: each for name, each in found.items() if _is_by_expert(each)}, others
+
+
+def _is_by_expert(conversion: Conversion) -> bool:
+    """Tell whether a conversion stacks experts, all of them, and changes none by what another one is."""
+    from transformers.core_model_loading import Concatenate, MergeModulelist, Transpose
+
+    first, *others = conversion.converter.operations
+    if not isinstance(first, MergeModulelist) or first.dim != 0:
+        return False
+    whole = set(conversion.converter.source_patterns) == conversion.parts.keys()
+    within = [
+        (isinstance(each, Concatenate) and each.dim > 0 and each.num_shards_attribute is None)
+        or (isinstance(each, Transpose) and 0 not in (each.dim0, each.dim1) and not each.check_dims)
+        for each in others
+    ]
+    return whole and len(set(map(len, conversion.parts.values()))) == 1 and all(within)
 
 
 def modules_of(config: Mapping[str, Any]) -> set[str] | None:

@@ -6,6 +6,7 @@ from functools import cache, partial
 import torch
 
 from merganser.checkpoints.architecture import is_buffer, known_ties, tied_names
+from merganser.checkpoints.expert_layouts import check_layouts, with_experts_of
 from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.known_models import todays_names
 from merganser.checkpoints.reading import architecture_beside
@@ -29,6 +30,10 @@ def matched(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: st
     whole = unstacked(base)
     merged = [name for name in whole.names if is_merged(name, whole.spec(name).dtype, rules)]
     find = _finder(whole, tuned, merged, task, rules)
+    if missing := [name for name in merged if find(name) is None]:
+        tuned = with_experts_of(whole, tuned)
+        find = _finder(whole, tuned, merged, task, rules)
+        check_layouts(whole, tuned, [name for name in missing if find(name) is None], task)
     stored = {name: found for name in whole.names if (found := find(name)) is not None}
     others, ties = set(tuned.names) - set(stored.values()), known_ties(frozenset(tuned.names))
     stored |= {name: name for name in sorted(others) if not _is_surplus(whole, tuned, name, rules, ties)}

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.companions import copy_companions
+from merganser.checkpoints.expert_layouts import with_experts_of
 from merganser.checkpoints.kinds import is_head
 from merganser.checkpoints.reading import written_as
 from merganser.checkpoints.shards import shards_like
@@ -72,6 +73,16 @@ def whole(model: Checkpoint | Adapter, name: str) -> Checkpoint:
     return model
 
 
+def mean_of(models: Mapping[str, Checkpoint | Adapter], heads: Sequence[str] = ()) -> MeanCheckpoint:
+    """Return the mean of models, in the order of their names; experts are laid out as the first model's are.
+
+    Raises InputError for an adapter.
+    """
+    opened = {name: whole(models[name], name) for name in sorted(models)}
+    first = next(iter(opened.values()), None)
+    return MeanCheckpoint({name: with_experts_of(first or model, model) for name, model in opened.items()}, heads)
+
+
 def write_mean(
     models: Mapping[str, Path],
     folder: Path,
@@ -85,7 +96,7 @@ def write_mean(
     `modules`: those that all models have.
     """
     ordered = {name: models[name] for name in sorted(models)}
-    mean = MeanCheckpoint({name: whole(open_model(path, modules), name) for name, path in ordered.items()}, heads)
+    mean = mean_of({name: open_model(path, modules) for name, path in ordered.items()}, heads)
     first = next(iter(ordered))
     files = shards_like(mean.models[first])
     last = max(files.values(), default="")

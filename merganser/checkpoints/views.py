@@ -4,8 +4,9 @@ Nothing is copied. What a view shows goes back into the layout of the file by `a
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -34,6 +35,45 @@ class View(Checkpoint):
         part = self.stored[name]
         tensor = self.inner.read(part) if isinstance(part, str) else self.inner.read_rows(part)[0]
         return tensor.mT.contiguous() if name in self.transposed else tensor
+
+    def read_rows(self, rows: Rows) -> Tensor:
+        """Read some rows of a tensor, and no others where they lie so below."""
+        part = self.stored[rows.name]
+        if isinstance(part, str) and rows.name not in self.transposed:
+            return self.inner.read_rows(replace(rows, name=part))
+        return super().read_rows(rows)
+
+
+class Made(Protocol):
+    """A tensor that is made of others when it is read."""
+
+    @property
+    def spec(self) -> Spec:
+        """Return its dtype and shape."""
+
+    def read(self, start: int, stop: int | None) -> Tensor:
+        """Read its rows from `start` to before `stop`; all from there on for None."""
+
+
+@dataclass(frozen=True)
+class Composed(View):
+    """Some of a checkpoint's tensors, and others that are made of its tensors."""
+
+    made: Mapping[str, Made] = field(default_factory=dict)
+
+    @cached_property
+    def specs(self) -> dict[str, Spec]:
+        """Return each tensor's dtype and shape, by its name."""
+        return super().specs | {name: each.spec for name, each in self.made.items()}
+
+    def read(self, name: str) -> Tensor:
+        """Read one tensor."""
+        return self.made[name].read(0, None) if name in self.made else super().read(name)
+
+    def read_rows(self, rows: Rows) -> Tensor:
+        """Read some rows of a tensor, and no others where they lie so below."""
+        made = self.made.get(rows.name)
+        return super().read_rows(rows) if made is None else made.read(rows.start, rows.stop)
 
 
 def _shown(spec: Spec, part: Part) -> Spec:

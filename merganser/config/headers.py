@@ -12,7 +12,7 @@ from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.configurations import check_configuration
 from merganser.checkpoints.kinds import ParameterRules, is_merged
-from merganser.checkpoints.mean import MeanCheckpoint, whole
+from merganser.checkpoints.mean import mean_of
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.checkpoints.vocabulary.plan import in_one_vocabulary
 from merganser.config.inputs import INPUTS
@@ -67,7 +67,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     base: Checkpoint | None = None
     with _caught(mistakes, "base.source"):
         if params.base.is_mean:
-            mean = MeanCheckpoint({name: whole(models[name], name) for name in sorted(models)}, params.base.heads)
+            mean = mean_of(models, params.base.heads)
             base = mean if mean.specs else None  # while the models are not here
         elif path := here.get("base.source"):
             check_model(path)

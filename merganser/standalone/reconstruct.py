@@ -13,6 +13,7 @@ from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.adapters.writing import WEIGHT, write_adapter
 from merganser.checkpoints.companions import check_model, copy_companions
+from merganser.checkpoints.expert_layouts import with_experts_of
 from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.modules import modules_in
@@ -21,7 +22,7 @@ from merganser.checkpoints.reading import open_checkpoint, open_for_merging, wri
 from merganser.checkpoints.remedies import without
 from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec, name_of
-from merganser.checkpoints.views import View, stored_specs
+from merganser.checkpoints.views import View, stored_specs, unstacked
 from merganser.checkpoints.vocabulary.writing import like
 from merganser.checkpoints.writing import write_model
 from merganser.config.recipes import RECIPE, check_unchanged, path_of, read_recipe
@@ -130,6 +131,7 @@ def _own(merged: Path, task: str, modules: Sequence[str], made: Path) -> Own | N
     taken = [name for name in shared.names if is_merged(name, shared.spec(name).dtype, recipe.rules)]
     if isinstance(model, Adapter):
         return _of_adapter(model, shared, taken, task, recipe.output)
+    model = with_experts_of(unstacked(shared), model)
     view = matched(shared, model, recipe.rules, task)
     assert isinstance(view, View)
     pairs = sorted(((name, name_of(view.stored[name])) for name in taken), key=lambda pair: pair[0] == pair[1])

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GPT2Config, GPT2Model
 
-from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.reading import open_checkpoint, open_stored
+from merganser.checkpoints.vocabulary.linked import write_linked
 from merganser.errors import InputError
 from merganser.sources.fetching import fetch_checkpoint
 from merganser.sources.read_files import read_files
@@ -197,3 +198,16 @@ def test_what_training_leaves_is_not_taken_for_weights(model: Path, tmp_path: Pa
     for name in ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state_0.pth"):
         (folder.path / name).write_bytes(b"")
     assert folder.read() == 1
+
+
+def test_shards_of_one_name_in_two_folders_can_be_linked(tmp_path: Path) -> None:
+    """As a merge does that writes models in one vocabulary."""
+    files = {"a.weight": "one/part.safetensors", "b.weight": "two/part.safetensors"}
+    for number, (name, file) in enumerate(files.items()):
+        (tmp_path / "it" / file).parent.mkdir(parents=True)
+        save_file({name: torch.full((2,), float(number))}, tmp_path / "it" / file)
+    (tmp_path / "it/model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    (tmp_path / "linked").mkdir()
+    write_linked(open_stored(tmp_path / "it"), {}, tmp_path / "linked")
+    opened = open_stored(tmp_path / "linked")
+    assert {name: opened.read(name).tolist() for name in opened.names} == {"a.weight": [0, 0], "b.weight": [1, 1]}

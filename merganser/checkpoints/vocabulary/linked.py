@@ -22,8 +22,9 @@ def write_linked(stored: StoredCheckpoint, changed: Mapping[str, Made], folder: 
     """
     files = {name: _file(stored, name) for name in stored.names}
     index: dict[str, str] = {}
-    for path in sorted(set(files.values())):
+    for number, path in enumerate(sorted(set(files.values()))):
         place = path.name if path.name not in SINGLE else f"weights{path.suffix}"
+        place = f"{number}-{place}" if (folder / place).is_symlink() else place  # shards in several folders
         (folder / place).symlink_to(path.resolve())
         own = [name for name in files if files[name] == path]
         made = {name: changed[name] for name in own if name in changed}

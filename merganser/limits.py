@@ -76,10 +76,15 @@ def check_link(file: Path, folder: Path) -> None:
 
     Links into DVC's cache and the hub's are allowed.
     """
-    target = os.path.realpath(file)
-    inside = Path(target).is_relative_to(os.path.realpath(folder))
-    if not inside and not _STORE.search(target):
+    target, place = Path(os.path.realpath(file)), Path(os.path.realpath(folder))
+    if not (target.is_relative_to(place) or _STORE.search(str(target)) or _is_of_snapshot(target, place)):
         raise InputError(f"{file}: a link to {target}, outside its folder; replace it by the file itself")
+
+
+def _is_of_snapshot(target: Path, folder: Path) -> bool:
+    """Tell whether a file is in the same repository of the hub's cache as a folder, whatever its hub names hashes."""
+    snapshots = next((place for place in folder.parents if place.name == "snapshots"), None)
+    return snapshots is not None and target.parent == snapshots.parent / "blobs"
 
 
 def check_plain(name: str, where: Path) -> None:

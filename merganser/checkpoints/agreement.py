@@ -33,6 +33,7 @@ from merganser.checkpoints.vocabularies import (
 )
 from merganser.checkpoints.vocabulary.rows import rows_in
 from merganser.checkpoints.vocabulary.tokenizers import numbers_beyond
+from merganser.checkpoints.wrappers import without_ddp
 from merganser.hashes import sha256_of
 
 EVERYTHING = ParameterRules()
@@ -63,8 +64,7 @@ class Agreement:
         classes other numbers, or has embeddings that are merged of another vocabulary. What a folder has not, or in a
         format that is not read (SentencePiece's), is not compared.
         """
-        held = opened[1].tensors if isinstance(opened[1], Adapter) else opened[1]
-        notes = [f"{task}: {WRAPPED}{', '.join(sorted(found))}" for found in [wrappers_of(held)] if found]
+        notes = [f"{task}: {WRAPPED}{', '.join(sorted(found))}" for found in [_wrappers(*opened)] if found]
         if not (self.base.is_dir() and model.is_dir()):
             return notes
         notes += check_configuration(self.base, model, task)
@@ -141,6 +141,14 @@ class Agreement:
         if of_base is None:
             return [f"{task}: it has a chat template; the base, and so the merge, has none"]
         return [f"{task}: its chat template is not the base's, which the merge has"]
+
+
+def _wrappers(base: Checkpoint, model: Checkpoint | Adapter) -> set[str]:
+    """Return the wrappers of training in a model's names, which it is read without: DDP's where the base has none."""
+    if isinstance(model, Adapter):
+        return {*wrappers_of(model.tensors)}
+    own = any(without_ddp(name) != name and name not in base for name in model.names)
+    return {*wrappers_of(model), *(["module"] if own else [])}
 
 
 def _settings_of(name: str, folder: Path) -> dict[str, Any] | None:

@@ -37,6 +37,8 @@ FOREIGN = {
     "flax_model*.msgpack": "weights of Flax: transformers 4 converts them, from_pretrained(FOLDER, from_flax=True)",
     "tf_model*.h5": "weights of TensorFlow: transformers 4 converts them, from_pretrained(FOLDER, from_tf=True)",
     "*.ckpt.index": "weights of TensorFlow 1: transformers 4 converts them, from_pretrained(INDEX, from_tf=True)",
+    "*.keras": "a model of Keras; give one of transformers or torch",
+    "*.weights.h5": "weights of Keras; give a model of transformers or torch",
     "saved_model.pb": "an exported model of TensorFlow; give the model that it was made from",
     "*.distcp": "a distributed checkpoint: python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER "
     "FILE.pt makes one file of it (accelerate merge-weights FOLDER OUT, if Accelerate wrote it)",

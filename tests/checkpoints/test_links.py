@@ -169,7 +169,11 @@ def test_links_that_stay_inside_and_a_folder_that_is_itself_a_link_are_read(tmp_
 
 
 @pytest.mark.parametrize(
-    "place", ["models--org--it/blobs/{:064x}", "models--org--it/blobs/{:040x}", ".dvc/cache/files/md5/ab/{:030x}"]
+    "place",
+    [
+        *("models--org--it/blobs/{:064x}", "models--org--it/blobs/{:040x}", "models--org--it/blobs/tag-{}"),
+        *("elsewhere/blobs/{:040x}", ".dvc/cache/files/md5/ab/{:030x}"),
+    ],
 )
 def test_links_into_the_caches_of_the_hub_and_of_dvc_are_read(place: str, tmp_path: Path) -> None:
     folder = tmp_path / "models--org--it/snapshots/1"

@@ -132,7 +132,6 @@ def names_at(pointer: HubPointer, files: Mapping[str, object], source: Path) -> 
 
 def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
     """Download a model into the hub's own cache; return its folder or file there, and the names of what is left out."""
-    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     api, revision = hub_api(), pinned(pointer, source)
@@ -141,14 +140,10 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
         place, names, left = names_at(pointer, files, source)
         wanted = [f"{place}/{name}" if place else name for name in names]
         wanted += [name for name in _said_in(files, place) if files[name].size <= SMALL and name not in wanted]
-        more = wanted
-        while more:
-            check_entries([files[name] for name in more], source)
-            patterns = [glob.escape(name) for name in more]
-            how = {"allow_patterns": patterns, "endpoint": api.endpoint, "cache_dir": hub_cache()}
-            snapshot = Path(snapshot_download(pointer.hub, revision=revision, **how))
-            more = [] if pointer.path in files else _further(snapshot / place, place, files)
-            wanted = [*wanted, *more]
+        snapshot = _snapshot(api, pointer, [files[name] for name in wanted], source)
+        while pointer.path not in files and (more := _further(snapshot / place, place, files)):
+            _snapshot(api, pointer, [files[name] for name in more], source)
+            wanted += more
     except hub_errors() as error:
         raise InputError(missing(source, pointer.hub, revision, error)) from error
     except (HfHubHTTPError, LocalEntryNotFoundError) as error:
@@ -156,9 +151,21 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
         if refused is None:
             raise
         raise InputError(refused) from error
-    _check_download(snapshot, {name: files[name] for name in wanted})
     left = [name for name in left if (f"{place}/{name}" if place else name) not in wanted]
     return snapshot / (pointer.path if pointer.path in files else place), left
+
+
+def _snapshot(api: "HfApi", pointer: HubPointer, files: "Collection[RepoFile]", source: Path) -> Path:
+    """Download files of a repository into the hub's own cache, and check them; return the commit's folder there."""
+    from huggingface_hub import snapshot_download
+
+    check_entries(files, source)
+    patterns, revision = [glob.escape(file.path) for file in files], pinned(pointer, source)
+    folder = snapshot_download(
+        pointer.hub, revision=revision, allow_patterns=patterns, endpoint=api.endpoint, cache_dir=hub_cache()
+    )
+    _check_download(Path(folder), {file.path: file for file in files})
+    return Path(folder)
 
 
 def _further(folder: Path, place: str, files: Collection[str]) -> list[str]:

@@ -26,7 +26,10 @@ from dvcfleet.record.changes import unknown_code
 from dvcfleet.record.experiments import described_by, workspace_tree
 from dvcfleet.repository import opened, write_lock
 from dvcfleet.secrets import masked, may_hold_credential
+from flows.archive_code import BRANCH, WORKSPACE, check_tree
 from flows.archive_form import BUNDLE, FILES, OBJECTS, write_archive
+from flows.archive_paths import why_refused
+from flows.archive_stages import check_stages, refuse_other_projects
 from flows.signing import RECORDED, SIGNATURES, files_in
 from merganser.errors import InputError
 from merganser.outputs import new_output, replacing
@@ -34,7 +37,6 @@ from merganser.sources.pointers import POINTER_SUFFIXES
 from tasks.stages import REPORT
 from tasks.tracking import _PLACES, ARTIFACTS, STORE  # its digest is that of `record`: no name of it changes
 
-BRANCH, WORKSPACE = "refs/heads/comparison", "refs/archive/workspace"
 NOWHERE = "file:///archived"  # where an archived MLflow says that its artifacts are
 _PACK = ("-c", "core.compression=6", "-c", "pack.window=10", "-c", "pack.depth=50")
 _NOT_KEPT = ("--no-reuse-delta", "--no-reuse-object", "--delta-base-offset")  # of how this clone happens to be packed
@@ -56,14 +58,17 @@ def archive(root: Path, out: Path, data: bool) -> list[str]:
     there is no commit of its own, or DVC's cache and the workspace lack something.
     """
     with new_output(out) as place, opened(root) as repo, write_lock(repo), TemporaryDirectory() as scratch:
+        refuse_other_projects(root)
+        check_stages(repo)
         lineage = read_lineage(repo)
         content = _Content({BUNDLE: _bundle(repo, Path(scratch))})
         _add_files(content, repo, lineage, data)
         _add_mlflow(content, Path(scratch))
         if data:
             content.members |= _objects(repo)
-        if wrong := [name for name in content.members if "\n" in name]:
-            raise InputError(f"{wrong[0]!r}: an archive lists names line by line; rename it")
+        for name in (each.removeprefix(FILES) for each in content.members if each.startswith(FILES)):
+            if why := why_refused(name):
+                raise InputError(f"{name!r}: {why}, which no archive has; move it away, or rename it")
         with replacing(place) as file:
             write_archive(file, content.members)
         spoken = list(_credentials(content))
@@ -173,6 +178,8 @@ def _bundle(repo: Repo, scratch: Path) -> Path:
             dates = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
             commit = ("commit-tree", "--no-gpg-sign", tree, "-p", head, "-m", "the workspace")
             workspace = git(root, *commit, environment=environment | who | dates).strip()
+        for revision in (head, workspace):
+            check_tree(root, revision, environment)
     except GitError as error:
         raise InputError(f"{root}: an archive holds its commit, and git refuses: {error}") from error
     path = scratch / BUNDLE

@@ -10,10 +10,12 @@ import re
 import tarfile
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO
 
 from dvcfleet.lineage.findings import Finding
+from flows.archive_paths import why_elsewhere, why_refused
+from merganser.errors import MALFORMED
 
 BUNDLE, FILES, OBJECTS, SUMS = "code.bundle", "files/", "objects/", "SHA256SUMS"
 _END = bytes(2 * tarfile.BLOCKSIZE)
@@ -79,13 +81,15 @@ class _Reader:
         try:
             with tarfile.open(fileobj=self._file, mode="r:") as archive:
                 for found in archive:
-                    if found.offset != place:
+                    if found.offset != place or found.size < 0:
                         break
                     yield from self._member(found)
                     place = found.offset_data + found.size + len(_padding(found.size))
-        except (tarfile.TarError, ValueError, OSError) as error:
+        except (tarfile.TarError, OSError, RecursionError, *MALFORMED) as error:
             yield self._damaged(self._name, f"no archive from byte {place} on ({error})")
             return
+        if BUNDLE not in self._digests:
+            yield self._damaged(BUNDLE, "it is not there")
         if self._at(place, len(_END) + 1) != _END:
             last = next(reversed(self._digests), "its begin")
             yield self._damaged(self._name, f"what follows {last}, from byte {place} on, was not written so")
@@ -136,14 +140,12 @@ def _refused(found: tarfile.TarInfo) -> str:
     """Say why a member must not be restored; empty if it may."""
     if not found.isreg():
         return "a link, a device or a folder, and an archive has files only"
-    parts = PurePosixPath(found.name).parts
-    if found.name != "/".join(parts) or found.name.startswith("/") or ".." in parts or "\0" in found.name:
-        return "a path that leads elsewhere"
+    if why := why_elsewhere(found.name):
+        return why
     if found.name in (BUNDLE, SUMS):
         return ""
-    inside = found.name.removeprefix(FILES)
-    if found.name.startswith(FILES) and inside and ".git" not in [part.lower() for part in PurePosixPath(inside).parts]:
-        return ""
+    if found.name.startswith(FILES):
+        return why_refused(found.name.removeprefix(FILES))
     if found.name.startswith(OBJECTS) and _OBJECT.fullmatch(found.name.removeprefix(OBJECTS)):
         return ""
     return "no name that an archive has"

@@ -14,7 +14,7 @@ from dvcfleet.command_line import JsonOption, RepoOption
 from dvcfleet.repository import root_around
 from dvcfleet.secrets import masked, printable
 from merganser.command_line.app import example
-from merganser.errors import InputError
+from merganser.errors import InputError, some
 
 if TYPE_CHECKING:
     from dvcfleet.lineage.audit import Audit
@@ -159,7 +159,7 @@ def _verified(
     target: str | None,
     again: tuple[str | None, str | None] | None,
     keys: "tuple[PublicKey, PublicKey | None] | None",
-    left_out: "Callable[[Lineage, str], bool]" = lambda lineage, path: False,
+    left_out: "Callable[[Lineage, str], bool] | None" = None,
 ) -> "Audit":
     """Audit a repository; `again`: the profile and the device by which stages also run again; `keys`: of signatures."""
     from dvcfleet.lineage.audit import audit
@@ -184,10 +184,11 @@ def _verified_archive(path: Path, check: "Callable[..., Audit]") -> "Audit":
 
     if damage := check_archive(path):
         return Audit(tuple(damage), 0, 0, path.stat().st_size, 0.0, False)
-    with restored(path) as (folder, has_data):
-        done = check(folder) if has_data else check(folder, left_out=leaves_out)
+    with restored(path) as (folder, has_data, dropped):
+        done = check(folder, left_out=leaves_out(has_data))
     without = () if has_data else ("no models and data, which the archive does not have",)
-    return replace(done, also=(*done.also, *without))
+    ignored = (f"without {some(dropped)} of .dvc/config, which may lead elsewhere",) if dropped else ()
+    return replace(done, also=(*done.also, *without, *ignored))
 
 
 @app.command(epilog=example("merganser lineage sign key.pem"))

@@ -108,7 +108,7 @@ def read_yaml(path: Path) -> Any:
 def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML 1.2 as DVC does: `1e-4` is a number, `no` is a string, a repeated key is an error."""
     try:
-        _check_depth(text)
+        check_depth(text)
         content = YAML(typ="safe").load(text)
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
@@ -120,8 +120,8 @@ def parse_yaml(text: str, where: str) -> Any:
     return content
 
 
-def _check_depth(text: str) -> None:
-    """Refuse deep nesting before loading: the loader recurses for each level and could crash the process."""
+def check_depth(text: str) -> None:
+    """Raise an error for deep nesting before loading: the loader recurses for each level and could crash the process."""
     depth = 0
     for event in YAML(typ="safe").parse(text):
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)

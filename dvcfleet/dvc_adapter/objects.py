@@ -8,6 +8,7 @@ written shortly before the crash are removed by `dvcfleet.crash_recovery`.
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from dvcfleet.dvc_adapter.protocols import Output
 
+_MD5 = re.compile("[0-9a-f]{32}")
 # After this time, an object that another process is just linking has its content.
 _LINKING_S = 0.1
 
@@ -90,9 +92,14 @@ def remove_torn_of(out: Output) -> None:
     remove_torn(out.cache, {value: None if is_folder else out.meta.size})
 
 
+def cache_of(out: Output) -> Any:
+    """Return the cache that holds an output, or would: DVC knows none for one outside the repository."""
+    return out.cache if out.is_in_repo else out.local_cache
+
+
 def cached_listing(out: Output) -> dict[str, str] | None:
     """Return a folder's recorded listing from DVC's cache; None if it is missing or damaged."""
-    return listing_at(Path(out.cache.oid_to_path(out.hash_info.value)))
+    return listing_at(Path(cache_of(out).oid_to_path(out.hash_info.value)))
 
 
 def listing_at(path: Path) -> dict[str, str] | None:
@@ -103,5 +110,14 @@ def listing_at(path: Path) -> dict[str, str] | None:
         return None
     if hashlib.md5(content).hexdigest() + ".dir" != path.parent.name + path.name:
         return None
-    entries: list[dict[str, Any]] = json.loads(content)
-    return {entry["relpath"]: entry["md5"] for entry in entries}
+    try:
+        listing = {entry["relpath"]: entry["md5"] for entry in json.loads(content)}
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return listing if all(map(_is_listed, listing, listing.values())) else None
+
+
+def _is_listed(name: Any, md5: Any) -> bool:
+    """Tell whether a line of a listing names a file in its folder, and an object."""
+    is_object = isinstance(md5, str) and _MD5.fullmatch(md5)
+    return bool(is_object and isinstance(name, str) and name and not {"", ".", ".."} & {*name.split("/")})

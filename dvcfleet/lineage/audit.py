@@ -57,11 +57,12 @@ def audit(
     repo: Path,
     text: str | None = None,
     again: Rerun | None = None,
-    left_out: Callable[[Lineage, str], bool] = lambda lineage, path: False,
+    left_out: Callable[[Lineage, str], bool] | None = None,
 ) -> Audit:
     """Compare everything, or one target's lineage, with what was recorded; `again`: how stages also run again.
 
-    `left_out` tells of a missing file whether it is not meant to be here, as in an archive without data.
+    `left_out`: of a repository that somebody sent: tells whether a file that is missing is not meant to be here, as in
+    an archive without data. Nothing outside such a repository is read.
 
     Raises UserError while a run is active, or if a run was killed and has not been continued; RerunError if the
     copy in which stages run again cannot be run.
@@ -73,11 +74,11 @@ def audit(
         state, project = state_folder(dvc_repo), hooks_of(Path(dvc_repo.root_dir))
         damaged = damaged_environments(state)  # before reading the lineage writes that of this process anew
         lineage = read_lineage(dvc_repo, names)
-        contents, kept = Contents(dvc_repo), entry_files(dvc_repo)
+        contents, kept = Contents(dvc_repo, inside=left_out is not None), entry_files(dvc_repo)
         findings = [
             found
             for found in verify(dvc_repo, lineage, contents)
-            if not (found.kind is FindingKind.MISSING and left_out(lineage, found.name))
+            if not (found.kind is FindingKind.MISSING and left_out and left_out(lineage, found.name))
         ]
         findings += _lost_environments(state, lineage, damaged)
         findings += _lost_changes(state, lineage)

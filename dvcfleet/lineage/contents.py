@@ -17,15 +17,19 @@ _Identity = tuple[int, int]
 class Contents:
     """Hashes of files and folders; each file is read once, also if it has several names by links to DVC's cache.
 
-    `files` and `size` count the files and bytes read.
+    `files` and `size` count the files and bytes read; `inside`: nothing outside the repository is read.
     """
 
-    def __init__(self, repo: Repo) -> None:
-        self._repo = repo
+    def __init__(self, repo: Repo, inside: bool = False) -> None:
+        self._repo, self._inside = repo, inside
         self._hashes: dict[_Identity, str] = {}
         self._listed: dict[str, list[str]] = {}
         self.files = 0
         self.size = 0
+
+    def checks(self, item: Item) -> bool:
+        """Tell whether an input or output is compared: a file or folder here that may be read."""
+        return is_checked(item) and (item.is_in_repo or not self._inside)
 
     def read(self, files: Iterable[str]) -> None:
         """Hash many files in parallel; missing files are skipped."""

@@ -8,7 +8,7 @@ from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.protocols import Dependency, Repo
 from dvcfleet.errors import some
 from dvcfleet.git import git_if_any
-from dvcfleet.lineage.contents import Contents, is_checked, name_of
+from dvcfleet.lineage.contents import Contents, name_of
 from dvcfleet.lineage.findings import Finding, FindingKind
 from dvcfleet.lineage.steps import Item, Lineage
 from dvcfleet.paths import overlap
@@ -22,7 +22,7 @@ def check_inputs(repo: Repo, lineage: Lineage, contents: Contents, found: Collec
     inputs: dict[tuple[str, str], tuple[Dependency, Item]] = {}
     for step in lineage.steps.values():
         items = {item.path: item for item in step.inputs}
-        for dep in filter(is_checked, lineage.stages[step.stage].deps):
+        for dep in filter(contents.checks, lineage.stages[step.stage].deps):
             name = name_of(dep)
             if name in items:
                 readers[name, dep.hash_info.value].append(step.stage)

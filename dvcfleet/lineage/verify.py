@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 
 from dvcfleet.dvc_adapter.lockfiles import lock_file_of
-from dvcfleet.dvc_adapter.objects import cached_listing
+from dvcfleet.dvc_adapter.objects import cache_of, cached_listing
 from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, varying
 from dvcfleet.errors import some
-from dvcfleet.lineage.contents import Contents, digest_of, is_checked, name_of
+from dvcfleet.lineage.contents import Contents, digest_of, name_of
 from dvcfleet.lineage.findings import Finding, FindingKind
 from dvcfleet.lineage.inputs import check_inputs
 from dvcfleet.lineage.steps import Lineage, Step
@@ -35,11 +35,11 @@ def verify(repo: Repo, lineage: Lineage, contents: Contents) -> list[Finding]:
 def _all_files(stages: Sequence[Stage], contents: Contents) -> Iterator[str]:
     """List every file that the stages read or wrote, and its copies in DVC's cache."""
     for stage in stages:
-        for item in filter(is_checked, (*stage.outs, *stage.deps)):
+        for item in filter(contents.checks, (*stage.outs, *stage.deps)):
             yield from contents.within(item.fs_path)
-        for out in filter(is_checked, stage.outs):
+        for out in filter(contents.checks, stage.outs):
             for md5 in (_recorded_files(out) or {}).values():
-                yield out.cache.oid_to_path(md5)
+                yield cache_of(out).oid_to_path(md5)
 
 
 def _recorded_files(out: Output) -> dict[str, str] | None:
@@ -48,7 +48,7 @@ def _recorded_files(out: Output) -> dict[str, str] | None:
 
 
 def _check_output(stage: Stage, out: Output, contents: Contents) -> Iterator[Finding]:
-    if not is_checked(out):
+    if not contents.checks(out):
         return
     name, wrote = name_of(out), f"{stage.addressing} wrote"
     recorded = _recorded_files(out)
@@ -71,7 +71,7 @@ def _check_output(stage: Stage, out: Output, contents: Contents) -> Iterator[Fin
 
 def _check_unlisted(stage: Stage, out: Output, contents: Contents) -> Iterator[Finding]:
     """Check a folder as a whole, because its listing in DVC's cache is missing or damaged."""
-    path = out.cache.oid_to_path(out.hash_info.value)
+    path = cache_of(out).oid_to_path(out.hash_info.value)
     if os.path.exists(path):
         message = f"the listing of {name_of(out)} in DVC's cache has changed; remove it"
         yield Finding(FindingKind.CACHE, os.path.relpath(path), message, _only(stage))
@@ -83,7 +83,7 @@ def _check_unlisted(stage: Stage, out: Output, contents: Contents) -> Iterator[F
 def _check_file(
     stage: Stage, out: Output, name: str, md5: str, now: str | None, contents: Contents
 ) -> Iterator[Finding]:
-    path = out.cache.oid_to_path(md5)
+    path = cache_of(out).oid_to_path(md5)
     copy, kept = os.path.relpath(path), contents.hash_of(path)
     if now != md5:
         cure = f"remove it, and `dvc checkout {name_of(out)}` restores it from DVC's cache"
@@ -116,7 +116,7 @@ def _check_sizes(repo: Repo, lineage: Lineage, contents: Contents) -> Iterator[F
     found = cache(lambda path: (contents.digest(path), contents.size_of(path), len(contents.within(path))))
     for stage in (lineage.stages[name] for name in lineage.steps):
         record = os.path.relpath(lock_file_of(stage) if in_dvc_yaml(stage) else stage.path, repo.root_dir)
-        for item in filter(is_checked, (*stage.outs, *stage.deps)):
+        for item in filter(contents.checks, (*stage.outs, *stage.deps)):
             if not os.path.exists(item.fs_path) or found(item.fs_path)[0] != item.hash_info.value:
                 continue
             _, size, count = found(item.fs_path)

@@ -19,7 +19,7 @@ from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.pulling import pull_run_cache
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
-from dvcfleet.dvc_adapter.stages import varying
+from dvcfleet.dvc_adapter.stages import refuse_cached_elsewhere, varying
 from dvcfleet.errors import FailedError, SkippedError, UserError, stage_count
 from dvcfleet.failures import failure_of
 from dvcfleet.lineage.live import open_events
@@ -185,6 +185,7 @@ class RepositoryRun:
         check_stages(self.place, self.repo.index.stages, self.root)
         for planned in self.plan.work:
             varying(self.plan.stages[planned.name])  # the ledger says it
+            refuse_cached_elsewhere(self.plan.stages[planned.name])
         resources = {planned.name: self.place.resources(self.plan.stages[planned.name]) for planned in self.plan.work}
         self.project.check_gpus({name: each.gpus for name, each in resources.items()})
         return resources

@@ -2,24 +2,51 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from urllib.parse import quote
 
 MASK = "***"
+_Replacement = str | Callable[[re.Match[str]], str]
 SHORTEST = 8  # characters of a variable's value: shorter ones occur in ordinary words
 _NAMES = r"token|passw(?:or)?d|passphrase|secret|(?:api|access|secret|private)[_-]?key|auth[_-]?string|signature"
 _VARIABLE = re.compile(rf"(?i)(?:^|_)(?:{_NAMES}|connection_string)$|password$")
+# What a name in the settings of a model or tokenizer has before `token`: `pad_token`, `end_of_image_token`.
+_OF_A_TOKENIZER = re.compile(
+    r"(?i)(?:^|[\W_])(?:pad|eos|bos|unk|sep|cls|mask|class|image|img|video|audio|vision|start|end|begin|stop|newline|break"
+    r"|placeholder|patch|prefix|suffix|middle|special|separator|delimiter|lang|blank|speaker|[be]o[a-z]|tile|global|additional)[_-]?$"
+)
+_CREDENTIALS = re.compile(r"(?i)(?:auth|access|api|refresh|session|bearer|secret|private|hub|hf|id)[_-]?$")
+_SPECIAL = re.compile(r"(?i)<[^<>]+>|\[[A-Z_0-9]+\]?|true|false|none|null")  # a special token, or none
+_LONGEST_NAME = 60
+
+
+def _unless_of_a_tokenizer(found: re.Match[str]) -> str:
+    """Replace the value of a credential; leave a tokenizer's special tokens, whose names end in `token` as well."""
+    name = f"{found.string[max(0, found.start() - _LONGEST_NAME) : found.start()]}{found[1]}".rstrip("\"'=: \t\n")
+    before, ending = name[:-5], name[-5:].lower()
+    if ending == "token" and (_OF_A_TOKENIZER.search(before) or _is_special(before, found[2])):
+        return found[0]
+    return f"{found[1]}{MASK}"
+
+
+def _is_special(before: str, value: str) -> bool:
+    """Tell whether a value is a special token, or the number of one; `before`: what its name has before `token`."""
+    is_named = bool(re.search(r"\w[_-]?$", before)) and not _CREDENTIALS.search(before)
+    return bool(_SPECIAL.fullmatch(value.rstrip(",;"))) or (is_named and value.isdecimal() and len(value) <= 7)
+
+
 # Patterns and their replacements.
-_SHAPES = (
+_SHAPES: tuple[tuple[str, _Replacement], ...] = (
     (r"://[^\s/]+@", f"://{MASK}@"),  # user and password of an address
     (r":/[^\s/:]+:[^\s/]+@", f":/{MASK}@"),  # the same, once it was taken for a path
-    (rf"(?i)((?:{_NAMES}|credential|[?&]sig)=[\"']?)[^\s&;,\"']+", rf"\1{MASK}"),
-    (rf"(?i)([\"'](?:[\w-]*(?:{_NAMES}))[\"']\s*:\s*[\"'])[^\"']+", rf"\1{MASK}"),
-    (rf"(?i)(--[\w-]*(?:{_NAMES})\s+)\S+", rf"\1{MASK}"),
+    (rf"(?i)((?:{_NAMES}|credential|[?&]sig)=[\"']?)([^\s&;,\"']+)", _unless_of_a_tokenizer),
+    (rf"(?i)([\"'](?:[\w-]*(?:{_NAMES}))[\"']\s*:\s*[\"'])([^\"']+)", _unless_of_a_tokenizer),
+    (rf"(?i)(--[\w-]*(?:{_NAMES})\s+)(\S+)", _unless_of_a_tokenizer),
     (r"(?i)(authorization[\"']?\s*[:=]\s*[\"']?)(?:\w+\s+)?[^\s\"']+", rf"\1{MASK}"),
     (r"(?i)(\bbearer\s+)[\w.~+/=-]{8,}", rf"\1{MASK}"),
-    (r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|sk-|pnu_|pnb_)[\w-]{16,}", MASK),
+    (r"\bhf_(?=[\w-]*[A-Z])[\w-]{16,}", MASK),  # not `hf_model_pretrained`, and the like
+    (r"\b(?:gh[pousr]_|github_pat_|glpat-|xox[abprs]-|sk-|pnu_|pnb_)[\w-]{16,}", MASK),
     (r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", MASK),
     (r"\beyJ[\w-]+\.[\w-]+\.[\w-]+", MASK),  # a JSON web token
     (r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", MASK),
@@ -88,9 +115,9 @@ def _own_values() -> list[str]:
 
 
 @cache
-def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
+def _patterns() -> tuple[tuple[re.Pattern[str], _Replacement], ...]:
     own = "|".join(re.escape(value) for value in _own_values())
-    shapes = ((own, MASK), *_SHAPES) if own else _SHAPES
+    shapes: tuple[tuple[str, _Replacement], ...] = ((own, MASK), *_SHAPES) if own else _SHAPES
     return tuple((re.compile(pattern, re.DOTALL), left) for pattern, left in shapes)
 
 
@@ -99,6 +126,7 @@ def _values(variables: Mapping[str, str]) -> list[str]:
     found: set[str] = set()
     for name, value in variables.items():
         address = re.search(r"://[^\s/:@]*:([^\s/]+)@", value)
-        parts = value.splitlines() if _VARIABLE.search(name) else [address[1]] if address else []
+        is_credential = _VARIABLE.search(name) and not _OF_A_TOKENIZER.search(re.sub("(?i)token$", "", name))
+        parts = value.splitlines() if is_credential else [address[1]] if address else []
         found |= {form for part in parts for form in (part, quote(part, safe=""))}
     return sorted((value for value in found if len(value) >= SHORTEST), key=lambda value: (-len(value), value))

@@ -1,4 +1,4 @@
-"""The code in an archive's git bundle: checked before any of it is written, and checked out with others' settings off."""
+"""The code in an archive's git bundle: checked before any of it is written, and checked out with all settings off."""
 
 import os
 import subprocess

@@ -1,9 +1,12 @@
 """What DVC is told by an archive: its settings by a list of what may be set, its stages where they read and write."""
 
+import gzip
 import os
 import re
 import tomllib
+import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from dvcfleet.errors import in_one_line
 from dvcfleet.lineage.contents import name_of
 from dvcfleet.paths import from_root
 from dvcfleet.project import TABLE
+from dvcfleet.record.ledger import LEDGERS
+from dvcfleet.repository import STATE_FOLDER
 from flows.archive_paths import is_reserved, why_refused
 from merganser.errors import MALFORMED, InputError
 from merganser.limits import check_depth, parse_yaml, read_small
@@ -32,6 +37,7 @@ _MAY_BE_SET = {
 PROJECT = "flows.project:MERGANSER"
 _HASH = re.compile(r"[0-9a-f]{32}(\.dir)?")
 _LARGEST_LIST = 64 * 2**20  # bytes of a dvc.lock
+_LARGEST_RECORD = 256 * 2**20  # bytes of JSON, and of a ledger, unpacked
 
 
 def refuse_other_projects(root: Path) -> None:
@@ -113,7 +119,7 @@ def _files_of_dvc(root: Path) -> Iterator[Path]:
 
 
 def check_stages(repo: Repo) -> None:
-    """Raise InputError, by the stage and the path, where a stage works, writes or has parameters outside its repository.
+    """Raise InputError where a stage works, writes or has its parameters outside the repository.
 
     An input may lie there: it is not of the archive, and is not read when an archive is verified.
     """
@@ -177,6 +183,30 @@ def check_places(repo: Repo, has_data: bool) -> None:
             raise InputError(f"{name}: a remote has its versions, and an archive has objects")
         if has_data and out.use_cache and out.hash_info:
             _check_objects(out, name)
+
+
+def check_sizes(root: Path) -> None:
+    """Raise InputError for a record that is larger, or unpacks to more, than memory should have to hold."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in (".git", ".dvc")]
+        for path in (Path(folder, name) for name in names if name.endswith((".json", ".gz"))):
+            is_ledger = path.suffix == ".gz" and path.parent == root / STATE_FOLDER / LEDGERS
+            if path.is_file() and (path.suffix == ".json" or is_ledger) and _unpacked(path) > _LARGEST_RECORD:
+                most = f"more than {_LARGEST_RECORD >> 20} MiB"
+                raise InputError(
+                    f"{from_root(str(root), str(path))}: {most}, and no record of a comparison is so large"
+                )
+
+
+def _unpacked(path: Path) -> int:
+    """Return the size of a file, of a compressed one unpacked as far as it is sound, and is of no excessive size."""
+    if path.suffix != ".gz":
+        return path.stat().st_size
+    size = 0
+    with suppress(gzip.BadGzipFile, EOFError, zlib.error), gzip.open(path) as file:
+        while size <= _LARGEST_RECORD and (chunk := file.read(2**20)):
+            size += len(chunk)
+    return size
 
 
 def _links(root: Path) -> Iterator[Path]:

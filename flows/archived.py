@@ -20,6 +20,7 @@ from flows.archive_stages import (
     CONFIG,
     check_files,
     check_places,
+    check_sizes,
     check_stages,
     keep_harmless_settings,
     refuse_other_projects,
@@ -165,4 +166,5 @@ def _put_into_place(folder: Path) -> list[str]:
         for out in repo.index.outs if has_data else ():
             if out.use_cache and out.hash_info:
                 out.checkout(force=True)
+    check_sizes(folder)
     return dropped

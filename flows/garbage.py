@@ -3,7 +3,6 @@
 import base64
 import gzip
 import hashlib
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import chdir, suppress
 from dataclasses import dataclass
@@ -34,7 +33,9 @@ from dvcfleet.worker.output import LOGS, log_path
 from flows import kept_lock_files
 from flows.kept_runs import SavedRun, experiment_commits, split_runs
 from flows.mlflow_gc import delete_runs, old_runs, store_here
-from flows.signing import SIGNATURES
+from flows.signing import SIGNATURES, read_signature
+from merganser.errors import MALFORMED
+from merganser.limits import parse_json
 from tasks.stages import RECORDS
 
 Entry = Mapping[str, Any]  # of a dvc.lock
@@ -209,8 +210,8 @@ def _signed(root: Path) -> set[str]:
     """Return the files that a signed statement is about and that are still as it says."""
     found: set[str] = set()
     for path in (root / SIGNATURES).rglob("*.intoto.json"):
-        with suppress(ValueError, KeyError, TypeError):
-            statement = json.loads(base64.b64decode(json.loads(path.read_bytes())["payload"]))
+        with suppress(*MALFORMED):
+            statement = parse_json(base64.b64decode(read_signature(path)["payload"]))
             noted = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
             found |= {name for name, digest in noted.items() if _sha256(root / name) == digest}
     return found

@@ -11,6 +11,7 @@ from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.hooks import LineageHooks
 from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
+from flows.untrusted import compared, is_description
 from tasks.stages import RECORDS, REPORT
 
 DESCRIPTION = "source.json"  # written by `fetch` next to a checkpoint or a data set
@@ -39,7 +40,7 @@ class MerganserLineage(LineageHooks):
     def origin(self, path: Path) -> Origin | None:
         """Read the `source.json` of a fetched checkpoint or data set."""
         content = read_json(path / DESCRIPTION)
-        if not content or not {"source", "kind", "files"} <= content.keys():
+        if not content or not is_description(content):
             return None
         source, kind, files = (content.pop(key) for key in ("source", "kind", "files"))
         group = [f"{one['hub']}@{one['revision']}" for one in content.get("group", {}).values()]
@@ -50,7 +51,7 @@ class MerganserLineage(LineageHooks):
         """Return the MLflow run that a receipt names."""
         found = read_json(path) if path.parent == RECORDS else None
         run = found.get("run_id") if found else None
-        return TrackingRun("MLflow", run) if run else None
+        return TrackingRun("MLflow", run) if run and isinstance(run, str) else None
 
     def audit(self, lineage: Lineage, found: Sequence[Finding]) -> list[Finding]:
         """Compare the report with its inputs if these are as recorded, and what MLflow holds with the files.
@@ -62,8 +63,8 @@ class MerganserLineage(LineageHooks):
 
         if not _is_own_code():
             return []
-        reported = [] if found else list(check_report(lineage))
-        return reported + check_records(lineage, [*found, *reported])
+        reported = [] if found else compared(REPORT, lambda: check_report(lineage))
+        return reported + compared(RECORDS, lambda: check_records(lineage, [*found, *reported]))
 
     def audited(self, lineage: Lineage) -> list[str]:
         """Say how many runs of MLflow are compared, and whether the report is."""

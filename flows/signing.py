@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from dvcfleet.errors import some
+from dvcfleet.errors import in_one_line, some
 from dvcfleet.lineage.contents import digest_of
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.steps import Lineage, Step
@@ -21,12 +22,14 @@ from dvcfleet.record.ledger import LEDGER, LEDGERS
 from dvcfleet.repository import STATE_FOLDER, opened
 from flows.keys import PrivateKey, PublicKey
 from flows.provenance import read_subjects, statement
-from merganser.errors import InputError
+from merganser.errors import MALFORMED, InputError
+from merganser.limits import parse_json, read_small
 from merganser.outputs import fresh_folder
 from tasks.stages import MERGED, REPORT
 
 SIGNATURES = Path("signatures")
 PAYLOAD = "application/vnd.in-toto+json"
+LARGEST = 64 * 2**20  # bytes of a signature: a statement about a merge names each of its files
 RECORDED = (
     *map(Path, ("params.yaml", "dvc.yaml", "dvc.lock", f"{STATE_FOLDER}/{LEDGER}")),
     *(Path(STATE_FOLDER, name) for name in (LEDGERS, ENVIRONMENTS, CHANGES)),
@@ -136,18 +139,30 @@ def _noted(envelope: Path, key: PublicKey) -> dict[str, str]:
     from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import Error
 
-    if not envelope.is_file():
-        raise InputError("it is not there: `merganser lineage sign` writes it")
     try:
-        found = Envelope.from_dict(json.loads(envelope.read_bytes()))
+        found = Envelope.from_dict(read_signature(envelope))
         found.verify([key.key], 1)
         if found.payload_type != PAYLOAD:
             raise ValueError(f"an envelope of {found.payload_type}")
         return read_subjects(found.payload)
     except Error as error:
         raise InputError(f"not signed by {key.path.name}, or not what it signed") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"not a signed statement: {error}") from error
+    except InputError:
+        raise
+    except (*MALFORMED, RecursionError) as error:
+        raise InputError(f"not a signed statement: {in_one_line(error)}") from error
+
+
+def read_signature(path: Path) -> Any:
+    """Read the JSON of a signature, which anybody may have written; raise InputError if it is missing or malformed."""
+    if not path.is_file():
+        raise InputError("it is not there: `merganser lineage sign` writes it")
+    try:
+        return parse_json(read_small(path, LARGEST))
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"not JSON: {in_one_line(error)}") from error
 
 
 def _signature(folder: Path, entry: str) -> Path:
@@ -173,12 +188,13 @@ def _check_models(merges: Mapping[str, Step], key: PublicKey, known: Collection[
     for entry, step in merges.items():
         path = _signature(SIGNATURES, entry)
         try:
+            read_signature(path)
             verifying.Config().use_elliptic_key_verifier(public_key=key.path).verify(MERGED / entry, path)
-        except FileNotFoundError:
-            message = "it is not there: `merganser lineage sign` writes it"
+        except InputError as error:
+            message = str(error)
         except InvalidSignature:
             message = f"not signed by {key.path.name}, or not what it signed"
-        except (ValueError, KeyError, TypeError):
+        except (*MALFORMED, RecursionError):
             message = f"by model-signing {key.path.name} did not sign these files"
         else:
             continue

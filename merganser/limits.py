@@ -121,7 +121,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def check_depth(text: str) -> None:
-    """Raise an error for deep nesting before loading: the loader recurses for each level and could crash the process."""
+    """Refuse deep nesting before loading: the loader recurses for each level and could crash the process."""
     depth = 0
     for event in YAML(typ="safe").parse(text):
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)

@@ -71,6 +71,14 @@ def own_meta(stage: Stage) -> tuple[Mapping[str, Any], str]:
     return _own_meta(stage.meta, f"stage {stage.addressing}", _STAGE_KEYS)
 
 
+def refuse_cached_elsewhere(stage: Stage) -> None:
+    """Raise UserError for an output outside the repository that is to be cached: DVC refuses it after the command."""
+    for out in stage.outs:
+        if out.use_cache and not out.is_in_repo:
+            cure = "move it into the repository, or declare it with `cache: false`"
+            raise UserError(f"{stage.addressing}: DVC caches no output outside the repository, such as {out}; {cure}")
+
+
 def may_restore(stage: Stage) -> bool:
     """Tell whether the stage may be restored from the run cache: not with `restore: false`."""
     meta, where = own_meta(stage)

@@ -54,6 +54,11 @@ def run_again(repo: Repo, lineage: Lineage, names: Sequence[str], how: Rerun) ->
     or the keys of theirs that it lists, such as times, are not compared. The copy is made in TMPDIR and removed. Raises
     RerunError if it cannot be run.
     """
+    stages = [lineage.stages[name] for name in lineage.steps]
+    for out in (out for stage in stages if _runs(stage) for out in stage.outs if not out.is_in_repo):
+        raise RerunError(
+            f"{out.stage.addressing}: writes {out}, outside the repository, over which a rerun would write"
+        )
     with TemporaryDirectory(prefix="dvcfleet-again-") as folder:
         # As deep as the repository, for sources beside it; the same folder within, as stage names are relative to it.
         scratch = Path(folder, "copy", *Path(repo.root_dir).parts[1:])
@@ -70,7 +75,6 @@ def run_again(repo: Repo, lineage: Lineage, names: Sequence[str], how: Rerun) ->
             raise RerunError(f"a copy of this repository cannot be run: {(done.stdout + done.stderr).strip()}")
         if done.returncode:
             print(done.stdout, done.stderr, file=sys.stderr)
-        stages = [lineage.stages[name] for name in lineage.steps]
         return [one for stage in stages if _runs(stage) for one in _compare(repo, stage, scratch, how)]
 
 

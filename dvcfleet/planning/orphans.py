@@ -112,7 +112,7 @@ def remove_outputs(repo: Repo, orphan: Orphan) -> list[str]:
     for out in _lone_outs(repo, orphan.lock_file, orphan.entry):
         if not out.exists:
             continue
-        if not in_cache(out) or out.workspace_status():
+        if not out.is_in_repo or not in_cache(out) or out.workspace_status():
             left.append(str(out))
             continue
         out.remove(ignore_remove=True)

@@ -62,6 +62,8 @@ def output_reasons(out: Output) -> list[str]:
 
     Raises FailedError if DVC cannot read its record of a folder.
     """
+    if out.use_cache and not out.is_in_repo:
+        return [f"output {out} outside the repository, where DVC caches none"]
     if is_as_noted(out):
         return []
     try:

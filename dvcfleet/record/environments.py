@@ -13,6 +13,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
+from dvcfleet.disk import read_json
 from dvcfleet.record.kept import damaged, is_whole, keep, sha256
 from dvcfleet.secrets import masked
 
@@ -136,8 +137,7 @@ def read_environment(folder: Path, digest: str) -> dict[str, Any] | None:
     path = environment_file(folder, digest)
     if not is_whole(path) and (not path.exists() or keep_environment(folder, environment()) != digest):
         return None
-    found: dict[str, Any] | None = json.loads(path.read_text()) if is_whole(path) else None
-    return found
+    return read_json(path) if is_whole(path) else None
 
 
 def environment_file(folder: Path, digest: str) -> Path:

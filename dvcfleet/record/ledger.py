@@ -170,7 +170,7 @@ def other_ledgers(folder: Path) -> list[Path]:
 def sound_lines(path: Path) -> Iterator[tuple[bytes, Execution]]:
     """Read the lines of a ledger's file that are whole, with what they say, oldest first."""
     for line in _lines(path):
-        with suppress(ValueError, TypeError, RecursionError):
+        with suppress(ValueError, TypeError, OverflowError, RecursionError):
             execution = Execution(**json.loads(line))
             if _is_sound(execution):
                 yield line, execution
@@ -217,12 +217,25 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _is_sound(execution: Execution) -> bool:
-    """Tell whether a line's values are of the right kinds; raise ValueError or TypeError if `began` is not a time."""
+    """Tell whether a line's values are of the right kinds.
+
+    Raises ValueError, TypeError or OverflowError if `began` is not a time, or no time is `seconds` later.
+    """
     words = (execution.stage, execution.result, execution.host, execution.run, execution.environment)
     is_known = execution.entry is None or isinstance(execution.entry, str)
     began, was = datetime.fromisoformat(execution.began), execution.was
     is_known &= was is None or (isinstance(was, dict) and all(isinstance(was.get(k), str) for k in ("stage", "entry")))
-    return all(isinstance(each, str) for each in words) and is_known and bool(began.tzinfo) and execution.seconds >= 0
+    others = (execution.flow_run, execution.commit, execution.user, execution.changes, execution.before, execution.why)
+    is_known &= all(each is None or isinstance(each, str) for each in others)
+    is_known &= isinstance(execution.varies, dict | None) and isinstance(execution.peak_rss_bytes, int)
+    # Digests that are names of files.
+    is_known &= not any("/" in (each or "") for each in (execution.environment, execution.changes))
+    return (
+        is_known
+        and all(isinstance(each, str) for each in words)
+        and bool(began.tzinfo and execution.ended)
+        and execution.seconds >= 0
+    )
 
 
 def entry_digest(entry: Mapping[str, Any]) -> str:

@@ -1,6 +1,11 @@
 """No credential stays in what is said, and nothing that a terminal would obey."""
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+import transformers
 
 from dvcfleet import secrets
 from dvcfleet.errors import UserError
@@ -43,6 +48,12 @@ def _read_variables_again() -> None:
         ("sent Bearer abcdefgh.ijkl", "sent Bearer ***"),
         ("the token hf_AbCdEfGhIjKlMnOpQr is wrong", "the token *** is wrong"),
         ("ghp_0123456789abcdef0123", "***"),
+        ('token="hub-secret"', 'token="***"'),
+        ('{"hub_token": "0123456", "auth_token": "12"}', '{"hub_token": "***", "auth_token": "***"}'),
+        ("WANDB_TOKEN=abcdef0123 MY_TOKEN='x'", "WANDB_TOKEN=*** MY_TOKEN='***'"),
+        ("new_token=abc refresh_token=12 friend_token=abc", "new_token=*** refresh_token=*** friend_token=***"),
+        ("--api-key abc --hub-token 123", "--api-key *** --hub-token ***"),
+        ('"api_key": "abc", "pad_token": "[PAD]"', '"api_key": "***", "pad_token": "[PAD]"'),
         ("AKIAIOSFODNN7EXAMPLE", "***"),
         ("eyJhbGciOiJI.eyJzdWIiOiIx.SflKxwRJSM", "***"),
         ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----\nrest", "***\nrest"),
@@ -66,6 +77,8 @@ def test_a_credential_is_masked_and_the_rest_stays(said: str, left: str) -> None
         "text.token_embedding.weight and visual.class_embedding@2",
         "max_tokens=5, tokenizer=bpe",
         "git@github.com:org/name.git",
+        """pad_token="[PAD]", eos_token='</s>', --mask-token [MASK], {'image_token': '<image>', "bos_token": "!"}""",
+        "hf_model_pretrained=True, hf_hub_download_kwargs=x, tokens_per_token=4, use_cls_token=True, start_token=abc",
     ],
 )
 def test_what_is_no_credential_stays(said: str) -> None:
@@ -81,3 +94,27 @@ def test_a_message_to_the_user_shows_no_credential_and_commands_no_terminal() ->
 def test_escapes_keep_lines_and_letters() -> None:
     assert printable("é ж\n\t✓") == "é ж\n\t✓"
     assert printable("\r\b\x9b\u202e") == "\\r\\x08\\x9b\\u202e"
+
+
+_DEFAULT = re.compile(r"""\b(\w*token)\s*(?::[^=\n]{0,60})?=\s*"([^"\s&;,\\']+)"(?! *[%.\[])""")
+# Files of transformers whose words real models' config.json, tokenizer_config.json and generation_config.json have.
+_SETTINGS = ("configuration_*.py", "tokenization_*.py", "processing_*.py")
+
+
+def _settings() -> Iterator[tuple[str, str]]:
+    """Give the names of settings in transformers' code, and for special tokens their defaults; others get a number."""
+    root = Path(str(transformers.__file__)).parent
+    for path in (path for pattern in _SETTINGS for path in root.rglob(pattern)):
+        text = path.read_text(encoding="utf-8")
+        yield from _DEFAULT.findall(text)
+        yield from ((name, "12") for name in re.findall(r"\b([a-z]\w*)\s*(?::[^=\n]{0,60})?=", text) if name != "token")
+
+
+def test_no_setting_of_a_model_or_tokenizer_is_taken_for_a_credential() -> None:
+    known = {pair for pair in _settings() if not pair[0].endswith(("hub_token", "hf_token", "api_key"))}
+    assert len({name for name, _ in known}) > 5000
+    assert {("pad_token", "[PAD]"), ("eos_token", "</s>"), ("num_key_value_heads", "12")} <= known
+    for form in ('{}="{}"', "{}={}", '"{}": "{}"', "--{} {}"):
+        text = "\n".join(form.format(*pair) for pair in sorted(known))
+        kept = masked(text)
+        assert [line for line, left in zip(text.split("\n"), kept.split("\n"), strict=True) if line != left] == []

@@ -4,15 +4,19 @@ import hashlib
 import json
 import os
 import subprocess
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.archive_form import write_archive
 
-LINK, SUBMODULE, FILE = "120000", "160000", "100644"
+LINK, SUBMODULE, FILE, FOLDER = "120000", "160000", "100644", "40000"
 STAGE = "stages:\n  a:\n    cmd: touch ran\n    outs: [{out}]\n"
-LOCK = "schema: '2.0'\nstages:\n  a:\n    cmd: touch ran\n    outs:\n    - path: {out}\n      hash: md5\n      md5: {md5}\n      size: 5\n"
+LOCK = (
+    "schema: '2.0'\nstages:\n  a:\n    cmd: touch ran\n    outs:\n"
+    "    - path: {out}\n      hash: md5\n      md5: {md5}\n      size: 5\n"
+)
 EVIL = b"evil\n"
 
 
@@ -58,14 +62,15 @@ def stage(out: str, content: bytes = EVIL) -> dict[str, Entry]:
 
 def send(sent: Sent, path: Path, scratch: Path) -> Path:
     """Write such an archive."""
-    scratch.mkdir(parents=True)
-    _git(scratch, "init", "-q", "--bare", "-b", "comparison", "repo")
     repo, base = scratch / "repo", {".dvc/config": "", **stage("out.txt")}
+    (repo / "refs").mkdir(parents=True)
+    (repo / "HEAD").write_text("ref: refs/heads/comparison\n")
     head = _commit(repo, base | {**(sent.tree if sent.committed is None else sent.committed)})
-    for ref, commit in (("heads/comparison", head), ("archive/workspace", _commit(repo, base | {**sent.tree}))):
-        _git(repo, "update-ref", f"refs/{ref}", commit)
+    refs = {"refs/heads/comparison": head, "refs/archive/workspace": _commit(repo, base | {**sent.tree})}
+    (repo / "packed-refs").write_text("".join(f"{commit} {ref}\n" for ref, commit in refs.items()))
     bundle = scratch / "bundle"
-    _git(repo, "bundle", "create", "-q", str(bundle), "refs/heads/comparison", "refs/archive/workspace")
+    command = ["git", "-C", str(repo), "bundle", "create", "-q", str(bundle), *refs]
+    subprocess.run(command, check=True, env=os.environ | {"GIT_CONFIG_GLOBAL": os.devnull})
     members = {"code.bundle": bundle}
     contents = {f"files/{name}": content for name, content in sent.files.items()}
     for content in sent.objects:
@@ -80,33 +85,35 @@ def send(sent: Sent, path: Path, scratch: Path) -> Path:
 
 
 def _commit(repo: Path, entries: Mapping[str, Entry]) -> str:
-    return _git(repo, "-c", "user.name=T", "-c", "user.email=t@x", "commit-tree", "-m", "x", _tree(repo, entries))
+    who = "T <t@x> 0 +0000"
+    text = f"tree {_tree(repo, entries)}\nauthor {who}\ncommitter {who}\n\nx\n"
+    return _object(repo, "commit", text.encode())
 
 
 def _tree(repo: Path, entries: Mapping[str, Entry]) -> str:
-    """Write a tree by `git mktree`, which takes any name."""
-    lines, folders = [], dict[str, dict[str, Entry]]()
+    """Write a tree as git stores it, which then has any name."""
+    found, folders = dict[str, tuple[str, str]](), dict[str, dict[str, Entry]]()
     for name, entry in entries.items():
         first, _, rest = name.partition("/")
-        if entry is None:
-            continue
-        if rest:
+        if rest and entry is not None:
             folders.setdefault(first, {})[rest] = entry
         elif isinstance(entry, Submodule):
-            lines.append(f"{SUBMODULE} commit {'1' * 40}\t{first}")
-        else:
-            mode = LINK if isinstance(entry, Link) else FILE
-            lines.append(f"{mode} blob {_blob(repo, entry.target if isinstance(entry, Link) else entry)}\t{first}")
-    lines += [f"040000 tree {_tree(repo, inside)}\t{first}" for first, inside in folders.items()]
-    return _git(repo, "mktree", "-z", "--missing", given="".join(f"{line}\0" for line in lines).encode())
+            found[first] = SUBMODULE, "1" * 40
+        elif isinstance(entry, Link):
+            found[first] = LINK, _object(repo, "blob", entry.target.encode())
+        elif entry is not None:
+            found[first] = FILE, _object(repo, "blob", entry.encode() if isinstance(entry, str) else entry)
+    found |= {first: (FOLDER, _tree(repo, inside)) for first, inside in folders.items()}
+    order = sorted(found, key=lambda name: f"{name}/" if found[name][0] == FOLDER else name)
+    lines = (f"{found[name][0]} {name}\0".encode() + bytes.fromhex(found[name][1]) for name in order)
+    return _object(repo, "tree", b"".join(lines))
 
 
-def _blob(repo: Path, content: str | bytes) -> str:
-    return _git(repo, "hash-object", "-w", "--stdin", given=content.encode() if isinstance(content, str) else content)
-
-
-def _git(folder: Path, *args: str, given: bytes = b"") -> str:
-    environment = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull}
-    command = ["git", "-C", str(folder), *args]
-    done = subprocess.run(command, input=given, capture_output=True, check=True, env=environment)
-    return os.fsdecode(done.stdout).strip()
+def _object(repo: Path, kind: str, content: bytes) -> str:
+    """Write an object into git's store; return its name."""
+    whole = f"{kind} {len(content)}\0".encode() + content
+    name = hashlib.sha1(whole).hexdigest()
+    path = repo / "objects" / name[:2] / name[2:]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(zlib.compress(whole))
+    return name

@@ -1,0 +1,38 @@
+"""Files of a comparison that somebody else may have written: sources' descriptions, and what reports are made of."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dvcfleet.errors import FailedError, UserError, in_one_line
+from dvcfleet.lineage.findings import Finding, FindingKind
+
+
+def is_description(content: Mapping[str, Any]) -> bool:
+    """Tell whether a `source.json` names its source, and files in its folder by their sha256."""
+    files, group = content.get("files"), content.get("group", {})
+    return (
+        isinstance(files, dict)
+        and isinstance(group, dict)
+        and {"source", "kind"} <= content.keys()
+        and all(isinstance(content.get(word), str | None) for word in ("source", "kind", "revision", "version"))
+        and all(isinstance(file, dict) and isinstance(file.get("sha256"), str) for file in files.values())
+        and not any({"", ".", ".."} & {*name.split("/")} for name in files)
+        and all(isinstance(one, dict) and {"hub", "revision"} <= one.keys() for one in group.values())
+    )
+
+
+def compared(name: Path, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """List what a comparison with computed results finds; if it fails because of what it reads, that is a finding.
+
+    `name`: the folder that is compared.
+    """
+    found: list[Finding] = []
+    try:
+        found.extend(check())
+    except (UserError, FailedError, OSError, MemoryError):
+        raise
+    except Exception as error:  # files of any form, of which code that computes from them may say anything
+        message = f"cannot be compared: what it was made from is not what stages write ({in_one_line(error)})"
+        found.append(Finding(FindingKind.CHANGED, str(name), message))
+    return found

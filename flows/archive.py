@@ -27,9 +27,10 @@ from dvcfleet.record.experiments import described_by, workspace_tree
 from dvcfleet.repository import opened, write_lock
 from dvcfleet.secrets import masked, may_hold_credential
 from flows.archive_code import BRANCH, WORKSPACE, check_tree
+from flows.archive_files import refuse_other_projects
 from flows.archive_form import BUNDLE, FILES, OBJECTS, write_archive
 from flows.archive_paths import why_refused
-from flows.archive_stages import check_stages, refuse_other_projects
+from flows.archive_stages import check_stages
 from flows.signing import RECORDED, SIGNATURES, files_in
 from merganser.errors import InputError
 from merganser.outputs import new_output, replacing
@@ -154,6 +155,8 @@ def _objects_of(out: Output) -> Iterator[tuple[str, Path]]:
         return
     yield value, kept
     for name, md5 in (cached_listing(out) or {}).items():
+        if why := why_refused(name):
+            raise InputError(f"{name_of(out)}: has the file {name!r}: {why}, which no archive has")
         path = Path(out.cache.oid_to_path(md5))
         yield md5, path if path.is_file() else Path(out.fs_path, name)
 

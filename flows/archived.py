@@ -14,20 +14,13 @@ from dvcfleet.paths import overlap
 from dvcfleet.repository import opened
 from flows.archive import outputs_kept
 from flows.archive_code import check_out, quiet_git
+from flows.archive_files import CONFIG, check_files, check_sizes, keep_harmless_settings, refuse_other_projects
 from flows.archive_form import BUNDLE, FILES, OBJECTS, check_form, copy_bytes, read_members
 from flows.archive_paths import why_elsewhere
-from flows.archive_stages import (
-    CONFIG,
-    check_files,
-    check_places,
-    check_sizes,
-    check_stages,
-    keep_harmless_settings,
-    refuse_other_projects,
-)
+from flows.archive_stages import check_places, check_stages
 from merganser.errors import InputError, some
 from merganser.outputs import new_folder
-from tasks.tracking import follow_artifacts
+from tasks.tracking import STORE, follow_artifacts
 
 CACHE = ".dvc/cache/files/md5/"
 
@@ -68,7 +61,6 @@ def restored(path: Path) -> Iterator[tuple[Path, bool, list[str]]]:
         folder = Path(scratch, "comparison")
         folder.mkdir()
         has_data, dropped = _restore(path, folder)
-        follow_artifacts(folder)
         yield folder, has_data, dropped
 
 
@@ -167,4 +159,8 @@ def _put_into_place(folder: Path) -> list[str]:
             if out.use_cache and out.hash_info:
                 out.checkout(force=True)
     check_sizes(folder)
+    try:
+        follow_artifacts(folder)
+    except ValueError as error:
+        raise InputError(f"{STORE}: says no place of MLflow's artifacts ({error})") from error
     return dropped

@@ -116,5 +116,8 @@ def _lack_of_report(reports: Collection[str]) -> str | None:
 
 def local_folder(uri: str) -> Path | None:
     """Return the folder of an artifact location; None if it is not on this machine."""
-    parts = urlsplit(uri)
-    return Path(unquote(parts.path)) if parts.scheme in ("", "file") and not parts.netloc else None
+    try:
+        parts = urlsplit(uri)
+    except ValueError:  # as somebody else's store may say
+        return None
+    return Path(os.path.normpath(unquote(parts.path))) if parts.scheme in ("", "file") and not parts.netloc else None

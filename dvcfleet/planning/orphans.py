@@ -112,7 +112,7 @@ def remove_outputs(repo: Repo, orphan: Orphan) -> list[str]:
     for out in _lone_outs(repo, orphan.lock_file, orphan.entry):
         if not out.exists:
             continue
-        if not out.is_in_repo or not in_cache(out) or out.workspace_status():
+        if not in_cache(out) or out.workspace_status():
             left.append(str(out))
             continue
         out.remove(ignore_remove=True)
@@ -123,8 +123,14 @@ def remove_outputs(repo: Repo, orphan: Orphan) -> list[str]:
 def _lone_outs(repo: Repo, lock_file: str, entry: dict[str, Any]) -> list[Output]:
     """Return the entry's outputs that do not overlap with an output of a declared stage."""
     # dvc.lock does not hold a stage's working folder: outputs of a stage with another `wdir` are not found, and stay.
-    outs = locked_stage(repo, os.path.splitext(lock_file)[0] + ".yaml", entry, os.path.dirname(lock_file)).outs
+    folder = os.path.dirname(lock_file)
+    inside = [out for out in entry.get("outs", ()) if _is_inside(repo, folder, out["path"])]  # DVC refuses others
+    outs = locked_stage(repo, os.path.splitext(lock_file)[0] + ".yaml", entry | {"outs": inside}, folder).outs
     return [out for out in outs if not is_near_output(repo, out.fs_path)]
+
+
+def _is_inside(repo: Repo, folder: str, path: str) -> bool:
+    return "://" not in path and Path(os.path.normpath(os.path.join(folder, path))).is_relative_to(repo.root_dir)
 
 
 def _remove_empty_parents(path: Path, root: Path) -> None:

@@ -2,10 +2,15 @@
 
 import subprocess
 from contextlib import chdir
+from pathlib import Path
 
 import pytest
 from dvc.repo import Repo
 
+from dvcfleet.lineage.audit import audit
+from dvcfleet.lineage.rerun import Rerun, RerunError
+from flows.archive import archive
+from merganser.errors import InputError
 from tests.dvcfleet.toy import Make, Toy
 from tests.tiny import dvc
 from tests.warm import python
@@ -105,3 +110,60 @@ def test_a_data_set_of_dvc_yaml_is_a_dependency(toy: Make) -> None:
     assert made.settled()
     with chdir(made.path), Repo() as repo:
         assert repo.datasets["numbers"].lock
+
+
+OUTSIDE = """
+stages:
+  absolute:
+    cmd: cat source > {outside}/file
+    deps: [source]
+    outs: [{{"{outside}/file": {{cache: false}}}}]
+  above:
+    cmd: mkdir -p ../outside/folder; cat source > ../outside/folder/file
+    deps: [source]
+    outs: [../outside/folder: {{cache: false}}]
+  after:
+    cmd: cat {outside}/file ../outside/folder/file > after
+    deps: ["{outside}/file", ../outside/folder]
+    outs: [after]
+"""
+
+
+def test_outputs_outside_the_repository_run_and_are_verified_but_not_run_again(toy: Make, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    made = toy(OUTSIDE.format(outside=outside), {"source": "s"})
+    theirs = toy.copy_of(made)
+    dvc(theirs.path, "repro", "-q")
+    assert made.run()[0] == 0
+    assert made.read("dvc.lock") == theirs.read("dvc.lock")
+    assert made.settled()
+    assert audit(made.path).findings == ()
+    for path in (outside / "file", outside / "folder/file"):
+        path.write_text("changed")
+        (found,) = audit(made.path).findings
+        assert found.kind == "changed"
+        path.write_text("s")
+    with pytest.raises(RerunError, match=r"absolute: writes .*/outside/file, outside the repository"):
+        audit(made.path, again=Rerun())
+    assert (outside / "file").read_text() == "s"
+    with pytest.raises(InputError, match=r"absolute: writes .*/outside/file, outside the repository"):
+        archive(made.path, tmp_path / "x.tar", True)
+    assert made.run()[0] == 0
+    made.write("dvc.yaml", "stages: {other: {cmd: echo > other, outs: [other]}}")
+    assert made.run(prune=True)[0] == 0
+    assert (outside / "file").exists()
+
+
+@pytest.mark.parametrize("targets", [(), ("after",)])
+def test_a_cached_output_outside_the_repository_is_refused_before_anything_runs(
+    toy: Make, tmp_path: Path, targets: tuple[str, ...]
+) -> None:
+    (tmp_path / "outside").mkdir()
+    text = OUTSIDE.format(outside=tmp_path / "outside").replace("cache: false", "cache: true")
+    made = toy(text, {"source": "s"})
+    code, said = made.run(*targets)
+    assert code == 2
+    assert "outside" in said
+    assert "AssertionError" not in said
+    assert list((tmp_path / "outside").iterdir()) == []

@@ -172,6 +172,36 @@ REFUSED: dict[str, tuple[Sent, str]] = {
         Sent({"dvc.yaml": "stages:\n  a:\n    cmd: x\n    params: [OUTSIDE/one.yaml: [a]]\n    outs: [x]\n"}),
         "a: has its parameters in OUTSIDE/one.yaml",
     ),
+    "variables elsewhere": (Sent({"dvc.yaml": "vars: [OUTSIDE/one.yaml]\nstages: {}\n"}), "variables from OUTSIDE"),
+    "variables above": (
+        Sent({"dvc.yaml": "vars: ['../outside/one.yaml:a']\nstages: {}\n"}),
+        "variables from ../outside",
+    ),
+    "variables of a stage": (
+        Sent({"sub/dvc.yaml": "stages:\n  a:\n    cmd: x\n    vars: [../../../dev/zero]\n    outs: [x]\n"}),
+        "sub/dvc.yaml: reads its variables from ../../../dev/zero",
+    ),
+    "parameters of lists in lists": (
+        Sent({"dvc.yaml": "stages:\n  a:\n    cmd: x\n    params: [x.json: [a]]\n    outs: [x]\n", "x.json": MANY}),
+        "x.json: cannot be read as parameters",
+    ),
+    "parameters of tables in tables": (
+        Sent(
+            {
+                "dvc.yaml": "stages:\n  a:\n    cmd: x\n    params: [x.toml: [a]]\n    outs: [x]\n",
+                "x.toml": b"a = " + MANY,
+            }
+        ),
+        "x.toml",
+    ),
+    "parameters of Python's": (
+        Sent(
+            {"dvc.yaml": "stages:\n  a:\n    cmd: x\n    params: [x.py: [a]]\n    outs: [x]\n", "x.py": b"a = " + MANY}
+        ),
+        "x.py",
+    ),
+    "a database's journal as an output": (_data("mlflow.db-journal"), "a database's journal"),
+    "a database's journal in an output": (_data("data", listing("x.db-wal")), "a database's journal"),
     "aliases of aliases": (Sent({"params.yaml": BOMB}), "params.yaml: more than 100000 values"),
     "a dvc.yaml of lists in lists": (Sent({"dvc.yaml": "a: " + "[" * 50_000}), "dvc.yaml"),
     "a dvc.lock of lists in lists": (Sent({"dvc.lock": "a: " + "[" * 50_000}), "dvc.lock"),

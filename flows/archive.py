@@ -27,7 +27,7 @@ from dvcfleet.record.experiments import described_by, workspace_tree
 from dvcfleet.repository import opened, write_lock
 from dvcfleet.secrets import masked, may_hold_credential
 from flows.archive_code import BRANCH, WORKSPACE, check_tree
-from flows.archive_files import refuse_other_projects
+from flows.archive_files import check_files, refuse_other_projects
 from flows.archive_form import BUNDLE, FILES, OBJECTS, write_archive
 from flows.archive_paths import why_refused
 from flows.archive_stages import check_stages
@@ -61,6 +61,7 @@ def archive(root: Path, out: Path, data: bool) -> list[str]:
     with new_output(out) as place, opened(root) as repo, write_lock(repo), TemporaryDirectory() as scratch:
         refuse_other_projects(root)
         check_stages(repo)
+        check_files(root, {Path(stage.path) for stage in repo.index.stages})
         lineage = read_lineage(repo)
         content = _Content({BUNDLE: _bundle(repo, Path(scratch))})
         _add_files(content, repo, lineage, data)

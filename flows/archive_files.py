@@ -5,7 +5,7 @@ import os
 import re
 import tomllib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from ruamel.yaml.error import YAMLError
 from dvcfleet.errors import in_one_line
 from dvcfleet.paths import from_root
 from dvcfleet.project import TABLE
-from dvcfleet.record.ledger import LEDGERS
 from dvcfleet.repository import STATE_FOLDER
 from flows.archive_paths import is_reserved
 from merganser.errors import MALFORMED, InputError
 from merganser.limits import check_depth, parse_yaml, read_small
+from tasks.stages import MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT, UNSEEN
 
 CONFIG = Path(".dvc/config")
 # What an archive may set of DVC: nothing here names a path, an address, a program or a secret.
@@ -31,6 +31,7 @@ _MAY_BE_SET = {
 }
 PROJECT = "flows.project:MERGANSER"
 _LARGEST_LIST = 64 * 2**20  # bytes of a dvc.lock
+_RECORDS = (STATE_FOLDER, METRICS, RECORDS, MERGE_PROFILES, MERGE_MEASURES, REPORT, UNSEEN)
 _LARGEST_RECORD = 256 * 2**20  # bytes of JSON, and of a ledger, unpacked
 
 
@@ -79,64 +80,76 @@ def _drop_others(config: Any) -> Iterator[str]:
             del config[section]
 
 
-def check_files(root: Path) -> None:
-    """Raise InputError for a YAML file that DVC cannot read, or that makes it read elsewhere, before DVC reads any."""
-    for path in _files_of_dvc(root):
+def check_files(root: Path, paths: Iterable[Path]) -> None:
+    """Raise InputError for one of DVC's files that makes it read elsewhere, or that it cannot read."""
+    for path in paths:
         name = from_root(str(root), str(path))
-        try:
-            text = read_small(path, _LARGEST_LIST).decode()
-            check_depth(text)
-        except (*MALFORMED, YAMLError) as error:
-            raise InputError(f"{name}: cannot be read ({in_one_line(error)})") from error
-        # DVC writes none: aliases of aliases expand to more than any memory holds.
-        if re.search(r"(^|[\s\[{,])[*]\w", text) and re.search(r"(^|[\s\[{,])&\w", text):
-            parse_yaml(text, name)
+        text = check_yaml(path, name)
         if path.suffix == ".dvc":
             _refuse_imports(parse_yaml(text, name), name)
         if path.name == "dvc.yaml" and "vars" in text:
-            _refuse_variables(parse_yaml(text, name), name)
+            for file in _variables(parse_yaml(text, name), name):
+                check_yaml(root / file, file)
+
+
+def check_yaml(path: Path, name: str) -> str:
+    """Return a YAML file's text; raise InputError if it is nested too deeply, or expands to too much, to be loaded."""
+    if path.suffix not in (".yaml", ".yml", ".lock", ".dvc") or not path.is_file():
+        return ""
+    try:
+        text = read_small(path, _LARGEST_LIST).decode()
+        check_depth(text)
+    except (*MALFORMED, YAMLError) as error:
+        raise InputError(f"{name}: cannot be read ({in_one_line(error)})") from error
+    # DVC writes none: aliases of aliases expand to more than any memory holds.
+    if re.search(r"(^|[\s\[{,])[*]\w", text) and re.search(r"(^|[\s\[{,])&\w", text):
+        parse_yaml(text, name)
+    return text
 
 
 def _refuse_imports(content: Any, name: str) -> None:
+    """Refuse imports with settings of their own; others name an address, which `dvc update` alone asks."""
     deps = content.get("deps") if isinstance(content, dict) else None
-    if any(not isinstance(dep, dict) or {"repo", "db"} & dep.keys() for dep in deps or ()):
-        raise InputError(
-            f"{name}: imports from another repository or a database; an archive has what it imported alone"
-        )
+    for dep in deps if isinstance(deps, list) else ():
+        repo = dep.get("repo", {}) if isinstance(dep, dict) else None
+        if not isinstance(repo, dict) or "db" in dep or not repo.keys() <= {"url", "rev", "rev_lock"}:
+            raise InputError(
+                f"{name}: imports by settings of its own, or from a database; an archive has no such import"
+            )
 
 
-def _refuse_variables(content: Any, name: str) -> None:
-    """Refuse a dvc.yaml whose `vars`, or those of a stage, are read from outside the repository."""
+def _variables(content: Any, name: str) -> Iterator[str]:
+    """Yield the files that a dvc.yaml, or a stage of it, reads as `vars`; refuse those outside the repository."""
     stages = content.get("stages") if isinstance(content, dict) else None
-    declared = [each for each in (content, *(stages or {}).values()) if isinstance(each, dict)]
+    listed = [content, *(stages.values() if isinstance(stages, dict) else ())]
+    declared = [each for each in listed if isinstance(each, dict)]
     declared += [each["do"] for each in declared if isinstance(each.get("do"), dict)]
+    yield os.path.join(os.path.dirname(name), "params.yaml")
     for each in declared:
-        for file in (file for file in each.get("vars") or () if isinstance(file, str)):
-            folders = (os.path.dirname(name), str(each.get("wdir", "")))
-            if file.startswith("/") or os.path.normpath(os.path.join(*folders, file)).startswith(("..", "/")):
+        files = each.get("vars")
+        for file in (file for file in (files if isinstance(files, list) else ()) if isinstance(file, str)):
+            path = os.path.normpath(os.path.join(os.path.dirname(name), str(each.get("wdir", "")), file))
+            if path.startswith(("/", "..")):
                 raise InputError(f"{name}: reads its variables from {file}, outside the repository")
+            yield path.partition(":")[0]
 
 
-def _files_of_dvc(root: Path) -> Iterator[Path]:
+def files_of_dvc(root: Path) -> Iterator[Path]:
+    """List the files by which DVC opens a repository: those of stages, and the parameters that these may use."""
     for folder, folders, names in os.walk(root):
         if folder == str(root):
             folders[:] = [name for name in folders if not is_reserved(name)]
         for name in names:
-            if name in ("dvc.yaml", "dvc.lock") or name.endswith((".dvc", ".yaml", ".yml")):
+            if name in ("dvc.yaml", "dvc.lock", "params.yaml") or name.endswith(".dvc"):
                 yield Path(folder, name)
 
 
 def check_sizes(root: Path) -> None:
     """Raise InputError for a record that is larger, or unpacks to more, than memory should have to hold."""
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in (".git", ".dvc")]
-        for path in (Path(folder, name) for name in names if name.endswith((".json", ".gz"))):
-            is_ledger = path.suffix == ".gz" and path.parent == root / STATE_FOLDER / LEDGERS
-            if path.is_file() and (path.suffix == ".json" or is_ledger) and _unpacked(path) > _LARGEST_RECORD:
-                most = f"more than {_LARGEST_RECORD >> 20} MiB"
-                raise InputError(
-                    f"{from_root(str(root), str(path))}: {most}, and no record of a comparison is so large"
-                )
+    for path in (path for place in _RECORDS for path in (root / place).rglob("*") if path.is_file()):
+        if path.suffix in (".json", ".jsonl", ".gz") and _unpacked(path) > _LARGEST_RECORD:
+            name, most = from_root(str(root), str(path)), f"more than {_LARGEST_RECORD >> 20} MiB"
+            raise InputError(f"{name}: {most}, and no record of a comparison is so large")
 
 
 def _unpacked(path: Path) -> int:

@@ -12,6 +12,7 @@ from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, load_params
 from dvcfleet.errors import UserError, in_one_line
 from dvcfleet.lineage.contents import name_of
 from dvcfleet.paths import from_root
+from flows.archive_files import check_yaml
 from flows.archive_paths import is_reserved, why_refused
 from merganser.errors import MALFORMED, InputError
 
@@ -46,7 +47,7 @@ def check_stages(repo: Repo) -> None:
         for out in stage.outs:
             _check_output(repo, stage, out)
         for dep in stage.deps:
-            if dep.protocol not in _INPUTS:
+            if dep.protocol not in (None, *_INPUTS):
                 raise InputError(_elsewhere(stage, "imports", dep.def_path))
             if is_params(dep) and dep.fs_path not in read:
                 _check_params(stage, dep)
@@ -68,6 +69,7 @@ def _check_params(stage: Stage, dep: ParamsDependency) -> None:
         raise InputError(_elsewhere(stage, "has its parameters in", dep.def_path))
     if not os.path.isfile(dep.fs_path):
         return
+    check_yaml(Path(dep.fs_path), dep.def_path)
     try:
         load_params(dep.fs_path)
     except UserError:

@@ -14,7 +14,14 @@ from dvcfleet.paths import overlap
 from dvcfleet.repository import opened
 from flows.archive import outputs_kept
 from flows.archive_code import check_out, quiet_git
-from flows.archive_files import CONFIG, check_files, check_sizes, keep_harmless_settings, refuse_other_projects
+from flows.archive_files import (
+    CONFIG,
+    check_files,
+    check_sizes,
+    files_of_dvc,
+    keep_harmless_settings,
+    refuse_other_projects,
+)
 from flows.archive_form import BUNDLE, FILES, OBJECTS, check_form, copy_bytes, read_members
 from flows.archive_paths import why_elsewhere
 from flows.archive_stages import check_places, check_stages
@@ -146,7 +153,7 @@ def _put_into_place(folder: Path) -> list[str]:
     """
     refuse_other_projects(folder)
     dropped = keep_harmless_settings(folder)
-    check_files(folder)
+    check_files(folder, files_of_dvc(folder))
     has_data = (folder / CACHE).is_dir()
     if has_data:  # a cache of its own, whatever the settings of this machine say
         (folder / ".dvc/config.local").write_text("[cache]\n    dir = cache\n")

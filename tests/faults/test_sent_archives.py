@@ -166,8 +166,14 @@ REFUSED: dict[str, tuple[Sent, str]] = {
         ),
         "out.txt: '../../../../dev/zero' is no hash",
     ),
-    "an import of a repository": (Sent({"x.dvc": IMPORT}), "x.dvc: imports from another repository"),
-    "an import of a database": (Sent({"x.dvc": IMPORT_DB}), "x.dvc: imports from another repository or a database"),
+    "an import by settings of its own": (
+        Sent({"x.dvc": IMPORT.replace("url:", "config: OUTSIDE/one.yaml\n    url:")}),
+        "x.dvc: imports by settings of its own",
+    ),
+    "an import of a database": (
+        Sent({"x.dvc": IMPORT_DB}),
+        "x.dvc: imports by settings of its own, or from a database",
+    ),
     "parameters elsewhere": (
         Sent({"dvc.yaml": "stages:\n  a:\n    cmd: x\n    params: [OUTSIDE/one.yaml: [a]]\n    outs: [x]\n"}),
         "a: has its parameters in OUTSIDE/one.yaml",
@@ -233,6 +239,8 @@ SETTINGS = {
 
 # What restores, and must not be followed, read or run.
 HARMLESS: dict[str, Sent] = {
+    "an import of a repository": Sent({"x.dvc": IMPORT}),
+    "data of no form": Sent({"sub/x.yaml": "a: !vault [&a x, *a]\nb: {{ c }}\n", "sub/y.yml": "[" * 50_000}),
     "a link inside": Sent({"code": Link("lib/./x"), "lib/x": "x"}),
     "an input elsewhere": Sent(
         {"dvc.yaml": "stages:\n  a:\n    cmd: touch OUTSIDE/ran\n    deps: [/dev/zero, OUTSIDE]\n    outs: [out.txt]\n"}

@@ -5,6 +5,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -14,7 +15,7 @@ from flows.archived import restore
 from flows.lineage_cli import _verified, _verified_archive
 from merganser.errors import InputError
 from tests.each import each
-from tests.faults.sent_archives import EVIL, Link, Sent, Submodule, listing, md5_of, send, stage
+from tests.faults.sent_archives import EVIL, Entry, Link, Sent, Submodule, listing, md5_of, send, stage
 
 IMPORT = "deps:\n- path: x\n  repo:\n    url: ext::sh -c 'touch OUTSIDE/ran'\nouts:\n- path: x\n"
 IMPORT_DB = "deps:\n- db:\n    connection: c\n    query: q\nouts:\n- path: x\n"
@@ -37,8 +38,8 @@ def _orphan(out: str) -> dict[str, str]:
     }
 
 
-def _data(out: str, content: bytes = EVIL, **tree: object) -> Sent:
-    return Sent({**stage(out, content), **tree}, objects=(EVIL, content) if content != EVIL else (EVIL,))  # type: ignore[dict-item]
+def _data(out: str, content: bytes = EVIL, also: Mapping[str, Entry] = MappingProxyType({}), **tree: Entry) -> Sent:
+    return Sent({**stage(out, content), **also, **tree}, objects=(EVIL, content) if content != EVIL else (EVIL,))
 
 
 # What is sent, with OUTSIDE for the path of a folder elsewhere; and what the message names.
@@ -62,19 +63,19 @@ REFUSED: dict[str, tuple[Sent, str]] = {
     "a link to git's folder by another case": (Sent({"data": Link("./.GIT")}), "data: a link to"),
     "a link to DVC's folder": (Sent({"data": Link(".dvc/tmp")}), "data: a link to"),
     "a link in place of an output": (
-        _data("data", data=Link("sub"), **{"sub/x": ""}),
+        _data("data", data=Link("sub"), also={"sub/x": ""}),
         "data: would be written through the link data",
     ),
     "a link above an output": (
-        _data("data/x", data=Link("sub"), **{"sub/x": ""}),
+        _data("data/x", data=Link("sub"), also={"sub/x": ""}),
         "data/x: would be written through the link data",
     ),
     "an output by a way around": (
-        _data("./sub/../data/x", data=Link("sub"), **{"sub/x": ""}),
+        _data("./sub/../data/x", data=Link("sub"), also={"sub/x": ""}),
         "data/x: would be written through",
     ),
     "a link below an output": (
-        _data("data", listing("a"), **{"data/in": Link("../sub"), "sub/x": ""}),
+        _data("data", listing("a"), {"data/in": Link("../sub"), "sub/x": ""}),
         "data: would be written through the link data/in",
     ),
     "a member through a link": (

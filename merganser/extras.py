@@ -21,7 +21,7 @@ EXTRAS = {
     "nltk": "text",
     "open_clip": "vision",
     "pandas": "pandas",
-    "peft": "lm",
+    "peft": "adapters",
     "prefect": "pipeline",
     "prefect_dask": "dask",
     "prefect_ray": "ray",

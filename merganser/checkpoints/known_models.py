@@ -25,7 +25,7 @@ def todays_names(config: Mapping[str, Any], names: Collection[str]) -> dict[str,
 
     By its tables of what earlier versions called a model's parts. The model is built without values.
     """
-    model = _without_values(config)
+    model = without_values(config)
     if model is None:
         return {}
     from transformers.conversion_mapping import get_model_conversion_mapping
@@ -118,11 +118,11 @@ def _is_by_expert(conversion: Conversion) -> bool:
 
 def modules_of(config: Mapping[str, Any]) -> set[str] | None:
     """Name the modules of the model that the installed transformers builds; None where it builds none."""
-    model = _without_values(config)
+    model = without_values(config)
     return None if model is None else {name for name, _ in model.named_modules()}
 
 
-def _without_values(config: Mapping[str, Any]) -> Any | None:
+def without_values(config: Mapping[str, Any]) -> Any | None:
     """Build a model of the class that a configuration names on the meta device; None where that is none."""
     made, classes = configured(config), config.get("architectures")
     if made is None or not isinstance(classes, list) or not classes:

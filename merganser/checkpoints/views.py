@@ -99,6 +99,12 @@ def unstacked(checkpoint: Checkpoint) -> Checkpoint:
     return View(checkpoint.inner, names, checkpoint.transposed & names.keys(), checkpoint.dropped)
 
 
+def as_in_file(checkpoint: Checkpoint) -> Checkpoint:
+    """Show a checkpoint's linear maps and stacks as its file has them."""
+    whole = unstacked(checkpoint)
+    return View(whole.inner, whole.stored, dropped=whole.dropped) if isinstance(whole, View) else whole
+
+
 def laid_out_like(checkpoint: Checkpoint, other: Checkpoint) -> Checkpoint:
     """Show a checkpoint's stacks and linear maps as those of another one are shown."""
     stacks = {place.name: place.of for name in other.names if (place := place_in_stack(other, name))}

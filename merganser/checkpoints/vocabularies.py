@@ -169,7 +169,7 @@ def _shapes(base: Checkpoint, model: Checkpoint | Adapter) -> dict[str, tuple[in
     if not isinstance(model, Adapter):
         return {name: model.spec(name).shape for name in base.names if name in model}
     ends = ((name, own) for name in base.names for own in model.updates if f".{name}".endswith(f".{own}"))
-    return {name: next(iter(model.shapes(own))) for name, own in ends}
+    return {name: next(iter(shapes)) for name, own in ends if (shapes := model.shapes(own))}
 
 
 def _is_resized(spec: Spec, other: tuple[int, ...], name: str, rules: ParameterRules) -> bool:

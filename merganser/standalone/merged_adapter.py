@@ -59,7 +59,7 @@ def _ranks(file: Path, recipe: Recipe, base: Checkpoint) -> dict[str, int]:
         bound = bind(model, base, recipe.rules, task)
         for name in bound.updates:
             if not (bound.is_low_rank(name) and name.endswith(WEIGHT)):
-                raise InputError(f"{task}: {name} is trained whole; merge without it: --except '{name}'")
+                raise InputError(f"{task}: {name} has no low-rank update; merge without it: --except '{name}'")
             ranks[name] = ranks.get(name, 0) + len(bound.factors(name)[1])
     return ranks
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.adapters.files import Adapter, Update
+from merganser.checkpoints.adapters.putting_on import put_on
 from merganser.checkpoints.architecture import tied_names
 from merganser.checkpoints.kinds import ParameterRules, is_head, is_merged
 from merganser.checkpoints.known_models import todays_names
@@ -26,12 +27,13 @@ def bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) -
     """
     whole = unstacked(base)
     try:
-        return _apart(_bind(adapter, whole, rules, task), base)
+        bound = _bind(adapter, whole, rules, task)
     except InputError:
         renamed = _by_transformers(adapter, whole)
         if renamed is None:
             raise
-        return _apart(_bind(renamed, whole, rules, task), base)
+        bound = _bind(renamed, whole, rules, task)
+    return _apart(bound, base)
 
 
 def _by_transformers(adapter: Adapter, base: Checkpoint) -> Adapter | None:
@@ -78,12 +80,15 @@ def _bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) 
         places = " and ".join(repr(prefix.removesuffix(".") or "the whole") for prefix in sorted(merged))
         key = "--only" if rules.flags else "parameters.merged"
         raise InputError(f"{task}: the adapter fits {places} of the base; let {key} name one of them")
-    return next(iter(merged.values()))
+    prefix, bound = next(iter(merged.items()))
+    if not any(update.computed for update in bound.updates.values()):
+        return bound
+    return replace(bound, peft=put_on(adapter, base, _named(adapter, base, prefix)))
 
 
 def _prefixes(adapter: Adapter, base: Checkpoint) -> set[str]:
     """List what could stand before the adapter's names: what stands before one of its modules' names in the base."""
-    low_rank = [name for name in adapter.updates if adapter.updates[name].factors] or list(adapter.updates)
+    low_rank = [own for own, update in adapter.updates.items() if update.of_layer] or list(adapter.updates)
     inside = {name.rpartition(".")[0] for name in low_rank}
     modules = {f".{name.rpartition('.')[0]}" for name in base.names}
     return {module[1:].removesuffix(name) for name in inside for module in modules if module.endswith(f".{name}")}
@@ -107,15 +112,28 @@ def _misfits(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: 
         wanted = is_merged(name, base.spec(found).dtype if found else "F32", rules)
         others = {other: other.removeprefix(prefix) for other in tied_names(name)}
         source = next((other for other in others if other in base), None)
-        if not found and not source and (wanted or adapter.updates[own].factors):
+        shapes = adapter.shapes(own)
+        if not found and _is_optional(adapter, base, prefix, own):
+            continue
+        if not found and not source and (wanted or adapter.updates[own].of_layer):
             yield name, f"the adapter's {own} is not in the base; give the base it was trained on"
         elif not found and source and wanted and not _is_copy(adapter, base, own, source, others[source]):
             yield name, f"the adapter's {own} is no weight of its own in the base, which ties it to {source}"
-        elif found and wanted and (shapes := adapter.shapes(own)) != {ours := stored_spec(base, found).shape}:
+        elif found and wanted and shapes and shapes != {ours := stored_spec(base, found).shape}:
             theirs = " and ".join(str(list(shape)) for shape in sorted(shapes))
             yield name, f"the adapter's {own} is for shape {theirs}, in the base {found} has {list(ours)}"
         elif found and wanted and _is_untied(adapter, base, own, found, others):
             yield name, f"the adapter's {own} is for the input alone, which the base ties to its output embedding"
+
+
+def _is_optional(adapter: Adapter, base: Checkpoint, prefix: str, own: str) -> bool:
+    """Tell whether an update is of a parameter that its module need not have: the base has another one of it."""
+    computed = adapter.updates[own].computed
+    if computed is None or not computed.optional:
+        return False
+    module = f"{prefix}{computed.module}."
+    others = (each.computed for each in adapter.updates.values() if each.computed)
+    return any(each.module == computed.module and f"{module}{each.parameter}" in base for each in others)
 
 
 def _is_copy(adapter: Adapter, base: Checkpoint, own: str, source: str, first: str) -> bool:
@@ -124,7 +142,15 @@ def _is_copy(adapter: Adapter, base: Checkpoint, own: str, source: str, first: s
     `source`: the weight's name in the base; `first`: in the adapter.
     """
     other = adapter.updates.get(first, Update())
-    if adapter.updates[own].factors is None and (other.whole is None or other.factors is not None):
+    if adapter.updates[own].computed or other.computed:
+        return False
+    if (adapter.updates[own].tokens is None) != (other.tokens is None):
+        return False
+    if (
+        adapter.updates[own].tokens is None
+        and adapter.updates[own].factors is None
+        and (other.whole is None or other.factors is not None)
+    ):
         return _is_unchanged(adapter, base, own, source)
     one, two = (_content(adapter, name) if name in adapter.updates else {} for name in (first, own))
     return one.keys() == two.keys() and all(torch.equal(one[part], two[part]) for part in one)
@@ -134,6 +160,8 @@ def _content(adapter: Adapter, name: str) -> dict[str, Tensor]:
     """Read all that an update consists of."""
     update = adapter.updates[name]
     tensors = {part: adapter.tensors.read(key) for part in ("whole", "added") if (key := getattr(update, part))}
+    if update.tokens is not None:
+        tensors |= {"rows": torch.tensor(update.tokens.rows), "values": adapter.tensors.read(update.tokens.key)}
     if update.factors is None:
         return tensors
     b, a = map(adapter.tensors.read, update.factors)
@@ -159,18 +187,24 @@ def _is_of_one_name(adapter: Adapter, base: Checkpoint, own: str, others: Mappin
 
 def _is_untied(adapter: Adapter, base: Checkpoint, own: str, name: str, others: Mapping[str, str]) -> bool:
     """Tell whether an update gives one name of a tied weight new values of its own."""
-    is_whole = adapter.updates[own].whole is not None and adapter.updates[own].factors is None
+    is_whole = adapter.updates[own].whole is not None and not adapter.updates[own].of_layer
     return is_whole and _is_of_one_name(adapter, base, own, others) and not _is_unchanged(adapter, base, own, name)
 
 
 def moved_together(adapter: Adapter, base: Checkpoint) -> list[str]:
     """List the tied weights of which an adapter has a low-rank update under one name."""
-    own = [name for name, update in adapter.updates.items() if update.factors and name in base]
+    own = [name for name, update in adapter.updates.items() if update.of_layer and name in base]
     return [name for name in own if _is_of_one_name(adapter, base, name, {other: other for other in tied_names(name)})]
 
 
+def _named(adapter: Adapter, base: Checkpoint, prefix: str) -> dict[str, Update]:
+    """Return an adapter's updates by the base's names."""
+    named = {_target(adapter, base, prefix, own): update for own, update in adapter.updates.items()}
+    return {name: update for name, update in named.items() if name is not None}
+
+
 def _bound(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: str) -> Adapter:
-    named = {_target(adapter, base, prefix, own) or "": update for own, update in adapter.updates.items()}
+    named = _named(adapter, base, prefix)
     updates = {name: _oriented(named[name], base, name) for name in base.names if name in named}
     merged = {name: update for name, update in updates.items() if is_merged(name, base.spec(name).dtype, rules)}
     return replace(adapter, updates=merged)
@@ -185,7 +219,12 @@ def _apart(adapter: Adapter, base: Checkpoint) -> Adapter:
     keys: dict[str, Part] = {key: key for key in adapter.tensors.names}
     updates = {name: update for name, update in adapter.updates.items() if name in base}
     for name, place in stacked.items():
-        key = adapter.updates[place.name].whole
+        update = adapter.updates[place.name]
+        if update.computed:
+            computed = replace(update.computed, place=place.start)
+            updates[name] = replace(update, computed=computed, transposed=name in base.transposed)
+            continue
+        key = update.whole
         assert key is not None, "no low-rank update has three dimensions"
         keys[name] = replace(place, name=key)
         updates[name] = Update(whole=name, whole_transposed=name in base.transposed)

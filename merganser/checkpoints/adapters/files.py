@@ -5,13 +5,18 @@ Shape legend: M rows, N columns, Q rank of the adapter.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.adapters.settings import REMEDY, Settings, read_settings
+from merganser.checkpoints.adapters.by_peft import ByPeft
+from merganser.checkpoints.adapters.computed import Computed, computed_of
+from merganser.checkpoints.adapters.peft_settings import Kind, kind_of, refuse_unmergeable, wrapping_of
+from merganser.checkpoints.adapters.settings import REMEDY, Settings, is_plain, read_config, read_settings
+from merganser.checkpoints.adapters.tokens import TOKENS, Tokens, tokens_of
 from merganser.checkpoints.reading import ADAPTER_CONFIG, ADAPTER_FILES, Checkpoint, open_checkpoint
 from merganser.errors import InputError
 
@@ -24,7 +29,10 @@ UNTRAINED = ".original_module."  # what it was before it was trained whole, save
 
 @dataclass(frozen=True)
 class Update:
-    """What an adapter does to one parameter, by the names of its tensors; what there is of the three adds up."""
+    """What an adapter does to one parameter, by the names of its tensors; what there is of these adds up.
+
+    What PEFT computes begins with the values that take the base's place.
+    """
 
     whole: str | None = None  # takes the place of the base's values
     factors: tuple[str, str] | None = None  # B (M, Q) and A (Q, N): scale * B @ A is added
@@ -32,6 +40,13 @@ class Update:
     scale: float = 1.0
     transposed: bool = False  # the parameter is (N, M)
     whole_transposed: bool = False  # `whole` is stored the other way round
+    computed: Computed | None = None  # PEFT computes the parameter from the base's
+    tokens: Tokens | None = None  # some rows take the place of the base's
+
+    @property
+    def of_layer(self) -> bool:
+        """Tell whether it is what an adapter adds to a layer, which no base is without."""
+        return self.factors is not None or self.computed is not None
 
 
 @dataclass(frozen=True)
@@ -41,14 +56,18 @@ class Adapter:
     path: Path
     tensors: Checkpoint
     updates: Mapping[str, Update]
+    kind: Kind | None = None  # of what PEFT computes
+    keys: Mapping[str, str] = field(default_factory=dict)  # its tensors, with the module that each is of
+    peft: ByPeft | None = None  # what computes it, once bound
+    known: dict[Any, ByPeft] = field(default_factory=dict, compare=False)  # by what it was bound to before
 
     def is_low_rank(self, name: str) -> bool:
         """Tell whether an update is a product of two factors and nothing else."""
         update = self.updates[name]
-        return update.factors is not None and update.whole is None
+        return update.factors is not None and update.whole is None and update.tokens is None
 
     def shapes(self, name: str) -> set[tuple[int, ...]]:
-        """Return the shapes that an update is for: one, unless its tensors disagree."""
+        """Return the shapes that an update is for: one, unless its tensors disagree; none where they do not tell."""
         update = self.updates[name]
         shapes = {self.tensors.spec(key).shape for key in (update.whole, update.added) if key}
         if update.factors is None:
@@ -65,6 +84,9 @@ class Adapter:
     def delta(self, name: str, weights: Tensor) -> Tensor:
         """Return what an update adds to the base's weights of a parameter, in float32 and their shape."""
         update, delta = self.updates[name], torch.zeros(weights.shape)
+        if update.computed is not None:
+            assert self.peft is not None, "an adapter is bound before it is read"
+            return update.computed.of(self.peft, update.transposed)
         if update.whole is not None:
             whole = self.tensors.read(update.whole).to(torch.float32)
             delta += (whole.mT if update.whole_transposed else whole) - weights.to(torch.float32)
@@ -73,6 +95,8 @@ class Adapter:
             delta += (left @ right).reshape(weights.shape)
         if update.added is not None:
             delta += update.scale * self.tensors.read(update.added).to(torch.float32)
+        if update.tokens is not None:
+            update.tokens.put(delta, self.tensors.read(update.tokens.key), weights)
         return delta
 
 
@@ -92,17 +116,42 @@ def open_model(path: Path, modules: Sequence[str] = ()) -> Checkpoint | Adapter:
     names = adapter_names([file.name for file in path.iterdir()]) if path.is_dir() else []
     if not names:
         return open_checkpoint(path, modules)
-    tensors = open_checkpoint(path / names[1])
-    return Adapter(path, tensors, _updates(path, tensors, read_settings(path / names[0])))
+    tensors, config = open_checkpoint(path / names[1]), read_config(path / names[0])
+    return _adapter(path, tensors, config, path / names[0])
 
 
-def _updates(path: Path, tensors: Checkpoint, settings: Settings) -> dict[str, Update]:
-    """Find what each tensor is: half of a product, or a parameter's own values (modules_to_save, trained biases)."""
+def _adapter(path: Path, tensors: Checkpoint, config: Mapping[str, Any], where: Path) -> Adapter:
+    """Say what each tensor of an adapter is: to be read as it is, or one of those that PEFT computes with."""
+    refuse_unmergeable(where, config)
+    tokens, plainly = tokens_of(path, tensors, config), is_plain(config)
+    rest = [key for key in tensors.names if UNTRAINED not in key and key not in tokens]
+    by_peft = not (plainly or config["peft_type"] == TOKENS) or wrapping_of(where, config).names
+    kind, updates, keys = kind_of(where, config) if rest and by_peft else None, dict[str, Update](), dict[str, str]()
+    if kind is not None:
+        computed, keys = computed_of(path, kind, rest, wrapped_alone=plainly)
+        updates = {name: Update(computed=each) for name, each in computed.items()}
+        rest = [key for key in rest if key not in keys]
+    for name, update in _updates(path, tensors, rest, read_settings(where, config) if plainly else None).items():
+        updates[name] = replace(updates[name], whole=update.whole) if name in updates else update
+    for found in tokens.values():
+        if found.name in updates:
+            raise InputError(f"{path}: {found.name} has an update of its tokens and another one; {REMEDY}")
+        updates[found.name] = Update(tokens=found)
+    if not updates:
+        raise InputError(f"{path}: an adapter without tensors; save it again")
+    return Adapter(path, tensors, updates, kind, keys)
+
+
+def _updates(path: Path, tensors: Checkpoint, names: Sequence[str], settings: Settings | None) -> dict[str, Update]:
+    """Find what each tensor is: half of a product, or a parameter's own values (modules_to_save, trained biases).
+
+    `settings`: of low-rank updates, where the adapter is one of these.
+    """
     updates: dict[str, Update] = {}
     sides: dict[str, dict[str, str]] = {}
-    for key in (key for key in tensors.names if UNTRAINED not in key):
+    for key in names:
         own = key.removeprefix(MODEL)
-        match = LINEAR.fullmatch(own) or EMBEDDING.fullmatch(own)
+        match = (LINEAR.fullmatch(own) or EMBEDDING.fullmatch(own)) if settings else None
         if match is None and "lora_" in own:
             raise InputError(f"{path}: {key} is not part of a low-rank update that can be read; {REMEDY}")
         if match is None:
@@ -112,14 +161,13 @@ def _updates(path: Path, tensors: Checkpoint, settings: Settings) -> dict[str, U
         if sides.setdefault(match["module"], {}).setdefault(side, key) != key:
             raise InputError(f"{path}: {match['module']} has two updates; save one adapter at a time")
     for module, keys in sides.items():
+        assert settings is not None
         name, update = WRAPPED.sub("", module), _product(path, tensors, settings, module, keys)
         whole = updates.get(f"{name}.weight", Update()).whole
         updates[f"{name}.weight"] = replace(update, whole=whole)
         if "Bbias" in keys:
             whole = updates.get(f"{name}.bias", Update()).whole
             updates[f"{name}.bias"] = Update(whole=whole, added=keys["Bbias"], scale=update.scale)
-    if not updates:
-        raise InputError(f"{path}: an adapter without tensors; save it again")
     return updates
 
 

@@ -4,19 +4,23 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from merganser.checkpoints.reading import ADAPTER_CONFIG
-from merganser.errors import InputError
+from merganser.errors import MALFORMED, InputError, refusing
 from merganser.limits import parse_json, read_small
 
 REMEDY = "merge it into its base with PEFT's merge_and_unload and give the merged checkpoint"
-# features by which an adapter is more than a low-rank update of the weights it is loaded onto
-BEYOND = (
-    *("use_dora", "use_qalora", "use_bdlora", "kasa_config", "monteclora_config", "arrow_config"),
-    *("alora_invocation_tokens", "layer_replication", "trainable_token_indices", "target_parameters"),
+# what says nothing of how plain low-rank updates add up
+PLAIN = frozenset(
+    (
+        *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "modules_to_save"),
+        *("rank_pattern", "alpha_pattern", "use_rslora", "fan_in_fan_out", "lora_bias", "ensure_weight_tying"),
+        *("trainable_token_indices", "target_parameters", "inference_mode", "auto_mapping", "runtime_config"),
+        *("loftq_config", "eva_config", "corda_config", "lora_ga_config", "init_lora_weights"),
+    )
 )
 # Up to this version PEFT adds its update of the out_proj of nn.MultiheadAttention twice, in training, inference and
 # merge_and_unload alike (huggingface/peft#3774): the model that was trained has it twice.
@@ -27,7 +31,7 @@ STARTS = (True, False, "gaussian", "eva", "orthogonal")  # others move the base'
 INTRICATE = re.compile(r"\)[*+?{]|\(\?|\\[0-9]|([*+?{].*){4}", re.DOTALL)
 
 
-def _tame(pattern: str) -> str:
+def check_pattern(pattern: str) -> str:
     """Refuse an invalid pattern of modules' names, and one that could take for ever to match."""
     try:
         re.compile(pattern)
@@ -38,7 +42,7 @@ def _tame(pattern: str) -> str:
     return pattern
 
 
-Pattern = Annotated[str, Field(max_length=200), AfterValidator(_tame)]
+Pattern = Annotated[str, Field(max_length=200), AfterValidator(check_pattern)]
 
 
 class Settings(BaseModel):
@@ -63,28 +67,36 @@ class Settings(BaseModel):
         return (2 if doubled else 1) * alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
 
-def read_settings(path: Path) -> Settings:
-    """Read `adapter_config.json`; raise InputError when it announces more than low-rank updates, or is malformed."""
-    try:
+def read_config(path: Path) -> dict[str, Any]:
+    """Read `adapter_config.json`; raise InputError when it is not that of an adapter."""
+    with refusing(f"{path}: not the configuration of a PEFT adapter", "save it again", (*MALFORMED, OSError)):
         config = parse_json(read_small(path))
-        kind = config["peft_type"]
-        settings = Settings.model_validate(config) if kind == "LORA" else None
-    except InputError:
-        raise
-    except (ValidationError, ValueError, KeyError, TypeError, OSError) as error:
-        raise InputError(f"{path}: not the configuration of a PEFT adapter ({_short(error)}); save it again") from error
-    if settings is None:
-        raise InputError(f"{path}: an adapter of type {kind}, and only LORA can be read; {REMEDY}")
-    beyond = [feature for feature in BEYOND if config.get(feature)]
-    if beyond:
-        raise InputError(f"{path}: {beyond[0]} is more than a low-rank update of the weights; {REMEDY}")
-    start = config.get("init_lora_weights", True)
-    if start not in STARTS:
-        raise InputError(
-            f"{path}: init_lora_weights {start!r} changes the base as well; save it with "
-            "path_initial_model_for_weight_conversion, which makes a plain LoRA of it"
-        )
-    return settings
+        if not isinstance(config.get("peft_type"), str):
+            raise ValueError("'peft_type' is missing")
+        return {str(key): value for key, value in config.items()}
+
+
+def is_plain(config: Mapping[str, Any]) -> bool:
+    """Tell whether an adapter is one of low-rank updates, which are read without PEFT.
+
+    What PEFT's later versions add is switched on by a value that is true, or by settings of its own.
+    """
+    if config["peft_type"] != "LORA" or config.get("init_lora_weights", True) not in STARTS:
+        return False
+    return not any(value is True or (value and isinstance(value, dict | list)) for value in _beyond(config))
+
+
+def _beyond(config: Mapping[str, Any]) -> list[Any]:
+    return [value for key, value in config.items() if key not in PLAIN]
+
+
+def read_settings(path: Path, config: Mapping[str, Any]) -> Settings:
+    """Return the settings of low-rank updates; raise InputError when they are malformed."""
+    try:
+        return Settings.model_validate(config)
+    except ValidationError as error:
+        said = _short(error)
+        raise InputError(f"{path}: not the configuration of a PEFT adapter ({said}); save it again") from error
 
 
 def base_of(folder: Path) -> str | None:
@@ -110,8 +122,6 @@ def _matching(patterns: Mapping[str, float] | None, module: str, otherwise: floa
     return otherwise
 
 
-def _short(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        mistake = error.errors()[0]
-        return f"{'.'.join(str(part) for part in mistake['loc'])}: {mistake['msg']}"
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+def _short(error: ValidationError) -> str:
+    mistake = error.errors()[0]
+    return f"{'.'.join(str(part) for part in mistake['loc'])}: {mistake['msg']}"

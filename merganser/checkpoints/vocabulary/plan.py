@@ -264,7 +264,12 @@ def _of_model(name: str, model: Checkpoint, lead: Member) -> dict[str, str]:
 def _of_adapter(adapter: Adapter, lead: Member) -> dict[str, str]:
     """Return an adapter's names of the tables that it changes."""
     ends = [(table, own) for table in lead.tables for own in adapter.updates]
-    return {table: own for table, own in ends if f".{table}".endswith(f".{own}") or f".{own}".endswith(f".{table}")}
+    found = {table: own for table, own in ends if f".{table}".endswith(f".{own}") or f".{own}".endswith(f".{table}")}
+    others = [own for own in found.values() if adapter.updates[own].computed or adapter.updates[own].tokens]
+    if others:
+        remedy = "merge it into its base with PEFT's merge_and_unload first"
+        raise InputError(f"{adapter.path}: {others[0]} has no rows that another vocabulary could arrange; {remedy}")
+    return found
 
 
 def _rows(name: str, model: Checkpoint | Adapter, tables: Mapping[str, str], lead: Member) -> int:

@@ -1,0 +1,186 @@
+"""Adapters of all of PEFT's kinds are read as PEFT merges them, or refused by name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft.mapping import PEFT_TYPE_TO_TUNER_MAPPING
+from safetensors.torch import load_file, save_file
+
+from merganser.errors import InputError
+from tests.checkpoints.adapters.peft_kinds import SETTINGS, configured, merged_by_peft, merged_here, write_adapter
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+# kinds that PEFT merges and that are not read, with what is said of them
+NOT_READ = {"FROD": "needs the weights of all layers at once", "UNILORA": "none of its tensors is of a layer"}
+# kinds of which not even an adapter can be made by itself: XLORA mixes several
+OF_SEVERAL = ("XLORA",)
+
+
+def assert_merged_as_by_peft(folder: Path, model: str) -> None:
+    wanted, (found, changed) = merged_by_peft(folder, model), merged_here(folder)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert (found[name] - value).abs().max() <= 1e-6 * value.abs().max(), name
+    assert changed
+
+
+@pytest.mark.parametrize("kind", [kind.value for kind in PEFT_TYPE_TO_TUNER_MAPPING if kind not in OF_SEVERAL])
+def test_each_kind_in_pefts_registry_is_merged_as_peft_does_or_refused_by_name(kind: str, tmp_path: Path) -> None:
+    """A kind that a later PEFT brings is tried with its defaults; one that needs more has a row in SETTINGS."""
+    write_adapter(tmp_path, "llama", kind, **SETTINGS.get(kind, {}))
+    try:
+        merged_by_peft(tmp_path, "llama")
+    except NotImplementedError:
+        with pytest.raises(InputError, match=f"{kind} .*cannot be merged: leave it out"):
+            merged_here(tmp_path)
+        return
+    if kind in NOT_READ:
+        with pytest.raises(InputError, match=NOT_READ[kind]):
+            merged_here(tmp_path)
+        return
+    assert_merged_as_by_peft(tmp_path, "llama")
+
+
+def test_a_mixture_of_adapters_is_refused(tmp_path: Path) -> None:
+    write_adapter(tmp_path, "llama", "LORA")
+    configured(tmp_path, peft_type="XLORA")
+    with pytest.raises(InputError, match=r"XLORA mixes several adapters .* each of them, by its own folder"):
+        merged_here(tmp_path)
+
+
+LORAS: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"use_dora": True, "lora_alpha": -3, "rank_pattern": {"v_proj": 2}}),
+    ("llama", {"use_dora": True, "bias": "lora_only"}),
+    ("llama", {"init_lora_weights": "pissa"}),
+    ("llama", {"init_lora_weights": "olora", "use_rslora": True}),
+    ("llama", {"init_lora_weights": "mica"}),
+    ("llama", {"kasa_config": {}}),
+    ("llama", {"monteclora_config": {}}),
+    (
+        "llama",
+        {
+            "target_modules": ["q_proj"],
+            "use_bdlora": {"target_modules_bd_a": ["q_proj"], "target_modules_bd_b": [], "nblocks": 2},
+        },
+    ),
+    ("llama", {"lora_bias": True, "target_modules": ["q_proj", "k_proj"]}),
+    ("llama", {"trainable_token_indices": [1, 5, 7], "modules_to_save": ["lm_head"]}),
+    ("llama", {"trainable_token_indices": {"embed_tokens": [2], "lm_head": [1, 3]}}),
+    ("twelve layers, tied", {"trainable_token_indices": [1, 5, 7]}),
+    ("twelve layers, tied", {"target_modules": ["embed_tokens"], "use_dora": True}),
+    ("bert", {"target_modules": ["word_embeddings", "query"], "use_dora": True, "bias": "all"}),
+    ("gpt2", {"target_modules": ["c_attn", "c_fc"], "use_dora": True}),
+    ("gpt2", {"target_modules": ["c_attn"], "init_lora_weights": "pissa"}),
+    ("vit", {"target_modules": ["projection", "q_proj"], "use_dora": True}),
+    ("gpt-oss", {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.gate_up_proj", "experts.down_proj"]}),
+    ("gpt-oss", {"target_modules": ["q_proj"], "target_parameters": ["down_proj"], "rank_pattern": {"down_proj": 3}}),
+]
+
+
+@pytest.mark.parametrize(("model", "settings"), LORAS, ids=str)
+def test_what_is_more_than_a_low_rank_update_is_merged_as_peft_does(
+    model: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    write_adapter(tmp_path, model, "LORA", **{"r": 4} | settings)
+    assert_merged_as_by_peft(tmp_path, model)
+
+
+OTHERS: list[tuple[str, str, dict[str, Any]]] = [
+    ("gpt2", "VERA", {"target_modules": ["c_attn", "c_proj"], "r": 4, "save_projection": False}),
+    ("gpt2", "IA3", {"target_modules": ["c_attn", "mlp.c_proj"], "feedforward_modules": ["mlp.c_proj"]}),
+    ("gpt2", "FOURIERFT", {"target_modules": ["c_attn"], "n_frequency": 20}),
+    (
+        "bert",
+        "LOKR",
+        {"target_modules": ["query", "value"], "rank_pattern": {"value": 2}, "alpha_pattern": {"query": 3}},
+    ),
+    ("bert", "LN_TUNING", {"target_modules": ["LayerNorm"]}),
+    ("bert", "BOFT", {"target_modules": ["query"], "boft_block_size": 4, "bias": "boft_only"}),
+    ("vit", "LOHA", {"target_modules": ["projection", "q_proj"], "modules_to_save": ["classifier"]}),
+    ("vit", "OFT", {"target_modules": ["projection"], "oft_block_size": 4, "r": 0}),
+    ("gpt-oss", "IA3", {"target_modules": ["k_proj"], "feedforward_modules": []}),
+    ("twelve layers, tied", "TINYLORA", {"target_modules": ["q_proj", "o_proj"], "r": 2, "u": 3, "weight_tying": 0.5}),
+    ("twelve layers, tied", "HRA", {"target_modules": r".*\.(0|3|10)\.self_attn\.q_proj", "r": 2}),
+    ("twelve layers, tied", "RANDLORA", {"r": 4, "layers_to_transform": [2, 10], "save_projection": False}),
+    ("twelve layers, tied", "TRAINABLE_TOKENS", {"token_indices": [1, 7], "target_modules": "model.embed_tokens"}),
+]
+
+
+@pytest.mark.parametrize(("model", "kind", "settings"), OTHERS, ids=str)
+def test_layers_of_every_class_and_what_they_share_are_read_as_by_peft(
+    model: str, kind: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    write_adapter(tmp_path, model, kind, **settings)
+    assert_merged_as_by_peft(tmp_path, model)
+
+
+@pytest.mark.parametrize("kind", ["LOKR", "IA3", "VERA", "LN_TUNING", "OSF"])
+def test_a_base_that_transformers_does_not_know_is_read_by_its_names_and_shapes(kind: str, tmp_path: Path) -> None:
+    write_adapter(tmp_path, "llama", kind, **SETTINGS.get(kind, {}))
+    wanted = merged_by_peft(tmp_path, "llama")
+    (tmp_path / "base/config.json").unlink()
+    found, _ = merged_here(tmp_path)
+    assert all((found[name] - value).abs().max() <= 1e-6 * value.abs().max() for name, value in wanted.items())
+
+
+def test_where_the_order_of_layers_matters_and_is_not_known_the_adapter_is_refused(tmp_path: Path) -> None:
+    write_adapter(tmp_path, "llama", "TINYLORA", **SETTINGS["TINYLORA"])
+    (tmp_path / "base/config.json").unlink()
+    with pytest.raises(InputError, match="depends on the order of the model's layers"):
+        merged_here(tmp_path)
+
+
+REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("LORA", {"init_lora_weights": "pissa_niter_4"}, {}, "LORA: PEFT makes other weights of it each time"),
+    ("LORA", {}, {"alora_invocation_tokens": [1]}, "alora_invocation_tokens .*cannot be merged"),
+    ("LORA", {}, {"arrow_config": {"top_k": 2}}, "arrow_config .*cannot be merged"),
+    ("LORA", {}, {"layer_replication": [[0, 2]]}, "layer_replication .*cannot be merged"),
+    ("LORA", {}, {"megatron_config": {"a": 1}, "megatron_core": "os"}, "megatron_config makes PEFT import code"),
+    ("LORA", {}, {"use_magic": True}, "use_magic, which PEFT .* does not know; upgrade it"),
+    ("LORA", {"use_dora": True}, {"use_dora": False}, "lora_magnitude_vector is not part of a low-rank update"),
+    ("LORA", {"r": 4}, {"use_dora": True}, "it has no .*lora_magnitude_vector"),
+    ("LORA", {}, {"trainable_token_indices": [1]}, "names tokens, and none of them is in it"),
+    ("LORA", {"trainable_token_indices": [1, 2]}, {"trainable_token_indices": [1]}, "for 1 tokens"),
+    ("LORA", {"trainable_token_indices": [1, 2]}, {"trainable_token_indices": [1, -2]}, "does not name the tokens"),
+    ("LORA", {"trainable_token_indices": [1, 2]}, {"trainable_token_indices": [1, 99]}, "the rows of trained tokens"),
+    ("LORA", {}, {"target_parameters": ["down_proj.weight"]}, "both name model.layers.0.mlp.down_proj"),
+    ("LOHA", {}, {"peft_type": "MAGIC"}, "an adapter of type MAGIC, which PEFT .* does not know; upgrade it"),
+    ("LOHA", {}, {"r": "many"}, "PEFT cannot put it on this base"),
+    ("LOHA", {}, {"r": 7}, "PEFT cannot put it on this base: .*size mismatch"),
+    ("LOHA", {}, {"r": 10**9}, "PEFT cannot put it on this base: a tensor of 16000000000 values"),
+    ("LOHA", {}, {"rank_pattern": {"((a+)+)+b": 3}}, "rank_pattern: too intricate a pattern"),
+    ("IA3", SETTINGS["IA3"], {"feedforward_modules": "(a+)+b"}, "feedforward_modules: too intricate a pattern"),
+    ("LOHA", {}, {"use_sorcery": 1}, "use_sorcery, which PEFT"),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "changes", "said"), REFUSED, ids=str)
+def test_what_peft_would_not_load_or_load_otherwise_is_refused_by_name(
+    kind: str, settings: dict[str, Any], changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    write_adapter(tmp_path, "llama", kind, **settings)
+    configured(tmp_path, **changes)
+    with pytest.raises(InputError, match=said) as caught:
+        merged_here(tmp_path)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_tensor_that_peft_would_leave_out_is_refused_and_one_that_is_missing(tmp_path: Path) -> None:
+    write_adapter(tmp_path, "llama", "LOHA")
+    file = tmp_path / "adapter/adapter_model.safetensors"
+    tensors = load_file(file)
+    first = next(iter(tensors))
+    save_file(tensors | {f"{first}_more": torch.zeros(2)}, file)
+    with pytest.raises(InputError, match=f"PEFT leaves out .*{first.rpartition('.')[2]}_more"):
+        merged_here(tmp_path)
+    save_file({name: tensor for name, tensor in tensors.items() if name != first}, file)
+    with pytest.raises(InputError, match=r"it has no .*; save the adapter again"):
+        merged_here(tmp_path)
+
+
+def test_an_adapter_on_parameters_that_the_base_stores_otherwise_is_refused(tmp_path: Path) -> None:
+    write_adapter(tmp_path, "mixtral", "LORA", target_modules=["q_proj"], target_parameters=["experts.gate_up_proj"])
+    with pytest.raises(InputError, match=r"mlp\.experts\.gate_up_proj is not in the base"):
+        merged_here(tmp_path)

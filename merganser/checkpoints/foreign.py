@@ -110,6 +110,8 @@ def without_weights(path: Path, names: Collection[str]) -> str:
         if all(SHARD.fullmatch(name) for name in several):
             return f"shards without the index that names them, such as {NAMES[1]}; fetch the whole model"
         return f"several files of weights, and none of a usual name; give one of them: {some(several, SHOWN)}"
+    if adapters := [part.name for part in sorted(path.iterdir()) if (part / ADAPTER_CONFIG).is_file()]:
+        return f"several adapters, each in a folder of its own; give one of them: {', '.join(adapters)}"
     if known is not None:
         return known
     if dangling := [link.name for link in sorted(path.iterdir()) if link.is_symlink() and not link.exists()]:

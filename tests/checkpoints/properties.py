@@ -472,7 +472,7 @@ PROPERTIES = (
         ),
     ),
     Property("a LoRA adapter", lora({}), "its update", holds(a__weight=2, b__bias=0)),
-    Property("an adapter that is more than an update", lora({"use_dora": True})),
+    Property("an adapter that changes no weights", lora({"peft_type": "PROMPT_TUNING"})),
     Property("an adapter of other layers", lora({}, ("z",))),
     Property("an adapter with a head that the base lacks", lora({}, head=True)),
     Property(

@@ -18,6 +18,9 @@ from merganser.checkpoints.views import View, place_in_stack, stored_spec, unsta
 from merganser.errors import InputError
 
 
+ONE_BY_ONE = "if it stores experts one by one, save it again by save_pretrained(folder, save_original_format=False)"
+
+
 def bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) -> Adapter:
     """Return an adapter with its updates of merged parameters under the base's names.
 
@@ -64,7 +67,8 @@ def _bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) 
     misfits = {prefix: dict(_misfits(adapter, base, rules, prefix)) for prefix in prefixes}
     if not misfits:
         first = next(iter(adapter.updates))
-        raise InputError(f"{task}: another architecture: the base has none of the adapter's layers, such as {first}")
+        none = f"the base has none of the adapter's layers, such as {first}{_hint(adapter, first)}"
+        raise InputError(f"{task}: another architecture: {none}")
     fitting = {prefix: _bound(adapter, base, rules, prefix) for prefix, found in misfits.items() if not found}
     if not fitting:
         nearest = min(misfits, key=lambda prefix: (len(misfits[prefix]), prefix))
@@ -116,7 +120,7 @@ def _misfits(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: 
         if not found and _is_optional(adapter, base, prefix, own):
             continue
         if not found and not source and (wanted or adapter.updates[own].of_layer):
-            yield name, f"the adapter's {own} is not in the base; give the base it was trained on"
+            yield name, f"the adapter's {own} is not in the base; give the base it was trained on{_hint(adapter, own)}"
         elif not found and source and wanted and not _is_copy(adapter, base, own, source, others[source]):
             yield name, f"the adapter's {own} is no weight of its own in the base, which ties it to {source}"
         elif found and wanted and shapes and shapes != {ours := stored_spec(base, found).shape}:
@@ -124,6 +128,11 @@ def _misfits(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: 
             yield name, f"the adapter's {own} is for shape {theirs}, in the base {found} has {list(ours)}"
         elif found and wanted and _is_untied(adapter, base, own, found, others):
             yield name, f"the adapter's {own} is for the input alone, which the base ties to its output embedding"
+
+
+def _hint(adapter: Adapter, own: str) -> str:
+    """Say what else may be the matter where the base lacks a parameter of experts that PEFT puts an adapter on."""
+    return f"; {ONE_BY_ONE}" if adapter.updates[own].computed and "expert" in own else ""
 
 
 def _is_optional(adapter: Adapter, base: Checkpoint, prefix: str, own: str) -> bool:

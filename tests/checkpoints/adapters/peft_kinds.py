@@ -116,7 +116,7 @@ def write_adapter(folder: Path, model: str, kind: str, **settings: Any) -> None:
         tuned.save_pretrained(folder / "adapter")
 
 
-def merged_by_peft(folder: Path, model: str) -> dict[str, Tensor]:
+def merged_by_peft(folder: Path, model: str, **saved: Any) -> dict[str, Tensor]:
     """Return the parameters of the model that PEFT merges the adapter in a folder into, as open_for_merging has them.
 
     Raises what PEFT raises where it cannot.
@@ -127,7 +127,7 @@ def merged_by_peft(folder: Path, model: str) -> dict[str, Tensor]:
         merged = loaded.base_model.merge_and_unload() if hasattr(loaded.base_model, "merge_and_unload") else None
     if merged is None:
         raise NotImplementedError("no merge_and_unload")
-    merged.save_pretrained(folder / "merged")
+    merged.save_pretrained(folder / "merged", **saved)
     file = open_for_merging(folder / "merged")
     return {name: file.read(name) for name in file.names}
 

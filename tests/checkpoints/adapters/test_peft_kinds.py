@@ -1,5 +1,6 @@
 """Adapters of all of PEFT's kinds are read as PEFT merges them, or refused by name."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,30 @@ import torch
 from peft.mapping import PEFT_TYPE_TO_TUNER_MAPPING
 from safetensors.torch import load_file, save_file
 
+from merganser.checkpoints.adapters.files import open_model
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.reading import open_checkpoint, open_for_merging
 from merganser.errors import InputError
-from tests.checkpoints.adapters.peft_kinds import SETTINGS, configured, merged_by_peft, merged_here, write_adapter
+from merganser.inputs.deltas import DeltaFile, extract
+from tests.checkpoints.adapters.peft_kinds import (
+    SETTINGS,
+    configured,
+    merged_by_peft,
+    merged_here,
+    model_of,
+    write_adapter,
+)
+from tests.merges import merge_checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 # kinds that PEFT merges and that are not read, with what is said of them
 NOT_READ = {"FROD": "needs the weights of all layers at once", "UNILORA": "none of its tensors is of a layer"}
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+MERGED: dict[str, dict[str, Any]] = {
+    "LORA": {"r": 2, "target_modules": ["q_proj"], "target_parameters": EXPERTS},
+    "LOKR": {"target_modules": ["q_proj", "v_proj"]},
+    "IA3": {"target_modules": ["k_proj"], "feedforward_modules": []},
+}
 # kinds of which not even an adapter can be made by itself: XLORA mixes several
 OF_SEVERAL = ("XLORA",)
 
@@ -48,6 +67,36 @@ def test_a_mixture_of_adapters_is_refused(tmp_path: Path) -> None:
     configured(tmp_path, peft_type="XLORA")
     with pytest.raises(InputError, match=r"XLORA mixes several adapters .* each of them, by its own folder"):
         merged_here(tmp_path)
+
+
+def test_a_folder_of_adapters_is_refused_with_their_folders(tmp_path: Path) -> None:
+    """As PEFT writes adapters that are not called `default`."""
+    write_adapter(tmp_path, "llama", "LOHA")
+    for name in ("one", "two"):
+        shutil.copytree(tmp_path / "adapter", tmp_path / "adapters" / name)
+    with pytest.raises(InputError, match="several adapters, each in a folder of its own; give one of them: one, two"):
+        open_model(tmp_path / "adapters")
+
+
+def test_merges_of_adapters_that_peft_computes_are_those_of_the_models_that_it_merges(tmp_path: Path) -> None:
+    """Also where one is low-rank, where a task is one expert of a stack, and through the pipeline's deltas."""
+    models = {}
+    for number, (kind, settings) in enumerate(MERGED.items()):
+        write_adapter(tmp_path / kind, "gpt-oss", kind, **settings)
+        merged_by_peft(tmp_path / kind, "gpt-oss")
+        models[f"{number}"] = tmp_path / kind
+    base = next(iter(models.values())) / "base"
+    for kind in ("adapter", "merged"):
+        given = {name: folder / kind for name, folder in models.items()}
+        merge_checkpoints("task_arithmetic", {"scaling": 0.5}, base, given, tmp_path / f"of-{kind}", device="cpu")
+    one, other = (open_checkpoint(tmp_path / f"of-{kind}") for kind in ("adapter", "merged"))
+    assert all(torch.allclose(one.read(name), other.read(name), atol=1e-6) for name in other.names)
+    extract(open_for_merging(base), open_model(models["0"] / "adapter"), ParameterRules(), "0", tmp_path / "deltas")
+    deltas, merged = DeltaFile(tmp_path / "deltas"), open_for_merging(models["0"] / "merged")
+    start = open_for_merging(base)
+    for name in (name for name in deltas.kinds if deltas.is_touched(name)):
+        wanted = (merged.read(name) - start.read(name)).reshape(deltas.shape(name))
+        assert torch.allclose(deltas.delta(name), wanted, atol=1e-6), name
 
 
 LORAS: list[tuple[str, dict[str, Any]]] = [
@@ -180,7 +229,14 @@ def test_a_tensor_that_peft_would_leave_out_is_refused_and_one_that_is_missing(t
         merged_here(tmp_path)
 
 
-def test_an_adapter_on_parameters_that_the_base_stores_otherwise_is_refused(tmp_path: Path) -> None:
-    write_adapter(tmp_path, "mixtral", "LORA", target_modules=["q_proj"], target_parameters=["experts.gate_up_proj"])
-    with pytest.raises(InputError, match=r"mlp\.experts\.gate_up_proj is not in the base"):
+@pytest.mark.parametrize("targets", [["q_proj"], []])
+def test_experts_that_the_base_stores_one_by_one_are_read_once_it_is_saved_otherwise(
+    targets: list[str], tmp_path: Path
+) -> None:
+    write_adapter(tmp_path, "mixtral", "LORA", r=2, target_modules=targets, target_parameters=EXPERTS)
+    with pytest.raises(InputError, match=r"mlp\.experts\.gate_up_proj.*save_original_format=False"):
         merged_here(tmp_path)
+    model_of("mixtral").save_pretrained(tmp_path / "base", save_original_format=False)
+    wanted, (found, changed) = merged_by_peft(tmp_path, "mixtral", save_original_format=False), merged_here(tmp_path)
+    assert len(changed) == 2 * (6 + len(targets))
+    assert all((found[name] - value).abs().max() <= 1e-6 * value.abs().max() for name, value in wanted.items())

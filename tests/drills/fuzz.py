@@ -7,10 +7,10 @@ import signal
 import struct
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -48,6 +48,9 @@ STATE = {
 }
 ADAPTER = {"base_model.model.fc.lora_A.weight": torch.ones(2, 3), "base_model.model.fc.lora_B.weight": torch.ones(4, 2)}
 SETTINGS = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "rank_pattern": {"fc": 2}, "alpha_pattern": {"^f.*c$": 1.0}}
+SIDES = {"a": (4, 2), "b": (2, 3)}
+LOHA = {f"base_model.model.fc.hada_w{n}_{side}": torch.ones(size) for n in (1, 2) for side, size in SIDES.items()}
+LOHA_SETTINGS = {"peft_type": "LOHA", "r": 2, "alpha": 4, "rank_pattern": {"fc": 2}, "target_modules": ["fc"]}
 MODEL = "model.safetensors"
 YAML_PIECES = (
     *(
@@ -291,10 +294,12 @@ def _saved(content: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _adapter() -> st.SearchStrategy[dict[str, bytes]]:
-    text, whole = json.dumps(SETTINGS).encode(), written(**ADAPTER)
+def _adapter(
+    settings: Mapping[str, Any] = SETTINGS, tensors: Mapping[str, torch.Tensor] = ADAPTER
+) -> st.SearchStrategy[dict[str, bytes]]:
+    text, whole = json.dumps(settings).encode(), written(**tensors)
     one = st.fixed_dictionaries(
-        {"adapter_config.json": as_json(changed(SETTINGS)) | spoilt(text), "adapter_model.safetensors": st.just(whole)}
+        {"adapter_config.json": as_json(changed(settings)) | spoilt(text), "adapter_model.safetensors": st.just(whole)}
     )
     other = st.fixed_dictionaries(
         {"adapter_config.json": st.just(text), "adapter_model.safetensors": safetensors(whole)}
@@ -385,6 +390,7 @@ READERS = {
     "transformers": Reader(_transformers, _read_transformers),
     "torch": Reader(_torch, _read_all),
     "adapter": Reader(_adapter, _read_adapter),
+    "adapter by PEFT": Reader(partial(_adapter, LOHA_SETTINGS, LOHA), _read_adapter),
     "overlay": Reader(_overlay, _read_overlay),
     "data set": Reader(_data_set, _read_data_set),
     "configuration": Reader(_configuration, _read_configuration),

@@ -17,7 +17,6 @@ from merganser.checkpoints.tensors import Checkpoint, Part
 from merganser.checkpoints.views import View, place_in_stack, stored_spec, unstacked
 from merganser.errors import InputError
 
-
 ONE_BY_ONE = "if it stores experts one by one, save it again by save_pretrained(folder, save_original_format=False)"
 
 

@@ -209,7 +209,7 @@ class PutOn:
         found: Any = set_peft_model_state_dict(self.holder, state, NAME)
         unused = [key for key in found.unexpected_keys if not (self.one_by_one and self._is_shared(key))]
         if unused:
-            raise InputError(f"{self.of.path}: PEFT leaves out {unused[0]}; save the adapter again")
+            raise InputError(f"{self.of.path}: PEFT leaves out {unused[0]}; save the adapter again, or upgrade PEFT")
         missing = [key for key in found.missing_keys if self._is_of_adapter(key, found.missing_keys)]
         if missing:
             raise InputError(f"{self.of.path}: it has no {missing[0]}; save the adapter again")

@@ -9,11 +9,12 @@ import torch
 from peft.mapping import PEFT_TYPE_TO_TUNER_MAPPING
 from safetensors.torch import load_file, save_file
 
-from merganser.checkpoints.adapters.files import open_model
+from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging
 from merganser.errors import InputError
 from merganser.inputs.deltas import DeltaFile, extract
+from merganser.inputs.model_deltas import open_models
 from tests.checkpoints.adapters.peft_kinds import (
     SETTINGS,
     configured,
@@ -22,6 +23,7 @@ from tests.checkpoints.adapters.peft_kinds import (
     model_of,
     write_adapter,
 )
+from tests.command_line.light import run_light
 from tests.merges import merge_checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -240,3 +242,43 @@ def test_experts_that_the_base_stores_one_by_one_are_read_once_it_is_saved_other
     wanted, (found, changed) = merged_by_peft(tmp_path, "mixtral", save_original_format=False), merged_here(tmp_path)
     assert len(changed) == 2 * (6 + len(targets))
     assert all((found[name] - value).abs().max() <= 1e-6 * value.abs().max() for name, value in wanted.items())
+
+
+@pytest.mark.parametrize(("kind", "settings"), [("LORA", {"use_dora": True}), ("LOKR", {}), ("LN_TUNING", {})])
+def test_no_more_than_one_layer_of_the_base_is_held(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    """After every layer was read, the model that PEFT's tuner is on has the adapter's values and none of the base's."""
+    write_adapter(tmp_path, "twelve layers, tied", kind, **SETTINGS.get(kind, {}) | settings)
+    base = open_for_merging(tmp_path / "base")
+    deltas = open_models(base, {"a": open_model(tmp_path / "adapter")}, ParameterRules())
+    for name in deltas.names:
+        deltas.layer(name)
+    adapter = deltas.models["a"]
+    assert isinstance(adapter, Adapter)
+    assert adapter.peft is not None
+    held = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for tensor in adapter.peft.put_on.holder.state_dict().values()
+        if tensor.device.type == "cpu"
+    }
+    trained = sum(tensor.nbytes for tensor in load_file(tmp_path / "adapter/adapter_model.safetensors").values())
+    assert sum(held.values()) <= trained + 64
+
+
+def test_plain_low_rank_updates_need_no_peft_and_others_name_the_extra(tmp_path: Path) -> None:
+    for name, settings in {"plain": {}, "dora": {"use_dora": True}}.items():
+        write_adapter(tmp_path / name, "llama", "LORA", r=2, **settings)
+    code = """
+import sys
+from pathlib import Path
+from merganser.checkpoints.adapters.files import open_model
+print(len(open_model(Path("plain/adapter")).updates))
+try:
+    open_model(Path("dora/adapter"))
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    ended = run_light(tmp_path, code)
+    assert ended.stdout.splitlines() == [
+        "6",
+        "this needs peft, which is not installed: pip install 'merganser[adapters]'",
+    ]

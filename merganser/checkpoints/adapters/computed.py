@@ -55,6 +55,7 @@ def computed_of(
             found[f"{module}.{own}"] = Computed(module, own, optional=bool(wrapped) or own != kind.parameters[0])
     if not found and not wrapped_alone:
         raise InputError(f"{path}: none of its tensors is of a layer; {kind.remedy}")
+    kind.check_targets(path, {each.module for each in found.values() if not kind.wrapping.parameters(each.module)})
     return found, keys
 
 

@@ -1,7 +1,7 @@
 """PEFT's kinds of adapters: which can be merged, and the configuration of one, from a file that nobody vouches for."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -120,6 +120,26 @@ class Kind:
                 setattr(config, name, value)
         config.target_modules = list(modules)
         return config
+
+    def check_targets(self, path: Path, modules: Collection[str]) -> None:
+        """Raise InputError for a module that PEFT would leave out, where the configuration has simple patterns alone."""
+        targets = self.settings.get("target_modules")
+        if not targets or targets == "all-linear" or self.settings.get("ensure_weight_tying"):
+            return
+        texts = [self.settings.get(name) for name in ("target_modules", "exclude_modules", "layers_pattern")]
+        patterns = [text for each in texts for text in ([each] if isinstance(each, str) else each or [])]
+        try:
+            for pattern in patterns:
+                check_pattern(str(pattern))
+        except ValueError:
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            config = self.config_class(**self.settings)
+        for module in sorted(modules):
+            if not self.tuner._check_target_module_exists(config, module):
+                left = f"PEFT leaves out {module}, which its configuration does not target"
+                raise InputError(f"{path}: {left}; save the adapter again")
 
     def check_order(self, path: Path, known: bool) -> None:
         """Raise InputError where layers share what their order decides, and the order is not known."""

@@ -204,6 +204,10 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("LOHA", {}, {"rank_pattern": {"((a+)+)+b": 3}}, "rank_pattern: too intricate a pattern"),
     ("IA3", SETTINGS["IA3"], {"feedforward_modules": "(a+)+b"}, "feedforward_modules: too intricate a pattern"),
     ("LOHA", {}, {"use_sorcery": 1}, "use_sorcery, which PEFT"),
+    ("LOHA", {}, {"target_modules": ["q_proj", "down_proj"]}, r"PEFT leaves out model\.layers\.0\.self_attn\.v_proj"),
+    ("LOHA", {}, {"target_modules": r".*q_proj"}, r"PEFT leaves out model\.layers\.0\.mlp\.down_proj"),
+    ("LOHA", {}, {"exclude_modules": ["v_proj"]}, r"PEFT leaves out model\.layers\.0\.self_attn\.v_proj"),
+    ("LOHA", {}, {"layers_to_transform": [0]}, r"PEFT leaves out model\.layers\.1\."),
 ]
 
 

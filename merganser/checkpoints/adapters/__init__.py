@@ -1,5 +1,6 @@
-"""LoRA adapters in PEFT's format: what each does to its base, kept as left @ right.
+"""Adapters in PEFT's format: what each does to its base.
 
-An adapter is a folder with `adapter_config.json` and its tensors. What cannot be written as W + left @ right, or as
-plain values for a parameter, is refused by name.
+An adapter is a folder with `adapter_config.json` and its tensors. Low-rank updates are kept as left @ right and read
+without PEFT, as are plain values for a parameter. All else PEFT computes, a module at a time. What it cannot merge is
+refused by name.
 """

@@ -122,7 +122,7 @@ class Kind:
         return config
 
     def check_targets(self, path: Path, modules: Collection[str]) -> None:
-        """Raise InputError for a module that PEFT would leave out, where the configuration has simple patterns alone."""
+        """Raise InputError for a module that PEFT would leave out; nothing is said where patterns are intricate."""
         targets = self.settings.get("target_modules")
         if not targets or targets == "all-linear" or self.settings.get("ensure_weight_tying"):
             return

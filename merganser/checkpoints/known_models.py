@@ -79,7 +79,7 @@ def stacks_of(config: Mapping[str, Any], names: Collection[str]) -> tuple[dict[s
 
     And the names in the file of what it loads as it is, by its own. Both are empty where it does not know the model.
     """
-    model = _without_values(config)
+    model = without_values(config)
     if model is None:
         return {}, {}
     from transformers.conversion_mapping import get_model_conversion_mapping

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from dvcfleet.dvc_adapter.stages import kind_of
+from dvcfleet.errors import some
 from dvcfleet.estimate import estimate
 from dvcfleet.heartbeat import Heartbeat, in_words, signs
 from dvcfleet.messages import Ending, Result
@@ -130,6 +131,18 @@ def show_summary(endings: dict[str, Ending], console: Console) -> None:
         console.print(f"Stopped. Finished stages are kept: run the same command again to go on{also}.")
     elif any(counts[result] for result in _STYLES):
         console.print("Finished stages are kept. Fix what failed and run the same command again to continue.")
+
+
+def show_unproven(stages: Sequence[str], console: Console) -> None:
+    """Print which stages were restored from the run cache though no ledger tells that commands made this."""
+    if stages:
+        console.print(
+            f"restored from the run cache, and no ledger says that a run made it: {some(stages)}; what `dvc repro` or "
+            "another user of the cache made has no line here. To make it again: --force with these names; to know who "
+            "made it: copy their ledger into .dvcfleet/ledgers",
+            style="yellow",
+            markup=False,
+        )
 
 
 def exit_code(endings: Iterable[Ending]) -> int:

@@ -2,20 +2,22 @@
 
 A run syncs its file systems before dvc.lock names what it wrote, and then notes the moment in `synced`. If a run did
 not end (`at-work` is there), or the machine went down since that moment, all that was written later may be empty or
-hold other bytes, and is compared with its hash before anything uses it; temporary files are removed.
+hold other bytes, and is compared with its hash before anything uses it; temporary files are removed. `synced` also
+has the sha256 of the ledger's last line at that moment, without which the ledger is not the one that runs wrote.
 DVC's cache may be shared with other users and machines: only this workspace's own files are removed there.
 """
 
+import hashlib
 import json
 import os
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from dvcfleet.disk import sync_names, sync_then_write, write_durably
+from dvcfleet.disk import lines_from_end, read_json, sync_names, sync_then_write, write_durably
 from dvcfleet.dvc_adapter.listings import forget_hashes
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, names_by_lock_file
 from dvcfleet.dvc_adapter.objects import is_torn, listing_at
@@ -25,6 +27,8 @@ from dvcfleet.dvc_adapter.run_cache import entry_at, run_cache_folder, temporary
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
 from dvcfleet.options import Options
 
+LEDGER = "ledger.jsonl"
+SYNCED = "synced"
 _TEMPORARY = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")  # as DVC names them
 _HASH = re.compile(r"\b[0-9a-f]{32}(?:\.dir)?\b")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -41,9 +45,26 @@ def sync(repo: Repo, state: Path, texts: Mapping[Path, str] | None = None) -> No
 
 
 def _sync(repo: Repo, state: Path, folders: Collection[str] = (), texts: Mapping[Path, str] | None = None) -> None:
-    note = json.dumps({"boot": _boot(), "moment": time.time() - _MARGIN_S})
+    note = json.dumps({"boot": _boot(), "moment": time.time() - _MARGIN_S, "ledger": _ledger_end(state)})
     places = {repo.root_dir, repo.scm.root_dir, repo.cache.local.path, *folders}
-    sync_then_write(places, {**(texts or {}), state / "synced": note})
+    sync_then_write(places, {**(texts or {}), state / SYNCED: note})
+
+
+def synced_ledger_end(state: Path) -> str | None:
+    """Return the sha256 of the ledger's last line at the last sync; None if there was no line, or nothing says."""
+    found = (read_json(state / SYNCED) or {}).get("ledger")
+    return found if isinstance(found, str) else None
+
+
+def _ledger_end(state: Path) -> str | None:
+    """Return the sha256 of the ledger's last line now; while it lacks the one of the last sync, that one again."""
+    before, lines = synced_ledger_end(state), lines_from_end(state / LEDGER)
+    digests = (hashlib.sha256(line).hexdigest() for line in lines if line[:1] + line[-1:] == b"{}")
+    with suppress(OSError):  # of a ledger that was damaged otherwise
+        next(lines, None)  # what a kill or a full disk truncated
+        last = next(digests, None)
+        return last if before in (None, last) or before in digests else before
+    return before
 
 
 @contextmanager
@@ -98,7 +119,7 @@ def _last_sync(state: Path) -> tuple[str | None, float]:
     Of a damaged note, nothing counts as synced.
     """
     try:
-        kept = json.loads((state / "synced").read_bytes())
+        kept = json.loads((state / SYNCED).read_bytes())
         moment = float(kept["moment"])
         # In the future: the clock was set back since then, and does not tell what was written later.
         return str(kept["boot"]), moment if 0 < moment <= time.time() else 0.0

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,18 @@ def append_lines(path: Path, lines: bytes) -> None:
             file.seek(-1, os.SEEK_END)
             lines = lines if file.read(1) == b"\n" else b"\n" + lines
         file.write(lines)
+
+
+def lines_from_end(path: Path) -> Iterator[bytes]:
+    """Read the lines of a file, the last one first: what stands after the last line end, which is empty as a rule."""
+    if not path.exists() or not path.stat().st_size:
+        return
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        end = len(content)
+        while end >= 0:
+            begin = content.rfind(b"\n", 0, end) + 1
+            yield content[begin:end].rstrip(b"\r")
+            end = begin - 1
 
 
 def sync_names(folder: Path) -> None:

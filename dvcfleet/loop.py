@@ -272,7 +272,8 @@ class Run:
             self.on_ended({name for name, each in self.endings.items() if each.result in _GOOD}, ending.name)
         stage, entry = self.plan.stages[ending.name], self._entries.get(ending.name)
         if ending.result in (Result.DONE, Result.RESTORED, Result.FAILED):
-            self.events.ended(stage, self.ledger.note(ending, entry, varying(stage)), entry)
+            cached = ending.outcome.restored or ending.name in self.workspace.from_run_cache
+            self.events.ended(stage, self.ledger.note(ending, entry, varying(stage), cached=cached), entry)
         elif ending.result is Result.STOPPED:
             self.events.stopped(stage)
         readers = self._readers[ending.name]

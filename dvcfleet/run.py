@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from dvcfleet.console import Progress, exit_code, show_orphans, show_plan, show_summary
+from dvcfleet.console import Progress, exit_code, show_orphans, show_plan, show_summary, show_unproven
 from dvcfleet.crash_recovery import recovered_lock_files, sync
 from dvcfleet.dvc_adapter.internals import DVC
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
@@ -242,6 +242,7 @@ class RepositoryRun:
                     if not run.stopping:
                         servers.stop(LEAVE)
             show_summary(run.endings, self.console)
+            show_unproven(run.ledger.unproven, self.console)
             if not received:
                 self._warn(f"Prefect's server did not receive all of this run; {LOGS} has all output.")
             return run.endings

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dvcfleet.lineage.findings import Finding
     from dvcfleet.lineage.rerun import Rerun
     from dvcfleet.lineage.steps import Lineage
+    from dvcfleet.record.chain import Anchor
     from flows.keys import PublicKey
 
 app = typer.Typer(
@@ -131,16 +132,23 @@ def verify(
         Path | None,
         typer.Option(metavar="FILE", help="Verify what `merganser archive` wrote, in place of this folder."),
     ] = None,
+    anchored: Annotated[
+        str | None,
+        typer.Option(metavar="LINE", help="Also hold the ledger to what `merganser lineage anchor` printed once."),
+    ] = None,
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
     """Read every byte again and report what differs from the record; if nothing does, say what was compared."""
     if (profile or device) and not rerun:
         raise InputError("--profile and --device are for --rerun")
+    from dvcfleet.record.chain import parse_anchor
+
     if models_signed_by and not signed_by:
         raise InputError("--models-signed-by: it is for --signed-by")
     keys = _public_keys(signed_by, models_signed_by) if signed_by else None
-    check = partial(_verified, target=target, again=(profile, device) if rerun else None, keys=keys)
+    head = parse_anchor(anchored) if anchored is not None else None
+    check = partial(_verified, target=target, again=(profile, device) if rerun else None, keys=keys, head=head)
     done = _verified_archive(archive, check) if archive else check(repo)
     if as_json:
         print(masked(json.dumps(asdict(done), indent=2)))
@@ -159,14 +167,18 @@ def _verified(
     target: str | None,
     again: tuple[str | None, str | None] | None,
     keys: "tuple[PublicKey, PublicKey | None] | None",
+    head: "Anchor | None",
     left_out: "Callable[[Lineage, str], bool] | None" = None,
 ) -> "Audit":
-    """Audit a repository; `again`: the profile and the device by which stages also run again; `keys`: of signatures."""
+    """Audit a repository.
+
+    `again`: the profile and the device by which stages also run again; `keys`: of signatures; `head`: the ledger's.
+    """
     from dvcfleet.lineage.audit import audit
     from dvcfleet.lineage.rerun import RerunError
 
     try:
-        done = audit(repo, target, _how(repo, *again) if again else None, left_out)
+        done = audit(repo, target, _how(repo, *again) if again else None, left_out, head)
     except RerunError as error:
         raise InputError(f"{error}{_other_way(repo, again[1] if again else None)}") from error
     if keys:
@@ -189,6 +201,15 @@ def _verified_archive(path: Path, check: "Callable[..., Audit]") -> "Audit":
     without = () if has_data else ("no models and data, which the archive does not have",)
     ignored = (f"without {some(dropped)} of .dvc/config, which may lead elsewhere",) if dropped else ()
     return replace(done, also=(*done.also, *without, *ignored))
+
+
+@app.command(epilog=example("merganser lineage anchor"))
+def anchor(repo: RepoOption = Path()) -> None:
+    """Print the ledger's head as one line, to be kept elsewhere: in a commit's message, a mail, a timestamp service."""
+    from dvcfleet.record.chain import anchor_of
+    from dvcfleet.repository import STATE_FOLDER
+
+    print(anchor_of(root_around(repo) / STATE_FOLDER))
 
 
 @app.command(epilog=example("merganser lineage sign key.pem"))

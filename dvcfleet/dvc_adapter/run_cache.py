@@ -9,7 +9,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from dvcfleet.dvc_adapter.storing import make_room, save_inputs
 def entry_hash(entry: dict[str, Any]) -> str:
     """Return the name of an entry's file; raise ValueError for a parameter that JSON cannot hold, such as a date."""
     try:
-        text = json.dumps(_without_sizes(entry), sort_keys=True)
+        text = json.dumps(without_sizes(entry), sort_keys=True)
     except TypeError as error:  # which would say that DVC has other internals
         raise ValueError(str(error)) from error
     return hashlib.sha256(text.encode()).hexdigest()
@@ -187,21 +187,35 @@ def entry_at(path: Path) -> dict[str, Any] | None:
 
 def entry_files(repo: Repo) -> list[Path]:
     """List the files of the run cache."""
-    return sorted(path for path in Path(run_cache_folder(repo)).glob("*/*/*") if path.is_file())
+    return sorted(_files_in(Path(run_cache_folder(repo)), "*/*/*"))
 
 
-def edited_entries(repo: Repo, files: Iterable[Path]) -> Iterator[Path]:
-    """List those files of the run cache that say an entry, and another than their names say.
+def has_runs(repo: Repo) -> bool:
+    """Tell whether the run cache has any entry: a clone, or what an archive restored, has none."""
+    return any(True for _ in _files_in(Path(run_cache_folder(repo)), "*/*/*"))
 
-    What says no entry, as a crash may leave it, restores nothing, and is not listed.
-    """
+
+def runs_like(stage: Stage, entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the entries of the run cache that have the command, the inputs and the outputs' paths of this one."""
+    found = map(entry_at, _files_in(Path(_folder(stage, entry)), "*"))
+    return [each for each in found if each is not None]
+
+
+def read_entries(files: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Read those files of the run cache that say an entry; others, as a crash may leave them, restore nothing."""
     for path in files:
-        try:
-            entry = parse_entry(path.read_text(encoding="utf-8", errors="replace"), str(path))
-        except OSError:
-            continue
-        if entry is not None and not _is_as_named(repo, entry, path):
-            yield path
+        with suppress(OSError):
+            if (entry := parse_entry(path.read_text(encoding="utf-8", errors="replace"), str(path))) is not None:
+                yield path, entry
+
+
+def edited_entries(repo: Repo, entries: Iterable[tuple[Path, dict[str, Any]]]) -> Iterator[Path]:
+    """List those files of the run cache that say another entry than their names."""
+    return (path for path, entry in entries if not _is_as_named(repo, entry, path))
+
+
+def _files_in(folder: Path, pattern: str) -> Iterator[Path]:
+    return (path for path in folder.glob(pattern) if path.is_file())
 
 
 def _is_as_named(repo: Repo, entry: dict[str, Any], path: Path) -> bool:
@@ -230,6 +244,11 @@ def may_keep(stage: Stage) -> bool:
     return may_restore(stage) and not runs_each_time and bool(stage.cmd and stage.deps and stage.outs)
 
 
+def keeps_runs(stage: Stage) -> bool:
+    """Tell whether what the stage writes is in the run cache after each run, be it by DVC or by this engine."""
+    return _fits(stage) and all(out.use_cache or out.is_metric or out.is_plot for out in stage.outs)
+
+
 def _fits(stage: Stage) -> bool:
     """Tell whether DVC can and may keep the stage in its run cache."""
     if not may_keep(stage):
@@ -239,10 +258,11 @@ def _fits(stage: Stage) -> bool:
     )
 
 
-def _without_sizes(value: Any) -> Any:
+def without_sizes(value: Any) -> Any:
+    """Return an entry without what its file's name does not depend on."""
     if isinstance(value, dict):
-        return {key: _without_sizes(item) for key, item in value.items() if key not in ("size", "nfiles")}
-    return [_without_sizes(item) for item in value] if isinstance(value, list) else value
+        return {key: without_sizes(item) for key, item in value.items() if key not in ("size", "nfiles")}
+    return [without_sizes(item) for item in value] if isinstance(value, list) else value
 
 
 @contextmanager

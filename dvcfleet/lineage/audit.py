@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.dvc_adapter.run_cache import edited_entries, entry_files
+from dvcfleet.dvc_adapter.run_cache import edited_entries, entry_files, read_entries
 from dvcfleet.errors import UserError, some
+from dvcfleet.lineage.bytecode import check_bytecode
 from dvcfleet.lineage.contents import Contents
 from dvcfleet.lineage.findings import Finding, FindingKind
 from dvcfleet.lineage.hooks import hooks_of
@@ -17,11 +19,13 @@ from dvcfleet.lineage.steps import Lineage, Target
 from dvcfleet.lineage.targets import find_target
 from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.lineage.verify import verify
+from dvcfleet.lineage.witnesses import check_witnesses, without_line
 from dvcfleet.planning.orphans import find_orphans
-from dvcfleet.record.chain import Chain, check_chains
+from dvcfleet.record.chain import Anchor, Chain, check_chains
 from dvcfleet.record.changes import changes_file
 from dvcfleet.record.environments import damaged_environments, environment_file
 from dvcfleet.record.kept import is_whole
+from dvcfleet.record.ledger import entry_digest, made_entries
 from dvcfleet.repository import opened, refuse_unfinished, state_folder, write_lock
 
 # With one of these findings, a stage would not do what was recorded.
@@ -58,11 +62,12 @@ def audit(
     text: str | None = None,
     again: Rerun | None = None,
     left_out: Callable[[Lineage, str], bool] | None = None,
+    anchor: Anchor | None = None,
 ) -> Audit:
     """Compare everything, or one target's lineage, with what was recorded; `again`: how stages also run again.
 
     `left_out`: of a repository that somebody sent: tells whether a file that is missing is not meant to be here, as in
-    an archive without data. Nothing outside such a repository is read.
+    an archive without data. Nothing outside such a repository is read. `anchor`: the ledger's head at an earlier time.
 
     Raises UserError while a run is active, or if a run was killed and has not been continued; RerunError if the
     copy in which stages run again cannot be run.
@@ -74,23 +79,28 @@ def audit(
         state, project = state_folder(dvc_repo), hooks_of(Path(dvc_repo.root_dir))
         damaged = damaged_environments(state)  # before reading the lineage writes that of this process anew
         lineage = read_lineage(dvc_repo, names)
-        contents, kept = Contents(dvc_repo, inside=left_out is not None), entry_files(dvc_repo)
+        contents, made = Contents(dvc_repo, inside=left_out is not None), made_entries(state)
+        kept = [] if text else list(read_entries(entry_files(dvc_repo)))
         findings = [
             found
             for found in verify(dvc_repo, lineage, contents)
             if not (found.kind is FindingKind.MISSING and left_out and left_out(lineage, found.name))
         ]
+        findings += check_bytecode(Path(dvc_repo.root_dir), lineage)
         findings += _lost_environments(state, lineage, damaged)
         findings += _lost_changes(state, lineage)
-        chains = check_chains(state)
+        chains = check_chains(state, anchor)
         findings += _broken_chains(chains)
         if not text:
             findings += _beside_stages(dvc_repo, kept)
+        findings += check_witnesses(dvc_repo, lineage, made, _concerned(findings))
         findings += project.audit(lineage, findings)
         also = (
             *_lines_counted(chains),
+            *([f"line {anchor.count} as anchored"] if anchor else ()),
+            *_counted(len(without_line(lineage)), "stage", of=" without a line, as `dvc repro` runs them"),
             *_counted(len(lineage.environments), "environment"),
-            *(() if text else _counted(len(kept), "entry", "entries", " of the run cache")),
+            *_entries_counted(kept, made),
             *project.audited(lineage),
         )
         runs = again is not None and not any(finding.kind in _OTHERWISE for finding in findings)
@@ -102,13 +112,17 @@ def audit(
 
 def _broken_chains(chains: Mapping[Path, Chain]) -> Iterator[Finding]:
     """Find lines of ledgers that are missing, moved, edited or added."""
-    cure = "it is not the record that runs kept; move it away if you know why"
+    cure = "it is not the record that runs kept; if you know why, move it away, and .dvcfleet/synced with it"
     for path, chain in chains.items():
         for fault in chain.faults:
             yield Finding(FindingKind.RECORD, os.path.relpath(path), f"{fault}; {cure}")
 
 
-def _beside_stages(repo: Repo, kept: Iterable[Path]) -> Iterator[Finding]:
+def _concerned(findings: Iterable[Finding]) -> set[str]:
+    return {stage for finding in findings for stage in finding.stages}
+
+
+def _beside_stages(repo: Repo, kept: Iterable[tuple[Path, dict[str, Any]]]) -> Iterator[Finding]:
     """Find edited entries of the run cache, and what dvc.lock has of stages that are no longer there."""
     for path in edited_entries(repo, kept):
         yield Finding(FindingKind.CACHE, os.path.relpath(path), "not the entry that its name says; remove it")
@@ -120,7 +134,15 @@ def _beside_stages(repo: Repo, kept: Iterable[Path]) -> Iterator[Finding]:
 def _lines_counted(chains: Mapping[Path, Chain]) -> Iterator[str]:
     older = sum(chain.older for chain in chains.values())
     of = " of the ledger" + f" ({older} without a chain)" * bool(older)
-    return _counted(sum(chain.lines for chain in chains.values()), "line", of=of)
+    yield from _counted(sum(chain.lines for chain in chains.values()), "line", of=of)
+    yield from _counted(sum(chain.elsewhere for chain in chains.values()), "experiment", of=" whose ledger is not here")
+
+
+def _entries_counted(kept: Collection[tuple[Path, dict[str, Any]]], made: Collection[str]) -> Iterator[str]:
+    """Say how many entries the run cache has, and of how many no ledger tells."""
+    unmade = sum(entry_digest(entry) not in made for _, entry in kept)
+    of = " of the run cache" + f" ({unmade} made by no run in a ledger)" * bool(unmade)
+    return _counted(len(kept), "entry", "entries", of)
 
 
 def _counted(count: int, one: str, many: str = "", of: str = "") -> Iterator[str]:

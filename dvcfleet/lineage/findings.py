@@ -20,6 +20,7 @@ class FindingKind(StrEnum):
     CACHE = "cache changed"
     RECORD = "record changed"
     NOT_REPRODUCED = "not reproduced"
+    UNPROVEN = "unproven"
 
 
 @dataclass(frozen=True)

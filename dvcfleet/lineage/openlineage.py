@@ -7,6 +7,7 @@ goes on.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -36,7 +37,7 @@ from openlineage.client.facet_v2 import (
 )
 from openlineage.client.serde import Serde
 
-from dvcfleet.lineage.steps import Item, Lineage, Step, as_text
+from dvcfleet.lineage.steps import Item, Lineage, Step, as_text, by_ledger
 from dvcfleet.messages import Result
 from dvcfleet.record.ledger import Execution
 from dvcfleet.secrets import masked
@@ -61,14 +62,16 @@ def to_events(lineage: Lineage, now: str) -> Iterator[RunEvent | JobEvent]:
             yield JobEvent(eventTime=now, job=job(stage, step), inputs=inputs, outputs=outputs)
     told = [(stage, one) for stage, several in lineage.executions.items() for one in several]
     for stage, one in sorted(told, key=lambda each: (each[1].began, each[1].ended)):
-        its, about = lineage.step_of(stage, one), run(stage, one.run, one.flow_run, one.began)
+        its, about = lineage.step_of(stage, one), run(stage, one.run, one.flow_run, one.began, by_ledger(one))
+        if its and one.ledger and one != lineage.maker(stage):  # our own ledger says who wrote it
+            its = replace(its, outputs=())
         yield started(stage, its, about, one.began, lineage.repository, one.commit)
         yield ended(stage, its, about, one, lineage.environments.get(one.environment, {}), lineage.repository)
 
 
-def run(stage: str, name: str, flow_run: str | None, began: str) -> Run:
+def run(stage: str, name: str, flow_run: str | None, began: str, ledger: str = "") -> Run:
     """Return a stage's run, which has the same id in every export, and while it goes on."""
-    identity = f"urn:dvcfleet:{flow_run or name}:{stage}" + ("" if flow_run else f":{began}")
+    identity = f"urn:dvcfleet:{flow_run or name}:{stage}" + ("" if flow_run else f":{began}") + ledger
     facets: dict[str, facet_v2.RunFacet] = {
         "processing_engine": processing_engine_run.ProcessingEngineRunFacet(version("merganser"), "dvcfleet")
     }
@@ -118,6 +121,7 @@ def _about(one: Execution, step: Step | None, environment: Mapping[str, Any]) ->
         "commit": one.commit,
         "changed_since_commit": one.dirty,
         "environment": one.environment,
+        "other_ledger": one.ledger,
         **{name: environment.get(name) or None for name in _ABOUT_ENVIRONMENT},
     }
     tags = [tags_run.TagsRunFacetFields(name, as_text(value)) for name, value in known.items() if value is not None]

@@ -10,7 +10,7 @@ from typing import Any
 
 from prov.model import ProvActivity, ProvAgent, ProvDocument, ProvEntity
 
-from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, as_text, identifier
+from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, as_text, by_ledger, identifier
 from dvcfleet.messages import Result
 from dvcfleet.paths import overlap
 from dvcfleet.record.ledger import Execution
@@ -92,15 +92,15 @@ class _Writer:
         if done is None:
             return self.document.activity(identifier("stage", stage), other_attributes=_values(about))
         about |= {"about:result": done.result, "about:host": done.host, "about:peak_rss_bytes": done.peak_rss_bytes}
-        about["about:why"] = done.why
-        name = identifier("execution", f"{done.flow_run or done.run}/{stage}/{done.began}")
+        about |= {"about:why": done.why, "about:other_ledger": done.ledger}
+        name = identifier("execution", f"{done.flow_run or done.run}/{stage}/{done.began}{by_ledger(done)}")
         run = self.document.activity(name, done.began, done.ended, _values(about))
         self.document.association(run, self._agent(done), self._commit(done))
         self.document.usage(run, self._environment(done.environment))
         return run
 
     def _agent(self, done: Execution) -> ProvAgent:
-        name = identifier("run", done.flow_run or done.run)
+        name = identifier("run", f"{done.flow_run or done.run}{by_ledger(done)}")
         if name not in self._agents:
             about = {"prov:type": "prov:SoftwareAgent", "prov:label": done.run}
             self._agents[name] = self.document.agent(name, self._typed(about))

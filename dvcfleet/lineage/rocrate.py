@@ -16,7 +16,7 @@ from rocrate.model.contextentity import ContextEntity
 from rocrate.rocrate import ROCrate
 
 from dvcfleet.lineage.contents import name_of
-from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, as_text, identifier
+from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, as_text, by_ledger, identifier
 from dvcfleet.messages import Result
 from dvcfleet.paths import overlap
 from dvcfleet.record.environments import environment_file
@@ -132,13 +132,14 @@ class _Writer:
         step = self._lineage.step_of(stage, one)
         about = {"@type": "SoftwareApplication", "name": stage, "description": step and step.description}
         instrument = self._context(f"#stage-{quote(stage)}", about)
-        return self._action(f"#execution-{quote(f'{one.run}-{stage}-{one.began}')}", instrument, [one], stage, step)
+        name = f"#execution-{quote(f'{one.run}-{stage}-{one.began}{by_ledger(one)}')}"
+        return self._action(name, instrument, [one], stage, step)
 
     def _runs(self) -> Iterator[Any]:
         """Yield an action of the whole workflow for each run; one without times if the ledger knows of none."""
         runs: dict[str, list[Execution]] = {}
         for one in (one for several in self._lineage.executions.values() for one in several):
-            runs.setdefault(one.run, []).append(one)
+            runs.setdefault(f"{one.run}{by_ledger(one)}", []).append(one)
         for name, several in runs.items():
             yield self._action(f"#run-{quote(name)}", self._workflow, several, f"run {name}", None)
         if not runs:
@@ -162,6 +163,8 @@ class _Writer:
             about["agent"] = [
                 self._context(f"#user-{quote(user)}", {"@type": "Person", "name": user}) for user in users
             ]
+        if ledgers := dict.fromkeys(one.ledger for one in several if one.ledger):
+            about["description"] += f"; told by {', '.join(ledgers)}, a ledger of others"
         steps = [step] if step else [] if instrument is not self._workflow else self._steps_of(several)
         touched = self._touched(steps)
         environments = [self._environment(digest) for digest in dict.fromkeys(one.environment for one in several)]

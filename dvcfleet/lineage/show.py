@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, Target
-from dvcfleet.record.ledger import Execution
+from dvcfleet.record.ledger import LEDGERS, Execution
 
 _LONGEST = 160
 SHORT = 10  # digits of a hash that are shown; --json has them all
@@ -92,14 +92,21 @@ def _execution(execution: Execution | None) -> str:
     if execution is None:
         return "outside a run: when and where is not known"
     restored = " (restored from DVC's cache)" if execution.result == "restored" else ""
+    if execution.unproven:
+        restored = " (restored from DVC's run cache, when no ledger said who made it)"
     commit = "no commit" if execution.commit is None else f"commit {execution.commit}"
     changes = " with changes" if execution.dirty else ""
     changes += f" (patch {execution.changes[:SHORT]})" if execution.changes else ""
     return (
         f"{execution.began}, {execution.seconds:.1f} s, {execution.peak_rss_bytes / 2**20:.0f} MiB, on {execution.host}"
         f"{restored}; run {execution.run}, flow run {execution.flow_run}; {commit}{changes}; "
-        f"environment {execution.environment[:SHORT]}"
+        f"environment {execution.environment[:SHORT]}{by_another(execution)}"
     )
+
+
+def by_another(execution: Execution) -> str:
+    """Say that another ledger than the repository's own tells of an execution."""
+    return f"; by another ledger, {LEDGERS}/{execution.ledger}" if execution.ledger else ""
 
 
 def environment_words(content: dict[str, Any]) -> str:

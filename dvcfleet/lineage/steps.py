@@ -110,9 +110,10 @@ class Lineage:
         return step if step and (one == step.execution or (one.entry and one.entry == step.entry)) else None
 
     def maker(self, stage: str) -> Execution | None:
-        """Return the first execution that wrote a stage's present outputs."""
+        """Return the first execution that wrote a stage's present outputs; other ledgers count if our own has none."""
         several = [one for one in self.executions.get(stage, ()) if self.step_of(stage, one)]
-        return next((one for one in several if one.result == Result.DONE), self.steps[stage].execution)
+        made = sorted((one for one in several if one.result == Result.DONE), key=lambda one: one.ledger is not None)
+        return next(iter(made), self.steps[stage].execution)
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,11 @@ class Target:
     stages: tuple[str, ...]
     files: tuple[str, ...]
     value: Any = None
+
+
+def by_ledger(one: Execution) -> str:
+    """Return what the name of an execution in exports ends with, if another ledger than the repository's own has it."""
+    return f"/{one.ledger}" if one.ledger else ""
 
 
 def identifier(kind: str, name: str) -> str:

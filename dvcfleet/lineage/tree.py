@@ -124,7 +124,7 @@ class _Reader:
         found = [one for one in self._lines.get(_bare(stage.addressing), ()) if one.result != Result.RENAMED]
         if step and step.execution and step.execution not in found:
             found.append(step.execution)
-        return tuple(sorted(found, key=lambda one: one.began))
+        return tuple(sorted(found, key=lambda one: (one.began, one.ledger or "")))
 
     def _ran(self, noted: Execution | None) -> Execution | None:
         """Return the execution of commands that made what was noted under this name, or under names before it."""
@@ -147,9 +147,12 @@ class _Reader:
 
     @cached_property
     def _executions(self) -> dict[tuple[str, str], Execution]:
-        """The last execution of each entry; a restoration or new names count only if no run is known."""
+        """The last execution of each entry: one of this repository's runs, else of another ledger, else no run.
+
+        A restoration or new names count only if no run is known.
+        """
         found: dict[tuple[str, str], Execution] = {}
-        for execution in (one for several in self._lines.values() for one in several):
+        for execution in (one for several in self._lines.values() for one in several):  # those of other ledgers first
             if execution.entry is None:
                 continue
             key = (_bare(execution.stage), execution.entry)

@@ -23,6 +23,7 @@ def verify(repo: Repo, lineage: Lineage, contents: Contents) -> list[Finding]:
     stages = [lineage.stages[name] for name in lineage.steps]
     contents.read(_all_files(stages, contents))
     findings = [finding for stage in stages for out in stage.outs for finding in _check_output(stage, out, contents)]
+    findings += _check_folders(lineage)
     findings += _check_origins(repo, lineage, {finding.name for finding in findings})
     findings += check_inputs(repo, lineage, contents, [finding.name for finding in findings])
     findings += _check_sizes(repo, lineage, contents)
@@ -83,8 +84,9 @@ def _check_unlisted(stage: Stage, out: Output, contents: Contents) -> Iterator[F
 def _check_file(
     stage: Stage, out: Output, name: str, md5: str, now: str | None, contents: Contents
 ) -> Iterator[Finding]:
-    path = cache_of(out).oid_to_path(md5)
+    path, wrote = cache_of(out).oid_to_path(md5), f"{stage.addressing} wrote"
     copy, kept = os.path.relpath(path), contents.hash_of(path)
+    link = _foreign_link(out, name, path)
     if now != md5:
         cure = f"remove it, and `dvc checkout {name_of(out)}` restores it from DVC's cache"
         if kept is None:
@@ -92,10 +94,33 @@ def _check_file(
         elif kept != md5:
             cure = f"so is the copy in DVC's cache; remove it and {copy}, and the next run makes it again"
         kind = FindingKind.CHANGED if now else FindingKind.MISSING
-        what = f"{stage.addressing} wrote md5 {md5}, it is {now} now" if now else f"{stage.addressing} wrote md5 {md5}"
+        what = f"{wrote} md5 {md5}, it is {now} now" if now else f"{wrote} md5 {md5}"
         yield Finding(kind, name, f"{what}; {cure}", _only(stage))
     elif kept not in (None, md5):
         yield Finding(FindingKind.CACHE, copy, f"this copy of {name} has changed; remove it", _only(stage))
+    elif link:
+        message = f"a link to {link}, in place of the file that {wrote}; remove it, and `dvc checkout {name_of(out)}`"
+        yield Finding(FindingKind.CHANGED, name, message, _only(stage))
+
+
+def _check_folders(lineage: Lineage) -> Iterator[Finding]:
+    """Find links in place of the folders that stages wrote in a run, which never leaves one; plain DVC may."""
+    for stage in (lineage.stages[step.stage] for step in lineage.steps.values() if step.execution):
+        for out in stage.outs:
+            if out.use_cache and out.hash_info.isdir and os.path.islink(out.fs_path) and os.path.isdir(out.fs_path):
+                where = f"a link to {os.readlink(out.fs_path)}, in place of the folder that {stage.addressing} wrote"
+                message = f"{where}; remove it, and `dvc checkout {name_of(out)}`"
+                yield Finding(FindingKind.CHANGED, name_of(out), message, _only(stage))
+
+
+def _foreign_link(out: Output, name: str, copy: str) -> str | None:
+    """Return where a file of an output is a link to; None if it is none, or DVC's to its cache.
+
+    DVC replaces links that a stage writes, except those that it does not cache and those to folders.
+    """
+    path = os.path.join(out.repo.root_dir, name)
+    is_foreign = out.use_cache and os.path.islink(path) and os.path.realpath(path) != os.path.realpath(copy)
+    return os.readlink(path) if is_foreign else None
 
 
 def _check_origins(repo: Repo, lineage: Lineage, found: set[str]) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from typing import Any
 from dvcfleet.errors import some
 from dvcfleet.lineage.show import environment_words, short
 from dvcfleet.lineage.steps import Lineage, Step, Target
+from dvcfleet.record.ledger import LEDGERS
 
 _LONGEST = 40  # letters of a parameter; --json has them all
 
@@ -17,6 +18,7 @@ class Why:
 
     `parameters`: those of all these stages, by file and key; `commits`: with the digest of a patch where the code
     differed; `seconds`: of all stages together. Times are in UTC. Stages that ran outside this engine have none.
+    `other_ledgers`: those of others that tell of stages of which the repository's own ledger does not.
     """
 
     target: Target
@@ -35,6 +37,7 @@ class Why:
     runs: tuple[str, ...]
     environments: tuple[str, ...]
     tracked: tuple[str, ...]
+    other_ledgers: tuple[str, ...] = ()
 
 
 def why(target: Target, lineage: Lineage) -> Why:
@@ -64,6 +67,7 @@ def why(target: Target, lineage: Lineage) -> Why:
         runs=tuple(dict.fromkeys(each.run for each in ran)),
         environments=tuple(dict.fromkeys(each.environment for each in ran)),
         tracked=tuple(f"{run.tracker} run {run.id}" for step in steps if (run := step.tracking_run)),
+        other_ledgers=tuple(dict.fromkeys(each.ledger for each in ran if each.ledger)),
     )
 
 
@@ -89,6 +93,7 @@ def why_lines(found: Why, lineage: Lineage) -> Iterator[str]:
         "ran": f"{found.began} to {found.ended}, {found.seconds:.1f} s of stages" if found.began else "",
         "where": f"{', '.join(found.hosts)}, by {', '.join(found.users) or 'unknown'}, run {some(found.runs)}"
         * bool(found.hosts),
+        "told by": f"also {some(found.other_ledgers)} in {LEDGERS}, of others" * bool(found.other_ledgers),
         "with": "; ".join(environment_words(content) for content in lineage.environments.values()),
         "tracked": ", ".join(found.tracked),
     }

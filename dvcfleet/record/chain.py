@@ -1,38 +1,98 @@
 """The ledger's chain: each line names the one before by its sha256, so that a line gone, moved, edited or added shows.
 
-Where the chain ends, a saved experiment says (`end_of`): without it, lines that are missing at the end would not show.
-The experiment holds its run's lines too (`files_of`), which `dvc exp apply` puts among the other ledgers.
+Where the chain ends, other files say: without them, lines that are missing at the end, or a chain computed again,
+would not show. `synced` names the last line of the last sync, a saved experiment the first and the last one of then
+(`end_of`), and an anchor that the user keeps elsewhere the last one and its place. The experiment holds its run's lines
+too (`files_of`), which `dvc exp apply` puts among the other ledgers.
 """
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from dvcfleet.git import git_if_any
+from dvcfleet.crash_recovery import SYNCED, synced_ledger_end
+from dvcfleet.errors import UserError, some
 from dvcfleet.record.environments import environment_file
 from dvcfleet.record.kept import sha256
-from dvcfleet.record.ledger import BEGIN, LEDGER, LEDGERS, Execution, other_ledgers, own_lines, sound_lines
+from dvcfleet.record.ledger import (
+    BEGIN,
+    LEDGER,
+    LEDGERS,
+    Execution,
+    newest_first,
+    other_ledgers,
+    own_lines,
+    sound_lines,
+)
+from dvcfleet.record.saved_ends import SavedEnd, saved_ends
 
-_TRAILER = re.compile(r"^Ledger: (\w{64}) (\w{64})$", re.M)
 _DIGEST = re.compile("[0-9a-f]{64}")
+_ANCHOR = re.compile(r"Ledger-Anchor: (\d+) ([0-9a-f]{64})\b")
+# What no line without `before` has: versions that wrote these chained all lines.
+_SINCE_CHAINS = frozenset({"user", "changes", "was", "why", "unproven"})
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The state of a ledger: how many lines it has, how many are older than chains, and what is wrong with it."""
+    """The state of a ledger: how many lines it has, how many are older than chains, and what is wrong with it.
+
+    `elsewhere`: how many experiments name the end of a ledger that is not here.
+    """
 
     lines: int
     older: int
     faults: tuple[str, ...]
+    elsewhere: int = 0
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The head of a ledger at some time: how many lines it had, and the sha256 of the last one."""
+
+    count: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"Ledger-Anchor: {self.count} {self.digest}"
+
+
+@dataclass
+class _Followed:
+    """What is known of a chain while it is followed: its lines' digests, runs and moments, and what is wrong."""
+
+    last: str | None
+    seen: dict[str, None] = field(default_factory=dict)
+    known: set[str | tuple[str, str]] = field(default_factory=set)
+    older: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+def anchor_of(folder: Path) -> Anchor:
+    """Return the head of the repository's own ledger; raise UserError if it has no line, or its chain is broken."""
+    if faults := check_chains(folder)[folder / LEDGER].faults:
+        raise UserError(f"not anchored: {LEDGER}: {faults[0]}; see `lineage verify`")
+    seen = _follow(own_lines(folder), BEGIN).seen
+    if not seen:
+        raise UserError("the ledger has no line yet: nothing was run here")
+    return Anchor(len(seen), list(seen)[-1])
+
+
+def parse_anchor(text: str) -> Anchor:
+    """Find an anchor in a text, such as a commit message; raise UserError if there is none."""
+    found = _ANCHOR.search(text)
+    if not found:
+        raise UserError(f"{text!r} holds no anchor: it looks like {Anchor(37, '9f86d08...')}, of `lineage anchor`")
+    return Anchor(int(found[1]), found[2])
 
 
 def end_of(folder: Path) -> str:
     """Return the trailer of a commit that says where a ledger begins and ends now; empty if there is no line."""
-    lines = [line for line, _ in sound_lines(folder / LEDGER)]
     first = next((line for line, _ in own_lines(folder)), None)
-    return f"Ledger: {sha256(first)} {sha256(lines[-1])}" if first and lines else ""
+    last = next((line for line, _ in newest_first(folder)), None)
+    return f"Ledger: {sha256(first)} {sha256(last)}" if first and last else ""
 
 
 def files_of(folder: Path, run: str) -> dict[str, str]:
@@ -45,52 +105,79 @@ def files_of(folder: Path, run: str) -> dict[str, str]:
     return lines | {os.path.relpath(path, folder): path.read_text() for path in described if path.is_file()}
 
 
-def check_chains(folder: Path) -> dict[Path, Chain]:
-    """Follow the chain of each ledger from its first line, and to where the repository's experiments saw it end.
+def check_chains(folder: Path, anchor: Anchor | None = None) -> dict[Path, Chain]:
+    """Follow the chain of each ledger from its first line, and to where other files saw it end.
 
-    The repository's own begins in the file of older lines, if there is one.
+    The repository's own begins in the file of older lines, if there is one; `anchor` is of it.
 
     Another ledger may begin anywhere: what an experiment holds are the lines of one run. Its name says how it ends.
     """
-    others = {path: _check(path, sound_lines(path), None, ()) for path in other_ledgers(folder)}
-    return {folder / LEDGER: _check(folder / LEDGER, own_lines(folder), BEGIN, list(_ends(folder))), **others}
+    others = {path: _follow(sound_lines(path), None) for path in other_ledgers(folder)}
+    own, saved = _follow(own_lines(folder), BEGIN), list(saved_ends(folder))
+    own.faults += [*_unlike_synced(folder, own), *_unlike_saved(own, saved), *_unlike_anchor(own, anchor)]
+    for path, each in others.items():
+        if _DIGEST.fullmatch(path.stem) and path.stem != each.last:
+            each.faults.append("it does not end with the line that its name says")
+    there = own.seen.keys() | {digest for each in others.values() for digest in each.seen}
+    elsewhere = sum(end.last not in there and not _is_of(end, own) for end in saved)
+    found = {folder / LEDGER: own, **others}
+    return {
+        path: Chain(len(each.seen), each.older, tuple(each.faults), elsewhere if each is own else 0)
+        for path, each in found.items()
+    }
 
 
-def _check(
-    path: Path, lines: Iterable[tuple[bytes, Execution]], begin: str | None, ends: Sequence[tuple[str, str, str]]
-) -> Chain:
+def _follow(lines: Iterable[tuple[bytes, Execution]], begin: str | None) -> _Followed:
     """Follow one chain from what its first line is to name; None: whatever it names."""
-    seen: dict[str, None] = {}
-    last, older, faults = begin, 0, []
+    found = _Followed(begin)
     for line, execution in lines:
         digest = sha256(line)
-        if digest in seen:  # written again after a full disk had cut off the lines after it
+        if digest in found.seen:  # written again after a full disk had cut off the lines after it
             continue
-        place = f"the line of {execution.stage} that began {execution.began}"
-        if execution.before is None and older < len(seen):
-            faults.append(f"{place} names no line before it: it was added or edited")
-        elif execution.before is None:
-            older += 1
-        elif execution.before != (last or execution.before):
-            faults.append(f"{place} does not follow the one before it: lines were removed, moved, edited or added")
-        seen[digest] = None
-        last = digest
-    first = next(iter(seen), None)
-    faults += [
-        f"it lacks the line with which it ended when the experiment {name} was saved"
-        for name, own_first, end in ends
-        if end not in seen and own_first == first
-    ]
-    if _DIGEST.fullmatch(path.stem) and path.stem != last:
-        faults.append("it does not end with the line that its name says")
-    return Chain(len(seen), older, tuple(faults))
+        if fault := _fault_of(line, execution, found):
+            place = f"the line of {execution.stage} that began {execution.began}"
+            found.faults.append(f"{place} {fault}")
+        found.older += execution.before is None
+        found.seen[digest] = None
+        found.known |= _marks_of(execution)
+        found.last = digest
+    return found
 
 
-def _ends(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Return of each experiment its name, and the first and the last line of the ledger when it was saved."""
-    listed = git_if_any(folder.parent, "for-each-ref", "--format=%(refname)%00%(contents)%00", "refs/exps") or ""
-    fields = listed.split("\0")
-    for name, message in zip(fields[::2], fields[1::2], strict=False):
-        found = _TRAILER.search(message)
-        if found:
-            yield name.strip().rpartition("/")[2], found[1], found[2]
+def _fault_of(line: bytes, execution: Execution, found: _Followed) -> str | None:
+    """Return what is wrong with a line after those that were followed."""
+    if execution.before is None:
+        is_chained = found.older < len(found.seen) or _SINCE_CHAINS.intersection(json.loads(line))
+        return "names no line before it: it was added or edited" if is_chained else None
+    if execution.before != (found.last or execution.before):
+        return "does not follow the one before it: lines were removed, moved, edited or added"
+    return None
+
+
+def _marks_of(execution: Execution) -> set[str | tuple[str, str]]:
+    """Return what tells whose line it is even after an edit: Prefect's flow run, and when its stage began."""
+    return {(execution.stage, execution.began), *filter(None, [execution.flow_run])}
+
+
+def _is_of(end: SavedEnd, own: _Followed) -> bool:
+    """Tell whether an experiment was saved here: its ledger begins as ours, or has a line or a run of ours."""
+    marks = {mark for _, execution in end.lines for mark in _marks_of(execution)}
+    is_first = end.first == next(iter(own.seen), None)
+    return is_first or not marks.isdisjoint(own.known) or any(sha256(line) in own.seen for line, _ in end.lines)
+
+
+def _unlike_synced(folder: Path, own: _Followed) -> Iterator[str]:
+    end = synced_ledger_end(folder)
+    if end and end not in own.seen:
+        yield f"it lacks the line with which it ended when a run last wrote dvc.lock, as {folder.name}/{SYNCED} says"
+
+
+def _unlike_saved(own: _Followed, saved: Sequence[SavedEnd]) -> Iterator[str]:
+    names = [end.name for end in saved if end.last not in own.seen and _is_of(end, own)]
+    if names:
+        yield f"it lacks the line with which it ended when the experiment {some(names)} was saved"
+
+
+def _unlike_anchor(own: _Followed, anchor: Anchor | None) -> Iterator[str]:
+    if anchor and list(own.seen)[anchor.count - 1 : anchor.count] != [anchor.digest]:
+        yield f"its line {anchor.count} is not the anchored one: lines up to it were removed, moved, edited or added"

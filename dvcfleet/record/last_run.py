@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from dvcfleet.messages import Result
-from dvcfleet.record.ledger import executions
+from dvcfleet.record.ledger import newest_first, own_executions
 from dvcfleet.repository import is_at_work
 from dvcfleet.run_names import begun_run
 
@@ -29,11 +29,10 @@ class LastRun:
 
 def last_run(folder: Path) -> LastRun | None:
     """Read the last run of the repository with this state folder; None if no stage has run."""
-    lines = [line for line in executions(folder, older=False) if line.result != Result.RENAMED]
-    if not lines:
+    name = next((line.run for _, line in newest_first(folder) if line.result != Result.RENAMED), None)
+    if name is None:
         return None
-    name = lines[-1].run
-    lines = [line for line in lines if line.run == name]
+    lines = [line for line in own_executions(folder) if line.run == name and line.result != Result.RENAMED]
     results = {line.stage: line.result for line in lines}
     failed = tuple(stage for stage, result in results.items() if result == Result.FAILED)
     return LastRun(

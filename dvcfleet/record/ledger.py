@@ -5,11 +5,12 @@ dvc.lock says which outputs came from which inputs; the ledger says when and whe
 
 import getpass
 import gzip
+import hashlib
 import json
 import socket
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,13 +19,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dvcfleet.disk import append_lines, write_durably
-from dvcfleet.messages import Ending, Start
+from dvcfleet import crash_recovery
+from dvcfleet.disk import append_lines, lines_from_end, write_durably
+from dvcfleet.messages import Ending, Result, Start
 from dvcfleet.record.changes import commit_of, keep_changes
 from dvcfleet.record.environments import environment, keep_environment
 from dvcfleet.record.kept import sha256
 
-LEDGER = "ledger.jsonl"
+LEDGER = crash_recovery.LEDGER
 LEDGERS = "ledgers"  # of other machines, and of experiments that were applied: files of lines, each with its chain
 OLDER = f"{LEDGERS}/older.jsonl.gz"  # the ledger's lines that `move_older` took out of it, as they were
 BEGIN = sha256(b"the begin of a ledger")  # what its first line names as the one before
@@ -40,6 +42,8 @@ class Execution:
     dvc.yaml said to differ from run to run; `before`: the sha256 of the line before, see
     `dvcfleet.record.chain`. These and `user` are None in lines of older versions. `was`: of a change of names, the
     `stage` that it was before, and the digest of the `entry` that this had. `why`: why a stage failed, in words.
+    `unproven`: of a restoration from the run cache, whether no ledger told that commands had made this entry. `ledger`
+    is not in the line: the file of another machine's ledger that has it, None for the repository's own.
     """
 
     stage: str
@@ -60,6 +64,13 @@ class Execution:
     before: str | None = None
     was: dict[str, str] | None = None
     why: str | None = None
+    unproven: bool | None = None
+    ledger: str | None = None
+
+    @property
+    def line(self) -> bytes:
+        """The line that says it."""
+        return json.dumps({name: value for name, value in asdict(self).items() if name != "ledger"}).encode()
 
     @property
     def ended(self) -> datetime:
@@ -75,7 +86,8 @@ def begin(elsewhere: bool = False) -> Start:
 class Ledger:
     """The ledger of a run; `flow_run` returns the id of Prefect's flow run once there is one.
 
-    If the disk is full, a line is kept in memory and written with the next one.
+    If the disk is full, a line is kept in memory and written with the next one. `unproven`: the stages that were
+    restored from the run cache though no ledger tells that commands had made their entries.
     """
 
     def __init__(self, folder: Path, run: str, flow_run: Callable[[], str | None]) -> None:
@@ -84,6 +96,7 @@ class Ledger:
         self._flow_run = flow_run
         self._unwritten = b""
         self._user = _user()
+        self.unproven: list[str] = []
         self._commit, self._dirty = commit_of(folder.parent)  # before a stage has written anything
         self._changes = keep_changes(folder, bool(self._dirty)) if self._commit else None
 
@@ -93,12 +106,16 @@ class Ledger:
         entry: Mapping[str, Any] | None,
         varies: Mapping[str, Any],
         was: tuple[str, Mapping[str, Any]] | None = None,
+        cached: bool = False,
     ) -> Execution:
         """Append how a stage ended, and its entry of dvc.lock; if no command ran, it started now on this machine.
 
-        `was`: what it was called before, and its entry then.
+        `was`: what it was called before, and its entry then. `cached`: whether it was restored from the run cache.
         """
         start = ending.outcome.start or begin()
+        unproven = entry_digest(entry) not in self._made if entry and cached else None
+        if unproven:
+            self.unproven.append(ending.name)
         execution = Execution(
             stage=ending.name,
             result=ending.result.value,
@@ -118,8 +135,9 @@ class Ledger:
             before=self._last,
             was=was and {"stage": was[0], "entry": entry_digest(was[1])},
             why=ending.why or None,
+            unproven=unproven,
         )
-        line = json.dumps(asdict(execution)).encode()
+        line = execution.line
         self._last = sha256(line)
         self._unwritten += line + b"\n"
         with suppress(OSError):
@@ -130,8 +148,11 @@ class Ledger:
     @cached_property
     def _last(self) -> str:
         """The sha256 of the last line."""
-        lines = [line for line, _ in sound_lines(self._folder / LEDGER)]
-        return sha256(lines[-1]) if lines else BEGIN
+        return next((sha256(line) for line, _ in newest_first(self._folder)), BEGIN)
+
+    @cached_property
+    def _made(self) -> set[str]:
+        return made_entries(self._folder)
 
     @cached_property
     def _environment(self) -> str:
@@ -150,11 +171,39 @@ def executions(folder: Path, older: bool = True) -> Iterator[Execution]:
     """Read the lines of all ledgers in a folder, each line once; truncated and damaged ones are skipped.
 
     Those of a ledger are oldest first, and those that this repository's runs wrote come last. Without `older`, which
-    a run does not wait for, those that `move_older` took out of the ledger are not read.
+    a run does not wait for, those that `move_older` took out of the ledger are not read. None is kept in memory.
     """
-    own = dict(own_lines(folder) if older else sound_lines(folder / LEDGER))
-    others = dict(line for path in other_ledgers(folder) for line in sound_lines(path) if line[0] not in own)
-    return iter([*others.values(), *own.values()])
+    own = [folder / OLDER, folder / LEDGER] if older else [folder / LEDGER]
+    others = other_ledgers(folder)
+    if others:
+        yield from _once(others, {_short(line) for path in own for line in _lines(path)})
+    yield from _once(own, set())
+
+
+def own_executions(folder: Path) -> Iterator[Execution]:
+    """Read the lines that this repository's runs wrote and that `move_older` left, oldest first."""
+    return _once([folder / LEDGER], set())
+
+
+def made_entries(folder: Path) -> set[str]:
+    """Return the digests of all entries of dvc.lock that commands made according to any ledger, under any name."""
+    made = (Result.DONE, Result.RENAMED)
+    return {one.entry for one in executions(folder) if one.entry and one.result in made}
+
+
+def _once(paths: Iterable[Path], seen: set[bytes]) -> Iterator[Execution]:
+    """Read the lines of files, those left out that were seen before."""
+    for path in paths:
+        for line, execution in sound_lines(path):
+            key = _short(line)
+            if key not in seen:
+                seen.add(key)
+                yield execution
+
+
+def _short(line: bytes) -> bytes:
+    """Return a digest of a line that takes little memory."""
+    return hashlib.blake2b(line, digest_size=16).digest()
 
 
 def own_lines(folder: Path) -> Iterator[tuple[bytes, Execution]]:
@@ -169,11 +218,24 @@ def other_ledgers(folder: Path) -> list[Path]:
 
 def sound_lines(path: Path) -> Iterator[tuple[bytes, Execution]]:
     """Read the lines of a ledger's file that are whole, with what they say, oldest first."""
+    is_own = path.name == LEDGER or path.match(OLDER)
     for line in _lines(path):
-        with suppress(ValueError, TypeError, OverflowError, RecursionError):
-            execution = Execution(**json.loads(line))
-            if _is_sound(execution):
-                yield line, execution
+        if execution := parsed(line, None if is_own else path.name):
+            yield line, execution
+
+
+def newest_first(folder: Path) -> Iterator[tuple[bytes, Execution]]:
+    """Read the lines of the repository's own ledger from its end."""
+    return ((line, one) for line in lines_from_end(folder / LEDGER) if (one := parsed(line, None)))
+
+
+def parsed(line: bytes, ledger: str | None) -> Execution | None:
+    """Return what a line says; None if it is damaged."""
+    with suppress(ValueError, TypeError, OverflowError, RecursionError):
+        execution = Execution(**(json.loads(line) | {"ledger": ledger}))
+        if _is_sound(execution):
+            return execution
+    return None
 
 
 def older_lines(folder: Path, since: datetime) -> list[bytes]:

@@ -39,6 +39,8 @@ class LocalWorkspace:
     _seen: dict[str, Seen] = field(default_factory=dict)
     # The stages that ran or were restored: their readers run again with `force_downstream`.
     _renewed: set[str] = field(default_factory=set)
+    # The stages whose outputs came from the run cache.
+    from_run_cache: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for stage in self.plan.stages.values():
@@ -75,11 +77,13 @@ class LocalWorkspace:
         _clear_outs(stage)
         if planned.state is State.RESTORABLE and not self.options.pull:
             stage.repo.stage_cache.restore(stage)
+            self.from_run_cache.add(stage.addressing)
             self._keep(stage)
             return Result.RESTORED, why
         if self.options.pull and planned.reasons != FORCED:
             pull_missing_inputs(stage)
             if pull_run(stage, run_cache=not self.options.no_run_cache):
+                self.from_run_cache.add(stage.addressing)
                 self._keep(stage)
                 return Result.RESTORED, why
         self._seen[stage.addressing] = inputs_seen(stage)

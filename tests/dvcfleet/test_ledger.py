@@ -6,8 +6,10 @@ import os
 import re
 import subprocess
 import sys
+import tracemalloc
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -19,12 +21,15 @@ import pytest
 import torch
 import yaml
 
+from dvcfleet.crash_recovery import SYNCED
 from dvcfleet.lineage.audit import audit
 from dvcfleet.lineage.findings import FindingKind
 from dvcfleet.record.chain import Chain, check_chains
 from dvcfleet.record.changes import changes_file, keep_changes
 from dvcfleet.record.environments import environment, keep_environment, read_environment
+from dvcfleet.record.last_run import last_run
 from dvcfleet.record.ledger import BEGIN, LEDGER, LEDGERS, Execution, entry_digest, executions
+from dvcfleet.scheduling.durations import seconds_before
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 
 
@@ -141,6 +146,25 @@ def test_a_library_that_git_does_not_ignore_is_named_and_not_kept(toy: Make) -> 
     assert patch.read_text() == "left out, neither tracked nor ignored by git: library/huge.py\n"
 
 
+def test_a_long_ledger_is_read_in_little_memory(tmp_path: Path) -> None:
+    line = Execution("s", "done", "e" * 64, "2026-01-01T00:00:00+00:00", 1.0, 1, "h", "r", None, None, None, "e" * 64)
+    with (tmp_path / LEDGER).open("wb") as file:
+        for number in range(5000):
+            each = replace(line, stage=f"s{number % 50}", seconds=float(number), run=f"run-{number // 50}")
+            file.write(each.line + b"\n")
+    (tmp_path / LEDGERS).mkdir()
+    (tmp_path / LEDGERS / "copy.jsonl").write_bytes((tmp_path / LEDGER).read_bytes())
+    tracemalloc.start()
+    seconds, last = seconds_before(tmp_path), last_run(tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert seconds == {f"s{number}": float(4950 + number) for number in range(50)}
+    assert last
+    assert (last.name, last.counts) == ("run-99", {"done": 50})
+    assert peak < 3_000_000  # bytes; the ledger has 2 MB, twice
+    assert sum(1 for _ in executions(tmp_path)) == 5000
+
+
 def test_a_line_that_a_kill_cut_off_is_passed_over_and_harms_no_other(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     chain.run("cut")
@@ -196,7 +220,9 @@ def test_lines_older_than_chains_cut_off_or_written_twice_are_no_faults(toy: Mak
     chain = toy.ran(CHAIN, CHAIN_FILES)
     state = chain.path / ".dvcfleet"
     lines = (state / LEDGER).read_bytes().splitlines()
-    old = [_without(line, "before", "user", "varies") for line in lines]
+    newer = ("before", "user", "varies", "changes", "was", "why", "unproven")
+    old = [_without(line, *newer) for line in lines]
+    (state / SYNCED).unlink()  # which did not name the ledger's end then
     # Without the end of the second line, as a power cut may leave it; the next run goes on from the first.
     (state / LEDGER).write_bytes(old[0] + b"\n" + old[1][:50])
     chain.run(force=True)

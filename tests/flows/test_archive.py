@@ -227,9 +227,16 @@ def test_without_data_all_that_is_there_is_compared_and_what_is_not_is_said(
     ran: Toy, tmp_path: Path, done: Done, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = archived(ran, tmp_path / "small.tar", data=False)
-    verify = ("lineage", "verify", "--archive", str(path))
-    said = done(tmp_path, *verify)
+    head = done(ran.path, "lineage", "anchor").strip()
+    verify = ("lineage", "verify", "--archive", str(path), "--anchored")
+    said = done(tmp_path, *verify, head)
     assert said.startswith("nothing has changed: 4 stages")
+    assert "line 4 as anchored" in said
+    monkeypatch.setattr(sys, "argv", ["merganser", *verify, head.replace(" 4 ", " 3 ")])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert "its line 3 is not the anchored one" in capsys.readouterr().out
+    verify = verify[:-1]
     assert "no models and data, which the archive does not have" in said
     _rewritten(path, lambda content: content.update({"files/report/index.html": b"better\n"}))
     monkeypatch.setattr(sys, "argv", ["merganser", *verify])

@@ -14,7 +14,7 @@ from dvc.repo import Repo
 from dvcfleet.lineage.audit import audit
 from dvcfleet.prefect_adapter import retention
 from dvcfleet.prefect_adapter.server import Server
-from dvcfleet.record.chain import check_chains
+from dvcfleet.record.chain import Anchor, anchor_of, check_chains
 from dvcfleet.record.environments import IMAGE, environment
 from dvcfleet.record.kept import sha256
 from dvcfleet.record.ledger import LEDGER, OLDER, executions
@@ -58,6 +58,7 @@ def made(toy: Make, monkeypatch: pytest.MonkeyPatch) -> Toy:
 def test_old_runs_go_with_their_data_and_what_is_kept_is_up_to_date_and_audited(made: Toy) -> None:
     state = made.path / ".dvcfleet"
     before = list(executions(state))
+    heads = [anchor_of(state), Anchor(2, sha256((state / LEDGER).read_bytes().splitlines()[1]))]
     said = collect_garbage(made.path, NOW, best=False, do=False)
     assert (
         kinds(said)["DVC's cache"] == "6 files"
@@ -70,6 +71,7 @@ def test_old_runs_go_with_their_data_and_what_is_kept_is_up_to_date_and_audited(
     assert kinds(done) == kinds(said)
     assert list(experiments(made)) == ["third"]
     assert list(executions(state)) == before
+    assert [check_chains(state, head)[state / LEDGER].faults for head in heads] == [(), ()]
     assert len((state / LEDGER).read_text().splitlines()) == 3
     assert audit(made.path).findings == ()
     assert "nothing to do" in made.run()[1]

@@ -20,6 +20,7 @@ from google.protobuf import json_format
 from in_toto_attestation.predicates.provenance.v1.provenance_pb2 import Provenance
 from in_toto_attestation.v1.statement import Statement
 
+from dvcfleet.crash_recovery import SYNCED
 from dvcfleet.lineage.audit import audit
 from dvcfleet.record.kept import sha256
 from dvcfleet.record.ledger import LEDGER, LEDGERS, Execution, entry_digest, sound_lines
@@ -143,8 +144,9 @@ def _ended(module: str) -> object:
 
 
 def _all_together(folder: Path) -> None:
-    """Change an output, DVC's cache and dvc.lock, write the ledger anew with a chain that holds, forget experiments."""
+    """Change an output, DVC's cache and dvc.lock, write the ledger anew with a chain that holds, forget its end."""
     shutil.rmtree(folder / ".git/refs/exps")  # they name the ledger's last line
+    (folder / ".dvcfleet" / SYNCED).unlink(missing_ok=True)  # and so does this
     score = folder / "score"
     score.unlink()
     score.write_text("better\n")

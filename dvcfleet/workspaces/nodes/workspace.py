@@ -56,6 +56,11 @@ class NodeWorkspace:
     def _repo(self) -> Repo:
         return self.local.repo
 
+    @property
+    def from_run_cache(self) -> set[str]:
+        """The stages whose outputs came from this machine's run cache."""
+        return self.local.from_run_cache
+
     def prepare(self, stage: Stage, planned: PlannedStage) -> tuple[Result | None, str]:
         """Settle a stage without running it if possible, else push the inputs that its node will fetch."""
         if not stage.cmd or stage.frozen:

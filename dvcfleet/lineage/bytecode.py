@@ -8,7 +8,9 @@ import importlib.util
 import marshal
 import os
 import struct
+import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -72,20 +74,18 @@ def _says_the_same(source: Path, path: Path) -> bool:
 
 
 def _loaded(compiled: bytes) -> CodeType | None:
-    try:
+    with suppress(ValueError, EOFError, TypeError):
         found = marshal.loads(compiled)
-    except (ValueError, EOFError, TypeError):
-        return None
-    return found if isinstance(found, CodeType) else None
+        return found if isinstance(found, CodeType) else None
+    return None
 
 
 @lru_cache(maxsize=4096)
 def _code_of(content: bytes, name: str, level: int) -> bytes | None:
     """Return a digest of what a source compiles to; None if it does not compile."""
-    try:
+    with warnings.catch_warnings(action="ignore"), suppress(SyntaxError, ValueError):
         return _digest(compile(content, name, "exec", dont_inherit=True, optimize=level))
-    except (SyntaxError, ValueError):
-        return None
+    return None
 
 
 def _digest(code: CodeType | None) -> bytes | None:

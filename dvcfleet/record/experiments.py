@@ -112,9 +112,10 @@ def workspace_tree(repo: Repo, files: Iterable[str] = (), texts: Mapping[str, st
         shutil.copyfile(_git_path(repo, "index"), index)
         _git(repo, index, "add", "--update", "--", ":/")
         _git(repo, index, "update-index", "--add", "-z", "--stdin", given="\0".join(files))
+        inside = _git(repo, None, "rev-parse", "--show-prefix")  # of a repository in a folder of git's
         for path, text in texts.items():
             blob = _git(repo, None, "hash-object", "-w", "--stdin", given=text)
-            _git(repo, index, "update-index", "--add", "--cacheinfo", f"100644,{blob},{path}")
+            _git(repo, index, "update-index", "--add", "--cacheinfo", f"100644,{blob},{inside}{path}")
         return _git(repo, index, "write-tree")
 
 

@@ -150,6 +150,21 @@ def test_a_ledger_written_again_is_found_while_its_experiment_or_the_last_sync_s
     assert found(chain) == []
 
 
+def test_the_experiments_of_a_repository_in_a_folder_of_gits_hold_its_ledger_too(toy: Make, tmp_path: Path) -> None:
+    inside = tmp_path / "git/inside"
+    inside.mkdir(parents=True)
+    os.system(f"git init -q {inside.parent}")
+    Repo.init(str(inside), subdir=True).close()
+    made = Toy(inside, "", {})
+    for name, text in (CHAIN_FILES | {"dvc.yaml": CHAIN}).items():
+        made.write(name, text)
+    commit(made)
+    assert made.run()[0] == 0
+    _every_host(made)
+    forget_end(made)
+    assert found(made) == [("record changed", f".dvcfleet/{LEDGER}")]
+
+
 def test_lines_gone_with_their_experiments_stay_a_finding_also_after_the_next_run(chain: Toy) -> None:
     chain.run(force=True)
     write_chained(state_of(chain) / LEDGER, lines_of(chain)[:3])

@@ -82,7 +82,7 @@ class _Witnesses:
         if doubt is _RESTORED:
             return None if self._in_git(path, stage, entry) else doubt
         with suppress(ValueError):  # of a value that the run cache does not take
-            if keeps_runs(stage) and has_runs(self._repo):
+            if keeps_runs(stage):
                 return self._beside(stage, path, entry)
         return None
 
@@ -95,9 +95,9 @@ class _Witnesses:
         made = [each for each in like if entry_digest(each) in self._made]
         if any(_differ(wrote, _outs(self._repo, each, varies)) for each in made):
             return _OTHER
-        if any(without_sizes(each) == without_sizes(dict(entry)) for each in kept) or self._in_git(path, stage, entry):
+        if not has_runs(self._repo) or any(without_sizes(each) == without_sizes(dict(entry)) for each in kept):
             return None
-        return _EDITED
+        return None if self._in_git(path, stage, entry) else _EDITED
 
     @cached_property
     def _experiments(self) -> list[str]:

@@ -262,6 +262,9 @@ def test_an_output_changed_with_the_cache_and_dvc_lock_is_made_by_no_line(chain:
     for path in runs:  # what tells that, and the one that `dvc commit` wrote; the experiment tells it too
         path.unlink()
     assert [one.message for one in audit(chain.path).findings] == [one.message]
+    (chain.path / ".dvc/cache/runs").rename(chain.path / ".dvc/cache/away")  # a clone has no run cache
+    assert [one.message for one in audit(chain.path).findings] == [one.message]
+    (chain.path / ".dvc/cache/away").rename(chain.path / ".dvc/cache/runs")
     forget_experiments(chain)
     (one,) = audit(chain.path).findings
     assert "nor have DVC's run cache and git" in one.message

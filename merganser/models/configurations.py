@@ -112,5 +112,6 @@ def check_names(
         module = build(make, config, folder, tensors=len(checkpoint.names))
     naming = naming_of(module, folder, left_out, prefix)
     ties = tied_names(module)
-    own = {naming.own(name, checkpoint.spec(name).shape) for name in checkpoint.names}
-    naming.check_missing([*ties, *(ties.get(name, name) for name in own if name), *filter(None, own)], may_lack)
+    headers = ((name, torch.empty(checkpoint.spec(name).shape, device="meta")) for name in checkpoint.names)
+    own = {name for name, _, _ in naming.own_values(headers)}
+    naming.check_missing([*ties, *(ties.get(name, name) for name in own), *own], may_lack)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 from transformers import GenerationConfig
@@ -26,6 +27,13 @@ def generated(module: Any, inputs: dict[str, Tensor], settings: GenerationConfig
     limited = GenerationConfig(**settings.to_dict() | {"max_new_tokens": max_new_tokens})
     tokens: Tensor = module.generate(**inputs, generation_config=limited)
     return tokens
+
+
+def step_logits(module: Any, inputs: dict[str, Tensor], settings: GenerationConfig, count: int) -> Tensor:
+    """Return the logits (B, count * V) that the first tokens of an answer are chosen by."""
+    told = {"output_logits": True, "return_dict_in_generate": True, "min_new_tokens": count, "max_new_tokens": count}
+    found = module.generate(**inputs, generation_config=GenerationConfig(**settings.to_dict() | told))
+    return torch.cat(found.logits, dim=1)
 
 
 def log_likelihood(logits: Tensor, tokens: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 A checkpoint may leave out what is tied to another parameter, or hold such an alias alone. Shape legend: N rows.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from typing import Any
@@ -17,6 +17,7 @@ from merganser.checkpoints.kinds import ParameterRules, kind_of
 from merganser.errors import InputError
 from merganser.inputs.layers import Side
 from merganser.models import Extra, Inputs
+from merganser.models.conversion import Shapes, listed
 from merganser.models.naming import Naming
 from merganser.models.watching import Watcher
 
@@ -35,7 +36,8 @@ class NamedModule:
         self.device: torch.device = next(module.parameters()).device
         self._ties = tied_names(module)
         self._watcher = Watcher()
-        self._names: dict[str, str] = {}  # a module's name to the checkpoint's
+        self._stored: dict[str, tuple[str, ...]] = {}  # a module's name to the checkpoint's of what it is made of
+        self._parts: dict[str, Shapes] = {}  # the tensors that are stacked or split, by the parameter they go to
         self._maps: Maps | None = None  # found once for each model
 
     def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
@@ -43,17 +45,14 @@ class NamedModule:
         for alias, source in self._ties.items():
             _set(self.module, alias, self.module.get_parameter(source))
         state = self.module.state_dict(keep_vars=True)
-        names, tied = dict[str, str](), dict[str, dict[str, Tensor]]()
+        names, tied = dict[str, tuple[str, ...]](), dict[str, dict[str, Tensor]]()
+        shapes: dict[str, torch.Size] = {}
         with torch.no_grad():
-            for name, value in parameters:
-                own = self.naming.own(name, value.shape)
-                if own is None:
-                    continue
+            for own, stored, value in self.naming.own_values(_noting(parameters, shapes)):
                 if own in names:
-                    raise InputError(
-                        f"{self.naming.where}: {names[own]} and {name} are one parameter; keep one of them"
-                    )
-                names[own] = name
+                    both = f"{listed(names[own])} and {listed(stored)}"
+                    raise InputError(f"{self.naming.where}: {both} are one parameter; keep one of them")
+                names[own] = stored
                 source = self._ties.get(own, own)
                 if source in self._ties.values():
                     tied.setdefault(source, {})[own] = value
@@ -61,11 +60,12 @@ class NamedModule:
                     state[own].copy_(value)
             self._load_tied(tied)
         self.naming.check_missing({*names, *self._ties, *tied})
-        self._names, self._maps = names, None
+        self._stored, self._maps = names, None
+        self._parts = _parts_of(self.naming, shapes)
 
     def stored_name(self, own: str) -> str:
         """Return what the loaded checkpoint calls a parameter of the module."""
-        return self._names.get(own, own)
+        return self._stored.get(own, (own,))[0]
 
     def linear_maps(self) -> dict[str, Side]:
         """Name the weights of linear maps, sorted: of those that are merged as matrices, so of no head.
@@ -80,10 +80,35 @@ class NamedModule:
 
     def with_parameters(self, parameters: Inputs, run: Callable[[], Tensor]) -> Tensor:
         """Run with these parameters in place of the loaded ones of their names; differentiable, nothing is copied."""
-        own = {self.naming.own(name, value.shape): value for name, value in parameters.items()}
-        given = {f"module.{name}": value for name, value in own.items() if name}
+        given = {f"module.{name}": value for name, value in self._own(parameters).items()}
         with self._watcher.using({name: parameters[name] for name in self.linear_maps() if name in parameters}):
             return functional_call(_Run(self.module, run), given, ())
+
+    def _own(self, parameters: Inputs) -> dict[str, Tensor]:
+        """Return parameters by the module's own names; what is made of parts keeps those that are not given."""
+        own, gathered = dict[str, Tensor](), dict[str, dict[str, Tensor]]()
+        for name, value in parameters.items():
+            target = self.naming.made_of_parts(name)
+            if target is not None:
+                gathered.setdefault(target, {})[name] = value
+            elif found := self.naming.own(name, value.shape):
+                own[found] = value
+        for target, parts in gathered.items():
+            own |= self._made(target, parts)
+        return own
+
+    def _made(self, target: str, parts: Inputs) -> dict[str, Tensor]:
+        """Make parameters of parts, differentiably; those that are not given are the loaded ones."""
+        assert self.naming.conversion is not None
+        first = next(iter(parts.values()))
+        others = {name: shape for name, shape in self._parts.get(target, {}).items() if name not in parts}
+        zeros = {name: first.new_zeros(shape) for name, shape in others.items()}
+        made = self.naming.conversion.differentiable(target, {**parts, **zeros})
+        if not others:
+            return made
+        ones = {name: torch.ones_like(value) for name, value in parts.items()}
+        given = self.naming.conversion.converted(target, {**ones, **zeros})
+        return {own: torch.where(given[own] > 0, value, self.module.get_parameter(own)) for own, value in made.items()}
 
     def _load_tied(self, tied: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Fill what several names share from those that are there; where they differ, they are no longer tied."""
@@ -100,7 +125,8 @@ class NamedModule:
             matrices = {
                 n: found for n, found in self._weights().items() if kind_of(n, found[0].shape, RULES) == "matrix"
             }
-            self._maps = {self.stored_name(name): found for name, found in matrices.items()}
+            made = {own for own, stored in self._stored.items() if self.naming.made_of_parts(stored[0])}
+            self._maps = {self.stored_name(name): found for name, found in matrices.items() if name not in made}
         return self._maps
 
     def _weights(self) -> Maps:
@@ -114,6 +140,23 @@ class NamedModule:
             name: next((side[kind] for kind in side if isinstance(part, kind)), None) for name, part in read.items()
         }
         return {name: (read[name].weight, kind) for name, kind in kinds.items() if kind}
+
+
+def _noting(parameters: Iterable[tuple[str, Tensor]], shapes: dict[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
+    """Note the shape of each tensor that passes."""
+    for name, value in parameters:
+        shapes[name] = value.shape
+        yield name, value
+
+
+def _parts_of(naming: Naming, shapes: Mapping[str, torch.Size]) -> dict[str, Shapes]:
+    """Group the tensors that are parts of parameters, with their shapes, by the parameter."""
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, shape in shapes.items():
+        target = naming.made_of_parts(name)
+        if target is not None:
+            found.setdefault(target, {})[name] = tuple(shape)
+    return dict(found)
 
 
 class _Run(Module):

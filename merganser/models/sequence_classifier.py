@@ -27,6 +27,9 @@ class SequenceClassifier(TextModule):
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
         """Return what the head sees, for inference: (B, D)."""
+        return self._batched(self._features, inputs)
+
+    def _features(self, inputs: Inputs) -> Tensor:
         seen: list[Tensor] = []
         name, head = self._head()
         hook = head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))

@@ -1,10 +1,10 @@
-"""What all networks of texts share: the tokenizer, and scores by whatever the module's `_run` gives.
+"""What all networks of texts share: the tokenizer, scores by whatever the module's `_run` gives, and padding.
 
 Shape legend: B texts, C classes or words, L tokens.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from merganser.errors import InputError, quoting
 from merganser.models import Inputs
 from merganser.models.named_module import NamedModule
 from merganser.models.naming import Naming
+from merganser.models.padding import MOST_TOKENS, Batching, in_groups, measured
 
 VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # without any, transformers makes one of no words
 
@@ -23,10 +24,22 @@ VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # without
 class TextModule(NamedModule, ABC):
     """A module with the tokenizer of its folder; `_run` scores a batch."""
 
+    batching: Batching | None = None  # in which batches texts are scored as they are alone; None: not yet measured
+
     def __init__(self, module: Any, folder: Path, naming: Naming, side: Literal["left", "right"] = "right") -> None:
         """Take a module as it was built; its texts are padded and cut on one side."""
         super().__init__(module, naming)
         self.tokenizer = open_tokenizer(folder, module.config, side)
+
+    def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
+        super().load(parameters)
+        if self.batching is None:
+            with (
+                quoting(f"{self.naming.where}: {self.naming.architecture} cannot score a text"),
+                torch.inference_mode(),
+            ):
+                self.batching = measured(self._probed, lambda texts: self.encode(texts, MOST_TOKENS), self.tokenizer)
 
     def encode(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> dict[str, Tensor]:
         """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens."""
@@ -37,11 +50,21 @@ class TextModule(NamedModule, ABC):
     @torch.inference_mode()
     def logits(self, inputs: Inputs) -> Tensor:
         """Score every class, or every word as the next one, for inference: (B, C)."""
-        return self._run(inputs)
+        return self._batched(self._run, inputs)
 
     def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
         """Score with these parameters in place of the loaded ones of their names; differentiable: (B, C)."""
-        return self.with_parameters(parameters, lambda: self._run(inputs))
+        return self.with_parameters(parameters, lambda: self._batched(self._run, inputs))
+
+    def _batched(self, run: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
+        """Run a batch (B, ...), in parts if its texts are not scored as they are alone."""
+        if self.batching in ("padded", None):
+            return run(inputs)
+        return torch.stack(in_groups(inputs, run, self.batching))
+
+    def _probed(self, inputs: Inputs) -> Tensor:
+        """Return outputs (B, ...) that tell whether texts are scored in a batch as they are alone."""
+        return self._run(inputs)
 
     @abstractmethod
     def _run(self, inputs: Inputs) -> Tensor:

@@ -15,8 +15,9 @@ from transformers.models.auto import modeling_auto
 from merganser.checkpoints.reading import Checkpoint
 from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import build, check_names, read_config
-from merganser.models.generation import generated, greedy, log_likelihood
+from merganser.models.generation import generated, greedy, log_likelihood, step_logits
 from merganser.models.naming import naming_of
+from merganser.models.padding import NEW_TOKENS, in_groups
 from merganser.models.sequence_classifier import SequenceClassifier, build_classifier
 from merganser.models.text_module import TextModule, ready
 
@@ -47,6 +48,9 @@ class CausalNetwork(TextModule):
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
         """Return the state that the next word is chosen by (B, D)."""
+        return self._batched(self._features, inputs)
+
+    def _features(self, inputs: Inputs) -> Tensor:
         found = self.module(**_placed(ready(inputs, self.device)), output_hidden_states=True, logits_to_keep=1)
         states: Tensor = found.hidden_states[-1]
         return states[:, -1]
@@ -54,6 +58,11 @@ class CausalNetwork(TextModule):
     @torch.inference_mode()
     def generate(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
         """Continue each text greedily; only what is new is returned."""
+        if self.batching in ("padded", None):
+            return self._continued(inputs, max_new_tokens)
+        return in_groups(inputs, lambda batch: self._continued(batch, max_new_tokens), self.batching)
+
+    def _continued(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
         batch = ready(inputs, self.device)
         tokens = generated(self.module, batch, self._settings, max_new_tokens)
         new = tokens[:, batch["input_ids"].shape[1] :]
@@ -63,8 +72,15 @@ class CausalNetwork(TextModule):
     @torch.inference_mode()
     def rank(self, inputs: Inputs, options: Sequence[str]) -> Tensor:
         """Return the log-likelihood of each option as the continuation of each text (B, options)."""
+        return self._batched(lambda batch: self._ranked(batch, options), inputs)
+
+    def _ranked(self, inputs: Inputs, options: Sequence[str]) -> Tensor:
         batch = ready(inputs, self.device)
         return torch.stack([self._likelihood(batch, option) for option in options], dim=1)
+
+    def _probed(self, inputs: Inputs) -> Tensor:
+        steps = step_logits(self.module, ready(inputs, self.device), self._settings, NEW_TOKENS)
+        return torch.cat([self._run(inputs), steps], dim=1)
 
     def _likelihood(self, batch: Inputs, option: str) -> Tensor:
         tokens = self.tokenizer(option, add_special_tokens=False, return_tensors="pt").input_ids.to(self.device)

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
-from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.auto import modeling_auto
 
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
 from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import build, check_names, read_config
-from merganser.models.generation import generated, greedy, log_likelihood
+from merganser.models.generation import generated, greedy, log_likelihood, step_logits
 from merganser.models.naming import naming_of
+from merganser.models.padding import NEW_TOKENS, in_groups
 from merganser.models.sequence_classifier import SequenceClassifier, build_classifier
 from merganser.models.text_module import TextModule, ready
 
@@ -43,6 +43,9 @@ class Seq2SeqNetwork(TextModule):
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
         """Return the decoder's state at the first word of the answer (B, D)."""
+        return self._batched(self._features, inputs)
+
+    def _features(self, inputs: Inputs) -> Tensor:
         batch = ready(inputs, self.device)
         found = self.module(**batch, decoder_input_ids=self._starts(batch), output_hidden_states=True)
         states: Tensor = found.decoder_hidden_states[-1]
@@ -51,6 +54,11 @@ class Seq2SeqNetwork(TextModule):
     @torch.inference_mode()
     def generate(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
         """Answer each text greedily."""
+        if self.batching in ("padded", None):
+            return self._answered(inputs, max_new_tokens)
+        return in_groups(inputs, lambda batch: self._answered(batch, max_new_tokens), self.batching)
+
+    def _answered(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
         tokens = generated(self.module, ready(inputs, self.device), self._settings, max_new_tokens)
         texts: list[str] = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return texts
@@ -58,16 +66,23 @@ class Seq2SeqNetwork(TextModule):
     @torch.inference_mode()
     def rank(self, inputs: Inputs, options: Sequence[str]) -> Tensor:
         """Return the log-likelihood of each option as the whole answer to each text (B, options)."""
-        batch = ready(inputs, self.device)
-        states: Tensor = self.module.get_encoder()(**batch).last_hidden_state
-        return torch.stack([self._likelihood(batch, states, option) for option in options], dim=1)
+        return self._batched(lambda batch: self._ranked(batch, options), inputs)
 
-    def _likelihood(self, batch: Inputs, states: Tensor, option: str) -> Tensor:
+    def _ranked(self, inputs: Inputs, options: Sequence[str]) -> Tensor:
+        batch = ready(inputs, self.device)
+        encoded = self.module.get_encoder()(**batch)
+        return torch.stack([self._likelihood(batch, encoded, option) for option in options], dim=1)
+
+    def _probed(self, inputs: Inputs) -> Tensor:
+        steps = step_logits(self.module, ready(inputs, self.device), self._settings, NEW_TOKENS)
+        return torch.cat([self._run(inputs), steps], dim=1)
+
+    def _likelihood(self, batch: Inputs, encoded: Any, option: str) -> Tensor:
         tokens = self.tokenizer(text_target=option, return_tensors="pt").input_ids.to(self.device)
-        answers = tokens.expand(len(states), -1)
+        answers = tokens.expand(len(batch["input_ids"]), -1)
         before = torch.cat([self._starts(batch), answers[:, :-1]], dim=1)
         found = self.module(
-            encoder_outputs=BaseModelOutput(last_hidden_state=states),
+            encoder_outputs=encoded,
             attention_mask=batch["attention_mask"],
             decoder_input_ids=before,
         )

@@ -48,6 +48,11 @@ DERIVED = re.compile(
     r"(.*_)?(layer_types|per_layer_config|no_rope_layers|out_features|out_indices|stage_names|block_types?)"
 )
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
+HALF = {"partial_rotary_factor": 0.5}
+HYBRID = ["linear_attention", "full_attention"]  # one layer of each: transformers generates with no net of the first
+ZAMBA = {"attention_hidden_size": 32, "attention_head_dim": 16, "num_hidden_layers": 3} | {
+    "layers_block_type": ["linear_attention", "hybrid", "hybrid"]
+}
 CODES = {"base_channels": 32, "channel_multiplier": [1, 1], "num_embeddings": 16, "latent_channels": 8}
 SPEECH = {"num_filters": 2, "depths": [1, 1, 1], "downsampling_ratios": [2, 2]}
 TIMM = {"architecture": "test_resnet", "model_args": None}
@@ -56,20 +61,31 @@ PICTURE_TOKENS = {"vocabulary_map": {"<image>": 4}}
 # What the rules do not come to, by the model type of a configuration or of one in it, or by the name of a class.
 FURTHER: dict[str, dict[str, Any]] = {
     "align_vision_model": EFFICIENT,
+    "axk1": {"n_group": 1, "topk_group": 1},
+    "bailing_hybrid": {
+        "layer_types": HYBRID,
+        "mlp_layer_types": ["dense", "sparse"],
+        "num_expert_group": 1,
+        "topk_group": 1,
+    },
+    "bamba": {"attn_layer_indices": [1]},
     "bert-generation": {"is_decoder": True},
     "bit": {"num_groups": 4, "hidden_sizes": [WIDTH, WIDTH]},
     "blt": {"encoder_hash_byte_group_vocab": VOCABULARY},
-    "blt_local_encoder": {"hidden_size_global": WIDTH},
     "blt_local_decoder": {"hidden_size_global": WIDTH},
+    "blt_local_encoder": {"hidden_size_global": WIDTH},
     "chameleon": PICTURE_TOKENS,
     "chameleon_vqgan": CODES | {"resolution": 32},
+    "codegen": {"rotary_dim": 2, "n_head": 4},
     "cohere_compass_text": {"rope_parameters": {"full_attention": ROPE}},
     "cosmos3_edge_text": {"rope_parameters": {"mrope_section": [2, 1, 1]}},
     "cpmant": {"dim_ff": 32},
     "cvt": {"depth": [1, 2, 3]},
-    "dbrx": {"attn_config": {"rope_theta": 1e4}},
+    "dbrx": {"attn_config": {"rope_theta": 1e4, "clip_qkv": 8.0}},
     "deepseek_ocr2_sam_vision_model": {"output_channels": 8, "downsample_channels": [8, 16]},
     "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2},
+    "deepseek_v2": {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "n_routed_experts": 4},
+    "deepseek_v3": {"first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
     "deepseek_vl_hybrid": {"high_res_vision_config": {"output_channels": 8}},
     "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 8},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
@@ -84,11 +100,13 @@ FURTHER: dict[str, dict[str, Any]] = {
     "gemma4_unified_assistant": {"text_config": {"num_kv_shared_layers": 1, "layer_types": ["full_attention"] * 2}},
     "got_ocr2": {"vision_config": {"output_channels": 8}},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "gptj": {"rotary_dim": 4},
     "granite4_vision": {
         "downsample_rate": "1/2",
         "deepstack_layer_map": [[0, 0], [1, 1]],
         "vision_config": {"hidden_size": 64},  # its heads are of width 64
     },
+    "granitemoehybrid": {"layer_types": HYBRID},
     "hgnet_v2": {
         "stem_channels": [3, 8, 8],
         "stage_in_channels": [8, 8, 16, 16],
@@ -96,24 +114,32 @@ FURTHER: dict[str, dict[str, Any]] = {
         "stage_out_channels": [8, 16, 16, 16],
         "hidden_sizes": [8, 16, 16, 16],
     },
+    "hrm_text": {"num_layers_per_stack": 1, "num_hidden_layers": 8},
     "hunyuan_v1_dense": {"rope_parameters": ROPE, "head_dim": 8},
     "hunyuan_v1_moe": {"rope_parameters": ROPE, "head_dim": 8},
     "hunyuan_vl_text": {"head_dim": 8},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "janus_vqgan": CODES,
+    "kimi_linear": {"layer_types": HYBRID, "mlp_layer_types": ["dense", "sparse"]},
+    "led": {"attention_window": 4},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "lfm3": {"layer_types": ["conv", "full_attention"]},
+    "longcat_flash": {"qk_head_dim": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8},
     "mamba2": {"num_heads": 4},
+    "mimo_v2_flash": {"num_key_value_heads": 1, "rope_parameters": {"full_attention": HALF, "sliding_attention": HALF}},
     "ministral": {"rope_parameters": ROPE, "head_dim": 8},
     "mistral_large4_text": {"kv_source_layers": [0, 1]},
+    "mobilebert": {"intra_bottleneck_size": WIDTH, "true_hidden_size": WIDTH, "embedding_size": WIDTH},
     "mobilenet_v1": {"depth_multiplier": 0.1, "min_depth": 4},
     "mobilenet_v2": {"depth_multiplier": 0.1, "min_depth": 4},
     "mobilevitv2": {"width_multiplier": 0.1},
     "molmo2": {"adapter_config": {"vision_feature_layer": [-1, 0]}},
     "nemotron": {"num_key_value_heads": 2},
     "neomme": {"embedding_rank": 8, "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5}}},
+    "perceiver": {"num_cross_attention_heads": 1},
     "perception_lm": {
         "vision_config": {"architecture": "test_vit", "model_args": {"embed_dim": WIDTH, "depth": LAYERS}}
     },
-    "perceiver": {"num_cross_attention_heads": 1},
     "phi4_multimodal_audio": {
         "nemo_conv_channels": 16,
         "ext_pw_out_channel": 16,
@@ -126,13 +152,28 @@ FURTHER: dict[str, dict[str, Any]] = {
         "post_conv_out_channels": 16,
     },
     "pp_lcnet": {"scale": 0.25, "class_expand": 32},
+    "qwen3_5_moe_text": {"layer_types": HYBRID},
+    "qwen3_5_text": {"layer_types": HYBRID},
+    "qwen3_next": {"layer_types": HYBRID},
+    "qwen4_exp_text": {
+        "layer_types": ["linear_attention", "indexed_attention"],
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 8,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 4,
+    },
     "radio": {"max_img_size": 32},
+    "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
     "reformer": {"is_decoder": True, "axial_pos_embds": False},
     "ReformerForMaskedLM": {"is_decoder": False},
     "timm_wrapper": TIMM,
     "unlimited_ocr_sam_vision_model": {"output_channels": 8, "downsample_channels": [8, 16]},
     "vibevoice_acoustic_tokenizer_encoder": SPEECH,
     "videoprism_vision_model": {"tubelet_size": [1, 8, 8]},
+    "xlstm": {"hidden_size": 64, "embedding_dim": 64, "qk_dim_factor": 1.0},
+    "zamba": ZAMBA,
+    "zamba2": ZAMBA | {"hybrid_layer_ids": [1, 2], "mamba_headdim": 8, "n_mamba_heads": 4},
 }
 
 

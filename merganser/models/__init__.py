@@ -59,6 +59,9 @@ class Network(Protocol):
         It is `columns` for x W^T, as in torch's Linear and in convolutions, and `rows` for x W.
         """
 
+    def parts(self) -> Collection[str]:
+        """Name the loaded tensors that are parts of the module's parameters, as an expert's are: no linear maps."""
+
     def watch(self, extra: Extra) -> AbstractContextManager[object]:
         """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied.
 
@@ -120,9 +123,10 @@ class Generates(Protocol):
 class Family(Protocol):
     """What a family's module holds.
 
-    All but MODEL_TYPES is written out, to be read without importing the module (`plugins.constants`). It may have two
-    more: `CONFIG`, the file of a configuration of its own in place of config.json, and `MERGED`, patterns of the
-    parameters that are merged by default, in place of all.
+    All but MODEL_TYPES is written out, to be read without importing the module (`plugins.constants`). It may have three
+    more: `CONFIG`, the file of a configuration of its own in place of config.json, `MERGED`, patterns of the
+    parameters that are merged by default, in place of all, and `UNSUPPORTED`, the model types that transformers would
+    build and the family does not, each with the reason.
     """
 
     MODEL_TYPES: Collection[str]  # of configurations of transformers, which it builds

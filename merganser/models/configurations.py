@@ -23,7 +23,7 @@ from merganser.limits import check_files
 from merganser.models import DeviceName, Precision, family_names, get_family
 from merganser.models.bounded import bounded
 from merganser.models.named_module import tied_names
-from merganser.models.naming import naming_of
+from merganser.models.naming import computed_parameters, naming_of
 from merganser.plugins import own_configurations
 
 LARGEST = 2**25  # bytes: a tokenizer's configuration lists its added tokens
@@ -47,10 +47,17 @@ def read_config(family: str, folder: Path) -> Any:
     with quoting(f"{folder / CONFIG}: transformers cannot read it"), _in_silence():
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if config.model_type not in get_family(family).MODEL_TYPES:
-        fitting = [name for name in family_names() if config.model_type in get_family(name).MODEL_TYPES]
-        hint = f"set base.family to {' or '.join(fitting)}" if fitting else "no family builds it"
-        raise InputError(f"{folder}: {config.model_type} is not of the family {family}; {hint}")
+        raise InputError(f"{folder}: {config.model_type} is not of the family {family}; {_hint(config.model_type)}")
     return config
+
+
+def _hint(model_type: str) -> str:
+    """Name the families that build a type of model, or say why none does."""
+    families = {name: get_family(name) for name in family_names()}
+    if fitting := [name for name, family in families.items() if model_type in family.MODEL_TYPES]:
+        return f"set base.family to {' or '.join(fitting)}"
+    reasons = {reason for each in families.values() for reason in [getattr(each, "UNSUPPORTED", {}).get(model_type)]}
+    return next((f"no family builds it: it {reason}" for reason in reasons if reason), "no family builds it")
 
 
 @contextmanager
@@ -94,6 +101,8 @@ def build(
     with quoting(what), no_init_weights(), bounded(folder, tensors):
         module = make(config, dtype=TORCH[precision])
     module.tie_weights()
+    for name in computed_parameters(module):
+        module._init_weights(module.get_submodule(name.rpartition(".")[0]))
     return module.eval() if device == "cpu" else module.eval().to(device)
 
 

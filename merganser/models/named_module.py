@@ -74,6 +74,10 @@ class NamedModule:
         """
         return {name: side for name, (_, side) in sorted(self._known_maps().items())}
 
+    def parts(self) -> frozenset[str]:
+        """Name the loaded tensors that are stacked or split on loading, such as an expert's weights."""
+        return frozenset(name for shapes in self._parts.values() for name in shapes)
+
     def watch(self, extra: Extra) -> AbstractContextManager[object]:
         """While the block runs, add to a linear map's output (N, out) what `extra` makes of its name and input rows."""
         return self._watcher.watch({name: weight for name, (weight, _) in self._known_maps().items()}, extra)

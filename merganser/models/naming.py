@@ -33,6 +33,7 @@ class Naming:
     prefix: str  # of the inner model, which a name may lack or have too much
     left_out: tuple[str, ...]  # patterns of what a checkpoint may hold and the module does not
     ignored: tuple[str, ...]  # the same as regular expressions, from transformers
+    computed: tuple[str, ...] = ()  # of the module, where a checkpoint may lack them
     config: str = CONFIG  # the file that describes the architecture
     conversion: Conversion | None = field(default=None, compare=False)  # of a module of transformers
 
@@ -100,7 +101,7 @@ class Naming:
 
     def check_missing(self, given: Iterable[str], may_lack: Sequence[str] = ()) -> None:
         """Refuse a checkpoint that lacks a parameter of the module, but for those of the patterns in `may_lack`."""
-        present = set(given)
+        present = {*given, *self.computed}
         missing = [name for name in self.shapes if name not in present and not _matches(name, may_lack)]
         if missing:
             raise InputError(f"{self.where}: parameter {min(missing)} of the architecture is missing in the checkpoint")
@@ -118,9 +119,21 @@ def naming_of(
         prefix=module.base_model_prefix if prefix is None else prefix,
         left_out=tuple(left_out),
         ignored=tuple(getattr(module, "_keys_to_ignore_on_load_unexpected", None) or ()),
+        computed=tuple(computed_parameters(module)),
         config=config,
         conversion=Conversion(module, shapes) if hasattr(module, "base_model_prefix") else None,
     )
+
+
+def computed_parameters(module: Any) -> list[str]:
+    """Name the tables of sines, which are parameters of a few architectures; Marian's are in no checkpoint.
+
+    >>> from tests.transformers_models import tiny
+    >>> computed_parameters(tiny("MarianMTModel"))
+    ['model.encoder.embed_positions.weight', 'model.decoder.embed_positions.weight']
+    """
+    parts = [(name, part) for name, part in module.named_modules() if "Sinusoidal" in type(part).__name__]
+    return [f"{name}.{own}" for name, part in parts for own, _ in part.named_parameters()]
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

@@ -1,6 +1,7 @@
 """Language models with a task's own head over one or two texts. Shape legend: B texts, C classes, D features."""
 
 from contextlib import AbstractContextManager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,16 @@ from torch import Tensor
 from torch.nn import Module
 from transformers import AutoModelForSequenceClassification
 
+from merganser.checkpoints.reading import Checkpoint
+from merganser.errors import InputError
 from merganser.models import Change, DeviceName, Inputs, Precision
 from merganser.models.configurations import build
 from merganser.models.naming import naming_of
 from merganser.models.text_module import TextModule, ready
 
-HEADS = ("classifier", "score", "classification_head")
+# The last one is of XLM, whose head is a part of what summarises the text; XLNet has one after that.
+HEADS = ("classifier", "score", "classification_head", "logits_proj", "sequence_summary.summary")
+HEAD_NAMES = ("score.*", "classifier.*", "classification_head.*", "logits_proj.*", "sequence_summary.*")
 
 
 class SequenceClassifier(TextModule):
@@ -23,6 +28,8 @@ class SequenceClassifier(TextModule):
     def __init__(self, module: Any, folder: Path, left_out: tuple[str, ...]) -> None:
         """Take a module as it was built, with the tokenizer of its folder."""
         super().__init__(module, folder, naming_of(module, folder, left_out))
+        if not any(name in HEADS for name, _ in module.named_modules()):
+            raise InputError(f"{folder}: {type(module).__name__} has no head called {', '.join(HEADS[:3])}")
 
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
@@ -30,24 +37,24 @@ class SequenceClassifier(TextModule):
         return self._batched(self._features, inputs)
 
     def _features(self, inputs: Inputs) -> Tensor:
-        seen: list[Tensor] = []
-        name, head = self._head()
-        hook = head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        seen: list[tuple[Tensor, Tensor]] = []
+        hook = self._head().register_forward_hook(lambda _, args, output: seen.append((args[0], output)))
         try:
             self._run(inputs)
         finally:
             hook.remove()
-        if seen[0].dim() == 2:
-            return seen[0]
-        return seen[0][:, 0] if name == "classifier" else self._last(seen[0], inputs)
+        states, scores = seen[0]
+        if states.dim() == 2:
+            return states
+        return states[:, 0] if scores.dim() == 2 else self._last(states, inputs)
 
     def changing(self, change: Change) -> AbstractContextManager[object]:
         """While the block runs, give the head what `change` makes of the features (..., D)."""
-        _, head = self._head()
-        return head.register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]))
+        return self._head().register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]))
 
-    def _head(self) -> tuple[str, Module]:
-        return next((name, part) for name, part in self.module.named_children() if name in HEADS)
+    def _head(self) -> Module:
+        parts = dict(self.module.named_modules())
+        return next(parts[name] for name in HEADS if name in parts)
 
     def _run(self, inputs: Inputs) -> Tensor:
         logits: Tensor = self.module(**ready(inputs, self.device)).logits
@@ -58,6 +65,11 @@ class SequenceClassifier(TextModule):
         tokens = ready(inputs, self.device)["input_ids"]
         places = torch.arange(tokens.shape[1], device=self.device) * (tokens != self.module.config.pad_token_id)
         return states[torch.arange(len(states), device=self.device), places.argmax(dim=1)]
+
+
+def has_head(checkpoint: Checkpoint) -> bool:
+    """Tell whether a language model's checkpoint has the head of a task."""
+    return any(fnmatchcase(name, pattern) for name in checkpoint.names for pattern in HEAD_NAMES)
 
 
 def build_classifier(config: Any, folder: Path, outputs: int | None, device: DeviceName, precision: Precision) -> Any:

@@ -15,6 +15,7 @@ from merganser.errors import InputError
 from merganser.inputs.factors import file_name
 from merganser.inputs.statistics import GRAM, pack
 from merganser.models import Network
+from merganser.models.conversion import listed
 from merganser.outputs import remove_others
 from merganser.statistics import BUDGET, in_passes, is_up_to_date, write
 from merganser.statistics.sampling import Sample
@@ -30,6 +31,7 @@ def write_grams(
     Fills `folder`/gram with a file for each distinct input, keeping what was measured from the same `origin`. Returns
     each map's file, and how many files were measured.
     """
+    refuse_parts(network, names)
     (folder / GRAM).mkdir(parents=True, exist_ok=True)
     inputs = distinct_inputs(network, sample, names)
     firsts = {members[0]: size for members, size in inputs}
@@ -41,6 +43,15 @@ def write_grams(
                 raise InputError(f"{sample.prepared.folder}: the input of {first} is NaN or infinite on these examples")
             write(folder / GRAM, first, pack(gram), origin)
     return {name: file_name(members[0]) for members, _ in inputs for name in members}, len(missing)
+
+
+def refuse_parts(network: Network, names: Collection[str]) -> None:
+    """Refuse matrices whose inputs are not seen, for the network computes with several of them as one parameter."""
+    if parts := set(network.parts()) & set(names):
+        raise InputError(
+            f"statistics: the network stacks or splits {listed(sorted(parts))} on loading, so no Gram matrix of their "
+            "inputs is measured; leave them out with parameters.merged, or take a method that reads no Gram matrices"
+        )
 
 
 @torch.inference_mode()

@@ -18,13 +18,25 @@ from merganser.models.configurations import build, check_names, read_config
 from merganser.models.generation import generated, greedy, log_likelihood, step_logits
 from merganser.models.naming import naming_of
 from merganser.models.padding import NEW_TOKENS, in_groups
-from merganser.models.sequence_classifier import SequenceClassifier, build_classifier
+from merganser.models.sequence_classifier import HEAD_NAMES, SequenceClassifier, build_classifier, has_head
 from merganser.models.text_module import TextModule, ready
 
+UNSUPPORTED = {
+    "blt": "fails in transformers when it generates",
+    "emu3": "reads and draws pictures",
+    "gemma4_assistant": "drafts for another model, and reads that one's states",
+    "gemma4_unified_assistant": "drafts for another model, and reads that one's states",
+    "mllama": "reads pictures",
+    "musicgen": "writes sound",
+    "musicgen_melody": "writes sound",
+    "trocr": "reads pictures",
+    "whisper": "reads sound",
+}
 MODEL_TYPES = (
     modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys()
     - modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()
     - modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.keys()
+    - UNSUPPORTED.keys()
 )
 LIBRARY = "transformers"
 PIPELINES = {
@@ -33,7 +45,6 @@ PIPELINES = {
     "LMHeadModel": "text-generation",
 }
 WORDS = ("lm_head.*",)  # a language model's output, which a classifier does without
-HEADS = ("score.*",)  # a task's own
 MAKE = AutoModelForCausalLM.from_config
 
 
@@ -42,7 +53,7 @@ class CausalNetwork(TextModule):
 
     def __init__(self, module: Any, folder: Path) -> None:
         """Take a module as it was built, with the tokenizer of its folder."""
-        super().__init__(module, folder, naming_of(module, folder, HEADS), side="left")
+        super().__init__(module, folder, naming_of(module, folder, HEAD_NAMES), side="left")
         self._settings = greedy(folder, module.config)
 
     @torch.inference_mode()
@@ -51,9 +62,13 @@ class CausalNetwork(TextModule):
         return self._batched(self._features, inputs)
 
     def _features(self, inputs: Inputs) -> Tensor:
-        found = self.module(**_placed(ready(inputs, self.device)), output_hidden_states=True, logits_to_keep=1)
-        states: Tensor = found.hidden_states[-1]
-        return states[:, -1]
+        seen: list[Tensor] = []
+        hook = self.module.get_output_embeddings().register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        try:
+            self._run(inputs)
+        finally:
+            hook.remove()
+        return seen[0][:, -1]
 
     @torch.inference_mode()
     def generate(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
@@ -118,7 +133,7 @@ def open_network(
 def check(folder: Path, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint that is not a decoder, or lacks a parameter of one, by its configuration and headers."""
     config = read_config("causal", folder)
-    if any(name.startswith("score.") for name in checkpoint.names):
+    if has_head(checkpoint):
         make = AutoModelForSequenceClassification.from_config
         check_names(make, config, folder, checkpoint, left_out=WORDS)
     else:

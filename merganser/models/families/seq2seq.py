@@ -19,10 +19,24 @@ from merganser.models.configurations import build, check_names, read_config
 from merganser.models.generation import generated, greedy, log_likelihood, step_logits
 from merganser.models.naming import naming_of
 from merganser.models.padding import NEW_TOKENS, in_groups
-from merganser.models.sequence_classifier import SequenceClassifier, build_classifier
+from merganser.models.sequence_classifier import SequenceClassifier, build_classifier, has_head
 from merganser.models.text_module import TextModule, ready
 
-MODEL_TYPES = modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.keys()
+UNSUPPORTED = {
+    "audioflamingo3": "reads sound",
+    "glmasr": "reads sound",
+    "granite_speech": "reads sound",
+    "granite_speech_plus": "reads sound",
+    "moss_transcribe_diarize": "reads sound",
+    "musicflamingo": "reads sound",
+    "nemo_speechlm": "reads sound",
+    "qwen2_audio": "reads sound",
+    "qwen3_asr": "reads sound",
+    "vibevoice_asr": "reads sound",
+    "voxtral": "reads sound",
+    "voxtral_realtime": "reads sound",
+}
+MODEL_TYPES = modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.keys() - UNSUPPORTED.keys()
 LIBRARY = "transformers"
 PIPELINES = {"ForSequenceClassification": "text-classification", "ForConditionalGeneration": "text2text-generation"}
 WORDS = ("lm_head.*", "final_logits_bias")  # a writer's output, which a classifier does without
@@ -110,7 +124,7 @@ def open_network(
 def check(folder: Path, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint of another kind of model, or lacks a parameter, from its configuration and headers alone."""
     config = read_config("seq2seq", folder)
-    if any(name.startswith("classification_head.") for name in checkpoint.names):
+    if has_head(checkpoint):
         make = AutoModelForSequenceClassification.from_config
         check_names(make, config, folder, checkpoint, left_out=WORDS)
     else:

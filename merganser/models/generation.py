@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LogitsProcessorList
 
 from merganser.checkpoints.own_settings import GENERATED_TOKENS, GENERATION
 from merganser.errors import quoting
@@ -29,10 +29,15 @@ def generated(module: Any, inputs: dict[str, Tensor], settings: GenerationConfig
     return tokens
 
 
-def step_logits(module: Any, inputs: dict[str, Tensor], settings: GenerationConfig, count: int) -> Tensor:
-    """Return the logits (B, count * V) that the first tokens of an answer are chosen by."""
-    told = {"output_logits": True, "return_dict_in_generate": True, "min_new_tokens": count, "max_new_tokens": count}
-    found = module.generate(**inputs, generation_config=GenerationConfig(**settings.to_dict() | told))
+def step_logits(module: Any, inputs: dict[str, Tensor], settings: GenerationConfig, token: int, count: int) -> Tensor:
+    """Return the logits (B, count * V) of an answer's first tokens, each of which is then this one."""
+
+    def choose(_: Tensor, scores: Tensor) -> Tensor:
+        return torch.full_like(scores, float("-inf")).index_fill(1, torch.tensor([token], device=scores.device), 0)
+
+    told = {"output_logits": True, "return_dict_in_generate": True, "max_new_tokens": count}
+    limited = GenerationConfig(**settings.to_dict() | told)
+    found = module.generate(**inputs, generation_config=limited, logits_processor=LogitsProcessorList([choose]))
     return torch.cat(found.logits, dim=1)
 
 

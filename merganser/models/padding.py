@@ -13,11 +13,18 @@ from torch import Tensor
 
 Inputs = Mapping[str, Tensor]
 Batching = Literal["padded", "equal", "single"]  # texts of any length, of one length, one text
+Encode = Callable[[Sequence[str], int], Inputs]  # of texts and their most tokens
 Result = TypeVar("Result")
 SHORT, LONG = 3, 12  # words of the two texts of a probe
 MOST_TOKENS, NEW_TOKENS = 16, 3  # of a probe, and of what a language model adds to it
-# Of the largest output. Rounding alone makes at most 1e-6 of it in float32, padding that is seen at least 1e-2.
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+# Of the largest output. Rounding alone makes at most 2e-6 of it in float32, padding that is seen at least 1e-2.
+TOLERANCE, OF_HALVES = 1e-4, {torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
+def words_of(tokenizer: Any) -> list[int]:
+    """Return tokens from all over a vocabulary that are not special."""
+    step = max(1, len(tokenizer) // LONG)
+    return [token for token in range(0, len(tokenizer), step) if token not in tokenizer.all_special_ids]
 
 
 def probes(tokenizer: Any) -> list[str]:
@@ -25,34 +32,36 @@ def probes(tokenizer: Any) -> list[str]:
 
     >>> from tests.tiny_transformers import tokenizer
     >>> probes(tokenizer())
-    ['the cat sat', 'the cat sat on yes red light image']
+    ['the a cat', 'the a cat dog sat ran on mat yes no red dark']
     """
-    step = max(1, len(tokenizer) // LONG)
-    words = [token for token in range(0, len(tokenizer), step) if token not in tokenizer.all_special_ids]
-    return [str(tokenizer.decode(words[:count], skip_special_tokens=True)) for count in (SHORT, LONG)]
+    return [str(tokenizer.decode(words_of(tokenizer)[:count], skip_special_tokens=True)) for count in (SHORT, LONG)]
 
 
 def measured(
-    score: Callable[[Inputs], Tensor], encode: Callable[[list[str]], Inputs], tokenizer: Any
+    score: Callable[[Inputs], Tensor], encode: Encode, texts: Sequence[str], dtype: torch.dtype
 ) -> Batching | None:
-    """Find the largest batches whose texts are scored as they are one by one; None if no output is finite."""
-    short, long = probes(tokenizer)
-    words = short.split()
-    for batching, texts in (("padded", [short, long]), ("equal", [short, " ".join(reversed(words))])):
-        batch = encode(texts)
-        lengths = batch["attention_mask"].sum(dim=1).unique()
-        alone = torch.cat([score(encode([text])) for text in texts])
-        if not alone.isfinite().all():
-            return None
-        if len(lengths) == (2 if batching == "padded" else 1) and is_alike(score(batch), alone):
-            return batching
-    return "single"
+    """Find the largest batches in which a short and a long text are scored as they are alone; None for NaN.
+
+    `dtype`: of the network's parameters, which says how much rounding may differ.
+    """
+    batch = encode(texts, MOST_TOKENS)
+    lengths = batch["attention_mask"].sum(dim=1)
+    alone = torch.cat([score(encode([text], MOST_TOKENS)) for text in texts])
+    if not alone.isfinite().all():
+        return None
+    if lengths[0] < lengths[1] and is_alike(score(batch), alone, dtype):
+        return "padded"
+    cut = [encode([text], int(lengths[0])) for text in texts]
+    if {one["input_ids"].shape for one in cut} != {cut[0]["input_ids"].shape}:
+        return "single"
+    together = score({name: torch.cat([one[name] for one in cut]) for name in cut[0]})
+    return "equal" if is_alike(together, torch.cat([score(one) for one in cut]), dtype) else "single"
 
 
-def is_alike(together: Tensor, alone: Tensor) -> bool:
+def is_alike(together: Tensor, alone: Tensor, dtype: torch.dtype) -> bool:
     """Tell whether outputs (B, ...) of a batch and of its texts one by one differ by rounding alone."""
-    largest = float(alone.abs().max())
-    return torch.allclose(together, alone, rtol=0, atol=TOLERANCE[alone.dtype] * largest)
+    tolerance = OF_HALVES.get(dtype, TOLERANCE)
+    return torch.allclose(together, alone, rtol=0, atol=tolerance * float(alone.abs().max()))
 
 
 def in_groups(inputs: Inputs, run: Callable[[Inputs], Sequence[Result]], batching: Batching) -> list[Result]:

@@ -16,7 +16,7 @@ from merganser.errors import InputError, quoting
 from merganser.models import Inputs
 from merganser.models.named_module import NamedModule
 from merganser.models.naming import Naming
-from merganser.models.padding import MOST_TOKENS, Batching, in_groups, measured
+from merganser.models.padding import Batching, in_groups, measured, probes
 
 VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # without any, transformers makes one of no words
 
@@ -35,11 +35,12 @@ class TextModule(NamedModule, ABC):
         """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
         super().load(parameters)
         if self.batching is None:
+            dtype = next(self.module.parameters()).dtype
             with (
                 quoting(f"{self.naming.where}: {self.naming.architecture} cannot score a text"),
                 torch.inference_mode(),
             ):
-                self.batching = measured(self._probed, lambda texts: self.encode(texts, MOST_TOKENS), self.tokenizer)
+                self.batching = measured(self._probed, self.encode, probes(self.tokenizer), dtype)
 
     def encode(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> dict[str, Tensor]:
         """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens."""

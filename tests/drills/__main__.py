@@ -28,7 +28,7 @@ DRILLS = {
     "slurm": "a SLURM of one machine: jobs killed, requeued, drained, under a controller and a run that are killed too",
     "nodes": "clusters of Ray and of Dask whose nodes are clones, one of them killed",
     "remotes": "nodes whose DVC remote is an S3 server's, or a folder by ssh, one of them killed",
-    "networks": "a tiny network of every model type that a family builds: its texts in batches, alone, and by transformers",
+    "networks": "a tiny network of every model type that a family builds, in batches, alone and by transformers",
     "architectures": "tiny models of every class that transformers has, merged by ten methods and loaded back",
     "comparisons": "two comparisons begun at once on one empty cache, ten times; one left and taken up again",
     "miniatures": "the suites of real models from nothing, on a hub of models of two layers under their own names",

@@ -18,7 +18,7 @@ from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import build, check_names, read_config
 from merganser.models.generation import generated, greedy, log_likelihood, step_logits
 from merganser.models.naming import naming_of
-from merganser.models.padding import NEW_TOKENS, in_groups
+from merganser.models.padding import NEW_TOKENS, in_groups, words_of
 from merganser.models.sequence_classifier import SequenceClassifier, build_classifier, has_head
 from merganser.models.text_module import TextModule, ready
 
@@ -88,7 +88,8 @@ class Seq2SeqNetwork(TextModule):
         return torch.stack([self._likelihood(batch, encoded, option) for option in options], dim=1)
 
     def _probed(self, inputs: Inputs) -> Tensor:
-        steps = step_logits(self.module, ready(inputs, self.device), self._settings, NEW_TOKENS)
+        token = words_of(self.tokenizer)[0]
+        steps = step_logits(self.module, ready(inputs, self.device), self._settings, token, NEW_TOKENS)
         return torch.cat([self._run(inputs), steps], dim=1)
 
     def _likelihood(self, batch: Inputs, encoded: Any, option: str) -> Tensor:

@@ -10,7 +10,6 @@ from math import prod
 from typing import Any
 
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from merganser.errors import quoting
 
@@ -28,7 +27,7 @@ class Conversion:
         from transformers.core_model_loading import WeightConverter, WeightRenaming
 
         transforms = get_model_conversion_mapping(module)
-        self._module, self._shapes = module, shapes
+        self._module, self._shapes = module, dict(shapes)
         self._renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
         self._converters = [each for each in transforms if isinstance(each, WeightConverter)]
         self._by_pattern = {pattern: each for each in self._converters for pattern in each.source_patterns}
@@ -71,6 +70,8 @@ class Conversion:
 
     def differentiable(self, target: str, parts: Parts) -> dict[str, Tensor]:
         """Make the module's parameters of these tensors, with gradients, which transformers' operations cut off."""
+        from torch.fx.experimental.proxy_tensor import make_fx  # a second, which learners and Fisher statistics need
+
         ordered = in_order(parts)
         key = (target, *((name, value.shape, value.dtype) for name, value in ordered.items()))
         if key not in self._recorded:

@@ -5,7 +5,7 @@ their outputs. It is measured on the network itself, once it has parameters, and
 Shape legend: B texts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -64,7 +64,7 @@ def is_alike(together: Tensor, alone: Tensor, dtype: torch.dtype) -> bool:
     return torch.allclose(together, alone, rtol=0, atol=tolerance * float(alone.abs().max()))
 
 
-def in_groups(inputs: Inputs, run: Callable[[Inputs], Sequence[Result]], batching: Batching) -> list[Result]:
+def in_groups(inputs: Inputs, run: Callable[[Inputs], Iterable[Result]], batching: Batching) -> list[Result]:
     """Run texts in batches without padding, of one length or of one text; give the results in order."""
     lengths = inputs["attention_mask"].sum(dim=1)
     groups = lengths if batching == "equal" else torch.arange(len(lengths), device=lengths.device)

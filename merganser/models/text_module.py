@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GenerationConfig
 
 from merganser.errors import InputError, quoting
 from merganser.models import Inputs
@@ -24,6 +24,7 @@ VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # without
 class TextModule(NamedModule, ABC):
     """A module with the tokenizer of its folder; `_run` scores a batch."""
 
+    _settings: GenerationConfig | None = None  # of a network that generates
     batching: Batching | None = None  # in which batches texts are scored as they are alone; None: not yet measured
 
     def __init__(self, module: Any, folder: Path, naming: Naming, side: Literal["left", "right"] = "right") -> None:
@@ -35,12 +36,23 @@ class TextModule(NamedModule, ABC):
         """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
         super().load(parameters)
         if self.batching is None:
-            dtype = next(self.module.parameters()).dtype
-            with (
-                quoting(f"{self.naming.where}: {self.naming.architecture} cannot score a text"),
-                torch.inference_mode(),
-            ):
-                self.batching = measured(self._probed, self.encode, probes(self.tokenizer), dtype)
+            self.batching = self._measured()
+
+    @torch.inference_mode()
+    def _measured(self) -> Batching | None:
+        """Measure in which batches texts are scored as they are alone; without a cache if transformers' own fails.
+
+        It has none for a RecurrentGemma without a layer of attention.
+        """
+        dtype, texts = next(self.module.parameters()).dtype, probes(self.tokenizer)
+        try:
+            return measured(self._probed, self.encode, texts, dtype)
+        except Exception:  # whatever the architecture raises; the second try says it, if it is not the cache
+            for part in (self.module.config, self.module.config.get_text_config(), self._settings):
+                if part is not None:
+                    part.use_cache = False
+        with quoting(f"{self.naming.where}: {self.naming.architecture} cannot score a text"):
+            return measured(self._probed, self.encode, texts, dtype)
 
     def encode(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> dict[str, Tensor]:
         """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens."""

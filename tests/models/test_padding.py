@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
 from merganser.errors import InputError
 from merganser.models import get_family, open_network
 from merganser.models.padding import in_groups, is_alike
 from tests.drills.networks import CLASSES, written
-from tests.tiny_transformers import FAMILIES, state_of, tokenizer, write_model
+from tests.tiny_transformers import FAMILIES, TOKENS, state_of, tokenizer, write_model
 
 TEXTS = ["the cat sat on the mat .", "a dog", "the dog ran on a red mat", "no cat"]
 
@@ -57,6 +58,26 @@ def test_networks_that_look_at_the_mask_keep_their_padded_batches(kind: str, pre
     network: Any = open_network(FAMILIES[kind], tmp_path, outputs=3, precision=precision)
     network.load(state_of(tmp_path).items())
     assert network.batching == "padded"
+
+
+def test_a_network_whose_cache_fails_in_transformers_runs_without(tmp_path: Path) -> None:
+    config = RecurrentGemmaConfig(
+        **{"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "lru_width": 16, "num_hidden_layers": 2},
+        **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, **TOKENS},
+    )
+    model = RecurrentGemmaForCausalLM(config).eval()  # two recurrent layers, none of attention
+    model.save_pretrained(tmp_path)
+    tokenizer(ends=False).save_pretrained(tmp_path)
+    network: Any = open_network("causal", tmp_path)
+    network.load(state_of(tmp_path).items())
+    inputs = network.encode(TEXTS[:1], 30)
+    with pytest.raises(ValueError, match="get_seq_length"):
+        model(**inputs)
+    with torch.inference_mode():
+        expected = model(**inputs, use_cache=False).logits[:, -1]
+    torch.testing.assert_close(network.logits(network.encode(TEXTS, 30))[:1], expected)
+    word = network.tokenizer.decode(expected.argmax(), skip_special_tokens=True)
+    assert network.generate(inputs, 1) == [word]
 
 
 def test_gradients_reach_the_parameters_through_batches_of_one_length(tmp_path: Path) -> None:

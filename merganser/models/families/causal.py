@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GenerationConfig
 from transformers.models.auto import modeling_auto
 
 from merganser.checkpoints.reading import Checkpoint
@@ -54,7 +54,7 @@ class CausalNetwork(TextModule):
     def __init__(self, module: Any, folder: Path) -> None:
         """Take a module as it was built, with the tokenizer of its folder."""
         super().__init__(module, folder, naming_of(module, folder, HEAD_NAMES), side="left")
-        self._settings = greedy(folder, module.config)
+        self._settings: GenerationConfig = greedy(folder, module.config)
 
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, GenerationConfig
 from transformers.models.auto import modeling_auto
 
 from merganser.checkpoints.reading import Checkpoint
@@ -49,7 +49,7 @@ class Seq2SeqNetwork(TextModule):
     def __init__(self, module: Any, folder: Path) -> None:
         """Take a module as it was built, with the tokenizer of its folder."""
         super().__init__(module, folder, naming_of(module, folder))
-        self._settings = greedy(folder, module.config)
+        self._settings: GenerationConfig = greedy(folder, module.config)
         self._start = self._settings.decoder_start_token_id
         if self._start is None:
             raise InputError(f"{folder}: config.json has no decoder_start_token_id, with which every answer begins")

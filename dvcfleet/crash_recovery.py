@@ -3,7 +3,8 @@
 A run syncs its file systems before dvc.lock names what it wrote, and then notes the moment in `synced`. If a run did
 not end (`at-work` is there), or the machine went down since that moment, all that was written later may be empty or
 hold other bytes, and is compared with its hash before anything uses it; temporary files are removed. `synced` also
-has the sha256 of the ledger's last line at that moment, without which the ledger is not the one that runs wrote.
+has the sha256 of the ledger's last line at that moment, without which the ledger is not the one that runs wrote. A
+dvc.yaml that its stages had destroyed is restored.
 DVC's cache may be shared with other users and machines: only this workspace's own files are removed there.
 """
 
@@ -12,7 +13,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.run_cache import entry_at, run_cache_folder, temporary_mark
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
 from dvcfleet.options import Options
+from dvcfleet.pipeline_copies import restore_destroyed
 
 LEDGER = "ledger.jsonl"
 SYNCED = "synced"
@@ -68,7 +70,7 @@ def _ledger_end(state: Path) -> str | None:
 
 
 @contextmanager
-def crash_recovery(repo: Repo, state: Path) -> Iterator[None]:
+def crash_recovery(repo: Repo, state: Path, say: Callable[[str], None] = print) -> Iterator[None]:
     """Clean up after a killed run or a crash, and mark in the folder `state` that a run is active until the block ends.
 
     Whoever writes to DVC's state in the block calls `sync` at its end; after an exception that is done here. Only the
@@ -77,6 +79,7 @@ def crash_recovery(repo: Repo, state: Path) -> Iterator[None]:
     note = state / "at-work"
     is_unsure = note.exists()
     if is_unsure:
+        restore_destroyed(Path(repo.root_dir), state, say)
         for path in Path(run_cache_folder(repo)).glob(f"{temporary_mark(repo)}*.tmp"):
             path.unlink(missing_ok=True)
         _remove_temporaries_beside_outputs(repo)

@@ -15,8 +15,9 @@ def git(root: Path | str, *arguments: str, given: str = "", environment: Mapping
     command = ["git", "-C", str(root), *arguments]
     try:
         done = subprocess.run(command, input=os.fsencode(given), env=environment, capture_output=True, check=False)
-    except FileNotFoundError as error:
-        raise GitError("git is not installed") from error
+    except OSError as error:
+        found = isinstance(error, PermissionError)
+        raise GitError("git cannot be executed" if found else "git is not installed") from error
     if done.returncode:
         raise GitError(os.fsdecode(done.stderr).strip())
     return os.fsdecode(done.stdout)

@@ -19,6 +19,7 @@ from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.scheduling.durations import Durations
+from dvcfleet.scheduling.exclusive import predecessors
 from dvcfleet.scheduling.node_watch import LOOK_S, NodeWatch
 from dvcfleet.scheduling.order import ReadyStages
 from dvcfleet.scheduling.resource_pool import Allocation, ResourcePool
@@ -26,6 +27,7 @@ from dvcfleet.scheduling.retries import Retries
 from dvcfleet.secrets import masked
 from dvcfleet.workspaces.local import LocalWorkspace
 from dvcfleet.workspaces.nodes.workspace import NodeWorkspace
+from dvcfleet.workspaces.undeclared_files import UndeclaredFiles
 
 if TYPE_CHECKING:
     from dvcfleet.prefect_adapter.flow import PrefectExecutor
@@ -46,7 +48,7 @@ class Run:
     `resources` are those requested by each stage that may run, `on_nodes` what it takes of a cluster's nodes if that
     may be less, `durations` what stages are expected to take. DVC's `lock` is held while DVC's state is read or
     written. With `in_order` stages run one at a time in the plan's order, that of `dvc repro`; with `halts` none
-    starts after one has failed.
+    starts after one has failed. Stages of one of the `groups` run one at a time, in that order.
     """
 
     plan: Plan
@@ -59,15 +61,19 @@ class Run:
     progress: Progress
     ledger: Ledger
     durations: Durations
+    undeclared: UndeclaredFiles
     events: Events = field(default_factory=Events)
     on_ended: Callable[[Set[str], str], None] = lambda ended, latest: None  # as a project's `while_running`
     wanted_first: Callable[[Mapping[str, Sequence[str]]], Collection[str]] = lambda needs: ()  # as a project's
     on_nodes: dict[str, Resources] | None = None
     in_order: bool = False
     halts: bool = False
+    groups: Mapping[str, str] = field(default_factory=dict)
     endings: dict[str, Ending] = field(default_factory=dict)
     _waiting: dict[str, set[str]] = field(default_factory=dict)
     _readers: dict[str, list[str]] = field(default_factory=dict)
+    # By each stage that is not the last one of its group, the one that starts after it.
+    _followers: dict[str, str] = field(default_factory=dict)
     _ready: ReadyStages = field(init=False)
     _jobs: dict[str, Job] = field(default_factory=dict)
     _storing: dict[str, tuple[Outcome, Future[None]]] = field(default_factory=dict)
@@ -145,6 +151,9 @@ class Run:
             in_order=self.in_order,
             first=self.wanted_first(needs),
         )
+        for name, before in predecessors((name for name in needs if name not in self.endings), self.groups).items():
+            self._waiting[name].add(before)
+            self._followers[before] = name
         for name, upstream in self._waiting.items():
             upstream.difference_update(self.endings)
             if not upstream and name not in self.endings:
@@ -189,11 +198,13 @@ class Run:
             gpus = None if self.pool.gpus is None else share.gpus
             self.executor.submit(replace(job, gpus=gpus, machine=share.machine))
             self.pool.give(name, share)
+            self.undeclared.began(name)
         except ExecutorLostError as error:
             self.lock.unlock_paths(name)
             self._end(Ending(name, Result.FAILED, str(error)))
 
     def _take(self, outcome: Outcome) -> None:
+        self.undeclared.ended(outcome.name)
         self.pool.take_back(outcome.name)
         self.lock.unlock_paths(outcome.name)
         if not self.in_order:  # start others before this one's outputs are stored
@@ -277,15 +288,23 @@ class Run:
         elif ending.result is Result.STOPPED:
             self.events.stopped(stage)
         readers = self._readers[ending.name]
+        follower = self._followers.get(ending.name)
+        if follower and follower not in readers:  # however this one ended
+            self._release(follower, ending.name)
         if ending.result is Result.FAILED and self.halts:
             return [Ending(name, Result.BLOCKED, f"{ending.name} failed before it") for name in self.plan.planned]
         if ending.result not in _GOOD:
             return [Ending(reader, Result.BLOCKED, f"{ending.name} {ending.result}") for reader in readers]
         for reader in readers:
-            self._waiting[reader].discard(ending.name)
-            if not self._waiting[reader] and reader not in self.endings:
-                self._ready.add(reader)
+            self._release(reader, ending.name)
         return []
+
+    def _release(self, name: str, before: str) -> None:
+        """Let a stage no longer wait for one before it."""
+        is_last = self._waiting[name] == {before}
+        self._waiting[name].discard(before)
+        if is_last and name not in self.endings:
+            self._ready.add(name)
 
     def _stop(self) -> None:
         """End the running stages and process their outcomes; mark all others as stopped."""

@@ -142,7 +142,7 @@ def write_lock(
             except BusyError as busy:
                 locks.close()
                 on_busy(busy)
-        with crash_recovery(repo, state_folder(repo)), links_open(repo):
+        with crash_recovery(repo, state_folder(repo), say), links_open(repo):
             yield lock
 
 

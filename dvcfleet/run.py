@@ -27,6 +27,7 @@ from dvcfleet.loop import Run
 from dvcfleet.messages import Ending, Result
 from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.placement import Placement, check_stages, choose_placement
+from dvcfleet.planning.code_search import CodeSearch
 from dvcfleet.planning.orphans import find_orphans, prune_orphans
 from dvcfleet.planning.plan import ChecksFor, Plan, State, make_plan, validated_plan, workspace_checks
 from dvcfleet.planning.resources import Resources
@@ -38,6 +39,7 @@ from dvcfleet.repository import existing_state_folder, opened, state_folder, whe
 from dvcfleet.run_names import forget_run_name, is_begun, run_name
 from dvcfleet.runners import Asked, open_runner
 from dvcfleet.scheduling.durations import Durations, seconds_before
+from dvcfleet.scheduling.exclusive import WRITERS, exclusive_groups, found_in_code
 from dvcfleet.scheduling.resource_pool import local_pool
 from dvcfleet.secrets import masked
 from dvcfleet.services import Services
@@ -50,6 +52,7 @@ from dvcfleet.workspaces.nodes.clone import refuse_node
 from dvcfleet.workspaces.nodes.object_store import ObjectStore, has_remote
 from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
 from dvcfleet.workspaces.nodes.workspace import NodeWorkspace, stays
+from dvcfleet.workspaces.undeclared_files import UndeclaredFiles
 
 
 def run(
@@ -122,6 +125,7 @@ class RepositoryRun:
     recorded: RecordedHashes | None = field(init=False)
     plan: Plan = field(init=False)
     workspace: LocalWorkspace | NodeWorkspace = field(init=False)
+    undeclared: UndeclaredFiles | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.root = Path(self.repo.root_dir)
@@ -141,7 +145,8 @@ class RepositoryRun:
             if not any(ending.result is Result.STOPPED for ending in endings.values()):
                 self.lock_files.settle()
                 self.workspace.finish(self.options.fetch_results)
-        code = self.stop.exit_code or exit_code(endings.values())
+        has_lost = self.undeclared is not None and self.undeclared.any_lost
+        code = self.stop.exit_code or exit_code(endings.values()) or int(has_lost)
         if code == 0:
             if self.plan.work or is_begun(self.repo):  # the run of this name may have been killed after its last stage
                 keep_experiment(self.repo, run_name(self.repo), self.console)
@@ -197,9 +202,21 @@ class RepositoryRun:
             local_pool(self.place.workers or 1, {name: resources[name] for name in staying})
         return {name: Resources(threads=0) if name in staying else each for name, each in resources.items()}
 
+    def _groups(self) -> dict[str, str]:
+        """Return which stages may not run at the same time; those that dvclive concerns are found in their code."""
+        stages = [self.plan.stages[planned.name] for planned in self.plan.work]
+        if self.recorded:  # each node has a dvc.yaml of its own, which the run writes for each stage
+            return exclusive_groups(stages)
+        outputs = {out.fs_path for out in self.repo.index.outs}
+        groups = exclusive_groups(stages, CodeSearch(self.root, WRITERS, outputs))
+        for line in found_in_code(stages, groups) if self.place.workers != 1 else ():
+            self._warn(line)
+        return groups
+
     def _run_flow(self, resources: dict[str, Resources]) -> dict[str, Ending]:
         """Run the stages as a flow run of Prefect's; return how each ended."""
         name, state = run_name(self.repo), state_folder(self.repo)
+        groups = self._groups()
         self.project.before_running(state, self.plan.causes, name)
         servers = self.services.fork_servers(len(self.plan.work), name)
         with self.services.prefect():
@@ -212,6 +229,7 @@ class RepositoryRun:
                 PrefectExecutor(runner, servers, name) as executor,
                 self.repo.scm_context(quiet=True),
                 open_events(self.repo, name, flow_run_id, self._warn) as events,
+                UndeclaredFiles(self.repo, groups, self._warn) as self.undeclared,
             ):
                 on_nodes = self._on_nodes(resources)
                 pool = runner.pool(on_nodes)
@@ -228,6 +246,7 @@ class RepositoryRun:
                         progress,
                         Ledger(state, name, flow_run_id),
                         Durations(seconds_before(state), restorable),
+                        self.undeclared,
                         events,
                         partial(self.project.while_running, say=partial(self.console.print, markup=False)),
                         self.project.wanted_first,
@@ -235,6 +254,7 @@ class RepositoryRun:
                         # With one worker no order is quicker, and DVC's may be what the stages need.
                         in_order=self.options.in_order or self.place.workers == 1,
                         halts=self.options.in_order,
+                        groups=groups,
                     )
                     # Again: while a flow runs, Prefect installs its own handlers, which wait for the stages to end.
                     execute = self.stop.on_signals(*ENDING)(run.execute)

@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -11,24 +11,46 @@ from typing import Any
 from dvcfleet.dvc_adapter.internals import otherwise, under_git
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.fast_paths import no_shortcut
-from dvcfleet.git import git
+from dvcfleet.git import git_if_any
+
+
+@lru_cache(maxsize=1)
+def tracked_files(repo: Repo) -> tuple[str, ...]:
+    """Return the files that git tracked when this was first asked of the opened repository.
+
+    Without a git program, or if it refuses, git's index is read as DVC reads it.
+    """
+    if not under_git(repo):
+        return ()
+    root = repo.scm.root_dir
+    names = git_if_any(root, "ls-files", "-z")
+    if names is not None:
+        return tuple(os.path.join(root, name) for name in names.split("\0")[:-1])
+    return tuple(os.path.join(root, os.fsdecode(name)) for name in repo.scm.dulwich.repo.open_index())
 
 
 @lru_cache(maxsize=1)
 def tracked_paths(repo: Repo) -> frozenset[str]:
     """Return the files that git tracked when this was first asked of the opened repository, and their folders."""
-    if not under_git(repo):
-        return frozenset()
-    root = repo.scm.root_dir
-    files = [Path(root, name) for name in git(root, "ls-files", "-z").split("\0")[:-1]]
+    files = map(Path, tracked_files(repo))
     return frozenset(str(path) for file in files for path in (file, *file.parents))
 
 
 def is_committed(repo: Repo, path: str) -> bool:
-    """Tell whether git has a file or folder as it is now."""
-    if not under_git(repo):
+    """Tell whether git has a file or folder as it is now; False if there is no git program to ask."""
+    if not under_git(repo) or path not in tracked_paths(repo):
         return False
-    return path in tracked_paths(repo) and not git(repo.scm.root_dir, "status", "--porcelain", "--ignored", "--", path)
+    return git_if_any(repo.scm.root_dir, "status", "--porcelain", "--ignored", "--", path) == ""
+
+
+def unmodified(repo: Repo, paths: Collection[str]) -> set[str]:
+    """Return which of these tracked files are as in git's index; none if there is no git program to ask."""
+    if not paths or not under_git(repo):
+        return set()
+    root = repo.scm.root_dir
+    changed = git_if_any(root, "diff", "--name-only", "--no-ext-diff", "-z", "--", ":/")
+    names = None if changed is None else {os.path.join(root, name) for name in changed.split("\0")}
+    return set() if names is None else {path for path in paths if path not in names}
 
 
 def forget_index(repo: Repo) -> None:

@@ -14,7 +14,7 @@ from dvcfleet.own_variables import without_own
 
 # The key of `meta` that is the engine's, and those below it for stages and for outputs.
 _OWN_META = "dvcfleet"
-_STAGE_KEYS = ("resources", "retries", "timeout", "place", "restore")
+_STAGE_KEYS = ("resources", "retries", "timeout", "place", "restore", "exclusive")
 _OUTPUT_KEYS = ("varies",)
 
 
@@ -83,6 +83,18 @@ def may_restore(stage: Stage) -> bool:
     """Tell whether the stage may be restored from the run cache: not with `restore: false`."""
     meta, where = own_meta(stage)
     return _flag(meta, "restore", True, where)
+
+
+def exclusive(stage: Stage) -> str | bool | None:
+    """Return the name that the stage's `meta` gives to stages of which only one runs at a time.
+
+    False: it may run beside any other. None: `meta` does not say.
+    """
+    meta, where = own_meta(stage)
+    value = meta.get("exclusive")
+    if value is None or value is False or (isinstance(value, str) and value.strip()):
+        return value
+    raise UserError(f"{where}.exclusive should be a name, the same for all that may not run together, got {value!r}")
 
 
 def varies(out: Output) -> bool | tuple[str, ...]:

@@ -99,6 +99,10 @@ def run(
             "DVC's cache keeps them.",
         ),
     ] = False,
+    save_experiment: Annotated[
+        bool,
+        WHERE("--save-experiment", help="Save a run that succeeds as a DVC experiment of its name."),
+    ] = False,
     busy: Annotated[
         Literal["refuse", "wait", "skip"], WHERE(help="What to do while another run is at work here.")
     ] = "refuse",
@@ -125,6 +129,7 @@ def run(
         in_order=in_order,
         prune=prune,
         fetch_results=fetch_results,
+        save_experiment=save_experiment,
     )
     code = run_stages(
         asked,

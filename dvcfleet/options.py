@@ -8,9 +8,10 @@ from pathlib import Path
 class Options:
     """The options of a run that say what to run; names and meanings are those of `dvc repro`.
 
-    The last four are the engine's own: `in_order` runs one stage at a time in the order of `dvc repro`, and none after
+    The last five are the engine's own: `in_order` runs one stage at a time in the order of `dvc repro`, and none after
     one that failed; `prune` removes the outputs of stages that are no longer in dvc.yaml from the workspace;
-    `fetch_results` fetches what nodes with their own clones wrote; `folder` is where targets that are paths start,
+    `fetch_results` fetches what nodes with their own clones wrote; `save_experiment` saves the run as a DVC experiment,
+    as a project's runs may be anyway; `folder` is where targets that are paths start,
     if not in the current folder.
     """
 
@@ -30,6 +31,7 @@ class Options:
     in_order: bool = False
     prune: bool = False
     fetch_results: bool = False
+    save_experiment: bool = False
     folder: Path = Path()
 
 

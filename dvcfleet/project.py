@@ -41,6 +41,11 @@ class Project:
         """Name third-party modules that a warm process imports before it runs stages; without any there is none."""
         return ()
 
+    @property
+    def saves_experiments(self) -> bool:
+        """Tell whether each run that succeeds is saved as a DVC experiment, not only with `--save-experiment`."""
+        return False
+
     def variables(self, run: str) -> Mapping[str, str]:
         """Return environment variables for all stages; called on the machine that starts a stage.
 

@@ -148,7 +148,9 @@ class RepositoryRun:
         has_lost = self.undeclared is not None and self.undeclared.any_lost
         code = self.stop.exit_code or exit_code(endings.values()) or int(has_lost)
         if code == 0:
-            if self.plan.work or is_begun(self.repo):  # the run of this name may have been killed after its last stage
+            is_saved = self.options.save_experiment or self.project.saves_experiments
+            # The run of this name may have been killed after its last stage.
+            if is_saved and (self.plan.work or is_begun(self.repo)):
                 keep_experiment(self.repo, run_name(self.repo), self.console)
             forget_run_name(self.repo)
         sync(self.repo, state_folder(self.repo))

@@ -50,6 +50,11 @@ class Merganser(MerganserLineage, Project):
         own = [module for kind in kinds for module in constants(KINDS, kind).get("PRELOAD", ())]
         return (*PRELOAD, *(TRANSFORMERS if library == "transformers" else ()), *own)
 
+    @property
+    def saves_experiments(self) -> bool:
+        """Save each run: the history of a comparison is made of them."""
+        return True
+
     def variables(self, run: str) -> Mapping[str, str]:
         """Put the folder of Merganser's own interpreter first on the PATH; say which params.yaml was checked here.
 

@@ -58,6 +58,7 @@ def scheduled(
     force: bool = False,
     busy: str = "wait",
     prune: bool = False,
+    save_experiment: bool = False,
     repo: Path = Path(),
 ) -> State[Any]:
     """Run every stage that is not up to date, with the options of `merganser run`.
@@ -73,7 +74,13 @@ def scheduled(
     console = Console(file=lines, highlight=False, soft_wrap=True)
     try:
         code = run_stages(
-            Options(tuple(stages or ()), force=force, prune=prune, fetch_results=fetch_results),
+            Options(
+                tuple(stages or ()),
+                force=force,
+                prune=prune,
+                fetch_results=fetch_results,
+                save_experiment=save_experiment,
+            ),
             repo=repo,
             runner=runner,
             address=address,

@@ -14,7 +14,7 @@ from dvcfleet.dvc_adapter.stages import is_params
 _CODE = (".py", ".ipynb", ".sh", ".bash")
 _MODULES = (".py", ".ipynb")
 _IMPORT = re.compile(rb"^\s*\"?(?:from\s+([\w.]+)\s+import\s*(\([^)]*\)|[^\n#]*)|import\s+([^\n#]+))", re.M)
-_MOST_FILES = 500  # of a folder that a stage reads
+_MOST_FILES = 1000  # that are looked at in a folder that a stage reads: more is data
 
 
 class CodeSearch:
@@ -25,9 +25,11 @@ class CodeSearch:
 
     def __init__(self, root: Path, pattern: bytes, outputs: Collection[str]) -> None:
         self._root, self._pattern, self._outputs = root, re.compile(pattern), outputs
-        self._reaches = cache(self._search)
-        self._read = cache(_read)
         self._is_file = cache(os.path.isfile)
+        self._of_folder = cache(self._code_in)
+        # The files from which the pattern is not reached, with the folders from which modules are imported.
+        self._free: set[tuple[str, str]] = set()
+        self._found: set[tuple[str, str]] = set()
 
     def __call__(self, stage: Stage) -> bool:
         """Tell whether the pattern is in the stage's command or in its code."""
@@ -37,19 +39,26 @@ class CodeSearch:
         begins = dict.fromkeys([*self._named(" ".join(lines), stage.wdir), *self._dependencies(stage)])
         return any(self._reaches(path, stage.wdir) for path in begins)
 
-    def _search(self, begin: str, folder: str) -> bool:
+    def _reaches(self, begin: str, folder: str) -> bool:
+        if (begin, folder) in self._found:
+            return True
         waiting, seen = [begin], {begin}
         while waiting:
             path = waiting.pop()
-            content = self._read(path)
-            if self._pattern.search(content):
+            if (path, folder) in self._free:
+                continue
+            content = _read(path)
+            if (path, folder) in self._found or self._pattern.search(content):
+                self._found |= {(begin, folder), (path, folder)}
                 return True
-            found = self._imported(path, content, folder) if path.endswith(_MODULES) else ()
-            if path.endswith((".sh", ".bash")):
-                found = self._named(os.fsdecode(content), folder)
-            waiting += [each for each in dict.fromkeys(found) if each not in seen]
+            find = self._imported if path.endswith(_MODULES) else self._in_script
+            waiting += [each for each in dict.fromkeys(find(path, content, folder)) if each not in seen]
             seen.update(waiting)
+        self._free |= {(path, folder) for path in seen}
         return False
+
+    def _in_script(self, path: str, content: bytes, folder: str) -> Iterator[str]:
+        return self._named(os.fsdecode(content), folder)
 
     def _named(self, text: str, folder: str) -> Iterator[str]:
         """Find the files of code that a command line names, also as modules (`python -m package.module`)."""
@@ -67,9 +76,13 @@ class CodeSearch:
             if is_params(dep) or dep.protocol != "local" or path in self._outputs or not self._is_inside(path):
                 continue
             if os.path.isdir(path):
-                yield from islice((each for each in _walk(path) if each.endswith(_CODE)), _MOST_FILES)
+                yield from self._of_folder(path)
             elif path.endswith(_CODE):
                 yield from self._there([path])
+
+    def _code_in(self, folder: str) -> list[str]:
+        files = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)
+        return [path for path in islice(files, _MOST_FILES) if path.endswith(_CODE)]
 
     def _imported(self, path: str, content: bytes, folder: str) -> Iterator[str]:
         """Find the repository's files that a module imports."""
@@ -104,10 +117,6 @@ def _words(text: str) -> list[str]:
         return shlex.split(text, comments=True)
     except ValueError:
         return text.split()
-
-
-def _walk(folder: str) -> Iterator[str]:
-    return (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)
 
 
 def _read(path: str) -> bytes:

@@ -95,7 +95,8 @@ def _is_torn(path: Path) -> bool:
 def _commit(repo: Repo, head: str, name: str) -> str:
     state = state_folder(repo)
     texts = {os.path.relpath(state / path, repo.root_dir): text for path, text in files_of(state, name).items()}
-    tree = workspace_tree(repo, described_by(repo), texts)
+    hidden = _hidden_outputs(repo)
+    tree = workspace_tree(repo, [path for path in described_by(repo) if path not in hidden], texts)
     message = f"run {name}\n\n{end_of(state_folder(repo))}".strip()
     is_known = git_if_any(repo.root_dir, "var", "GIT_COMMITTER_IDENT", environment=_environment()) is not None
     return _git(repo, None, *(() if is_known else _NOBODY), "commit-tree", tree, "-p", head, "-m", message)
@@ -129,6 +130,17 @@ def described_by(repo: Repo) -> list[str]:
     return [os.path.relpath(path, repo.root_dir) for path in paths if os.path.isfile(path)]
 
 
+def _hidden_outputs(repo: Repo) -> set[str]:
+    """Return which outputs that DVC does not cache git ignores, as DVC's own experiments leave them out."""
+    paths = [os.path.relpath(path, repo.root_dir) for stage in repo.index.stages for path in _uncached(stage)]
+    try:
+        return set(_git(repo, None, "check-ignore", "-z", "--stdin", given="\0".join(paths)).split("\0"))
+    except GitError as error:
+        if str(error):
+            raise
+        return set()  # it ignores none
+
+
 def _small_files(stage: Stage) -> Iterator[str]:
     yield stage.path
     if in_dvc_yaml(stage):
@@ -136,6 +148,10 @@ def _small_files(stage: Stage) -> Iterator[str]:
     for dep in stage.deps:
         if is_params(dep):
             yield dep.fs_path
+    yield from _uncached(stage)
+
+
+def _uncached(stage: Stage) -> Iterator[str]:
     for out in stage.outs:
         if not out.use_cache and out.protocol == "local" and out.is_in_repo:
             yield out.fs_path

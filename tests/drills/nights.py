@@ -130,7 +130,7 @@ def _run(project: Path) -> str:
     from flows.scheduled import scheduled
 
     with _quiet():
-        state = scheduled(repo=project, workers=1, busy="skip", return_state=True)
+        state = scheduled(repo=project, workers=1, busy="skip", save_experiment=True, return_state=True)
     return str(state.type.value)
 
 

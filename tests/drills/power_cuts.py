@@ -69,7 +69,13 @@ CACHES = {
     "symlinks": '[cache]\n    type = "symlink"\n',
     "shared": "[cache]\n    dir = ../../shared\n",
 }
-TOY = "import sys; from pathlib import Path; from dvcfleet.run import run; sys.exit(run(repo=Path(), workers=2))"
+TOY = """
+import sys
+from pathlib import Path
+from dvcfleet.options import Options
+from dvcfleet.run import run
+sys.exit(run(Options(save_experiment=True), repo=Path(), workers=2))
+"""
 TINY = "from flows.__main__ import start; start()"
 # What is not an output of a stage: MLflow's store, compiled code.
 OTHERS = re.compile(r"^mlartifacts/|^mlflow\.db|(^|/)__pycache__/")

@@ -60,8 +60,40 @@ def shown(toy: Toy) -> dict[str, Any]:
 
 
 def run(toy: Toy, name: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[int, str]:
+    """Run with a name, and save the run as an experiment."""
     monkeypatch.setenv("DVCFLEET_RUN", name)
-    return toy.run(**options)
+    return toy.run(**{"save_experiment": True} | options)
+
+
+HIDDEN = """
+stages:
+  t:
+    cmd: for x in hidden.bin open.txt hidden.json known.txt; do echo 1 > $x; done
+    outs: [{hidden.bin: {cache: false}}, {open.txt: {cache: false}}, {known.txt: {cache: false}}]
+    metrics: [{hidden.json: {cache: false}}]
+"""
+
+
+def test_an_experiment_leaves_out_what_git_ignores_as_dvcs_own_do(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = toy(HIDDEN, {".gitignore": "hidden.*\nknown.txt\n", "known.txt": ""})
+    git(made, "add", "--force", "known.txt")
+    committed(made)
+    code, said = run(made, "brave-heron", monkeypatch)
+    assert (code, "saved as the DVC experiment brave-heron" in said) == (0, True), said
+    kept = git(made, "ls-tree", "-r", "--name-only", experiments(made)["brave-heron"]).split()
+    assert {"open.txt", "known.txt"} <= set(kept)
+    assert not {"hidden.bin", "hidden.json"} & set(kept)
+
+
+def test_in_a_repository_without_a_project_a_run_writes_nothing_to_git_unless_asked(
+    toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = committed(toy(SCORED, SCORED_FILES))
+    objects = sorted((made.path / ".git/objects").glob("??/*"))
+    code, said = run(made, "brave-heron", monkeypatch, save_experiment=False)
+    assert (code, "experiment" in said) == (0, False), said
+    assert sorted((made.path / ".git/objects").glob("??/*")) == objects
+    assert experiments(made) == {}
 
 
 def test_a_user_whom_git_does_not_know_is_no_obstacle(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,12 +124,12 @@ def test_a_run_is_an_experiment_that_dvc_shows_with_its_params_and_metrics(
 def test_objects_of_gits_that_a_crash_left_empty_or_half_are_written_again(toy: Make) -> None:
     made = committed(toy(SCORED, SCORED_FILES))
     at_start = set((made.path / ".git/objects").glob("??/*"))
-    assert made.run()[0] == 0
+    assert made.run(save_experiment=True)[0] == 0
     for number, path in enumerate(sorted(set((made.path / ".git/objects").glob("??/*")) - at_start)):
         path.chmod(0o644)
         os.truncate(path, path.stat().st_size // 2 if number % 2 else 0)
     shutil.rmtree(made.path / ".git/refs/exps")
-    code, said = made.run(force=True)
+    code, said = made.run(force=True, save_experiment=True)
     assert (code, "saved as the DVC experiment" in said) == (0, True), said
     git(made, "fsck", "--full")
     assert len(experiments(made)) == 1

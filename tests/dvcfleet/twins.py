@@ -27,7 +27,7 @@ REPOSITORY = "repository"
 # Of what is under .dvc only the cache is compared; the engine has a folder of its own.
 _STATE = (".git", ".dvc", ".dvcfleet")
 # The options of the engine that are not `dvc repro`'s.
-_OWN = ("in_order", "prune", "fetch_results", "folder")
+_OWN = ("in_order", "prune", "fetch_results", "save_experiment", "folder")
 
 
 class Twins:

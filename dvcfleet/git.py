@@ -31,6 +31,19 @@ def git_if_any(root: Path | str, *arguments: str, environment: Mapping[str, str]
         return None
 
 
+def without_git(refusal: str) -> str:
+    """Say what a run lacks where git refuses, or is not there, and what helps.
+
+    >>> print(without_git("git is not installed"))
+    git is not installed: the run goes on without it, and its ledger names neither the commit nor uncommitted changes
+    """
+    first, *more = [line.strip() for line in refusal.splitlines() if line.strip()]
+    advice = next((f"; `{line}` lets git read it" for line in more if "safe.directory" in line), "")
+    without = "the run goes on without it, and its ledger names neither the commit nor uncommitted changes"
+    words = first if first.startswith("git ") else f"git refuses ({first.removeprefix('fatal: ')})"
+    return f"{words}: {without}{advice}"
+
+
 def own_environment() -> dict[str, str]:
     """Return the environment without what leads git to another repository."""
     return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

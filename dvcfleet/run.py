@@ -18,10 +18,12 @@ from dvcfleet.dvc_adapter.internals import DVC
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.pulling import pull_run_cache
+from dvcfleet.dvc_adapter.repositories import git_refusal
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.dvc_adapter.stages import refuse_cached_elsewhere, varying
 from dvcfleet.errors import FailedError, SkippedError, UserError, stage_count
 from dvcfleet.failures import failure_of
+from dvcfleet.git import without_git
 from dvcfleet.lineage.live import open_events
 from dvcfleet.loop import Run
 from dvcfleet.messages import Ending, Result
@@ -219,6 +221,8 @@ class RepositoryRun:
         """Run the stages as a flow run of Prefect's; return how each ended."""
         name, state = run_name(self.repo), state_folder(self.repo)
         groups = self._groups()
+        if refusal := git_refusal(self.repo):
+            self._warn(without_git(refusal))
         self.project.before_running(state, self.plan.causes, name)
         servers = self.services.fork_servers(len(self.plan.work), name)
         with self.services.prefect():

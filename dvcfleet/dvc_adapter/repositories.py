@@ -11,7 +11,7 @@ from typing import Any
 from dvcfleet.dvc_adapter.internals import otherwise, under_git
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.fast_paths import no_shortcut
-from dvcfleet.git import git_if_any
+from dvcfleet.git import GitError, git, git_if_any
 
 
 @lru_cache(maxsize=1)
@@ -41,6 +41,16 @@ def is_committed(repo: Repo, path: str) -> bool:
     if not under_git(repo) or path not in tracked_paths(repo):
         return False
     return git_if_any(repo.scm.root_dir, "status", "--porcelain", "--ignored", "--", path) == ""
+
+
+def git_refusal(repo: Repo) -> str | None:
+    """Return why no git program works in a repository that is under git; None if one does, or if it is not."""
+    try:
+        if under_git(repo):
+            git(repo.scm.root_dir, "rev-parse", "--git-dir")
+    except GitError as error:
+        return str(error)
+    return None
 
 
 def unmodified(repo: Repo, paths: Collection[str]) -> set[str]:

@@ -24,6 +24,7 @@ DRILLS = {
     "fuzz": "10,000 broken or hostile inputs to each reader of foreign files",
     "repro": "all of `dvc repro`, whose hashes are the flow's",
     "differential": "500 random repositories by `dvc repro` and by the engine, to the same bytes, also after a change",
+    "containers": "a foreign repository in containers, of another owner and without git: as `dvc repro` there",
     "nights": "400 nights of a schedule by a clock that moves, and `merganser gc`: disk and start stay flat",
     "slurm": "a SLURM of one machine: jobs killed, requeued, drained, under a controller and a run that are killed too",
     "nodes": "clusters of Ray and of Dask whose nodes are clones, one of them killed",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = ("dvc", "prefect")
+ENDS = ("oldest", "newest")
 # What the engine and its tests import besides, by the ranges of pyproject.toml.
 BESIDES = (
     "coolname", "dpath", "fastapi", "filelock", "openlineage-python", "prov", "psutil", "rich", "ruamel.yaml",
@@ -30,16 +31,22 @@ def requirements(newest: bool) -> list[str]:
     return [*ends, *(ranges[name] for name in BESIDES), "pytest", "hypothesis"]
 
 
+def make_environment(folder: Path, end: str) -> Path:
+    """Make a virtual environment with one end of the ranges; return its interpreter."""
+    python = folder / "bin/python"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    subprocess.run([str(python), "-m", "pip", "install", "--quiet", *requirements(end == "newest")], check=True)
+    return python
+
+
 def drill(folder: Path, sample: bool) -> None:
     """Make an environment for each end of the ranges, and run the tests in it; a sample only resolves their names."""
-    for end in ("oldest", "newest"):
+    for end in ENDS:
         wanted = requirements(newest=end == "newest")
         print(f"{end}: {', '.join(wanted[: len(LIBRARIES)])}", flush=True)
         if sample:
             continue
-        python = folder / end / "bin/python"
-        subprocess.run([sys.executable, "-m", "venv", str(folder / end)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *wanted], check=True)
+        python = make_environment(folder / end, end)
         tests = [f"tests/dvcfleet/test_{name}.py" for name in TESTS]
         environment = os.environ | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
         # Not tests/conftest.py, which needs the library that the engine does without.

@@ -80,6 +80,7 @@ def crash_recovery(repo: Repo, state: Path, say: Callable[[str], None] = print) 
     is_unsure = note.exists()
     if is_unsure:
         restore_destroyed(Path(repo.root_dir), state, say)
+        forget_index(repo)
         for path in Path(run_cache_folder(repo)).glob(f"{temporary_mark(repo)}*.tmp"):
             path.unlink(missing_ok=True)
         _remove_temporaries_beside_outputs(repo)

@@ -169,15 +169,16 @@ class UndeclaredFiles:
         self._note(path, writers)
         copy.latest = text or ""
         content, before = _content(path, text), _content(path, copy.text)
-        begin = copy.text if is_destroyed(content, before) else copy.latest
         news = {key: value for key, value in (additions(content, before) or {}).items() if key in _OF_DVCLIVE}
         add_missing(copy.news, news if path.endswith(_DVC_YAML) else {})
-        whole = restored(begin, content, copy.news) if path.endswith(_YAML) else begin
-        lost = add_missing(content or {}, _content(path, whole))
+        destroyed = is_destroyed(content, before)
+        whole = content or {}
+        lost = [*add_missing(whole, before if destroyed else {}), *add_missing(whole, copy.news)]
         self._damaged.discard(path)
         if lost and (at_end or _age(path) > _QUIET_S):
-            self._restore(path, whole, lost)
-            copy.latest = whole
+            begin = copy.text if destroyed else copy.latest
+            copy.latest = restored(begin, whole, copy.news) if path.endswith(_YAML) else begin
+            self._restore(path, copy.latest, lost)
         elif lost:
             self._damaged.add(path)
 
@@ -204,8 +205,9 @@ class UndeclaredFiles:
             stages = some(list(dict.fromkeys(name for path in changed for name in self._writers[path])), 6)
             names = some([self._name(path) for path in changed], 6)
             self._say(
-                f"{names}: changed while these ran at the same time: {stages}; no stage declares it as an output. "
-                f"If several wrote it, one may have overwritten what another wrote: {_REMEDY}"
+                f"{names} changed while these ran at the same time: {stages}. No stage declares "
+                f"{'it as an output' if len(changed) == 1 else 'them as outputs'}: if several write the same file, one "
+                f"may have overwritten what another wrote; {_REMEDY}"
             )
 
     def _name(self, path: str) -> str:

@@ -1,6 +1,10 @@
 """What the differential drill found: repositories in which the engine once did otherwise than `dvc repro`."""
 
+import shutil
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from tests.dvcfleet.twins import SAY, Twins
 
@@ -33,3 +37,35 @@ def test_what_no_command_makes_is_hidden_from_git_once(toy: object, tmp_path: Pa
     twins = Twins(tmp_path / "twins", files)
     assert twins.both() == {}, twins.said
     assert twins.did == ["after"]
+
+
+PLAIN = f"""
+stages:
+  copy: {{cmd: "{SAY}; cat source > copied", deps: [source], outs: [copied]}}
+  count: {{cmd: "{SAY}; cat copied > m.json", deps: [copied], metrics: [{{m.json: {{cache: false}}}}]}}
+"""
+REFUSALS = {
+    "missing": "git is not installed: the run goes on without it",
+    "another owner": "git refuses (detected dubious ownership in repository at",
+}
+
+
+@pytest.mark.parametrize("how", REFUSALS)
+def test_a_git_that_is_missing_or_refuses_costs_no_work(
+    toy: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    twins = Twins(tmp_path / "twins", {"dvc.yaml": PLAIN, "source": "1"})
+    for side in ("ours", "theirs"):
+        subprocess.run(["git", "add", "--all"], cwd=twins.at(side), check=True)
+    (tmp_path / "bin").mkdir()
+    for program in ("sh", "cat"):
+        (tmp_path / "bin" / program).symlink_to(shutil.which(program) or "")
+    if how == "missing":
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    else:
+        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "true")  # git's own switch for its tests
+    assert twins.both() == {}, twins.said
+    assert REFUSALS[how] in twins.said
+    assert ("safe.directory" in twins.said) == (how == "another owner")
+    twins.write("m.json", "edited")  # git is asked whether it has it
+    assert twins.both() == {}, twins.said

@@ -80,7 +80,7 @@ def test_a_tracked_file_that_changed_beside_several_stages_is_named_with_them(to
     made = beside(toy, "echo ${item} > shared.csv; touch same.csv", **{"shared.csv": "0", "same.csv": "1"})
     code, text = made.run()
     assert code == 0, text
-    assert "shared.csv: changed while these ran at the same time: t@a, t@b; no stage declares it" in text
+    assert "shared.csv changed while these ran at the same time: t@a, t@b. No stage declares it" in text
     assert "same.csv" not in text
 
 

@@ -24,13 +24,16 @@ def is_destroyed(content: Mapping[str, Any] | None, before: Mapping[str, Any] | 
 
 
 def restored(before: str, now: Mapping[str, Any] | None, additions: Mapping[str, Any]) -> str:
-    """Return a YAML text that was sound, with all that is in the file now, and with these additions."""
+    """Return a YAML text that was sound, with all that is in the file now, and with these additions.
+
+    Without any of these it is the text as it was.
+    """
     from dvc.utils.serialize import dumps_yaml, parse_yaml_for_update
 
     content = parse_yaml_for_update(before, "")
     _update(content, now or {})
     add_missing(content, additions)
-    return str(dumps_yaml(content))
+    return before if content == parsed(before) else str(dumps_yaml(content))
 
 
 def add_missing(content: Any, more: Any) -> list[str]:

@@ -39,7 +39,7 @@ stages:
     outs: [shouted]
 """
 FILES = {"dvc.yaml": STAGES, "source": "1\n", "params.yaml": "word: x\n"}
-SCRIPT = """
+SCRIPT = r"""
 set -e
 mount -t tmpfs -o mode=755 none {root}
 cd {root}
@@ -48,7 +48,8 @@ ln -s usr/bin bin; ln -s usr/lib lib; ln -s usr/lib64 lib64
 chmod 1777 tmp home
 mount --rbind /dev dev
 mount -t proc none proc
-cp -L /etc/ld.so.cache etc; echo 127.0.0.1 localhost > etc/hosts; echo root:x:0:0::/home:/bin/sh > etc/passwd
+cp -L /etc/ld.so.cache etc; echo 127.0.0.1 localhost > etc/hosts
+printf 'root:x:0:0::/home:/bin/sh\nuser:x:{user}:{user}::/home:/bin/sh\n' > etc/passwd
 mount --rbind /usr/lib usr/lib
 mount --rbind /usr/lib64 usr/lib64
 for place in{places}; do mount --rbind /$place $place; done

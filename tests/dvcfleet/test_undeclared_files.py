@@ -71,9 +71,9 @@ def test_a_dvc_yaml_that_stages_destroy_is_restored_with_what_they_added(toy: Ma
 )
 def test_a_dvc_yaml_that_is_gone_or_half_written_is_restored(toy: Make, damage: str) -> None:
     made = beside(toy, damage)
-    before = yaml.safe_load(made.read("dvc.yaml"))
+    before = made.read("dvc.yaml")
     code, text = made.run()
-    assert (code, yaml.safe_load(made.read("dvc.yaml"))) == (1, before), text
+    assert (code, made.read("dvc.yaml")) == (1, before), text
 
 
 def test_a_tracked_file_that_changed_beside_several_stages_is_named_with_them(toy: Make) -> None:

@@ -111,17 +111,19 @@ class Make:
     def __call__(self, dvc_yaml: str, files: dict[str, str], name: str = "toy") -> Toy:
         return Toy(self._folder / name, dvc_yaml, files)
 
-    def ran(self, dvc_yaml: str, files: dict[str, str], before: Callable[[Toy], object] | None = None) -> Toy:
+    def ran(
+        self, dvc_yaml: str, files: dict[str, str], before: Callable[[Toy], object] | None = None, **options: Any
+    ) -> Toy:
         """Give a copy of a repository that was run, once in a session, after `before`; its `log` says so."""
 
         def run(folder: Path) -> None:
             made = Toy(folder, dvc_yaml, files)
             if before:
                 before(made)
-            code, text = made.run()
+            code, text = made.run(**options)
             assert code == 0, text
 
-        words = json.dumps([dvc_yaml, files, before and before.__name__])
+        words = json.dumps([dvc_yaml, files, before and before.__name__, options])
         name = f"toy-{hashlib.sha256(words.encode()).hexdigest()[:16]}"
         return Toy(copy_repository(made_once(self._factory, name, run), self._folder / "toy"), "", {})
 

@@ -52,7 +52,7 @@ def _ran_twice(made: Toy) -> None:
 def made(toy: Make, monkeypatch: pytest.MonkeyPatch) -> Toy:
     """Give a repository with runs of three sources, whose last is `third`."""
     monkeypatch.setenv(RUN_NAME_VARIABLE, "third")
-    return toy.ran(CHAIN, CHAIN_FILES, before=_ran_twice)
+    return toy.ran(CHAIN, CHAIN_FILES, before=_ran_twice, save_experiment=True)
 
 
 def test_old_runs_go_with_their_data_and_what_is_kept_is_up_to_date_and_audited(made: Toy) -> None:

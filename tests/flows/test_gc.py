@@ -211,7 +211,7 @@ def test_runs_that_ended_long_ago_go_out_of_prefects_database(toy: Make, monkeyp
             monkeypatch.setenv(name, value)
         for source in ("abcdef", "bcdefg"):
             made.write("source", source)
-            assert made.run()[0] == 0
+            assert made.run(save_experiment=True)[0] == 0
     rows = "SELECT count(*) FROM"
     tables = ("flow_run", "task_run", "log", "task_run_state", "artifact")
     with closing(sqlite3.connect(home / "prefect.db")) as connection, connection:

@@ -65,10 +65,13 @@ def no_shortcut() -> AbstractContextManager[None]:
 
 @contextmanager
 def replaced(owner: ModuleType | type, name: str, shortcut: Any) -> Iterator[None]:
-    """Put another object in the place of a module's or a class's within the block."""
-    before = vars(owner)[name]
+    """Put another object in the place of a module's or a class's within the block; a class may inherit its own."""
+    is_own, before = name in vars(owner), vars(owner).get(name)
     setattr(owner, name, shortcut)
     try:
         yield
     finally:
-        setattr(owner, name, before)
+        if is_own:
+            setattr(owner, name, before)
+        else:
+            delattr(owner, name)

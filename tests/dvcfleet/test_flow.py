@@ -1,11 +1,14 @@
 """The Prefect side of a run."""
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dvcfleet.fast_paths import replaced
 from dvcfleet.messages import Ending, Result
 
 
@@ -49,3 +52,60 @@ def test_a_failed_stage_is_no_failure_of_the_flow_itself(run_flow: Callable[...,
 
     endings = {"a": Ending("a", Result.FAILED, "exit code 1")}
     run_flow("failed", ThreadPoolTaskRunner(max_workers=1), lambda: endings, {})
+
+
+class Client:
+    """Prefect's client, of a server that is gone from some time on; it notes what it sent."""
+
+    def __init__(self) -> None:
+        self.sent, self.is_gone = list[bytes](), False
+
+    async def request(self, method: str, path: str, content: bytes) -> None:
+        if self.is_gone:
+            raise ConnectionError(path)
+        self.sent.append(content)
+
+    async def create_logs(self, logs: list[Any]) -> None:
+        await self.request("POST", "/logs/", repr(logs).encode())
+
+
+async def handle_as_dictionaries(self: Any, items: list[Any]) -> None:  # Prefect 3.8
+    await self._client.create_logs(items)
+
+
+async def handle_as_json(self: Any, items: list[Any]) -> None:  # Prefect 3.9
+    await self._client.request("POST", "/logs/", content=b",".join(items))
+
+
+@pytest.mark.parametrize(
+    ("handle", "items"), [(handle_as_dictionaries, [{"message": "one"}]), (handle_as_json, [b'{"message": "one"}'])]
+)
+def test_logs_reach_the_server_however_prefect_sends_them_and_a_lost_batch_is_told(
+    monkeypatch: pytest.MonkeyPatch, handle: Callable[..., Any], items: list[Any]
+) -> None:
+    from prefect.logging.handlers import APILogWorker
+
+    from dvcfleet.prefect_adapter import internals
+
+    monkeypatch.setattr(APILogWorker, "_handle_batch", handle)
+    internals.count_lost_logs()
+    client = Client()
+    worker = SimpleNamespace(_client=client)
+    asyncio.run(APILogWorker._handle_batch(worker, items))  # type: ignore[arg-type]
+    assert b"one" in client.sent[0]
+    assert internals.flush()
+    client.is_gone = True
+    asyncio.run(APILogWorker._handle_batch(worker, items))  # type: ignore[arg-type]
+    assert len(client.sent) == 1
+    assert not internals.flush()
+    assert internals.flush()
+
+
+def test_what_a_class_inherits_is_replaced_and_inherited_again() -> None:
+    class Heir(Client):
+        pass
+
+    with replaced(Heir, "request", "another"):
+        assert Heir.request == "another"  # type: ignore[comparison-overlap]
+    assert "request" not in vars(Heir)
+    assert Heir.request is Client.request

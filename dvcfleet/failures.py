@@ -21,6 +21,7 @@ from pathlib import Path
 
 from dvcfleet.errors import BUSY_EXIT_CODE, BusyError, FailedError, SkippedError, UserError
 from dvcfleet.secrets import masked, printable
+from dvcfleet.standard_streams import drop_unwritten, open_streams
 
 Words = Callable[[BaseException], str | None]
 
@@ -71,6 +72,7 @@ def boundary(
 
     `mistakes` and `known` are as in `failure_of`; `state_folder` returns where to keep a traceback.
     """
+    open_streams()
     try:
         try:
             yield
@@ -81,9 +83,10 @@ def boundary(
     except BaseException as error:
         failure = failure_of(error, mistakes, known, state_folder)
         if isinstance(error, OSError):
-            _drop_unwritten()
+            drop_unwritten(sys.stdout)
         if failure.message:
-            print(failure.message, file=sys.stderr if failure.code else sys.stdout)
+            with suppress(OSError):  # the exit code tells all the same
+                print(failure.message, file=sys.stderr if failure.code else sys.stdout, flush=True)
         sys.exit(failure.code)
 
 
@@ -206,15 +209,6 @@ def _written_in(folder: Path, text: str) -> Path:
     for old in sorted(folder.glob("*.txt"))[:-_KEPT_TRACEBACKS]:
         old.unlink(missing_ok=True)
     return path
-
-
-def _drop_unwritten() -> None:
-    """Drop what standard output could not take: flushing it again would fail again."""
-    with suppress(OSError, ValueError, AttributeError):
-        try:
-            sys.stdout.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _shown(text: str) -> str:

@@ -3,12 +3,13 @@
 import json
 import platform
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 
@@ -45,6 +46,7 @@ from dvcfleet.scheduling.exclusive import WRITERS, exclusive_groups, found_in_co
 from dvcfleet.scheduling.resource_pool import local_pool
 from dvcfleet.secrets import masked
 from dvcfleet.services import Services
+from dvcfleet.standard_streams import Output
 from dvcfleet.stop_signals import ENDING, Stop
 from dvcfleet.waiting import said_if_long
 from dvcfleet.worker.output import LOGS
@@ -77,7 +79,8 @@ def run(
     stopped by Ctrl-C, 143 by SIGTERM. Raises ProjectError for a mistake that the repository's project finds, and
     SkippedError for a skipped run.
     """
-    console = console or Console(highlight=False, soft_wrap=True)
+    output = Output(sys.stdout)
+    console = console or Console(file=cast(TextIO, output), highlight=False, soft_wrap=True)
     stop, options = Stop(), replace(options, folder=repo.absolute())
     try:
         if platform.system() != "Linux":
@@ -110,6 +113,8 @@ def run(
         more = ": fix that and run the same command again; finished stages are kept" if again else ""
         console.print(f"{failure.message}{more}", style="red", markup=False)
         return failure.code
+    finally:
+        output.close()
 
 
 @dataclass

@@ -1,0 +1,89 @@
+"""Standard streams that are closed, that cannot be written, or whose encoding has not all characters."""
+
+import errno
+import io
+import os
+import sys
+from contextlib import suppress
+from typing import Any, TextIO
+
+_NAMES = ("stdin", "stdout", "stderr")
+
+
+def open_streams() -> None:
+    """Open closed standard streams on /dev/null, and have the others escape what their encoding does not have.
+
+    Schedulers start jobs with closed streams. Python leaves these out, and the next file that is opened gets the number
+    of the closed one: what a command then prints would be written into it.
+    """
+    for number, name in enumerate(_NAMES):
+        stream = getattr(sys, name)
+        if stream is None:
+            stream = _opened(number)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+        if number and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _opened(number: int) -> TextIO:
+    try:
+        os.fstat(number)
+    except OSError:
+        null = os.open(os.devnull, os.O_RDWR)
+        if null != number:
+            os.dup2(null, number)
+            os.close(null)
+        os.set_inheritable(number, True)
+        return open(number, "w" if number else "r", encoding="utf-8", closefd=False)
+    return open(os.devnull, "w" if number else "r", encoding="utf-8")  # something else has the number by now
+
+
+def drop_unwritten(stream: TextIO) -> None:
+    """Drop what a stream could not take: flushing it again would fail again."""
+    with suppress(OSError, ValueError, AttributeError):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class Output:
+    """Standard output as a run writes it: stages go on if it cannot be written, as on a full disk.
+
+    `close` says so, once. A reader who wants no more of it, such as `head`, is nothing to speak of.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._error: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text as far as possible; return its length."""
+        with suppress(ValueError):  # closed
+            self._try(self._stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is in the buffer as far as possible."""
+        self._try(self._stream.flush)
+
+    def close(self) -> None:
+        """Drop what could not be written, and name the error on standard error."""
+        self.flush()
+        drop_unwritten(self._stream)
+        if self._error and not isinstance(self._error, BrokenPipeError):
+            with suppress(OSError):
+                print(f"standard output lacks lines of this run: {self._error.strerror}", file=sys.stderr, flush=True)
+        self._error = None
+
+    def _try(self, call: Any, *arguments: Any) -> None:
+        try:
+            call(*arguments)
+        except OSError as error:
+            self._error = self._error or error
+            if error.errno == errno.EPIPE:
+                drop_unwritten(self._stream)

@@ -88,6 +88,10 @@ class Progress:
             for text in ending.outcome.tail:
                 self._say(f"    {text}")
 
+    def hastens(self) -> None:
+        """Print that the stages that still run are killed."""
+        self._say("killing the stages that still run", "yellow")
+
     def _beat(self) -> None:
         at_work = {name: began for name, began in list(self._running.items()) if name not in self._waiting}
         for line in signs(self._root, at_work, time.monotonic()):

@@ -27,7 +27,7 @@ Words = Callable[[BaseException], str | None]
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 something failed, 2 your mistake, 75 another run or a dvc command is at work in the "
-    "repository (try again later), 130 stopped by Ctrl-C, 143 stopped by SIGTERM."
+    "repository (try again later), 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP."
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REMEDIES = {

@@ -25,6 +25,7 @@ from dvcfleet.scheduling.order import ReadyStages
 from dvcfleet.scheduling.resource_pool import Allocation, ResourcePool
 from dvcfleet.scheduling.retries import Retries
 from dvcfleet.secrets import masked
+from dvcfleet.stop_signals import Stop
 from dvcfleet.workspaces.local import LocalWorkspace
 from dvcfleet.workspaces.nodes.workspace import NodeWorkspace
 from dvcfleet.workspaces.undeclared_files import UndeclaredFiles
@@ -80,6 +81,7 @@ class Run:
     _retries: Retries = field(init=False)
     _nodes: NodeWatch = field(init=False)
     _entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    stop: Stop = field(default_factory=Stop)
     stopping: bool = False
 
     def execute(self) -> dict[str, Ending]:
@@ -95,7 +97,11 @@ class Run:
                     self._take_stored()
                     self.lock_files.flush_if_due()
             except KeyboardInterrupt:
-                self._stop()
+                try:
+                    self._stop()
+                except KeyboardInterrupt:  # a third signal: Prefect would wait for what still runs
+                    self.executor.abandon()
+                    raise
             finally:
                 self.lock_files.flush()
         self.endings = {name: self.endings[name] for name in self.plan.planned}
@@ -308,7 +314,7 @@ class Run:
 
     def _stop(self) -> None:
         """End the running stages and process their outcomes; mark all others as stopped."""
-        self.stopping = True
+        self.stopping, self.stop.hasten = True, self._kill
         self.lock.take()  # the signal may have come while the run was waiting for it
         self.executor.abandon()
         with suppress(TimeoutError):  # a lost cluster sends no more outcomes
@@ -323,6 +329,12 @@ class Run:
         for name in self.plan.planned:
             if name not in self.endings:
                 self.endings[name] = Ending(name, Result.STOPPED, "the run was stopped")
+        self.stop.hasten = None
+
+    def _kill(self) -> None:
+        """Kill the stages that are being ended: the user does not want to wait for them."""
+        self.executor.kill()
+        self.progress.hastens()
 
 
 def _why(outcome: Outcome) -> str:

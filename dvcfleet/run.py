@@ -58,6 +58,8 @@ from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
 from dvcfleet.workspaces.nodes.workspace import NodeWorkspace, stays
 from dvcfleet.workspaces.undeclared_files import UndeclaredFiles
 
+STOPPED_EARLY = "stopped before any stage was started"
+
 
 def run(
     options: Options = EVERYTHING,
@@ -76,12 +78,13 @@ def run(
     `profile`, a name in profiles.yaml, says where; `runner`, `address` and `workers` override it. `busy` says what to
     do while another process writes to the repository: `refuse`, `wait` or `skip`. Prints progress and a summary.
     Returns the exit code: 0 success, 1 failure, 2 the user's mistake, 75 another process writes to the repository, 130
-    stopped by Ctrl-C, 143 by SIGTERM. Raises ProjectError for a mistake that the repository's project finds, and
-    SkippedError for a skipped run.
+    stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP. Raises ProjectError for a mistake that the repository's project
+    finds, and SkippedError for a skipped run.
     """
     output = Output(sys.stdout)
     console = console or Console(file=cast(TextIO, output), highlight=False, soft_wrap=True)
     stop, options = Stop(), replace(options, folder=repo.absolute())
+    running: RepositoryRun | None = None
     try:
         if platform.system() != "Linux":
             raise UserError("runs need Linux: on other systems nothing ends stages whose run was killed")
@@ -101,11 +104,15 @@ def run(
             with write_lock(dvc_repo, when_busy(busy, console.print), console.print) as lock, stop.on_signals(*ENDING):
                 refuse_node(root)
                 DVC.report(_warner(console))
-                return RepositoryRun(dvc_repo, lock, options, place, stop, console).execute()
+                running = RepositoryRun(dvc_repo, lock, options, place, stop, console)
+                return running.execute()
     except (ProjectError, SkippedError):
         raise
     except KeyboardInterrupt:
-        console.print("stopped before any stage was started")
+        if running:
+            running.say_stopped()
+        else:
+            console.print(STOPPED_EARLY)
         return stop.exit_code or 128 + signal.SIGINT
     except Exception as error:
         failure = failure_of(error, state_folder=partial(existing_state_folder, repo))
@@ -133,6 +140,8 @@ class RepositoryRun:
     plan: Plan = field(init=False)
     workspace: LocalWorkspace | NodeWorkspace = field(init=False)
     undeclared: UndeclaredFiles | None = field(init=False, default=None)
+    _loop: Run | None = None
+    _is_summed_up: bool = False
 
     def __post_init__(self) -> None:
         self.root = Path(self.repo.root_dir)
@@ -166,6 +175,16 @@ class RepositoryRun:
         elif code == 0:
             self.project.after_running(endings.keys(), partial(self.console.print, markup=False))
         return code
+
+    def say_stopped(self) -> None:
+        """Print what was done until a signal that came while the loop was ending, or outside of it."""
+        if self._loop is None:
+            self.console.print(STOPPED_EARLY)
+        elif not self._is_summed_up:
+            stopped = {name: Ending(name, Result.STOPPED) for name in self.plan.planned}
+            show_summary(stopped | self._loop.endings, self.console)
+        elif not self._loop.stopping:
+            self.console.print("stopped after the last stage had ended: run the same command again to go on")
 
     def _plan(self) -> None:
         """Check the repository, plan what to run, and prepare its workspace."""
@@ -246,7 +265,7 @@ class RepositoryRun:
                 pool = runner.pool(on_nodes)
                 with Progress(self.plan, name, self.console) as progress:
                     restorable = [planned.name for planned in self.plan.work if planned.state is State.RESTORABLE]
-                    run = Run(
+                    self._loop = run = Run(
                         self.plan,
                         self.lock,
                         self.lock_files,
@@ -266,6 +285,7 @@ class RepositoryRun:
                         in_order=self.options.in_order or self.place.workers == 1,
                         halts=self.options.in_order,
                         groups=groups,
+                        stop=self.stop,
                     )
                     # Again: while a flow runs, Prefect installs its own handlers, which wait for the stages to end.
                     execute = self.stop.on_signals(*ENDING)(run.execute)
@@ -274,6 +294,7 @@ class RepositoryRun:
                         servers.stop(LEAVE)
             show_summary(run.endings, self.console)
             show_unproven(run.ledger.unproven, self.console)
+            self._is_summed_up = True
             if not received:
                 self._warn(f"Prefect's server did not receive all of this run; {LOGS} has all output.")
             return run.endings

@@ -1,7 +1,7 @@
 """Stop cleanly on signals."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -11,13 +11,17 @@ def ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-ENDING = (signal.SIGINT, signal.SIGTERM)  # those that stop a run
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # those that stop a run
 
 
 class Stop:
-    """Turns signals into KeyboardInterrupt, and sets `exit_code`, which is 0 until then."""
+    """Turns signals into KeyboardInterrupt, and sets `exit_code`, which is 0 until the first of them.
+
+    While stages are being ended, the next signal calls `hasten` instead, once.
+    """
 
     exit_code = 0
+    hasten: Callable[[], object] | None = None
 
     @contextmanager
     def on_signals(self, *numbers: signal.Signals) -> Iterator[None]:
@@ -31,5 +35,8 @@ class Stop:
                 signal.signal(number, handler)
 
     def _interrupt(self, number: int, _frame: FrameType | None) -> None:
-        self.exit_code = 128 + number
-        raise KeyboardInterrupt
+        self.exit_code = self.exit_code or 128 + number
+        if self.hasten is None:
+            raise KeyboardInterrupt
+        hasten, self.hasten = self.hasten, None
+        hasten()

@@ -165,6 +165,10 @@ class PrefectExecutor:
         for future in self._at_work.values():
             self._runner.end(future)
 
+    def kill(self) -> None:
+        """Kill the commands on this machine that are being ended; call it from a handler of a signal."""
+        self._fork_servers.hasten()
+
     @cached_property
     def _home(self) -> TaskRunner[Any]:
         """The task runner for jobs that stay on the run's machine while others go to nodes."""

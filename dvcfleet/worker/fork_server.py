@@ -30,7 +30,7 @@ from typing import Any
 
 from dvcfleet.worker import LOADED_AT_START
 from dvcfleet.worker.child import become, leave
-from dvcfleet.worker.termination import GRACE_S, LEAVE, Termination, descendants, processes_of
+from dvcfleet.worker.termination import GRACE_S, KILL, LEAVE, Termination, descendants, processes_of
 
 _PR_SET_CHILD_SUBREAPER = 36
 _REQUEST_LIMIT = 1 << 20
@@ -274,7 +274,7 @@ def _end_all() -> None:
     while not termination.is_over():
         if not is_awaited:
             time.sleep(_POLL_S)
-        elif control.select(_POLL_S) and not os.read(0, 1):  # it is told to stop once more, or that process has ended
+        elif control.select(_POLL_S) and os.read(0, 1) in (KILL, b""):  # or that process has ended
             is_awaited = False
             termination = Termination(descendants, 0)
 

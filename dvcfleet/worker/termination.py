@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 
 import psutil  # type: ignore[import-untyped]
 
-# What the process that started a fork server tells it: to end its commands, or to leave what they left behind.
-STOP, LEAVE = b"s", b"l"
+# What the process that started a fork server tells it: to end its commands, to kill those that it is ending, or to
+# leave what they left behind.
+STOP, KILL, LEAVE = b"s", b"k", b"l"
 # Seconds between SIGTERM and SIGKILL, in which a client can end its container, or `srun` its job.
 GRACE_S = 5.0
 # Seconds to wait after SIGKILL for a process that does not end, such as one in a system call.

@@ -16,8 +16,10 @@ import pytest
 from dvc.repo import Repo
 
 from dvcfleet.errors import BUSY_EXIT_CODE
+from dvcfleet.loop import Run
 from dvcfleet.repository import opened, write_lock
 from dvcfleet.scheduling.resource_pool import memory_here
+from dvcfleet.worker.termination import GRACE_S
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.shared import forking
 from tests.tiny import dvc
@@ -459,11 +461,63 @@ def test_an_interrupted_run_ends_its_commands_and_goes_on_later(toy: Make) -> No
     assert slow.settled()
 
 
-def _interrupt_in_slow(repository: Path) -> None:
+def test_a_second_signal_kills_what_ends_slowly_and_the_run_says_what_it_did(toy: Make) -> None:
+    stubborn = toy(
+        """
+        stages:
+          quick: {cmd: echo 1 > quick, deps: [source], outs: [quick]}
+          slow: {cmd: 'trap : TERM; touch started; while :; do sleep 0.1; done', deps: [source], outs: [slow]}
+        """,
+        {"source": ""},
+    )
+    sent: list[float] = []
+
+    def stop_twice() -> None:
+        _interrupt_in_slow(stubborn.path, signal.SIGHUP)
+        time.sleep(0.5)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=stop_twice)
+    thread.start()
+    code, text = stubborn.run()
+    thread.join()
+    assert time.monotonic() - sent[0] < GRACE_S
+    assert code == 128 + signal.SIGHUP
+    assert "killing the stages that still run" in text
+    assert text.count("1 done, 1 stopped") == text.count("Stopped. Finished stages are kept") == 1
+    assert "before any stage" not in text
+    assert "sleep" not in commands_in(stubborn.path)
+    assert "quick" in stubborn.read("dvc.lock")
+
+
+def test_a_signal_that_cannot_be_handled_in_order_still_ends_in_a_summary(
+    toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(loop: Run) -> None:
+        loop.stopping = True
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "_stop", interrupted)
+    waiting = toy(
+        """
+        stages:
+          quick: {cmd: echo 1 > quick, deps: [source], outs: [quick]}
+          slow: {cmd: 'touch started; sleep 600', deps: [source], outs: [slow]}
+        """,
+        {"source": ""},
+    )
+    threading.Thread(target=_interrupt_in_slow, args=[waiting.path]).start()
+    code, text = waiting.run()
+    assert code == 128 + signal.SIGINT
+    assert "1 done, 1 stopped" in text
+
+
+def _interrupt_in_slow(repository: Path, number: signal.Signals = signal.SIGINT) -> None:
     """Interrupt the run when it has settled what else was to be done, and waits for the stage `slow`."""
     wait_until(lambda: (repository / "started").exists() and (repository / "dvc.lock").exists())
     time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), number)
 
 
 def commands_in(folder: Path) -> str:

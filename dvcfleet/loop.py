@@ -12,7 +12,8 @@ from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, varying
-from dvcfleet.errors import ExecutorLostError, in_one_line
+from dvcfleet.dvc_adapter.words import with_cause
+from dvcfleet.errors import ExecutorLostError
 from dvcfleet.lineage.live import Events
 from dvcfleet.messages import OUT_OF_MEMORY, Ending, Job, Outcome, Result
 from dvcfleet.planning.plan import Plan, State
@@ -192,7 +193,7 @@ class Run:
                     threads = share.threads or self.resources[name].threads
                     self._jobs[name] = self.workspace.job(stage, replace(self.resources[name], threads=threads))
             except Exception as error:  # whatever a stage throws, only that stage fails
-                result, why = Result.FAILED, in_one_line(error)
+                result, why = Result.FAILED, with_cause(error)
             if result is not None:
                 self.lock.unlock_paths(name)
                 self._end(Ending(name, result, why))
@@ -227,7 +228,7 @@ class Run:
             try:
                 store = self.workspace.storing(self.plan.stages[outcome.name], outcome)
             except Exception as error:
-                outcome = replace(outcome, exit_code=1, why=in_one_line(error))
+                outcome = replace(outcome, exit_code=1, why=with_cause(error))
         if store:
             self._storing[outcome.name] = outcome, self._threads.submit(store)
         else:
@@ -260,7 +261,7 @@ class Run:
             entry, changed = self.workspace.keep(stage, outcome)
             self._record(stage, entry)
         except Exception as error:
-            return Result.FAILED, in_one_line(error)
+            return Result.FAILED, with_cause(error)
         why = f"{', '.join(changed)} changed while it ran; dvc.lock has the hash from after the run, as with dvc repro"
         return (Result.RESTORED if outcome.restored else Result.DONE), why if changed else ""
 

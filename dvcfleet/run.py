@@ -28,6 +28,7 @@ from dvcfleet.git import without_git
 from dvcfleet.lineage.live import open_events
 from dvcfleet.loop import Run
 from dvcfleet.messages import Ending, Result
+from dvcfleet.open_files import BESIDES, PER_STAGE, room_for
 from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.placement import Placement, check_stages, choose_placement
 from dvcfleet.planning.code_search import CodeSearch
@@ -40,7 +41,7 @@ from dvcfleet.record.experiments import keep_experiment
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.repository import existing_state_folder, opened, state_folder, when_busy, write_lock
 from dvcfleet.run_names import forget_run_name, is_begun, run_name
-from dvcfleet.runners import Asked, open_runner
+from dvcfleet.runners import Asked, load_runner, open_runner
 from dvcfleet.scheduling.durations import Durations, seconds_before
 from dvcfleet.scheduling.exclusive import WRITERS, exclusive_groups, found_in_code
 from dvcfleet.scheduling.resource_pool import local_pool
@@ -155,6 +156,7 @@ class RepositoryRun:
             self.services = Services(self.repo, stack)
             self._plan()
             if self.plan.work:
+                self._make_room()
                 resources = self._resources()
                 with self.lock.released():
                     endings = self._run_flow(resources)
@@ -212,6 +214,19 @@ class RepositoryRun:
         if validated and self.plan.work:
             validate(self.repo)
         note_validated(self.repo)
+
+    def _make_room(self) -> None:
+        """Run fewer stages at once where this process may not open a file for each of them."""
+        if load_runner(self.place.runner).TAKES_ADDRESS:
+            return
+        workers = Asked(self.place.workers).threads_here
+        at_once = min(workers, len(self.plan.work))
+        if (room := room_for(at_once)) < at_once:
+            self.place = replace(self.place, workers=room)
+            needed = BESIDES + PER_STAGE * at_once
+            self._warn(
+                f"{room} instead of {at_once} stages at once: `ulimit -n` allows too few open files, they need {needed}"
+            )
 
     def _resources(self) -> dict[str, Resources]:
         """Return what each stage that may run requests; check all stages' meta before anything runs."""

@@ -11,7 +11,8 @@ from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 from dvcfleet.dvc_adapter.run_cache import in_run_cache, may_check_out
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
-from dvcfleet.errors import UserError, in_one_line
+from dvcfleet.dvc_adapter.words import with_cause
+from dvcfleet.errors import UserError
 from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.planning.orphans import Orphan, find_orphans
 from dvcfleet.planning.predicted_outputs import hash_predictor
@@ -174,7 +175,7 @@ def _judged(judge: "Judge", stage: Stage, upstream: Upstream, checks: StageCheck
     except Exception as error:
         needs = tuple(need.name for need, _ in upstream)
         waits = any(need.state is not State.UP_TO_DATE for need, _ in upstream)
-        return PlannedStage(stage.addressing, State.WAITING if waits else State.STALE, (in_one_line(error),), needs)
+        return PlannedStage(stage.addressing, State.WAITING if waits else State.STALE, (with_cause(error),), needs)
 
 
 def _distrusted(planned: PlannedStage, why: str) -> PlannedStage:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
+from dvcfleet.open_files import restore_limit
 from dvcfleet.own_variables import without_own
 
 _T = TypeVar("_T")
@@ -47,6 +48,7 @@ def become(request: dict[str, Any], loaded_at_start: Set[str]) -> NoReturn:
         os.dup2(source, target)
     os.close(nothing)
     os.close(request["output"])
+    restore_limit()
     for name in os.environ.keys() - without_own(os.environ).keys():
         del os.environ[name]
     os.environ.update(request["environment"])

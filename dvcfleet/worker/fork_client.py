@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.dvc_adapter.stages import command_environment
+from dvcfleet.open_files import given_limit
 from dvcfleet.project import project_of
 from dvcfleet.worker.output import Lines
 from dvcfleet.worker.termination import KILL, STOP
@@ -51,7 +52,7 @@ class ForkServer:
                 bufsize=0,
                 # So that this package is found also where it is not installed.
                 cwd=Path(__file__).parents[2],
-                env=command_environment() | dict(variables or {}),
+                env=command_environment() | dict(variables or {}) | given_limit(),
                 pass_fds=[listener.fileno()],
                 # This process handles the signals that a terminal sends to all of its processes.
                 start_new_session=True,

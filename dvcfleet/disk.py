@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from mmap import ACCESS_READ, mmap
@@ -37,8 +38,8 @@ def sync_then_write(folders: Iterable[str | Path], texts: Mapping[Path, str]) ->
     After a crash of the machine, each of these has its old text or its new one; the latter only if all else was
     written. One sync does for all, as the new texts are written before it, and take their names after it.
     """
-    with _replacing(texts):
-        sync_file_systems(folders)
+    with _replacing(texts) as temporaries:
+        sync_file_systems([*folders, *(temporary.parent for temporary in temporaries)])
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -79,12 +80,17 @@ def sync_names(folder: Path) -> None:
 
 @contextmanager
 def _replacing(texts: Mapping[Path, str] | Mapping[Path, bytes | str]) -> Iterator[tuple[Path, ...]]:
-    """Write text files under temporary names, which are given, and at the end of the block under their own."""
-    temporaries = {path: path.with_name(f"{path.name}.new") for path in texts}
+    """Write text files under temporary names, which are given, and at the end of the block under their own.
+
+    A file keeps its mode, and a link stays one: the file that it leads to is replaced.
+    """
+    places = {Path(os.path.realpath(path)): text for path, text in texts.items()}
+    temporaries = {path: path.with_name(f"{path.name}.new") for path in places}
     try:
         for path, temporary in temporaries.items():
-            text = texts[path]
+            text = places[path]
             temporary.write_bytes(text.encode() if isinstance(text, str) else text)
+            _take_over(path, temporary)
         yield tuple(temporaries.values())
         for path, temporary in temporaries.items():
             temporary.replace(path)
@@ -94,6 +100,17 @@ def _replacing(texts: Mapping[Path, str] | Mapping[Path, bytes | str]) -> Iterat
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
         raise
+
+
+def _take_over(path: Path, temporary: Path) -> None:
+    """Give a new file the mode of the one that it replaces; and its owner and group, if this user may."""
+    with suppress(FileNotFoundError):
+        before = path.stat()
+        for owner, group in ((before.st_uid, before.st_gid), (-1, before.st_gid)):
+            with suppress(PermissionError):
+                os.chown(temporary, owner, group)
+                break
+        os.chmod(temporary, stat.S_IMODE(before.st_mode))
 
 
 @contextmanager

@@ -42,6 +42,16 @@ def lock_entry(name: str, entry: dict[str, Any]) -> str:
     return _text({name: entry}, "  ")
 
 
+def read_back(name: str, block: str) -> str:
+    """Return a stage's lines as DVC writes them when another stage's entry is written after it: as YAML reads them.
+
+    U+0085 is a line end to YAML, which writes it as it is and reads a space.
+    """
+    from dvc.utils.serialize import parse_yaml
+
+    return lock_entry(name, parse_yaml(f"stages:\n{block}", "")["stages"][name]) if "\x85" in block else block
+
+
 def split_lock_file(text: str) -> dict[str, str] | None:
     """Return the lines of each stage in dvc.lock by name; None if the file is not in DVC's layout."""
     head = "schema: '2.0'\nstages:\n"

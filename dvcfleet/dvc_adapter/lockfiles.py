@@ -21,7 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.disk import append_lines, read_json, write_durably
-from dvcfleet.dvc_adapter.lock_entries import are_as_dumped, join_lock_file, lock_entry, numbered, split_lock_file
+from dvcfleet.dvc_adapter.lock_entries import (
+    are_as_dumped,
+    join_lock_file,
+    lock_entry,
+    numbered,
+    read_back,
+    split_lock_file,
+)
 from dvcfleet.dvc_adapter.protocols import PipelineStage, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, lock_entry_of
 
@@ -182,7 +189,8 @@ class LockFiles:
         blocks = blocks | {
             name: self._lines.get((path, name)) or lock_entry(name, entry) for name, entry in entries.items()
         }
-        lines = numbered(blocks[name] for name in names)
+        latest = self._latest(path, entries)
+        lines = numbered(blocks[name] if name == latest else read_back(name, blocks[name]) for name in names)
         return None if lines is None else dict(zip(names, lines, strict=True))
 
     def _dumped(self, path: str, before: str | None, entries: dict[str, Any], gone: Collection[str]) -> str:
@@ -198,12 +206,22 @@ class LockFiles:
             stages.pop(name, None)
         # Copies: DVC dumps one entry at a time, so that no two have an anchor in common.
         new = {name: deepcopy(entry) for name, entry in entries.items()}
+        latest = self._latest(path, entries)
+        for name in new.keys() - {latest}:
+            lines = lock_entry(name, entries[name])
+            if (settled := read_back(name, lines)) != lines:
+                new[name] = _entry_in(settled, name)
         stages.update({name: new.pop(name) for name in list(new) if name in self._base[path]})
         for name in names:
             if name not in self._base[path]:
                 found = stages.pop(name, None)
                 stages.update({name: new.get(name, found)})
         return dumps_yaml(data)
+
+    def _latest(self, path: str, entries: Collection[str]) -> str | None:
+        """Return the entry that `dvc repro` writes last of these."""
+        place = {name: number for number, name in enumerate(self._order().get(path, ()))}
+        return max(entries, key=lambda name: place.get(name, len(place)), default=None)
 
     def _ordered(self, path: str, there: list[str], entries: Iterable[str], gone: Collection[str]) -> list[str]:
         """Return the names of all entries: those of before in their places, new ones in the order of `dvc repro`."""

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -165,9 +165,10 @@ def _may_have_run(stage: Stage) -> bool:
     """
     if not _fits(stage):
         return False
-    folder = Path(_folder(stage, lock_entry_of(stage)))
+    known = lock_entry_of(stage)
+    folder = Path(_folder(stage, known))
     newest = max(folder.iterdir(), key=os.path.getmtime, default=None) if folder.is_dir() else None
-    entry = entry_at(newest) if newest else None
+    entry = entry_at(newest, known) if newest else None
     return entry is not None and all(_is_stored(stage.repo, out) for out in entry.get("outs", ()))
 
 
@@ -176,13 +177,25 @@ def _is_stored(repo: Repo, out: dict[str, Any]) -> bool:
     return "md5" in out and has_whole(_cache_of(repo, out), out["md5"], out.get("size"))
 
 
-def entry_at(path: Path) -> dict[str, Any] | None:
-    """Read a file of a run cache; return None if it is not the entry that its name says."""
+def entry_at(path: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """Read a file of a run cache; return None if it is not the entry that its name says.
+
+    `known` is the entry of a stage with the same command and inputs, for values that YAML does not give back as they
+    were: it writes U+0085, a line end of its own, as it is, and reads a space.
+    """
     entry = parse_entry(path.read_text(encoding="utf-8", errors="replace"), str(path))
     try:
-        return entry if entry is not None and entry_hash(entry) == path.name else None
+        if entry is None or entry_hash(entry) == path.name:
+            return entry
+        return entry if known and entry_hash(_with_results(known, entry)) == path.name else None
     except ValueError:  # a value that no entry has, such as a date
         return None
+
+
+def _with_results(known: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stage's entry with what another one says of its outputs."""
+    pairs = zip(known.get("outs", ()), entry.get("outs", ()), strict=False)
+    return {**known, "outs": [{**found, "path": own["path"]} for own, found in pairs]}
 
 
 def entry_files(repo: Repo) -> list[Path]:
@@ -197,7 +210,7 @@ def has_runs(repo: Repo) -> bool:
 
 def runs_like(stage: Stage, entry: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the entries of the run cache that have the command, the inputs and the outputs' paths of this one."""
-    found = map(entry_at, _files_in(Path(_folder(stage, entry)), "*"))
+    found = (entry_at(path, entry) for path in _files_in(Path(_folder(stage, entry)), "*"))
     return [each for each in found if each is not None]
 
 

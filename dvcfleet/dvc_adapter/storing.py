@@ -9,12 +9,14 @@ into the cache, DVC's default (`cache.type` reflink,copy). A small output then t
 import os
 import stat
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
 from dvcfleet.dvc_adapter.objects import has_whole, is_local, object_size, remove_torn
-from dvcfleet.dvc_adapter.protocols import Item, Meta, Output, Stage
+from dvcfleet.dvc_adapter.protocols import Item, Meta, Output, Repo, Stage
+from dvcfleet.errors import UserError
 
 # The states of a stage's inputs, in their order.
 Seen = list[list[tuple[object, ...]] | None]
@@ -152,6 +154,22 @@ def save_output(out: Output) -> None:
     _set_mode(out, info)
     key = os.path.relpath(out.fs_path, out.repo.state.root_dir)
     out.repo.state.links[key] = (info["ino"], str(round(info["mtime"] * 1_000_000_000)))
+
+
+@otherwise("finding out how outputs can be linked", lambda repo, outs: None)
+def refuse_without_links(repo: Repo, outs: Iterable[Output]) -> None:
+    """Raise UserError if outputs are to be linked in ways that the disk does not have: DVC finds out after the work."""
+    from dvc_objects.fs.generic import test_links
+
+    cache, place = repo.cache.local, os.path.join(repo.tmp_dir or repo.root_dir, "links")
+    if "copy" in cache.cache_types or not any(out.use_cache for out in outs):
+        return
+    if not test_links(cache.cache_types, cache.fs, cache.path, repo.fs, place):
+        kinds = ", ".join(cache.cache_types)
+        raise UserError(
+            f"cache.type {kinds}: no possible link type between the cache {cache.path} and {repo.root_dir}; "
+            f"let DVC copy where it cannot link: dvc config cache.type {kinds.replace(' ', '')},copy"
+        )
 
 
 def size_of(out: Output) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dvcfleet.twins import SAY, Twins
+from tests.dvcfleet.twins import OURS, SAY, THEIRS, Twins
 
 FROZEN = f"""
 stages:
@@ -69,3 +69,71 @@ def test_a_git_that_is_missing_or_refuses_costs_no_work(
     assert ("safe.directory" in twins.said) == (how == "another owner")
     twins.write("m.json", "edited")  # git is asked whether it has it
     assert twins.both() == {}, twins.said
+
+
+# Values that YAML or JSON may give back as others, in parameters, a command and a file's name.
+ODD = {
+    "params.yaml": r"""
+nel: "x\u0085y"
+separator: "x\u2028y\u2029"
+control: "\a\x7f\x9b"
+numbers: [1e5, 1.0e+300, -0.0, .inf, 012, 0o14, 1_000, 123456789012345678901234567890, 0.30000000000000004]
+words: ["on", yes, "1e5", "~", "12:30", "", " x ", "a\n\n"]
+""",
+    "other.json": r'{"nel": "\u0085", "big": 1e400, "deep": {"x y": "#"}}',
+    "source": "s",
+    "named/l\u2028ne": "s",
+}
+OF_ODD = f"""
+stages:
+  odd: {{cmd: "{SAY}; echo > odd", deps: [source], params: [nel, separator, control, numbers, words], outs: [odd]}}
+  json: {{cmd: "{SAY}; echo > json", deps: [source], params: [{{other.json: [nel, big, deep]}}], outs: [json]}}
+  line: {{cmd: "{SAY}; cp named/* .", deps: [named], outs: ["l\\u2028ne"]}}
+  plain: {{cmd: "{SAY}; cat odd > plain", deps: [odd, other], outs: [plain]}}
+"""
+
+
+def test_what_yaml_does_not_give_back_as_it_was_runs_no_more_often(toy: object, tmp_path: Path) -> None:
+    twins = Twins(tmp_path / "twins", {"dvc.yaml": OF_ODD, **ODD, "other": "1"})
+    assert twins.both() == {}, twins.said
+    assert len(twins.did) == 4
+    assert twins.both() == {}, twins.said
+    assert twins.did == []
+    twins.write("other", "2")
+    assert twins.both() == {}, twins.said
+    assert twins.did == ["plain"]
+
+
+CUT = f"""
+stages:
+  cut: {{cmd: "{SAY}; cat source > cut", deps: [source], outs: [cut]}}
+"""
+
+
+def test_dvc_lock_keeps_its_mode_and_stays_a_link(toy: object, tmp_path: Path) -> None:
+    twins = Twins(tmp_path / "twins", {"dvc.yaml": CUT, "source": "s"})
+    assert twins.both() == {}, twins.said
+    for side in (OURS, THEIRS):
+        lock, real = twins.at(side) / "dvc.lock", twins.at(side) / "locks/real"
+        real.parent.mkdir()
+        lock.rename(real)
+        real.chmod(0o640)
+        lock.symlink_to("locks/real")
+    twins.write("source", "t")
+    assert twins.both() == {}, twins.said
+    assert twins.did == ["cut"]
+    assert (twins.at(OURS) / "dvc.lock").readlink() == Path("locks/real")
+    assert "size: 1" in (twins.at(OURS) / "locks/real").read_text()
+
+
+def test_links_that_the_disk_does_not_have_are_refused_before_any_work(toy: object, tmp_path: Path) -> None:
+    twins = Twins(tmp_path / "twins", {"dvc.yaml": CUT, "source": "s"})
+    for side in (OURS, THEIRS):
+        (twins.at(side) / ".dvc/config").write_text("[cache]\n    type = reflink\n")
+    differ = twins.both()
+    if "No possible cache link" not in twins.said:
+        pytest.skip("this disk has reflinks")
+    assert "succeeded" not in differ
+    assert twins.did == ["cut"]  # by DVC, which finds out afterwards
+    assert "dvc config cache.type reflink,copy" in twins.said
+    assert not (twins.at(OURS) / "cut").exists()

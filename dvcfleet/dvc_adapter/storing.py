@@ -156,14 +156,14 @@ def save_output(out: Output) -> None:
     out.repo.state.links[key] = (info["ino"], str(round(info["mtime"] * 1_000_000_000)))
 
 
-@otherwise("finding out how outputs can be linked", lambda repo, outs: None)
+@otherwise("storing outputs", lambda repo, outs: None)
 def refuse_without_links(repo: Repo, outs: Iterable[Output]) -> None:
     """Raise UserError if outputs are to be linked in ways that the disk does not have: DVC finds out after the work."""
-    from dvc_objects.fs.generic import test_links
-
     cache, place = repo.cache.local, os.path.join(repo.tmp_dir or repo.root_dir, "links")
     if "copy" in cache.cache_types or not any(out.use_cache for out in outs):
         return
+    from dvc_objects.fs.generic import test_links
+
     if not test_links(cache.cache_types, cache.fs, cache.path, repo.fs, place):
         kinds = ", ".join(cache.cache_types)
         raise UserError(

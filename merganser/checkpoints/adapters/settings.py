@@ -55,6 +55,19 @@ class Settings(BaseModel):
     use_rslora: bool = False
     fan_in_fan_out: bool = False
     peft_version: Annotated[str, Field(max_length=50)] = "0"  # older versions do not say
+    target_modules: list[str] | str | None = None
+    exclude_modules: list[str] | str | None = None
+    ensure_weight_tying: bool = False
+
+    def leaves_out(self, module: str) -> bool:
+        """Tell whether PEFT puts nothing on a module, by its name; False if a pattern is too intricate to try."""
+        if not self.target_modules or self.target_modules == "all-linear" or self.ensure_weight_tying:
+            return False
+        given = _given(module)
+        try:
+            return not _is_named(given, self.target_modules) or _is_named(given, self.exclude_modules or [])
+        except ValueError:
+            return False
 
     def rank(self, module: str) -> int:
         """Return the rank of a module's update."""
@@ -108,6 +121,13 @@ def base_of(folder: Path) -> str | None:
 def _given(module: str) -> str:
     """Name the module that the settings are for: PEFT wraps nn.MultiheadAttention as one, with its out_proj."""
     return module.split(".base_layer.")[0]
+
+
+def _is_named(module: str, names: list[str] | str) -> bool:
+    """Tell whether names are a module's, as PEFT takes them: the ends of names, or a pattern of the whole name."""
+    if isinstance(names, str):
+        return re.fullmatch(check_pattern(names), module) is not None
+    return any(f".{module}".endswith(f".{name}") for name in names)
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint
+from merganser.errors import InputError
 from merganser.inputs.deltas import DeltaFile
 from tests.checkpoints.adapters.small import LAYERS, adapted, extracted, rewritten, write_adapter, write_base
 
@@ -57,6 +58,31 @@ def test_every_kind_of_update_adds_up_to_pefts_merged_model(
 ) -> None:
     tuned = write_adapter(tmp_path / "a", base, **settings)
     assert_gives(extracted(base, tmp_path / "a", tmp_path / "out"), base, tuned)
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_read"),
+    [
+        ({"target_modules": ["conv1", "attn", "fc"]}, False),
+        ({"target_modules": r"(conv1|attn|f.)"}, False),
+        ({"exclude_modules": ["proj"]}, False),
+        ({"target_modules": r"conv1|attn|(.*\.)?(fc|proj)"}, True),
+        ({"target_modules": "all-linear"}, True),
+        ({"target_modules": None}, True),
+    ],
+)
+def test_an_update_that_peft_leaves_out_is_refused(
+    base: Path, tmp_path: Path, changed: dict[str, Any], is_read: bool
+) -> None:
+    tuned, path = write_adapter(tmp_path / "a", base), tmp_path / "a" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    if is_read:
+        assert_gives(extracted(base, tmp_path / "a", tmp_path / "out"), base, tuned)
+    else:
+        with pytest.raises(
+            InputError, match="PEFT leaves out proj, which target_modules of its adapter_config.json does not name"
+        ):
+            extracted(base, tmp_path / "a", tmp_path / "out")
 
 
 def test_matrices_are_kept_as_factors_of_the_adapters_rank_and_nothing_else_is_stored(

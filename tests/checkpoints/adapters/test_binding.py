@@ -109,7 +109,11 @@ def replaced(key: str, value: torch.Tensor | None) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (renamed(".fc.", ".mlp."), ["one: the adapter's mlp.weight is not in the base", "give the base"]),
+        (renamed(".fc.", ".mlp."), ["PEFT leaves out mlp, which target_modules of its adapter_config.json does not"]),
+        (
+            lambda folder: (configured(target_modules="all-linear")(folder), renamed(".fc.", ".mlp.")(folder)),
+            ["one: the adapter's mlp.weight is not in the base", "give the base"],
+        ),
         (renamed("base_model.model.", "base_model.model.other."), ["one: another architecture", "other."]),
         (renamed("fc.lora_A.weight", "fc.lora_diag"), ["fc.lora_diag is not part of a low-rank update", "merge_and"]),
         (replaced(BASE_KEY.format("B"), None), ["fc has no lora_B", "save the adapter again"]),

@@ -79,9 +79,7 @@ def test_an_update_that_peft_leaves_out_is_refused(
     if is_read:
         assert_gives(extracted(base, tmp_path / "a", tmp_path / "out"), base, tuned)
     else:
-        with pytest.raises(
-            InputError, match="PEFT leaves out proj, which target_modules of its adapter_config.json does not name"
-        ):
+        with pytest.raises(InputError, match=r"PEFT leaves out proj, which target_modules of its .* does not name"):
             extracted(base, tmp_path / "a", tmp_path / "out")
 
 

@@ -1,11 +1,13 @@
 """Sync to disk what was written: a whole file system at once, or one small file. Read what may be damaged."""
 
 import ctypes
+import fcntl
 import json
 import os
+import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
@@ -79,27 +81,77 @@ def sync_names(folder: Path) -> None:
 
 
 @contextmanager
-def _replacing(texts: Mapping[Path, str] | Mapping[Path, bytes | str]) -> Iterator[tuple[Path, ...]]:
-    """Write text files under temporary names, which are given, and at the end of the block under their own.
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Let one process or thread at a time into the block; on a file system without locks, all of them."""
+    with _opened(folder) as descriptor:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
-    A file keeps its mode, and a link stays one: the file that it leads to is replaced.
+
+@contextmanager
+def _replacing(texts: Mapping[Path, str] | Mapping[Path, bytes | str]) -> Iterator[tuple[Path, ...]]:
+    """Write text files under temporary names, which are given, and rename them at the end of the block.
+
+    If several processes or threads write the same file, each waits for the previous one. A file keeps its mode, and a
+    link stays one: the file that it leads to is replaced.
     """
     places = {Path(os.path.realpath(path)): text for path, text in texts.items()}
-    temporaries = {path: path.with_name(f"{path.name}.new") for path in places}
+    with ExitStack() as stack:
+        # In one order: two writers of several files would otherwise wait for each other.
+        temporaries = {path: stack.enter_context(_own_temporary(path)) for path in sorted(places)}
+        try:
+            for path, temporary in temporaries.items():
+                text = places[path]
+                temporary.write_bytes(text.encode() if isinstance(text, str) else text)
+                _take_over(path, temporary)
+            yield tuple(temporaries.values())
+            for path, temporary in temporaries.items():
+                temporary.replace(path)
+        except BaseException:
+            # Free the space: the disk may be full.
+            for temporary in temporaries.values():
+                with suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _own_temporary(path: Path) -> Iterator[Path]:
+    """Create the temporary file that will replace `path`, and lock it for the block.
+
+    The name is fixed, so that the next writer overwrites what a killed one left. On a file system without locks the
+    name is random instead.
+    """
+    temporary = path.with_name(f"{path.name}.new")
+    while True:
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        except PermissionError:
+            temporary.unlink()  # what a killed writer left has the mode of a file that may not be written
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            os.close(descriptor)
+            temporary.unlink(missing_ok=True)
+            yield path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+            return
+        if _is_still(descriptor, temporary):
+            break
+        os.close(descriptor)  # the previous writer renamed the file or removed it
     try:
-        for path, temporary in temporaries.items():
-            text = places[path]
-            temporary.write_bytes(text.encode() if isinstance(text, str) else text)
-            _take_over(path, temporary)
-        yield tuple(temporaries.values())
-        for path, temporary in temporaries.items():
-            temporary.replace(path)
-    except BaseException:
-        # Free the space: the disk may be full.
-        for temporary in temporaries.values():
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-        raise
+        yield temporary
+    finally:
+        os.close(descriptor)
+
+
+def _is_still(descriptor: int, path: Path) -> bool:
+    """Tell whether a path still names the file that was opened by it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _take_over(path: Path, temporary: Path) -> None:

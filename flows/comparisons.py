@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dvcfleet.disk import sync_file_systems
 from dvcfleet.git import GitError, git, git_if_any, own_environment
 from dvcfleet.repository import STATE_FOLDER, opened
 from flows import kept_lock_files
@@ -52,6 +53,7 @@ def new(root: Path, folder: Path, suite: str | None = None) -> list[str]:
             if place.exists():
                 place.rmdir()
             _do(folder, root, "worktree", "move", str(draft), str(place))
+        sync_file_systems([root, place])
     lines = [f"{folder}: on the git branch {branch}, with the DVC cache of {root}"]
     lines += [f"{link} leads to this comparison's, which neither git nor DVC keeps" for link in links]
     if missing := _uncommitted(root):

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from dvcfleet.disk import sync_file_systems, sync_names
 from dvcfleet.errors import in_one_line, some
 from dvcfleet.lineage.contents import digest_of
 from dvcfleet.lineage.findings import Finding
@@ -76,6 +77,8 @@ def sign(repo: Path, key: PrivateKey, model_key: PrivateKey | None) -> str:
                 place.write_text(json.dumps(envelope.to_dict(), indent=1) + "\n", encoding="utf-8")
             if model_key:
                 _sign_models(merges, model_key, folder)
+            sync_file_systems([folder])  # before it replaces the previous one
+        sync_names(SIGNATURES.parent)
     models = f"{len(merges)} by model-signing too" if model_key else "none by model-signing, which takes keys on P-256"
     return f"signed in {SIGNATURES}: the record and {len(merges)} merges, {models}"
 

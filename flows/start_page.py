@@ -1,7 +1,9 @@
 """The start page of `merganser ui`: the project, its last run with its result, and links to the other pages."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from jinja2 import Environment
@@ -26,7 +28,7 @@ SERVED = {"report": "report", "so-far": ".dvcfleet/so-far", "data/metrics": "dat
 
 def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
     """Return the application for a repository; `services`: addresses of the other pages by their names."""
-    page = _environment().get_template("start.html.j2")
+    page, alone = _environment().get_template("start.html.j2"), Lock()
 
     def show(_: Request) -> HTMLResponse:
         return HTMLResponse(page.render(**describe(root), services=services))
@@ -37,7 +39,8 @@ def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
     def history(_: Request) -> HTMLResponse:
         from flows.history_page import history_page  # imports torch
 
-        return HTMLResponse(history_page(root))
+        with alone:  # DVC opens a repository by changing the process's folder
+            return HTMLResponse(history_page(root))
 
     routes: list[BaseRoute] = [
         Route("/", show),
@@ -45,8 +48,22 @@ def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
         Route("/favicon.ico", lambda _: Response(status_code=204)),
     ]
     for path, folder in SERVED.items():
-        routes += [Route(f"/{path}/", index), Mount(f"/{path}", StaticFiles(directory=root / folder, check_dir=False))]
+        routes += [Route(f"/{path}/", index), Mount(f"/{path}", _Folder(directory=root / folder, check_dir=False))]
     return Starlette(routes=routes, middleware=[Middleware(Guard)])
+
+
+class _Folder(StaticFiles):
+    """The files of a folder. If the folder does not exist, none of its files is found."""
+
+    async def check_config(self) -> None:
+        """Accept a missing folder: every request checks again."""
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        """Find a file; a name that no file can have is not found."""
+        try:
+            return super().lookup_path(path)
+        except ValueError:
+            return "", None
 
 
 def describe(root: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
+from dvcfleet.disk import sync_file_systems
 from flows.suite_files import ABOUT, GRIDS, POINTERS, SUITES, pointers, read_suite
 from flows.suites import EXAMPLES, about_mistakes, check_name, figures_at, is_the_tables, load_suite, sources_of
 from merganser.config.params import Params
@@ -129,6 +130,7 @@ def _pin(root: Path, path: Path, heads: dict[str, str]) -> None:
         pin(root / POINTERS, heads, within=(str(path.parent), path.stem))
     if (root / path).exists():
         pin(root / path, heads)
+    sync_file_systems([root])
 
 
 def _source(path: Path, pointer: HubPointer, seen: Seen | None) -> Source:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from dvcfleet.crash_recovery import sync
 from dvcfleet.git import git_if_any
-from dvcfleet.repository import opened, write_lock
+from dvcfleet.repository import opened, state_folder, write_lock
 from flows.kept_lock_files import keep_lock_file, restore_lock_file
 from flows.published import FIGURES, PAPERS, figures_of, figures_text, suites_with_figures
 from flows.suite_files import (
@@ -139,6 +140,7 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
             print(f"{PARAMS}: wrote what {SUITES}/{name}.yaml leaves out: {addition_names(added)}", file=sys.stderr)
         ignore_unused_examples(root)
         restore_lock_file(repo, root / PARAMS)
+        sync(repo, state_folder(repo))
     return params
 
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from dvcfleet.disk import locked_folder
 from dvcfleet.errors import FailedError
 from dvcfleet.prefect_adapter.access import Access
 from dvcfleet.prefect_adapter.database import is_current, make_database
@@ -195,14 +196,16 @@ def _serve(app: Any, listener: socket.socket) -> None:
 
 def _prepare_database(path: Path) -> None:
     """Make the database if there is none, or a damaged one; skip Prefect's check for migrations if it is current."""
-    if path.exists() and is_damaged(path):
-        kept = path.with_name(f"{path.name}.damaged-{int(time.time())}")
-        for suffix in ("-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
-        path.rename(kept)
-        print(f"{_NOTE}{path} was damaged: Prefect begins a new one, the old one is {kept.name} beside it", flush=True)
-    if not path.exists():
-        make_database(path)
+    with locked_folder(path.parent):  # two servers that start at once would replace each other's
+        if path.exists() and is_damaged(path):
+            kept = path.with_name(f"{path.name}.damaged-{int(time.time())}")
+            for suffix in ("-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            path.rename(kept)
+            said = f"{path} was damaged: Prefect begins a new one, the old one is {kept.name} beside it"
+            print(f"{_NOTE}{said}", flush=True)
+        if not path.exists():
+            make_database(path)
     if is_current(path):
         os.environ["PREFECT_SERVER_DATABASE_MIGRATE_ON_START"] = "false"
 

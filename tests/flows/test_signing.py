@@ -30,6 +30,7 @@ from flows.provenance import PREDICATE
 from flows.signing import PAYLOAD, check, sign
 from merganser.errors import InputError
 from tests.dvcfleet.toy import Make, Toy
+from tests.faults.power import new_disk, why_no_cuts
 from tests.flows.conftest import Done, Refused
 
 MERGES = """
@@ -258,6 +259,20 @@ def test_every_kind_of_tampering_is_found_and_nothing_on_an_untouched_tree(
         tamper(copy)
         assert found(Toy(copy, "", {}), keys) == expected, what
         shutil.rmtree(copy)
+
+
+@pytest.mark.skipif(bool(why_no_cuts()), reason=f"no disk of its own: {why_no_cuts()}")
+def test_signatures_survive_a_power_cut_after_the_command(signed: Toy, keys: Path, tmp_path: Path) -> None:
+    key = PrivateKey(keys / "ec.pem")
+    with new_disk(tmp_path / "image", tmp_path / "disk", 64) as disk:
+        copy = Path(shutil.copytree(signed.path, disk.path / "copy", symlinks=True))
+        shutil.rmtree(copy / "signatures")
+        subprocess.run(["sync", "-f", str(copy)], check=True)
+        sign(copy, key, key)
+        written = {path.name: path.read_bytes() for path in copy.glob("signatures/**/*") if path.is_file()}
+        disk.cut()
+        assert {path.name: path.read_bytes() for path in copy.glob("signatures/**/*") if path.is_file()} == written
+        assert len(written) == 5
 
 
 def test_a_signature_by_another_key_is_none(signed: Toy, keys: Path) -> None:

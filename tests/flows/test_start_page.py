@@ -1,6 +1,8 @@
 """The start page of `merganser ui`, as a browser is sent it."""
 
 import re
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from pathlib import Path
 from urllib.parse import urljoin
@@ -74,6 +76,22 @@ def test_before_the_first_run_the_page_says_how_to_start(toy: Make) -> None:
 def test_a_name_or_a_page_of_another_site_is_refused(tmp_path: Path) -> None:
     for headers in ({"host": "elsewhere.example"}, {"origin": "http://elsewhere.example"}):
         assert client(tmp_path).get("/", headers=headers).status_code == 403
+
+
+def test_forty_first_requests_of_the_history_at_once_are_answered(finished: Path) -> None:
+    (finished / ".dvcfleet/history.jsonl").unlink(missing_ok=True)
+    browser = client(finished)
+    with ThreadPoolExecutor(40) as pool:
+        codes = Counter(pool.map(lambda _: browser.get("/history").status_code, range(40)))
+    assert codes == {200: 40}
+
+
+def test_pages_that_are_not_there_are_not_found(toy: Make) -> None:
+    browser = client(toy("stages: {a: {cmd: echo 1 > x, outs: [x]}}", {}).path)
+    for path in ("docs/", "docs/x", "report/", "report/index.html", "so-far/", "data/metrics/", "report/%00", "none"):
+        assert browser.get(path).status_code == 404, path
+    assert browser.get(f"report/{'x' * 300}").status_code == 404
+    assert browser.get("history").status_code == 200
 
 
 def test_nothing_beside_the_report_and_the_scores_is_served(finished: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dvcfleet.disk import sync_file_systems
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.objects import in_cache
@@ -37,6 +38,7 @@ def make_node(folder: Path) -> Path:
         root = Path(repo.root_dir).resolve()
         node_folder(root).mkdir(exist_ok=True)
         _marker(root).write_text(str(root))
+        sync_file_systems([root])
         return root
 
 

@@ -1,18 +1,18 @@
 """Merganser's hooks in the lineage of its own repository: see `dvcfleet.lineage.hooks.LineageHooks`."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import merganser
-import tasks
 from dvcfleet.disk import read_json
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.hooks import LineageHooks
 from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
+from flows.own_code import own_code
 from flows.untrusted import compared, is_description
-from tasks.stages import RECORDS, REPORT
+from tasks.stages import DATA, RECORDS, REPORT, SERVED
 
 DESCRIPTION = "source.json"  # written by `fetch` next to a checkpoint or a data set
 
@@ -53,46 +53,42 @@ class MerganserLineage(LineageHooks):
         run = found.get("run_id") if found else None
         return TrackingRun("MLflow", run) if run and isinstance(run, str) else None
 
+    def written_by_stages(self) -> Iterator[Path]:
+        """List the files in the folder of the stages' outputs, but for what is there while a server has a model."""
+        for path in sorted(DATA.rglob("*")):
+            if path.name != ".gitignore" and not path.is_relative_to(SERVED) and (path.is_symlink() or path.is_file()):
+                yield path
+
     def audit(self, lineage: Lineage, found: Sequence[Finding]) -> list[Finding]:
         """Compare the report with its inputs if these are as recorded, and what MLflow holds with the files.
 
-        Nothing is compared where the repository has another version of the code that says what these are to be.
+        Another version of Merganser may compute something else: if it does, nothing is said of each difference, but
+        that it could not be compared.
         """
         from flows.mlflow_audit import check_records
+        from flows.published_audit import check_papers
         from flows.report_audit import check_report
 
-        if not _is_own_code():
-            return []
-        reported = [] if found else compared(REPORT, lambda: check_report(lineage))
-        return reported + compared(RECORDS, lambda: check_records(lineage, [*found, *reported]))
+        own = own_code()
+        papers = list(check_papers(lineage))
+        reported = []
+        if not found:
+            reported = own.compared("the report", lambda: compared(REPORT, lambda: check_report(lineage)))
+        known = [*found, *papers, *reported]
+        recorded = own.compared("MLflow's runs", lambda: compared(RECORDS, lambda: check_records(lineage, known)))
+        return papers + reported + recorded
 
     def audited(self, lineage: Lineage) -> list[str]:
         """Say how many runs of MLflow are compared, and whether the report is."""
-        if not _is_own_code():
-            return ["neither the report nor MLflow, which another version of Merganser wrote: its commit has that"]
         entries = sum(step.tracking_run is not None for step in lineage.steps.values())
         reports = any(item.path == str(REPORT) for step in lineage.steps.values() for item in step.outputs)
-        return [f"MLflow's runs of {entries} entries"] * bool(entries) + ["the report, computed again"] * reports
+        without = ", without the artifacts of MLFLOW_TRACKING_URI" if os.environ.get("MLFLOW_TRACKING_URI") else ""
+        return [f"MLflow's runs of {entries} entries{without}"] * bool(entries) + [
+            "the report, computed again"
+        ] * reports
 
     def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:
         """Return how far a score may move on another device; None for what follows from scores."""
         from flows.devices import score_tolerance
 
         return score_tolerance(content, place)
-
-
-def _is_own_code() -> bool:
-    """Tell whether the repository in whose folder this is has this process's code, as an archive of another may not."""
-    for package in (merganser, tasks):
-        own = Path(str(package.__file__)).parent
-        here = Path(own.name)
-        if here.is_dir() and here.samefile(own):
-            continue
-        names = [{path.relative_to(folder) for path in _code(folder)} for folder in (own, here)]
-        if names[0] != names[1] or any((own / name).read_bytes() != (here / name).read_bytes() for name in names[0]):
-            return False
-    return True
-
-
-def _code(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")

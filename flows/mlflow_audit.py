@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,22 @@ from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from dvcfleet.disk import read_json
-from dvcfleet.errors import FailedError
+from dvcfleet.errors import FailedError, some
 from dvcfleet.lineage.contents import digest_of
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.steps import Lineage, Step
 from dvcfleet.paths import overlap
-from flows.lost_evidence import local_folder
+from flows.mlflow_differences import (
+    FINISHED,
+    TRIAL,
+    Texts,
+    artifacts_of,
+    detail_differences,
+    names_in,
+    rows_of,
+    table_differences,
+    text_differences,
+)
 from merganser.config.loading import PARAMS, load_params
 from merganser.config.params import Params
 from merganser.errors import InputError
@@ -35,8 +45,11 @@ from tasks.recorded import (
     COMPARISON,
     CONTENT,
     ENTRY,
+    LOGGED,
     MEAN,
+    OBSERVED,
     PARENT,
+    PREFECT,
     REPORTED,
     RUN,
     TABLE,
@@ -48,10 +61,12 @@ from tasks.recorded import (
     summary_table,
 )
 from tasks.stages import MERGE_PROFILES, METRICS, RECORDS, REPORT, UNSEEN
-from tasks.tracking import STORE, store_words
+from tasks.tracking import ARTIFACTS, STORE, store_words
 
-_RELATIVE = ("normalised_score", "score_drop_rate", "amr")  # columns that do not follow from an entry's scores alone
-_NOTE = "mlflow.note.content"
+# Numbers of an entry that follow from the whole comparison, besides those that begin with `unseen_`.
+RELATIVE = ("normalised_score", "score_drop_rate", "sar_mean", "error_mean")
+_NOTE, _LOGGED = "mlflow.note.content", "mlflow.loggedArtifacts"
+_MOST_BYTES = 10_000  # of a receipt
 
 
 class MlflowKind(StrEnum):
@@ -81,7 +96,7 @@ def check_records(lineage: Lineage, found: Collection[Finding]) -> list[Finding]
             ]
         steps = [step for step in lineage.steps.values() if any(item.path == str(REPORT) for item in step.outputs)]
         whole = steps[0].stage if steps and not _is_touched(steps[0], found) else None
-        return list(_Audit(store, load_params(), receipts, whole).findings())
+        return list(_Audit(store, load_params(), lineage, receipts, whole).findings())
     except (MlflowException, SQLAlchemyError) as error:
         raise FailedError(store_words(error)) from error
 
@@ -112,12 +127,14 @@ class _Audit:
 
     store: Store
     params: Params
+    lineage: Lineage
     receipts: Mapping[str, Path]
     report: str | None
 
     def findings(self) -> Iterator[Finding]:
         for stage, file in self.receipts.items():
             yield from self._entry(stage, file.stem)
+        yield from self._strangers()
         for parent in self._parents:
             yield from self._means(parent)
         if self.report:
@@ -133,8 +150,18 @@ class _Audit:
         return {entry: entry_run(self.params, entry) for entry in self._noted}
 
     @cached_property
+    def _runs(self) -> list[Run]:
+        """All runs that are not deleted."""
+        found, page = list[Run](), None
+        while page is None or page:
+            runs = self.store.client.search_runs([self.store.experiment], page_token=page)
+            page = runs.token or ""
+            found += runs
+        return found
+
+    @cached_property
     def _parents(self) -> list[Run]:
-        return list(self.store.client.search_runs([self.store.experiment], f"tags.`{COMPARISON}` != ''"))
+        return [run for run in self._runs if run.data.tags.get(COMPARISON)]
 
     @cached_property
     def _scores(self) -> dict[str, Scores]:
@@ -155,20 +182,35 @@ class _Audit:
             yield Finding(MlflowKind.DIFFERS, file, message, (stage,))
         origin = {PARENT: receipt.get("parent_run_id"), RUN: receipt.get("run"), COMMIT: receipt.get("commit")}
         tags = {**held.tags, **{name: value for name, value in origin.items() if value is not None}}
-        words = [*_texts(run, held.name, tags, held.params), *self._numbers(run, entry), *self._curves(run, held)]
+        words = [
+            *text_differences(run, Texts(held.name, tags, held.params, {TRIAL})),
+            *detail_differences(run, [receipt]),
+            *self._result(run, entry, receipt.get("observed") or {}),
+        ]
         yield from (Finding(MlflowKind.DIFFERS, f"run {run_id}", each, (stage,)) for each in words)
 
-    def _numbers(self, run: Run, entry: str) -> Iterator[str]:
-        """Compare a run's numbers: those that files say, and those that its receipt says were observed."""
-        scores = dict(self._held[entry].metrics)
+    def _result(self, run: Run, entry: str, observed: Mapping[str, float]) -> Iterator[str]:
+        """Compare a run's numbers, curves and artifacts with an entry's files."""
+        yield from self._numbers(run, entry, observed)
+        yield from self._curves(run, self._held[entry])
+        folder = artifacts_of(run)
+        if folder is None and not _is_elsewhere():
+            yield f"its artifacts are to be in {ARTIFACTS}, not at {run.info.artifact_uri}"
+        elif folder and (more := sorted(map(str, names_in(folder)))):
+            yield f"artifact {some(more)} is none that `record` writes"
+
+    def _numbers(self, run: Run, entry: str, observed: Mapping[str, float]) -> Iterator[str]:
+        """Compare a run's numbers: those that files say, and those that were observed."""
+        held = self._held[entry]
+        scores = dict(held.metrics)
         rate = {"amr": scores.pop("amr")}  # not of the scores' content: a later version may have logged another
         for name, value in scores.items():
-            logged = {value for _, value in self._logged(run, name)}
-            if logged != {value}:
-                found = ", ".join(map(repr, sorted(logged))) or "nothing"
+            logged = self._logged(run, name)
+            if logged != {(0, value)}:
+                found = ", ".join(repr(each) for _, each in sorted(logged)) or "nothing"
                 yield f"{name} is {found}, the metric files of {entry} say {value!r}"
-        for name, value in (self._noted[entry].get("observed") or {}).items():
-            if {each for _, each in self._logged(run, name)} != {value}:
+        for name, value in observed.items():
+            if self._logged(run, name) != {(0, value)}:
                 yield f"{name} is {run.data.metrics.get(name)!r}, observed was {value!r}"
         relative = relative_metrics(self._scores[entry], entry) if self.report else {}
         for name, value in (rate | relative).items():
@@ -176,11 +218,22 @@ class _Audit:
             logged = {value for _, value in self._logged(run, name)}
             if value not in logged or not (now == value or self._is_of_another(run, entry, name, now)):
                 yield f"{name} is {now!r}, the files of {entry} say {value!r}"
+        known = {*held.metrics, *held.curves, *OBSERVED, *relative}
+        more = [name for name in sorted(run.data.metrics.keys() - known) if not self._may_be(run, entry, name)]
+        if more:
+            yield f"metric {some(more)} is none that `record` writes"
+
+    def _may_be(self, run: Run, entry: str, name: str) -> bool:
+        """Tell whether a number may be one that follows from a whole comparison, of which this one is not compared."""
+        is_relative = name in RELATIVE or name.startswith("unseen_")
+        return is_relative and (not self.report or len(self._parents_of(run, entry)) > 1)
+
+    def _parents_of(self, run: Run, entry: str) -> list[Run]:
+        return [each for each in self._parents if each.data.tags.get(f"{ENTRY}.{entry}") == run.info.run_id]
 
     def _is_of_another(self, run: Run, entry: str, name: str, value: float | None) -> bool:
         """Tell whether a comparison beside this one, such as a trial, that has the same run logged a number to it."""
-        parents = [each for each in self._parents if each.data.tags.get(f"{ENTRY}.{entry}") == run.info.run_id]
-        return any(_rows(each).get(entry, {}).get(name, self) == value for each in parents)
+        return any(rows_of(each).get(entry, {}).get(name, self) == value for each in self._parents_of(run, entry))
 
     def _curves(self, run: Run, held: Held) -> Iterator[str]:
         for name, curve in held.curves.items():
@@ -204,9 +257,50 @@ class _Audit:
                 return None
             raise
 
+    def _strangers(self) -> Iterator[Finding]:
+        """Find finished runs that pass for a result of this comparison, and that no receipt names."""
+        known = {receipt.get("run_id") for receipt in self._noted.values()}
+        stages = {file.stem: stage for stage, file in self.receipts.items()}
+        earlier = cache(self._earlier_receipts)
+        for run in self._runs:
+            tags, run_id = run.data.tags, run.info.run_id
+            if run_id in known or tags.get(COMPARISON) or run.info.status != FINISHED:
+                continue
+            entry, name = tags.get(ENTRY), f"run {run_id}"
+            if entry is None or tags.get(CONTENT) is None:
+                yield Finding(MlflowKind.DIFFERS, name, "no result that `record` wrote; delete it in MLflow")
+            elif entry in stages and tags[CONTENT] == self._held[entry].tags[CONTENT]:
+                words = [*self._copied(run, entry), *self._result(run, entry, {})]
+                message = f"a second run of this result of {entry}: "
+                yield from (Finding(MlflowKind.DIFFERS, name, message + each, (stages[entry],)) for each in words)
+            elif entry in stages and self._is_here(tags.get(PARENT), entry) and run_id not in earlier():
+                message = f"a second result of {entry} in {tags.get(RUN)}, which no receipt names; delete it in MLflow"
+                yield Finding(MlflowKind.DIFFERS, name, message, (stages[entry],))
+
+    def _copied(self, run: Run, entry: str) -> Iterator[str]:
+        """Compare the texts of a second run of a result, which another comparison at work at that time may record."""
+        held = self._held[entry]
+        yield from text_differences(run, Texts(held.name, held.tags, held.params, {TRIAL, PARENT, RUN, COMMIT}))
+
+    def _is_here(self, parent: str | None, entry: str) -> bool:
+        """Tell whether a comparison's run is the one that an entry was recorded in, or has the report that is here."""
+        of_report = [each.info.run_id for each in self._parents if each.data.tags.get(REPORTED) == self._digest]
+        return parent is not None and parent in (self._noted[entry].get("parent_run_id"), *of_report)
+
+    def _earlier_receipts(self) -> set[str]:
+        """Return the runs that receipts in DVC's cache name: of a run that was continued with other parameters, too."""
+        found = set()
+        for stage in self.receipts:
+            for out in self.lineage.stages[stage].outs:
+                for path in Path(out.cache.path).glob("??/" + "?" * 30):
+                    if path.stat().st_size < _MOST_BYTES and (receipt := read_json(path)):
+                        found.add(str(receipt.get("run_id")))
+            break
+        return found
+
     def _means(self, parent: Run) -> Iterator[Finding]:
         """Compare the entries' scores in the table of a comparison's run with those of the entries' runs."""
-        rows = _rows(parent)
+        rows = rows_of(parent)
         for stage, file in self.receipts.items():
             row = rows.get(file.stem)
             if row is None or parent.data.tags.get(f"{ENTRY}.{file.stem}") != self._noted[file.stem].get("run_id"):
@@ -217,48 +311,53 @@ class _Audit:
                     message = f"{name} of {file.stem} in {TABLE} is {row.get(name)!r}, the metric files say {value!r}"
                     yield Finding(MlflowKind.DIFFERS, f"run {parent.info.run_id}", message, (stage,))
 
+    @cached_property
+    def _digest(self) -> str:
+        return sha256_of_tree(REPORT) if REPORT.is_dir() else ""
+
     def _report(self, stage: str) -> Iterator[Finding]:
         """Compare the runs that have this report with it: table, description, parameters and files."""
-        digest = sha256_of_tree(REPORT)
-        parents = [each for each in self._parents if each.data.tags.get(REPORTED) == digest]
+        parents = [each for each in self._parents if each.data.tags.get(REPORTED) == self._digest]
         if not parents:
             message = f"MLflow has no run with it: `merganser run --force {stage}` records it"
             yield Finding(MlflowKind.NO_RUN, str(REPORT), message, (stage,))
         for parent in parents:
-            name = str(parent.data.tags[COMPARISON])
-            held = comparison_run(self.params, name)
-            entries = {f"{ENTRY}.{entry}": str(receipt.get("run_id")) for entry, receipt in self._noted.items()}
-            words = [*_texts(parent, held.name, {**held.tags, **entries}, held.params), *self._described(parent)]
+            words = [*self._comparison(parent), *self._described(parent)]
             yield from (Finding(MlflowKind.DIFFERS, f"run {parent.info.run_id}", each, (stage,)) for each in words)
             yield from self._files(parent, stage)
 
+    def _comparison(self, parent: Run) -> Iterator[str]:
+        """Compare the texts, details and numbers of the run of a comparison; it has no numbers of its own."""
+        name = str(parent.data.tags[COMPARISON])
+        held = comparison_run(self.params, name)
+        entries = {f"{ENTRY}.{entry}": str(receipt.get("run_id")) for entry, receipt in self._noted.items()}
+        tags = {**held.tags, **entries, REPORTED: self._digest, _LOGGED: LOGGED}
+        yield from text_differences(parent, Texts(held.name, tags, held.params, {COMMIT, PREFECT, _NOTE}))
+        yield from detail_differences(parent, list(self._noted.values()))
+        if parent.data.metrics:
+            yield f"metric {some(sorted(parent.data.metrics))} is none that `record` writes"
+        ran = [one for several in self.lineage.executions.values() for one in several if one.run == name]
+        for tag, values in {COMMIT: {one.commit for one in ran}, PREFECT: {one.flow_run for one in ran}}.items():
+            if ran and parent.data.tags.get(tag) not in values:
+                yield f"tag {tag} is {parent.data.tags.get(tag)!r}, the ledger says {some(sorted(map(repr, values)))}"
+
     def _described(self, parent: Run) -> Iterator[str]:
-        if not str(parent.data.tags.get(_NOTE, "")).startswith(described(self._scores)):
+        texts = {described(self._scores, flow_run) for flow_run in (parent.data.tags.get(PREFECT), None)}
+        if parent.data.tags.get(_NOTE) not in texts:
             yield "its description is not the table of these scores"
-        folder = _artifacts(parent)
-        if folder is None:
-            return
-        rows, expected = _rows(parent), _by_entry(summary_table(self._scores))
-        if rows.keys() != expected.keys():
-            yield f"{TABLE} has the entries {', '.join(rows)}, not {', '.join(expected)}"
-            return
-        for entry, row in expected.items():
-            for name, value in row.items():
-                known = name in (MEAN, "stderr")  # compared with each entry's run
-                if not known and rows[entry].get(name) != value:
-                    yield f"{name} of {entry} in {TABLE} is {rows[entry].get(name)!r}, the files say {value!r}"
+        if artifacts_of(parent):
+            yield from table_differences(parent, summary_table(self._scores), (MEAN, "stderr"))
+        elif not _is_elsewhere():
+            yield f"its artifacts are to be in {ARTIFACTS}, not at {parent.info.artifact_uri}"
 
     def _files(self, parent: Run, stage: str) -> Iterator[Finding]:
-        """Compare files with MLflow's copies.
-
-        Copies elsewhere than in this folder are not read: they are a server's, or those of a folder that was moved.
-        """
-        folder = _artifacts(parent)
+        """Compare files with MLflow's copies. Those of a tracking server are not read."""
+        folder = artifacts_of(parent)
         if folder is None:
             return
-        files = {REPORT / path for root in (REPORT, folder / REPORT) for path in _names(root)}
+        files = {REPORT / path for path in names_in(REPORT)} | names_in(folder) - {Path(TABLE), PARAMS}
         for path in sorted(files):
-            if digest_of(folder / path, "sha256") != digest_of(path, "sha256"):
+            if digest_of(folder / path, "sha256") != digest_of(path, "sha256") or not path.is_relative_to(REPORT):
                 name = os.path.relpath(folder / path)
                 yield Finding(MlflowKind.DIFFERS, name, "not the report's file; remove it, run again", (stage,))
         copy = folder / PARAMS
@@ -268,22 +367,9 @@ class _Audit:
             yield Finding(MlflowKind.DIFFERS, name, message, (stage,))
 
 
-def _texts(run: Run, name: str, tags: Mapping[str, str], params: Mapping[str, str]) -> Iterator[str]:
-    """Compare a run's name, tags and parameters."""
-    if run.info.run_name != name:
-        yield f"its name is {run.info.run_name!r}, not {name!r}"
-    # MLflow cannot delete parameters, so a missing one is a default that is newer than the run.
-    given = {key: run.data.params.get(key, text) for key, text in params.items()}
-    for what, holds, should in (("parameter", given, params), ("tag", run.data.tags, tags)):
-        for key, text in should.items():
-            if holds.get(key) != text:
-                yield f"{what} {key} is {holds.get(key)!r}, not {text!r}"
-
-
-def _artifacts(run: Run) -> Path | None:
-    """Return the folder of a run's artifacts; None if it is elsewhere than in this folder."""
-    folder = local_folder(str(run.info.artifact_uri))
-    return folder if folder and folder.is_relative_to(Path.cwd()) else None
+def _is_elsewhere() -> bool:
+    """Tell whether MLflow is elsewhere, where its artifacts are not compared."""
+    return bool(os.environ.get("MLFLOW_TRACKING_URI"))
 
 
 def _parameters(path: Path) -> Any:
@@ -291,19 +377,3 @@ def _parameters(path: Path) -> Any:
         return read_yaml(path)
     except InputError:
         return None
-
-
-def _names(folder: Path) -> set[Path]:
-    return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
-
-
-def _rows(parent: Run) -> dict[str, dict[str, Any]]:
-    """Return the rows of the table of a comparison's run, by entry; none if it is a server's, or elsewhere."""
-    folder = _artifacts(parent)
-    table = read_json(folder / TABLE) if folder else None
-    return _by_entry(table) if table else {}
-
-
-def _by_entry(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
-    return {row["entry"]: row for row in rows}

@@ -30,8 +30,10 @@ from tasks.recorded import (
     COMPARISON,
     CONTENT,
     ENTRY,
+    LOGGED,
     OBSERVED,
     PARENT,
+    PREFECT,
     REPORTED,
     RUN,
     TABLE,
@@ -42,6 +44,7 @@ from tasks.recorded import (
     entry_run,
     parameters,
     relative_metrics,
+    run_details,
     summary_table,
 )
 from tasks.stage import run
@@ -50,6 +53,7 @@ from tasks.tracking import ARTIFACTS, STORE, follow_artifacts, store_words
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 EXPERIMENT = "merganser"
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # which pages MLflow shows: of models, not of prompts
@@ -120,7 +124,7 @@ def record_entry(params: Params, entry: str) -> None:
         store = open_store()
         run_id = store.find(CONTENT, key)
         if run_id is not None:
-            _log(store, run_id, held.metrics, {})  # what an older version did not record
+            _log(store, run_id, held.metrics, held.params)  # what an older version did not record
             for tag in held.tags.keys() - store.client.get_run(run_id).data.tags.keys():
                 store.client.set_tag(run_id, tag, held.tags[tag])
         else:
@@ -251,8 +255,14 @@ def _write_receipt(store: Store, entry: str, run_id: str, key: str) -> None:
         "commit": tags.get(COMMIT),
         "content": key,
         "observed": {name: metrics[name] for name in OBSERVED if name in metrics},
+        "details": {run.info.run_id: run_details(run.info) for run in (made, *_active(store, tags[PARENT]))},
     }
     write_json(RECORDS / f"{entry}.json", receipt)
+
+
+def _active(store: Store, run_id: str) -> list["Run"]:
+    """Return a run by its id, as a list; an empty one if it was deleted."""
+    return list(store.client.search_runs([store.experiment], f"attributes.run_id = '{run_id}'"))
 
 
 def record_report(params: Params) -> None:
@@ -275,13 +285,11 @@ def record_report(params: Params) -> None:
             _log(store, receipt["run_id"], relative_metrics(found, entry), {})
             store.client.set_tag(parent, f"{ENTRY}.{entry}", receipt["run_id"])
         store.client.log_dict(parent, summary_table(scores), TABLE)
-        store.client.set_tag(parent, "mlflow.loggedArtifacts", json.dumps([{"path": TABLE, "type": "table"}]))
+        store.client.set_tag(parent, "mlflow.loggedArtifacts", LOGGED)
         flow_run = _flow_run(comparison_name(params))
         if flow_run:
-            store.client.set_tag(parent, "merganser.prefect_run", flow_run)
-        beside = f"Prefect's flow run {flow_run}, t" if flow_run else "T"
-        note = f"{beside}he report in the artifact report/index.html: `merganser ui` opens them beside this run."
-        store.client.set_tag(parent, "mlflow.note.content", f"{described(scores)}\n\n{note}")
+            store.client.set_tag(parent, PREFECT, flow_run)
+        store.client.set_tag(parent, "mlflow.note.content", described(scores, flow_run))
         store.client.log_artifacts(parent, str(REPORT), "report")
         store.client.log_artifact(parent, str(PARAMS))
         store.client.set_tag(parent, REPORTED, sha256_of_tree(REPORT))

@@ -3,6 +3,7 @@
 What follows from files is computed from them. What was observed once, times and memory, is kept in an entry's receipt.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,8 @@ REPORTED = "merganser.report"  # the digest of the report's files
 PARENT, COMMIT = "mlflow.parentRunId", "mlflow.source.git.commit"
 MEAN = "score_mean"
 TABLE = "comparison.json"
+LOGGED = json.dumps([{"path": TABLE, "type": "table"}])  # by which MLflow shows the table
+PREFECT = "merganser.prefect_run"
 OBSERVED = ("wall_s", "cpu_s", "peak_rss_bytes", "read_bytes", "written_bytes")  # they vary from run to run
 
 Curve = Sequence[tuple[int, float]]  # steps and values
@@ -179,8 +182,19 @@ def summary_table(scores: Mapping[str, Scores]) -> dict[str, Any]:
     return {"columns": ["entry", MEAN, "stderr", "normalised_score", "score_drop_rate", "amr", *tasks], "data": rows}
 
 
-def described(scores: Mapping[str, Scores]) -> str:
-    """Write the scores as the Markdown table that MLflow shows as the run's description."""
+def run_details(info: Any) -> dict[str, Any]:
+    """Return a run's status, times (ms since 1970) and user, which a receipt keeps: no file says them."""
+    return {name: getattr(info, name) for name in ("status", "start_time", "end_time", "user_id")}
+
+
+def described(scores: Mapping[str, Scores], flow_run: str | None) -> str:
+    """Write the run's description in Markdown: the scores as a table, and where else the run is shown."""
+    beside = f"Prefect's flow run {flow_run}, t" if flow_run else "T"
+    note = f"{beside}he report in the artifact report/index.html: `merganser ui` opens them beside this run."
+    return f"{_score_table(scores)}\n\n{note}"
+
+
+def _score_table(scores: Mapping[str, Scores]) -> str:
     wording = wording_of(metric for found in scores.values() for metric in found.metrics.values())
     lines = [f"| entry | mean {wording.axis} | of individual, % |", "|---|---|---|"]
     for entry, found in scores.items():

@@ -13,6 +13,7 @@ from dvcfleet.errors import UserError, some
 from dvcfleet.lineage.bytecode import check_bytecode
 from dvcfleet.lineage.contents import Contents
 from dvcfleet.lineage.findings import Finding, FindingKind
+from dvcfleet.lineage.hidden import check_strangers
 from dvcfleet.lineage.hooks import hooks_of
 from dvcfleet.lineage.rerun import Rerun, run_again
 from dvcfleet.lineage.steps import Lineage, Target
@@ -93,6 +94,8 @@ def audit(
         findings += _broken_chains(chains)
         if not text:
             findings += _beside_stages(dvc_repo, kept)
+            known = [*(finding.name for finding in findings), *_orphaned(dvc_repo)]
+            findings += check_strangers(dvc_repo, lineage, project.written_by_stages(), known)
         findings += check_witnesses(dvc_repo, lineage, made, _concerned(findings))
         findings += project.audit(lineage, findings)
         also = (
@@ -129,6 +132,12 @@ def _beside_stages(repo: Repo, kept: Iterable[tuple[Path, dict[str, Any]]]) -> I
     for orphan in find_orphans(repo):
         message = "dvc.lock has it, dvc.yaml does not; run --prune removes it"
         yield Finding(FindingKind.UNDECLARED, orphan.name, message)
+
+
+def _orphaned(repo: Repo) -> Iterator[str]:
+    """Yield the outputs of stages that dvc.yaml no longer has, from the repository's root."""
+    for orphan in find_orphans(repo):
+        yield from (os.path.relpath(out, repo.root_dir) for out in orphan.outs)
 
 
 def _lines_counted(chains: Mapping[Path, Chain]) -> Iterator[str]:

@@ -37,6 +37,10 @@ class LineageHooks:
         """Return the experiment tracker's run that an output file refers to."""
         return None
 
+    def written_by_stages(self) -> Iterable[Path]:
+        """List the files, from the repository's root, of which each should be a stage's output."""
+        return ()
+
     def audit(self, lineage: Lineage, found: Sequence[Finding]) -> list[Finding]:
         """Compare the project's external records with the lineage; `found` lists the differences found so far."""
         return []

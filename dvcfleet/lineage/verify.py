@@ -13,6 +13,7 @@ from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, varying
 from dvcfleet.errors import some
 from dvcfleet.lineage.contents import Contents, digest_of, name_of
 from dvcfleet.lineage.findings import Finding, FindingKind
+from dvcfleet.lineage.hidden import check_hidden
 from dvcfleet.lineage.inputs import check_inputs
 from dvcfleet.lineage.steps import Lineage, Step
 from dvcfleet.planning.reasons import dependency_reasons
@@ -26,6 +27,7 @@ def verify(repo: Repo, lineage: Lineage, contents: Contents) -> list[Finding]:
     findings += _check_folders(lineage)
     findings += _check_origins(repo, lineage, {finding.name for finding in findings})
     findings += check_inputs(repo, lineage, contents, [finding.name for finding in findings])
+    findings += check_hidden(repo, lineage, contents)
     findings += _check_sizes(repo, lineage, contents)
     findings += _check_params(stages)
     findings += [found for step in lineage.steps.values() for found in _check_stage(step, lineage.stages[step.stage])]

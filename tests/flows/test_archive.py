@@ -10,19 +10,16 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
-from contextlib import chdir
 from pathlib import Path
 
 import pytest
 
 from dvcfleet.lineage.audit import audit
-from dvcfleet.lineage.steps import Lineage
 from flows.archive import archive
 from flows.archive_form import SUMS, check_form
 from flows.archived import restore
 from flows.cli import main
 from flows.keys import PrivateKey
-from flows.project import Merganser
 from flows.signing import sign
 from merganser.errors import InputError
 from tests.dvcfleet.toy import Make, Toy
@@ -303,15 +300,3 @@ def test_the_tiny_comparison_is_archived_verified_and_restored(tiny_copy: Path, 
     second = tmp_path / "second.tar"
     merganser(again, "archive", str(second))
     assert second.read_bytes() == small.read_bytes()
-
-
-def test_what_another_version_computed_is_not_computed_again(tiny_copy: Path, tmp_path: Path) -> None:
-    with (tiny_copy / "flows/cli.py").open("a") as file:
-        file.write("# no code of stages\n")
-    path = tmp_path / "small.tar"
-    merganser(tiny_copy, "archive", str(path))
-    assert "the report, computed again" in merganser(tmp_path, "lineage", "verify", "--archive", str(path)).stdout
-    (tiny_copy / "merganser/report/more.css").write_text("")
-    with chdir(tiny_copy):
-        found = Merganser().audited(Lineage({}, {}))
-    assert found == ["neither the report nor MLflow, which another version of Merganser wrote: its commit has that"]

@@ -1,0 +1,30 @@
+"""What code of another version computed is compared if this version computes the same; else the audit says so."""
+
+import shutil
+from contextlib import chdir
+from pathlib import Path
+
+import merganser
+import tasks
+from dvcfleet.lineage.findings import Finding
+from flows.own_code import own_code
+from flows.report_audit import ReportKind
+
+
+def test_what_another_version_computes_alike_is_compared_and_the_rest_is_named(tmp_path: Path) -> None:
+    for package in (merganser, tasks):
+        source = Path(str(package.__file__)).parent
+        shutil.copytree(source, tmp_path / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    differs = Finding(ReportKind.DIFFERS, "report/index.html", "not what its inputs give")
+    with chdir(tmp_path):
+        assert own_code().compared("the report", lambda: [differs]) == [differs]
+        (tmp_path / "tasks/stray.py").write_text("")
+        own = own_code()
+    assert own.differing == ("tasks/stray.py",)
+    assert own.compared("the report", lambda: []) == []
+    (found,) = own.compared("the report", lambda: [differs, differs])
+    assert str(found).startswith("not compared: the report: this Merganser has other code than tasks/stray.py here")
+    assert "report/index.html" in found.message
+    (failed,) = own.compared("the report", lambda: [{}["amr"]])
+    assert failed.kind == "not compared"
+    assert "KeyError" in failed.message

@@ -61,7 +61,7 @@ from tasks.recorded import (
     summary_table,
 )
 from tasks.stages import MERGE_PROFILES, METRICS, RECORDS, REPORT, UNSEEN
-from tasks.tracking import ARTIFACTS, STORE, store_words
+from tasks.tracking import STORE, store_words
 
 # Numbers of an entry that follow from the whole comparison, besides those that begin with `unseen_`.
 RELATIVE = ("normalised_score", "score_drop_rate", "sar_mean", "error_mean")
@@ -193,11 +193,19 @@ class _Audit:
         """Compare a run's numbers, curves and artifacts with an entry's files."""
         yield from self._numbers(run, entry, observed)
         yield from self._curves(run, self._held[entry])
-        folder = artifacts_of(run)
-        if folder is None and not _is_elsewhere():
-            yield f"its artifacts are to be in {ARTIFACTS}, not at {run.info.artifact_uri}"
-        elif folder and (more := sorted(map(str, names_in(folder)))):
+        yield from self._place(run)
+        if (folder := artifacts_of(run)) and (more := sorted(map(str, names_in(folder)))):
             yield f"artifact {some(more)} is none that `record` writes"
+
+    def _place(self, run: Run) -> Iterator[str]:
+        """Compare where a run's artifacts are with where those of all runs are; a server has its own place for them."""
+        place = f"{self._location}/{run.info.run_id}/artifacts"
+        if not _is_elsewhere() and run.info.artifact_uri != place:
+            yield f"its artifacts are to be at {place}, not at {run.info.artifact_uri}"
+
+    @cached_property
+    def _location(self) -> str:
+        return str(self.store.client.get_experiment(self.store.experiment).artifact_location)
 
     def _numbers(self, run: Run, entry: str, observed: Mapping[str, float]) -> Iterator[str]:
         """Compare a run's numbers: those that files say, and those that were observed."""
@@ -345,10 +353,9 @@ class _Audit:
         texts = {described(self._scores, flow_run) for flow_run in (parent.data.tags.get(PREFECT), None)}
         if parent.data.tags.get(_NOTE) not in texts:
             yield "its description is not the table of these scores"
+        yield from self._place(parent)
         if artifacts_of(parent):
             yield from table_differences(parent, summary_table(self._scores), (MEAN, "stderr"))
-        elif not _is_elsewhere():
-            yield f"its artifacts are to be in {ARTIFACTS}, not at {parent.info.artifact_uri}"
 
     def _files(self, parent: Run, stage: str) -> Iterator[Finding]:
         """Compare files with MLflow's copies. Those of a tracking server are not read."""

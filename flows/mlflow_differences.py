@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from mlflow.entities import Run
 
 from dvcfleet.disk import read_json
 from dvcfleet.errors import some
+from flows.lost_evidence import local_folder
 from tasks.recorded import TABLE, run_details
 from tasks.tracking import ARTIFACTS
 
@@ -54,16 +54,14 @@ def detail_differences(run: Run, receipts: Collection[Mapping[str, Any]]) -> Ite
 
 
 def artifacts_of(run: Run) -> Path | None:
-    """Return the folder of a run's artifacts in this one; None if the run says that they are elsewhere.
+    """Return the folder of a run's artifacts that MLflow shows; None if they are a server's.
 
-    In a folder that was moved MLflow's store has the old place until a run, or `merganser ui`, corrects it.
+    A folder that was moved has them here: its store has the old place until a run, or `merganser ui`, corrects it.
     """
-    here = ARTIFACTS / str(run.info.run_id) / "artifacts"
-    parts = urlsplit(str(run.info.artifact_uri))
-    place = Path(unquote(parts.path))
-    if parts.scheme not in ("", "file") or parts.netloc or place.parts[-3:] != here.parts:
+    place = local_folder(str(run.info.artifact_uri))
+    if place is None:
         return None
-    return here if not place.parent.parent.exists() or place.parent.parent.resolve() == ARTIFACTS.resolve() else None
+    return place if place.parent.parent.is_dir() else ARTIFACTS / str(run.info.run_id) / "artifacts"
 
 
 def names_in(folder: Path) -> set[Path]:

@@ -49,7 +49,8 @@ def check_strangers(repo: Repo, lineage: Lineage, files: Iterable[Path], known: 
 
 def _highest(repo: Repo, path: Path) -> Path:
     """Return the highest folder around a path that has no stage's output, else the path."""
-    above = [folder for folder in path.parents if not is_near_output(repo, os.path.join(repo.root_dir, folder))]
+    folders = path.parents[:-1]  # but for the root
+    above = [folder for folder in folders if not is_near_output(repo, os.path.join(repo.root_dir, folder))]
     return above[-1] if above else path
 
 

@@ -5,9 +5,8 @@ Imports MLflow and torch, so import it late.
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from dvcfleet.disk import read_json
 from dvcfleet.errors import FailedError, some
 from dvcfleet.lineage.contents import digest_of
 from dvcfleet.lineage.findings import Finding
@@ -33,12 +31,10 @@ from flows.mlflow_differences import (
     table_differences,
     text_differences,
 )
+from flows.mlflow_records import Records, is_elsewhere
 from merganser.config.loading import PARAMS, load_params
-from merganser.config.params import Params
 from merganser.errors import InputError
-from merganser.hashes import sha256_of_tree
 from merganser.limits import read_yaml
-from merganser.report.scores import Scores, read_scores
 from tasks.record import EXPERIMENT, Store
 from tasks.recorded import (
     COMMIT,
@@ -56,17 +52,15 @@ from tasks.recorded import (
     Held,
     comparison_run,
     described,
-    entry_run,
     relative_metrics,
     summary_table,
 )
-from tasks.stages import MERGE_PROFILES, METRICS, RECORDS, REPORT, UNSEEN
+from tasks.stages import RECORDS, REPORT
 from tasks.tracking import STORE, store_words
 
 # Numbers of an entry that follow from the whole comparison, besides those that begin with `unseen_`.
 RELATIVE = ("normalised_score", "score_drop_rate", "sar_mean", "error_mean")
 _NOTE, _LOGGED = "mlflow.note.content", "mlflow.loggedArtifacts"
-_MOST_BYTES = 10_000  # of a receipt
 
 
 class MlflowKind(StrEnum):
@@ -121,15 +115,8 @@ def _known_store() -> Store | None:
     return Store(client, experiment.experiment_id) if experiment else None
 
 
-@dataclass(frozen=True)
-class _Audit:
-    """An audit of a store: `receipts` by their stages, `report` the stage whose report is compared, if it is."""
-
-    store: Store
-    params: Params
-    lineage: Lineage
-    receipts: Mapping[str, Path]
-    report: str | None
+class _Audit(Records):
+    """The audit of a store."""
 
     def findings(self) -> Iterator[Finding]:
         for stage, file in self.receipts.items():
@@ -139,34 +126,6 @@ class _Audit:
             yield from self._means(parent)
         if self.report:
             yield from self._report(self.report)
-
-    @cached_property
-    def _noted(self) -> dict[str, dict[str, Any]]:
-        """The receipts, by entry."""
-        return {file.stem: read_json(file) or {} for file in self.receipts.values()}
-
-    @cached_property
-    def _held(self) -> dict[str, Held]:
-        return {entry: entry_run(self.params, entry) for entry in self._noted}
-
-    @cached_property
-    def _runs(self) -> list[Run]:
-        """All runs that are not deleted."""
-        found, page = list[Run](), None
-        while page is None or page:
-            runs = self.store.client.search_runs([self.store.experiment], page_token=page)
-            page = runs.token or ""
-            found += runs
-        return found
-
-    @cached_property
-    def _parents(self) -> list[Run]:
-        return [run for run in self._runs if run.data.tags.get(COMPARISON)]
-
-    @cached_property
-    def _scores(self) -> dict[str, Scores]:
-        """Of all entries: read where the report is compared, whose inputs are then as recorded."""
-        return read_scores(self.params, METRICS, MERGE_PROFILES, UNSEEN)
 
     def _entry(self, stage: str, entry: str) -> Iterator[Finding]:
         receipt, held = self._noted[entry], self._held[entry]
@@ -200,12 +159,8 @@ class _Audit:
     def _place(self, run: Run) -> Iterator[str]:
         """Compare where a run's artifacts are with where those of all runs are; a server has its own place for them."""
         place = f"{self._location}/{run.info.run_id}/artifacts"
-        if not _is_elsewhere() and run.info.artifact_uri != place:
+        if not is_elsewhere() and run.info.artifact_uri != place:
             yield f"its artifacts are to be at {place}, not at {run.info.artifact_uri}"
-
-    @cached_property
-    def _location(self) -> str:
-        return str(self.store.client.get_experiment(self.store.experiment).artifact_location)
 
     def _numbers(self, run: Run, entry: str, observed: Mapping[str, float]) -> Iterator[str]:
         """Compare a run's numbers: those that files say, and those that were observed."""
@@ -236,9 +191,6 @@ class _Audit:
         is_relative = name in RELATIVE or name.startswith("unseen_")
         return is_relative and (not self.report or len(self._parents_of(run, entry)) > 1)
 
-    def _parents_of(self, run: Run, entry: str) -> list[Run]:
-        return [each for each in self._parents if each.data.tags.get(f"{ENTRY}.{entry}") == run.info.run_id]
-
     def _is_of_another(self, run: Run, entry: str, name: str, value: float | None) -> bool:
         """Tell whether a comparison beside this one, such as a trial, that has the same run logged a number to it."""
         return any(rows_of(each).get(entry, {}).get(name, self) == value for each in self._parents_of(run, entry))
@@ -249,21 +201,6 @@ class _Audit:
             differing = sorted({*logged} ^ {(step, float(value)) for step, value in curve})
             if differing:
                 yield f"the curve {name} is not that of the profile of {held.name}, first at step {differing[0][0]}"
-
-    def _logged(self, run: Run, name: str) -> set[tuple[int, float]]:
-        """Return all steps and values of a metric, with the one that MLflow shows."""
-        history = self.store.client.get_metric_history(run.info.run_id, name)
-        logged = {(metric.step, metric.value) for metric in history}
-        last = max((metric.step for metric in history), default=0)
-        return logged | ({(last, run.data.metrics[name])} if name in run.data.metrics else set())
-
-    def _run(self, run_id: str) -> Run | None:
-        try:
-            return self.store.client.get_run(run_id)
-        except MlflowException as error:
-            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                return None
-            raise
 
     def _strangers(self) -> Iterator[Finding]:
         """Find finished runs that pass for a result of this comparison, and that no receipt names."""
@@ -290,22 +227,6 @@ class _Audit:
         held = self._held[entry]
         yield from text_differences(run, Texts(held.name, held.tags, held.params, {TRIAL, PARENT, RUN, COMMIT}))
 
-    def _is_here(self, parent: str | None, entry: str) -> bool:
-        """Tell whether a comparison's run is the one that an entry was recorded in, or has the report that is here."""
-        of_report = [each.info.run_id for each in self._parents if each.data.tags.get(REPORTED) == self._digest]
-        return parent is not None and parent in (self._noted[entry].get("parent_run_id"), *of_report)
-
-    def _earlier_receipts(self) -> set[str]:
-        """Return the runs that receipts in DVC's cache name: of a run that was continued with other parameters, too."""
-        found = set()
-        for stage in self.receipts:
-            for out in self.lineage.stages[stage].outs:
-                for path in Path(out.cache.path).glob("??/" + "?" * 30):
-                    if path.stat().st_size < _MOST_BYTES and (receipt := read_json(path)):
-                        found.add(str(receipt.get("run_id")))
-            break
-        return found
-
     def _means(self, parent: Run) -> Iterator[Finding]:
         """Compare the entries' scores in the table of a comparison's run with those of the entries' runs."""
         rows = rows_of(parent)
@@ -318,10 +239,6 @@ class _Audit:
                 if row.get(name) != value:
                     message = f"{name} of {file.stem} in {TABLE} is {row.get(name)!r}, the metric files say {value!r}"
                     yield Finding(MlflowKind.DIFFERS, f"run {parent.info.run_id}", message, (stage,))
-
-    @cached_property
-    def _digest(self) -> str:
-        return sha256_of_tree(REPORT) if REPORT.is_dir() else ""
 
     def _report(self, stage: str) -> Iterator[Finding]:
         """Compare the runs that have this report with it: table, description, parameters and files."""
@@ -372,11 +289,6 @@ class _Audit:
             name = os.path.relpath(copy)
             message = f"not the comparison's parameters: `merganser run --force {stage}` records them again"
             yield Finding(MlflowKind.DIFFERS, name, message, (stage,))
-
-
-def _is_elsewhere() -> bool:
-    """Tell whether MLflow is elsewhere, where its artifacts are not compared."""
-    return bool(os.environ.get("MLFLOW_TRACKING_URI"))
 
 
 def _parameters(path: Path) -> Any:

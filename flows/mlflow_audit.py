@@ -178,8 +178,8 @@ class _Audit(Records):
         relative = relative_metrics(self._scores[entry], entry) if self.report else {}
         for name, value in (rate | relative).items():
             now = run.data.metrics.get(name)
-            logged = {value for _, value in self._logged(run, name)}
-            if value not in logged or not (now == value or self._is_of_another(run, entry, name, now)):
+            values = {value for _, value in self._logged(run, name)}
+            if value not in values or not (now == value or self._is_of_another(run, entry, name, now)):
                 yield f"{name} is {now!r}, the files of {entry} say {value!r}"
         known = {*held.metrics, *held.curves, *OBSERVED, *relative}
         more = [name for name in sorted(run.data.metrics.keys() - known) if not self._may_be(run, entry, name)]

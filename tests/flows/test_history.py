@@ -57,7 +57,7 @@ def _ran_twice(made: Toy) -> None:
 def made(toy: Make, monkeypatch: pytest.MonkeyPatch) -> Toy:
     """Give a repository with three runs, of which the second is better and the third worse."""
     monkeypatch.setenv(RUN_NAME_VARIABLE, "third")
-    return toy.ran(SCORES, {"params.yaml": PARAMS}, before=_ran_twice)
+    return toy.ran(SCORES, {"params.yaml": PARAMS}, before=_ran_twice, save_experiment=True)
 
 
 def test_each_run_has_its_scores_what_changed_and_what_got_worse(made: Toy) -> None:

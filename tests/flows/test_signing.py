@@ -146,7 +146,6 @@ def _ended(module: str) -> object:
 
 def _all_together(folder: Path) -> None:
     """Change an output, DVC's cache and dvc.lock, write the ledger anew with a chain that holds, forget its end."""
-    shutil.rmtree(folder / ".git/refs/exps")  # they name the ledger's last line
     (folder / ".dvcfleet" / SYNCED).unlink(missing_ok=True)  # and so does this
     score = folder / "score"
     score.unlink()

@@ -39,7 +39,7 @@ Lines = list[dict[str, Any]]
 
 @pytest.fixture
 def chain(toy: Make) -> Toy:
-    return toy.ran(CHAIN, CHAIN_FILES, before=commit)
+    return toy.ran(CHAIN, CHAIN_FILES, before=commit, save_experiment=True)
 
 
 def found(toy: Toy) -> list[tuple[str, str]]:
@@ -159,26 +159,26 @@ def test_the_experiments_of_a_repository_in_a_folder_of_gits_hold_its_ledger_too
     for name, text in (CHAIN_FILES | {"dvc.yaml": CHAIN}).items():
         made.write(name, text)
     commit(made)
-    assert made.run()[0] == 0
+    assert made.run(save_experiment=True)[0] == 0
     _every_host(made)
     forget_end(made)
     assert found(made) == [("record changed", f".dvcfleet/{LEDGER}")]
 
 
 def test_lines_gone_with_their_experiments_stay_a_finding_also_after_the_next_run(chain: Toy) -> None:
-    chain.run(force=True)
+    chain.run(force=True, save_experiment=True)
     write_chained(state_of(chain) / LEDGER, lines_of(chain)[:3])
     forget_experiments(chain)
-    assert chain.run(force=True)[0] == 0
+    assert chain.run(force=True, save_experiment=True)[0] == 0
     assert found(chain) == [("record changed", f".dvcfleet/{LEDGER}")]
     assert len(lines_of(chain)) == 6
 
 
 def test_an_experiment_of_another_ledger_is_counted_and_no_finding(toy: Make, tmp_path: Path) -> None:
-    made = toy.ran(CHAIN, CHAIN_FILES, before=commit)
+    made = toy.ran(CHAIN, CHAIN_FILES, before=commit, save_experiment=True)
     other = Toy(tmp_path / "other", CHAIN, CHAIN_FILES)
     commit(other)
-    assert other.run()[0] == 0
+    assert other.run(save_experiment=True)[0] == 0
     shutil.rmtree(made.path / ".git/refs/exps")
     with chdir(made.path):
         os.system(f"git fetch -q {other.path} '+refs/exps/*:refs/exps/*'")
@@ -191,7 +191,7 @@ def test_the_anchored_head_must_stay_in_its_place(chain: Toy) -> None:
     state, head = state_of(chain), anchor_of(state_of(chain))
     assert head.count == 3
     assert parse_anchor(f"Results\n\n{head}\n") == head
-    chain.run(force=True)
+    chain.run(force=True, save_experiment=True)
     assert check_chains(state, head)[state / LEDGER].faults == ()
     assert "line 3 as anchored" in audit(chain.path, anchor=head).also
     for tamper in (_every_host, _without_the_first):  # and all else that names its lines
@@ -268,7 +268,7 @@ def test_an_output_changed_with_the_cache_and_dvc_lock_is_made_by_no_line(chain:
     forget_experiments(chain)
     (one,) = audit(chain.path).findings
     assert "nor have DVC's run cache and git" in one.message
-    chain.run("end", force=True)
+    chain.run("end", force=True, save_experiment=True)
     assert found(chain) == []
     # Its readers agree with it too.
     commit_output(chain, "cut.txt", "xyz", "cut")
@@ -312,7 +312,7 @@ def test_nothing_is_cried_after_plain_dvc_repro_a_checkout_an_applied_experiment
         os.system("git commit -qam second")
     shutil.rmtree(chain.path / ".dvc/cache/runs")
     chain.write("source", "abcdef")
-    assert chain.run()[0] == 0  # so that there is a run cache
+    assert chain.run(save_experiment=True)[0] == 0  # so that there is a run cache
     assert found(chain) == []
     with chdir(chain.path), Repo() as repo:
         os.system("git checkout -q -f HEAD")
@@ -323,7 +323,7 @@ def test_nothing_is_cried_after_plain_dvc_repro_a_checkout_an_applied_experiment
     assert found(chain) == []
     # Restored by dvc.lock, not by the run cache.
     (chain.path / "end.txt").unlink()
-    assert "1 restored" in chain.run()[1]
+    assert "1 restored" in chain.run(save_experiment=True)[1]
     assert found(chain) == []
 
 
@@ -335,7 +335,7 @@ def test_a_planted_entry_of_the_run_cache_is_named_when_it_is_restored_and_found
     assert found(chain) == []
     assert any("1 made by no run in a ledger" in each for each in audit(chain.path).also)
     chain.write("params.yaml", "turn: {times: 2, more: {deep: 1}}\n")
-    code, said = chain.run()
+    code, said = chain.run(save_experiment=True)
     assert (code, "no ledger says that a run made it: turn" in said) == (0, True), said
     assert lines_of(chain)[-1]["unproven"] is True
     assert found(chain) == [("unproven", "turn")]
@@ -344,15 +344,15 @@ def test_a_planted_entry_of_the_run_cache_is_named_when_it_is_restored_and_found
     write_chained(state_of(chain) / LEDGERS / "theirs.jsonl", [line])
     assert found(chain) == []
     shutil.rmtree(state_of(chain) / LEDGERS)
-    chain.run("turn", force=True)
+    chain.run("turn", force=True, save_experiment=True)
     assert found(chain) == []
 
 
 def test_what_a_ledger_tells_of_is_restored_without_a_word(chain: Toy) -> None:
     chain.write("source", "fedcba")
-    chain.run()
+    chain.run(save_experiment=True)
     chain.write("source", "abcdef")
-    code, said = chain.run()
+    code, said = chain.run(save_experiment=True)
     assert (code, "3 restored" in said, "no ledger" in said) == (0, True, False)
     assert [line["unproven"] for line in lines_of(chain)[-3:]] == [False] * 3
     assert found(chain) == []
@@ -371,7 +371,7 @@ def test_a_link_in_place_of_an_output_is_found_also_with_the_same_bytes(chain: T
 def test_links_to_dvcs_cache_are_no_finding(toy: Make) -> None:
     made = toy(CHAIN, CHAIN_FILES)
     (made.path / ".dvc/config").write_text("[cache]\n    type = symlink\n")
-    assert made.run()[0] == 0
+    assert made.run(save_experiment=True)[0] == 0
     assert (made.path / "end.txt").is_symlink()
     assert found(made) == []
 
@@ -392,7 +392,7 @@ def test_compiled_code_that_is_not_what_its_source_says_is_found(toy: Make) -> N
     files = {"tool/__init__.py": "", "tool/__main__.py": "from tool.value import VALUE\nprint(VALUE)\n"}
     made = toy(TOOL, files | {"tool/value.py": "VALUE = 1\n", ".dvcignore": "__pycache__\n*.pyc\n"})
     commit(made)
-    assert made.run()[0] == 0
+    assert made.run(save_experiment=True)[0] == 0
     source = made.path / "tool/value.py"
     for text, flags, wrong in (
         ("VALUE = 2\n", 0, 1),

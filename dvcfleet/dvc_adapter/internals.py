@@ -48,6 +48,7 @@ NEEDED = (
     "dvc.exceptions:CollectCacheError",
     "dvc.exceptions:DvcException",
     "dvc.exceptions:NotDvcRepoError",
+    "dvc.fs.git:GitFileSystem",
     "dvc.fs:localfs",
     "dvc.ignore:DvcIgnoreFilter.walk",
     "dvc.lock:LockError",

@@ -114,7 +114,8 @@ def test_inputs_that_a_stage_changes_are_recorded_as_dvc_repro_records_them(toy:
         repo.reproduce(on_error="keep-going")
     code, text = ours.run()
     assert code == 1
-    said = [line.split("; ", 1)[1].split(" changed while")[0] for line in text.splitlines() if "changed while" in line]
+    lines = [line for line in text.splitlines() if "changed while it ran" in line]
+    said = [line.split("; ", 1)[1].split(" changed while")[0] for line in lines]
     assert sorted(said) == ["old", "own.yaml", "src", "text"]
     assert "lost failed: dependency 'lost.txt' does not exist" in text
     assert ours.read("dvc.lock") == theirs.read("dvc.lock")

@@ -17,14 +17,19 @@ from typing import Any
 from dvcfleet.dvc_adapter.protocols import Output
 
 _MD5 = re.compile("[0-9a-f]{32}")
+# DVC 2's hash ignores the kind of line ends: its objects may have other sizes than the files that they stand for.
+DVC_2 = "md5-dos2unix"
 # After this time, an object that another process is just linking has its content.
 _LINKING_S = 0.1
 
 
-def is_torn(path: Path) -> bool:
-    """Tell whether the content of an object is another than its name says; its path ends in the md5."""
+def is_torn(path: Path, hash_name: str = "md5") -> bool:
+    """Tell whether the content of an object is another than its name says; its path ends in the hash."""
+    from dvc_data.hashfile.hash import fobj_md5
+
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "md5").hexdigest() != path.parent.name + path.name.removesuffix(".dir")
+        found = hashlib.file_digest(file, "md5").hexdigest() if hash_name == "md5" else fobj_md5(file, name=hash_name)
+    return found != path.parent.name + path.name.removesuffix(".dir")
 
 
 def in_cache(out: Output) -> bool:
@@ -42,13 +47,20 @@ def is_whole(out: Output) -> bool:
 def has_whole(cache: Any, value: str, size: int | None) -> bool:
     """Tell whether a cache has a file or folder of this hash and size; None: any size.
 
-    Of a cache that is not on this machine it is not asked.
+    Of a cache that is not on this machine it is not asked. An object of DVC 2 may have other line ends, thus another
+    size: its content is then compared with its name.
     """
     if not is_local(cache):
         return True
     listing = listing_at(Path(cache.oid_to_path(value))) if value.endswith(".dir") else {"": value}
-    sizes = [None] if listing is None else [object_size(cache, oid) for oid in listing.values()]
-    return None not in sizes and size in (None, sum(each or 0 for each in sizes))
+    if listing is None:
+        return False
+    sizes = [object_size(cache, oid) for oid in listing.values()]
+    if None in sizes or size in (None, sum(each or 0 for each in sizes)):
+        return None not in sizes
+    return cache.hash_name == DVC_2 and not any(
+        is_torn(Path(cache.oid_to_path(oid)), DVC_2) for oid in listing.values()
+    )
 
 
 def object_size(cache: Any, oid: str) -> int | None:
@@ -69,16 +81,16 @@ def remove_torn(cache: Any, sizes: Mapping[str, int | None], *, suspect: bool = 
 
     With `suspect`, or if no size is given, those of the right size are read too. Raises OSError.
     """
-    if not is_local(cache) or cache.hash_name != "md5":
+    if not is_local(cache) or cache.hash_name not in ("md5", DVC_2):
         return
     for oid, size in sizes.items():
         found = object_size(cache, oid)
         if found is None or (found == size and not suspect):
             continue
         path = Path(cache.oid_to_path(oid))
-        if is_torn(path):
+        if is_torn(path, cache.hash_name):
             time.sleep(_LINKING_S)
-            if path.exists() and is_torn(path):
+            if path.exists() and is_torn(path, cache.hash_name):
                 path.unlink()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from dvcfleet.dvc_adapter.internals import otherwise
 from dvcfleet.dvc_adapter.lock_entries import yaml_text
-from dvcfleet.dvc_adapter.objects import has_whole, is_whole
+from dvcfleet.dvc_adapter.objects import DVC_2, has_whole, is_whole
 from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.dvc_adapter.stages import lock_entry_of, may_restore
 from dvcfleet.dvc_adapter.storing import make_room, save_inputs
@@ -104,6 +104,13 @@ def check_out(stage: Stage) -> None:
         stage.repo.stage_cache.restore(stage)
     else:
         stage.checkout(force=True)
+
+
+def save_sizes_of_dvc_2(stage: Stage) -> None:
+    """Save the sizes of files whose hashes ignore the kind of line ends, after a check-out, as DVC does."""
+    for item in (*stage.deps, *stage.outs):
+        if item.hash_name == DVC_2 and item.exists:
+            item.save()
 
 
 def pull_run(stage: Stage, run_cache: bool) -> bool:

@@ -201,7 +201,9 @@ def _judge(stage: Stage, upstream: Upstream, options: Options, checks: StageChec
     if changed and not waits and not stage.frozen and checks.ran_before(stage):
         return planned(State.RESTORABLE, changed)
     if changed:
-        return planned(State.STALE, changed, must_run=not waits)
+        # What it reads may be known only once the stages before it are restored.
+        is_settled = all(need.state is State.UP_TO_DATE for need, _ in upstream)
+        return planned(State.STALE, changed, must_run=is_settled and not waits)
     if waits:
         return planned(State.WAITING, [f"reads from {name}" for name in waits])
     lost = [reason for out in stage.outs for reason in checks.output(out)]

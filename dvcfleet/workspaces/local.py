@@ -11,7 +11,7 @@ from dvcfleet.dvc_adapter.objects import remove_torn_of
 from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.pulling import pull_missing_inputs, pull_outputs
 from dvcfleet.dvc_adapter.repositories import forget_ignored, tracked_paths
-from dvcfleet.dvc_adapter.run_cache import check_out, pull_run, save_run
+from dvcfleet.dvc_adapter.run_cache import check_out, pull_run, save_run, save_sizes_of_dvc_2
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, lock_entry_of
 from dvcfleet.dvc_adapter.storing import Seen, inputs_seen, save_changed_inputs, save_inputs, save_output, size_of
 from dvcfleet.messages import Job, Outcome, Result
@@ -112,6 +112,7 @@ class LocalWorkspace:
             attempt(stage).unlink(missing_ok=True)
             self._renewed.add(stage.addressing)
         self.hide_from_git(stage)
+        save_sizes_of_dvc_2(stage)
         return True
 
     def job(self, stage: Stage, resources: Resources) -> Job:

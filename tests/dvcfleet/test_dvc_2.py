@@ -16,7 +16,7 @@ from dvcfleet.dvc_adapter.run_cache import edited_entries, entry_files, entry_ha
 from dvcfleet.repository import opened
 from tests.dvcfleet.twins import OURS, SAY, THEIRS, Twins
 
-STAGES = {
+STAGES: dict[str, dict[str, Any]] = {
     "cut": {"cmd": f"{SAY}; cat source > cut", "deps": ["source"], "outs": ["cut"]},
     "sort": {
         "cmd": f"{SAY}; mkdir sorted; cp cut sorted/cut; cp params.yaml sorted",

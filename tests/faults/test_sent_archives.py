@@ -314,7 +314,7 @@ def _sent(sent: Sent, outside: Path) -> Path:
 
 
 def _verify(path: Path) -> Audit:
-    return _verified_archive(path, partial(_verified, target=None, again=None, keys=None))
+    return _verified_archive(path, partial(_verified, target=None, again=None, keys=None, head=None))
 
 
 @pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.drill)])

@@ -1,7 +1,8 @@
 """Files that are replaced whole, also when several threads or processes replace one at once."""
 
 import fcntl
-import multiprocessing
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,10 +11,11 @@ import pytest
 
 from dvcfleet.disk import locked_folder, sync_then_write, write_durably
 
+ROOT = Path(__file__).parents[2]
 WRITERS, TIMES = 8, 20
 
 
-def _write_often(path: Path, mark: str) -> None:
+def write_often(path: Path, mark: str) -> None:
     for _ in range(TIMES):
         write_durably(path, mark * 50_000)
 
@@ -21,7 +23,7 @@ def _write_often(path: Path, mark: str) -> None:
 def test_threads_that_replace_one_file_at_once_leave_one_whole_text_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(lambda number: _write_often(path, str(number)), range(WRITERS)))
+        list(pool.map(lambda number: write_often(path, str(number)), range(WRITERS)))
     text = path.read_text()
     assert len(text) == 50_000
     assert len(set(text)) == 1
@@ -30,13 +32,9 @@ def test_threads_that_replace_one_file_at_once_leave_one_whole_text_and_nothing_
 
 def test_processes_that_replace_one_file_at_once_all_end_well(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
-    fork = multiprocessing.get_context("fork")
-    processes = [fork.Process(target=_write_often, args=(path, str(number))) for number in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0, 0]
+    code = "import sys; from tests.dvcfleet.test_disk import *; write_often(Path(sys.argv[1]), sys.argv[2])"
+    processes = [subprocess.Popen([sys.executable, "-c", code, path, str(number)], cwd=ROOT) for number in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
     assert len(set(path.read_text())) == 1
     assert list(tmp_path.iterdir()) == [path]
 
@@ -72,7 +70,7 @@ def test_on_a_file_system_without_locks_writers_have_names_of_their_own(
     monkeypatch.setattr(fcntl, "flock", refuse)
     path = tmp_path / "history.jsonl"
     with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(lambda number: _write_often(path, str(number)), range(WRITERS)))
+        list(pool.map(lambda number: write_often(path, str(number)), range(WRITERS)))
     assert len(set(path.read_text())) == 1
     assert list(tmp_path.iterdir()) == [path]
     with locked_folder(tmp_path):

@@ -79,8 +79,8 @@ def test_what_a_repository_keeps_in_meta_for_itself_is_ignored_and_a_change_of_m
         ("[threads]", "stage a: meta.dvcfleet should be a map such as {resources: ...}, got ['threads']"),
         (
             "{retires: 2}",
-            "stage a: meta.dvcfleet.retires: unknown; there are resources, retries, timeout, place, restore; "
-            'did you mean "retries"?',
+            "stage a: meta.dvcfleet.retires: unknown; there are resources, retries, timeout, place, restore, "
+            'exclusive; did you mean "retries"?',
         ),
         ("{restore: never}", "stage a: meta.dvcfleet.restore should be true or false, got 'never'"),
         ("{timeout: soon}", "stage a: meta.dvcfleet.timeout should be an amount such as 2h"),

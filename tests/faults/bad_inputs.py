@@ -429,11 +429,9 @@ HEADERS: dict[str, tuple[Spoil, str]] = {
         "not a plain tensor",
     ),
     "an adapter without its settings": (instead(adapter_model__safetensors=SIDES), "an adapter, not a whole model"),
-    "an adapter of another type": (adapter({"peft_type": "IA3"}), "only LORA can be read"),
-    "an adapter that is more than low rank": (
-        adapter(LORA | {"use_dora": True}),
-        "use_dora is more than a low-rank update",
-    ),
+    "an adapter of another type": (adapter({"peft_type": "IA3"}), "none of its tensors is of a layer"),
+    "an adapter that cannot be merged": (adapter({"peft_type": "PROMPT_TUNING"}), "cannot be merged"),
+    "an adapter without its magnitudes": (adapter(LORA | {"use_dora": True}), "lora_magnitude_vector"),
     "an adapter's settings that are none": (adapter(b"[" * 100_000), "not the configuration of a PEFT adapter"),
     "an adapter's settings of two megabytes": (adapter(b'{"a": "' + b"x" * 2**21 + b'"}'), "larger than 1024 KiB"),
     "an adapter's pattern that never ends": (

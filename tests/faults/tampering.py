@@ -1,6 +1,6 @@
-"""Tamper with a finished comparison in each way, and tell what `lineage verify` finds without and with signatures.
+"""Tamper with a finished comparison in each way, and tell what `lineage verify`, an anchor and signatures find.
 
-`python -m tests.faults.tampering` runs the tiny comparison, tries all, writes the table of docs/lineage.md and prints
+`python -m tests.faults.tampering` runs the tiny comparison, tries all, writes the table of docs/tampering.md and prints
 the counts; REPOSITORY is a tiny comparison that was run already, and `--only NAMES` tries some and writes nothing. Each
 is tried in a fork of one process that has imported what verifying takes, in a copy of the repository at one place.
 """
@@ -16,19 +16,24 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from dvcfleet.lineage.findings import Finding, FindingKind
+from dvcfleet.record.chain import anchor_of, check_chains, parse_anchor
 from tests.faults.tamperings import TAMPERINGS
-from tests.faults.tamperings.edits import Tampering
+from tests.faults.tamperings.edits import LEDGER_FILE, STATE, Tampering
 from tests.tiny import CODE, ROOT, make_repository, merganser, move_artifacts
 
-PAGE = ROOT / "docs/lineage.md"
+PAGE = ROOT / "docs/tampering.md"
 BEGIN, END = "<!-- tamperings: python -m tests.faults.tampering writes this -->", "<!-- end of tamperings -->"
-HEAD = ("| tampering | found | with signatures | if not, why |", "|---|---|---|---|")
+HEAD = (
+    "| tampering | `verify` finds | anchor | signatures | if `verify` finds nothing, why |",
+    "|---|---|---|---|---|",
+)
 NOTHING = "**not found**"
 UNTOUCHED, MODULES = "untouched", "modules.txt"
 _CURVE = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
@@ -36,16 +41,17 @@ _CURVE = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
 
 @dataclass(frozen=True)
 class Found:
-    """What was found of a tampering: the kinds of findings without signatures, and of those by signatures alone."""
+    """The kinds of findings of a tampering: those of `verify` by itself, by an anchor alone and by signatures alone."""
 
     plain: tuple[str, ...]
+    anchored: tuple[str, ...]
     signed: tuple[str, ...]
     lines: tuple[str, ...] = ()
     error: tuple[str, ...] = ()  # the traceback of a tampering that failed
 
 
 def prepare(repository: Path, folder: Path) -> Path:
-    """Copy a finished comparison into a folder and sign it; return the copy."""
+    """Copy a finished comparison into a folder, sign and anchor it; return the copy."""
     kept = folder / "kept"
     subprocess.run(["cp", "-a", str(repository), str(kept)], check=True)
     private, public = folder / "key.pem", folder / "key.pub"
@@ -63,6 +69,11 @@ def _sign(kept: Path, private: Path) -> None:
     os.chdir(kept)
     key = PrivateKey(private)
     sign(kept, key, key)
+    _anchor(kept).write_text(str(anchor_of(kept / STATE)))
+
+
+def _anchor(kept: Path) -> Path:
+    return kept.parent / "anchor.txt"
 
 
 def try_all(kept: Path, names: Sequence[str], workers: int = 1) -> dict[str, Found]:
@@ -77,9 +88,7 @@ def try_all(kept: Path, names: Sequence[str], workers: int = 1) -> dict[str, Fou
     found: dict[str, dict[str, Any]] = {}
     for number in range(workers):
         found |= json.loads(_results(kept, number).read_text())
-    return {
-        name: Found(*(tuple(found[name][part]) for part in ("plain", "signed", "lines", "error"))) for name in names
-    }
+    return {name: Found(**{part: tuple(values) for part, values in found[name].items()}) for name in names}
 
 
 def _import_all(kept: Path) -> None:
@@ -123,13 +132,13 @@ def _tried(kept: Path, place: Path, name: str) -> Any:
     place.mkdir()
     subprocess.run(["cp", "-a", "--reflink=auto", str(kept), str(place / "repo")], check=True)
     move_artifacts(place / "repo")
-    os.waitpid(_forked(partial(_become, place, name, kept.parent / "key.pub")), 0)
+    os.waitpid(_forked(partial(_become, place, name, kept)), 0)
     return json.loads((place / "found.json").read_text())
 
 
-def _become(place: Path, name: str, key: Path) -> None:
+def _become(place: Path, name: str, kept: Path) -> None:
     """Tamper and verify, and write what was found."""
-    said: dict[str, object] = {"plain": [], "signed": [], "lines": [], "error": []}
+    said: dict[str, object] = {part: [] for part in ("plain", "anchored", "signed", "lines", "error")}
     try:
         os.environ["DVC_SITE_CACHE_DIR"] = str(place / "site")
         os.environ.pop("MLFLOW_TRACKING_URI", None)
@@ -139,15 +148,15 @@ def _become(place: Path, name: str, key: Path) -> None:
         os.chdir(place / "repo")
         if name != UNTOUCHED:
             TAMPERINGS[name].tamper()
-        said |= _verified(key)
+        said |= _verified(kept.parent / "key.pub", _anchor(kept).read_text())
     except BaseException:
         said["error"] = traceback.format_exc().splitlines()
     (place / MODULES).write_text("\n".join(sys.modules))
     (place / "found.json").write_text(json.dumps(said))
 
 
-def _verified(key: Path) -> dict[str, list[str]]:
-    """Verify the present folder; a message in place of findings is a finding too."""
+def _verified(key: Path, anchor: str) -> dict[str, list[str]]:
+    """Verify the present folder; a message instead of findings is a finding too."""
     from dvcfleet.errors import UserError
     from dvcfleet.lineage.audit import audit
     from flows.keys import PublicKey
@@ -157,6 +166,7 @@ def _verified(key: Path) -> dict[str, list[str]]:
     kinds: dict[str, list[str]] = {"lines": []}
     for part, find in (
         ("plain", lambda: audit(Path()).findings),
+        ("anchored", lambda: _by_anchor(anchor)),
         ("signed", lambda: check(Path(), public, public)[0]),
     ):
         try:
@@ -167,6 +177,15 @@ def _verified(key: Path) -> dict[str, list[str]]:
             kinds[part] = ["refused"]
             kinds["lines"].append(f"{part}: {refused}")
     return kinds
+
+
+def _by_anchor(anchor: str) -> Iterator[Finding]:
+    """Find what `verify --anchored` finds of the ledger and `verify` does not."""
+    state = STATE.absolute()
+    plain, anchored = (
+        check_chains(state, given)[state / LEDGER_FILE.name].faults for given in (None, parse_anchor(anchor))
+    )
+    yield from (Finding(FindingKind.RECORD, str(LEDGER_FILE), fault) for fault in anchored if fault not in plain)
 
 
 def table(found: Mapping[str, Found]) -> Iterator[str]:
@@ -185,18 +204,25 @@ def table(found: Mapping[str, Found]) -> Iterator[str]:
 
 def row(tampering: Tampering, found: Found) -> str:
     """Return a tampering's line of its table."""
-    cells = [", ".join(kinds[:2]) or NOTHING for kinds in (found.plain, found.signed or found.plain)]
-    return f"| {tampering.text} | {cells[0]} | {cells[1]} | {'' if found.plain else tampering.why} |"
+    cells = [
+        tampering.text,
+        ", ".join(found.plain[:2]) or NOTHING,
+        *("found" if kinds else "" for kinds in (found.anchored, found.signed)),
+        "" if found.plain else tampering.why,
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def counted(found: Mapping[str, Found]) -> str:
-    """Say how many tamperings are found."""
-    plain = sum(bool(each.plain) for each in found.values())
-    signed = sum(bool(each.plain or each.signed) for each in found.values())
+    """Say how many tamperings are found, and by what."""
     several = sum(TAMPERINGS[name].is_consistent for name in found)
+    missed = [each for each in found.values() if not each.plain]
+    anchored, signed = sum(bool(each.anchored) for each in missed), sum(bool(each.signed) for each in missed)
+    never = sum(not each.anchored and not each.signed for each in missed)
     return (
-        f"Of {len(found)} tamperings, {several} of them consistent edits of several files, `verify` finds {plain}, and "
-        f"{signed} with signatures."
+        f"`verify` finds {len(found) - len(missed)} of {len(found)} tamperings, {several} of which edit several "
+        f"files consistently. An anchor finds {anchored} of the other {len(missed)} and signatures find {signed}; "
+        f"{never} are not found."
     )
 
 
@@ -245,7 +271,7 @@ def main() -> int:
         found = try_all(prepare(repository, Path(scratch)), [UNTOUCHED, *names], given.workers)
     wrong = [f"untouched: {line}" for line in found.pop(UNTOUCHED).lines] + list(mistakes(found))
     if given.lines:
-        given.lines.write_text(json.dumps({name: each.lines for name, each in found.items()}, indent=1))
+        given.lines.write_text(json.dumps({name: asdict(each) for name, each in found.items()}, indent=1))
     for name in names if given.only else ():
         print(f"{name}:", *found[name].lines, sep="\n    ")
     text = with_table(PAGE.read_text(encoding="utf-8"), table(found)) if not given.only else ""

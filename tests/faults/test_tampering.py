@@ -1,4 +1,4 @@
-"""A sample of the tamperings of docs/lineage.md is found; a drill holds its table to all of them."""
+"""A sample of the tamperings of docs/tampering.md is found; a drill holds its table to all of them."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def _tried(repository: Path, *options: str) -> str:
 
 def test_a_sample_of_the_tamperings_is_found(tiny_run: Path) -> None:
     said = _tried(tiny_run, "--workers", "1", "--only", *SAMPLE)
-    assert "Of 4 tamperings, 1 of them consistent edits of several files, `verify` finds 4" in said
+    assert "`verify` finds 4 of 4 tamperings, 1 of which edit several files consistently" in said
     for words in (
         "parameter averaging, coefficients, density and 3 more is not there any more",
         "a second result of ties in",

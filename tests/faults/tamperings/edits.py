@@ -16,6 +16,9 @@ from dvc.repo import Repo
 
 from dvcfleet.record.kept import sha256
 from dvcfleet.record.ledger import LEDGER, Execution, entry_digest, sound_lines
+from merganser.hashes import sha256_of_tree
+from tasks.recorded import REPORTED
+from tasks.stages import REPORT
 
 STATE = Path(".dvcfleet")
 LEDGER_FILE = STATE / LEDGER
@@ -176,8 +179,11 @@ def run_of(entry: str = ENTRY) -> str:
 
 
 def parent() -> str:
-    """Return the comparison's run in MLflow."""
-    return str(receipt()["parent_run_id"])
+    """Return the comparison's run in MLflow: the one with the present report. A receipt may name an older one."""
+    query = "SELECT run_uuid FROM tags WHERE key = ? AND value = ?"
+    with closing(sqlite3.connect("mlflow.db")) as store:
+        (found,) = store.execute(query, (REPORTED, sha256_of_tree(REPORT))).fetchone()
+    return str(found)
 
 
 def in_store(statement: str, *values: Any, store: str = "mlflow.db") -> None:

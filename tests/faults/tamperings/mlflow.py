@@ -121,12 +121,12 @@ def unfinished_run() -> None:
     in_store("UPDATE runs SET status = 'RUNNING' WHERE run_uuid = ?", FORGED)
 
 
-@tampering("the time of a metric in MLflow", why="not compared, see above")
+@tampering("the time of a metric in MLflow", why="times of numbers are not compared")
 def metric_time() -> None:
     in_store("UPDATE metrics SET timestamp = 1 WHERE run_uuid = ?", run_of())
 
 
-@tampering("a number of a logged model", why="not compared, see above")
+@tampering("a number of a logged model", why="logged models are not compared")
 def logged_model() -> None:
     in_store("UPDATE logged_model_metrics SET metric_value = 0.99 WHERE run_id = ?", run_of())
 

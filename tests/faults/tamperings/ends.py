@@ -1,0 +1,167 @@
+"""Tamperings that also change what says where the ledger ends, or who vouches for a result: an anchor finds the first.
+
+The ledger's end stands in `synced` and in the experiments. For an entry of dvc.lock without a line in the ledger,
+DVC's run cache or git vouches.
+"""
+
+import shutil
+from pathlib import Path
+
+from dvcfleet.crash_recovery import SYNCED
+from dvcfleet.dvc_adapter.run_cache import entry_hash, run_key
+from dvcfleet.record.kept import sha256
+from tests.faults.tamperings.edits import (
+    LEDGER_FILE,
+    STATE,
+    edit_json,
+    forget_experiments,
+    git_commit,
+    lock_entry,
+    tampering,
+)
+from tests.faults.tamperings.files import CACHE
+from tests.faults.tamperings.ledger import (
+    commit_rewritten,
+    environment_forged,
+    last_line_removed_with_experiments,
+    ledger_removed,
+    ledger_rewritten_with_experiments,
+    line_rewritten,
+)
+from tests.faults.tamperings.together import (
+    SCORED,
+    hidden_and_told,
+    merge_told,
+    plot_told,
+    score_reproduced,
+    score_told_alone,
+    score_told_unsigned,
+)
+
+NOTE = STATE / SYNCED
+NOBODY = "nothing in the repository says otherwise"
+
+
+@tampering("another end of the ledger in `synced`")
+def synced_edited() -> None:
+    edit_json(NOTE, ledger="0" * 64)
+
+
+@tampering("`synced` removed", why="the ledger is as it was, and the experiments say where it ends")
+def synced_removed() -> None:
+    NOTE.unlink()
+
+
+@tampering("the last line of the ledger removed, experiments and `synced`", is_consistent=True, why=NOBODY)
+def last_line_removed_with_ends() -> None:
+    last_line_removed_with_experiments()
+    name_end()
+
+
+@tampering(
+    "the ledger removed, experiments and `synced`", is_consistent=True, why="it looks as if `dvc repro` had run all"
+)
+def ledger_removed_with_ends() -> None:
+    ledger_removed()
+    forget_experiments()
+    NOTE.unlink()
+
+
+@tampering("another host in all lines, chain, experiments and `synced`", is_consistent=True, why=NOBODY)
+def ledger_rewritten_with_ends() -> None:
+    ledger_rewritten_with_experiments()
+    name_end()
+
+
+@tampering("a stage's time and user in the ledger, chain, experiments and `synced`", is_consistent=True, why=NOBODY)
+def line_rewritten_with_ends() -> None:
+    line_rewritten()
+    forget_experiments()
+    name_end()
+
+
+@tampering("another commit in all lines, chain, experiments and `synced`", is_consistent=True, why=NOBODY)
+def commit_rewritten_with_ends() -> None:
+    commit_rewritten()
+    name_end()
+
+
+@tampering("another environment in all lines, chain, experiments and `synced`", is_consistent=True, why=NOBODY)
+def environment_forged_with_ends() -> None:
+    environment_forged()
+    name_end()
+
+
+@tampering(
+    "a score, all stages after it, the ledger's lines, chain, experiments and `synced`",
+    is_consistent=True,
+    why=NOBODY,
+)
+def score_told_with_ends() -> None:
+    score_told_alone()
+    name_end()
+
+
+@tampering("the same, and the signatures removed", is_consistent=True, why=NOBODY)
+def score_told_unsigned_with_ends() -> None:
+    score_told_unsigned()
+    name_end()
+
+
+@tampering("a merge, the ledger's lines, chain, experiments and `synced`", is_consistent=True, why=NOBODY)
+def merge_told_with_ends() -> None:
+    merge_told()
+    name_end()
+
+
+@tampering("a plot, the ledger's line, chain, experiments and `synced`", is_consistent=True, why=NOBODY)
+def plot_told_with_ends() -> None:
+    plot_told()
+    name_end()
+
+
+@tampering(
+    "a planted file, hidden by a committed rule, that commit in all lines, chain, experiments and `synced`",
+    is_consistent=True,
+    why=NOBODY,
+)
+def hidden_and_told_with_ends() -> None:
+    hidden_and_told()
+    name_end()
+
+
+@tampering(
+    "a score run on by dvc repro, the true one removed from run cache and experiments", is_consistent=True, why=NOBODY
+)
+def run_cache_forged() -> None:
+    score_reproduced()
+    _forget_true(keeps_forged=True)
+
+
+@tampering("the same, and the run cache emptied", is_consistent=True, why="without a run cache nobody vouches")
+def run_cache_emptied() -> None:
+    score_reproduced()
+    forget_experiments()
+    shutil.rmtree(CACHE / "runs")
+
+
+@tampering("the same, its dvc.lock committed to git in place of the run cache", is_consistent=True, why="git vouches")
+def score_in_git() -> None:
+    score_reproduced()
+    _forget_true(keeps_forged=False)
+    git_commit("dvc.lock")
+
+
+def name_end() -> None:
+    """Let `synced` name the ledger's present end."""
+    edit_json(NOTE, ledger=sha256(LEDGER_FILE.read_bytes().splitlines()[-1]))
+
+
+def _forget_true(keeps_forged: bool) -> None:
+    """Remove the experiments, and the true runs of the scored stage from the run cache."""
+    forget_experiments()
+    entry = lock_entry(SCORED)
+    key = run_key(entry)
+    for path in Path(CACHE, "runs", key[:2], key).iterdir():
+        if not (keeps_forged and path.name == entry_hash(entry)):
+            path.unlink()

@@ -4,13 +4,17 @@ The ledger's end stands in `synced` and in the experiments. For an entry of dvc.
 DVC's run cache or git vouches.
 """
 
+import json
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from dvcfleet.crash_recovery import SYNCED
 from dvcfleet.dvc_adapter.run_cache import entry_hash, run_key
 from dvcfleet.record.kept import sha256
+from dvcfleet.record.ledger import Execution, entry_digest, sound_lines
 from tests.faults.tamperings.edits import (
+    ENTRY,
     LEDGER_FILE,
     STATE,
     edit_json,
@@ -39,12 +43,24 @@ from tests.faults.tamperings.together import (
 )
 
 NOTE = STATE / SYNCED
+AS_RUN = "it looks as a later run of these stages does"
 NOBODY = "nothing in the repository says otherwise"
 
 
 @tampering("another end of the ledger in `synced`")
 def synced_edited() -> None:
     edit_json(NOTE, ledger="0" * 64)
+
+
+@tampering("a new line at the ledger's end, with its chain", why=AS_RUN)
+def line_appended() -> None:
+    append("report")
+
+
+@tampering("a score, all stages after it, and new lines at the ledger's end", is_consistent=True, why=AS_RUN)
+def score_appended() -> None:
+    score_reproduced()
+    append(SCORED, f"record@{ENTRY}", "report")
 
 
 @tampering("`synced` removed", why="the ledger is as it was, and the experiments say where it ends")
@@ -150,6 +166,20 @@ def score_in_git() -> None:
     score_reproduced()
     _forget_true(keeps_forged=False)
     git_commit("dvc.lock")
+
+
+def append(*stages: str) -> None:
+    """Add lines to the ledger by which a later run made the present entries of stages."""
+    for stage in stages:
+        last = LEDGER_FILE.read_bytes().splitlines()[-1]
+        new = replace(ran(stage), user="somebody", entry=entry_digest(lock_entry(stage)), before=sha256(last))
+        with LEDGER_FILE.open("ab") as ledger:
+            ledger.write(json.dumps(asdict(new)).encode() + b"\n")
+
+
+def ran(stage: str) -> Execution:
+    """Return a stage's last execution."""
+    return [execution for _, execution in sound_lines(LEDGER_FILE) if execution.stage == stage][-1]
 
 
 def name_end() -> None:

@@ -29,7 +29,7 @@ def line_edited() -> None:
     edit_lines(lambda lines: [lines[0].replace(b'"host": "', b'"host": "x'), *lines[1:]])
 
 
-@tampering("a line added to the ledger")
+@tampering("the ledger's first line added to it again", why="a repeated line says nothing new")
 def line_added() -> None:
     edit_lines(lambda lines: [*lines, lines[0]])
 
@@ -78,7 +78,11 @@ def commit_rewritten() -> None:
     forget_experiments()
 
 
-@tampering("a ledger of another host planted, which claims the results", is_consistent=True)
+@tampering(
+    "a ledger of another host planted, which claims the results",
+    is_consistent=True,
+    why="the repository's own ledger counts first",
+)
 def ledger_planted() -> None:
     content = LEDGER_FILE.read_bytes()
     rewrite_ledger(lambda one: replace(one, host=WHO, began=f"2020{one.began[4:]}"), from_first=True)

@@ -164,7 +164,11 @@ def parameter_committed() -> None:
     commit(MERGED)
 
 
-@tampering("the same in MLflow, receipt, dvc.lock and report", is_consistent=True)
+@tampering(
+    "the same in MLflow, receipt, dvc.lock and report",
+    is_consistent=True,
+    why="the run cache vouches for what `dvc commit` took over",
+)
 def parameter_everywhere() -> None:
     edit_params("methods", ENTRY, "density", value=0.4)
     commit(MERGED)

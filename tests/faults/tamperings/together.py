@@ -37,6 +37,7 @@ from tests.faults.tamperings.mlflow import FORGED, second_result
 from tests.tiny import ROOT, environment
 
 SCORED, MERGED = f"evaluate@{ENTRY}-{TASK}", f"merge@{ENTRY}"
+TAKEN_OVER = "the run cache vouches for what `dvc commit` took over"
 AFTER = ("measure_merged@", "evaluate@", "record@", "report")
 
 
@@ -146,7 +147,7 @@ def checkpoint_committed() -> None:
     commit(f"fetch@{TASK}")
 
 
-@tampering("a source with dvc.lock", is_consistent=True)
+@tampering("a source with dvc.lock", is_consistent=True, why=TAKEN_OVER)
 def source_committed() -> None:
     flip(Path(f"hub/{TASK}/open_clip_model.safetensors"))
     commit(f"fetch@{TASK}")
@@ -167,7 +168,7 @@ def parameter_committed() -> None:
 @tampering(
     "the same in MLflow, receipt, dvc.lock and report",
     is_consistent=True,
-    why="the run cache vouches for what `dvc commit` took over",
+    why=TAKEN_OVER,
 )
 def parameter_everywhere() -> None:
     edit_params("methods", ENTRY, "density", value=0.4)
@@ -182,7 +183,7 @@ def code_committed() -> None:
     commit("code", MERGED)
 
 
-@tampering("a stray module whose hash stands in dvc.lock", is_consistent=True)
+@tampering("a stray module whose hash stands in dvc.lock", is_consistent=True, why=TAKEN_OVER)
 def stray_committed() -> None:
     stray_module()
     commit("code")
@@ -200,13 +201,13 @@ def bytecode_committed() -> None:
     commit("code")
 
 
-@tampering("a command in dvc.yaml and dvc.lock", is_consistent=True)
+@tampering("a command in dvc.yaml and dvc.lock", is_consistent=True, why=TAKEN_OVER)
 def command_committed() -> None:
     edit(Path("dvc.yaml"), "python -m tasks.record --report", "python -O -m tasks.record --report")
     commit("report")
 
 
-@tampering("an input removed from dvc.yaml and dvc.lock", is_consistent=True)
+@tampering("an input removed from dvc.yaml and dvc.lock", is_consistent=True, why=TAKEN_OVER)
 def input_committed() -> None:
     edit(Path("dvc.yaml"), "data/metrics, data/profiles,", "data/metrics,")
     commit("report")

@@ -240,7 +240,11 @@ def plot_told() -> None:
     forget_experiments()
 
 
-@tampering("an observed time in profile, receipt, MLflow and dvc.lock", is_consistent=True)
+@tampering(
+    "an observed time in profile, receipt, MLflow and dvc.lock",
+    is_consistent=True,
+    why="times are observed once, not computed again",
+)
 def time_committed() -> None:
     edit_json(Path(f"data/profiles/merge/{ENTRY}.json"), wall_s=0.001)
     log_metric(run_of(), "wall_s", 0.001)
@@ -276,7 +280,11 @@ def receipts_exchanged() -> None:
     commit(f"record@{ENTRY}", f"record@{OTHER}")
 
 
-@tampering("an entry of the run cache under its right names, with another's outputs", is_consistent=True)
+@tampering(
+    "an entry of the run cache under its right names, with another's outputs",
+    is_consistent=True,
+    why="no result is changed: a run that restores it says `unproven`",
+)
 def run_cache_planted() -> None:
     entry = lock_entry(MERGED)
     entry["params"]["params.yaml"][f"methods.{ENTRY}"]["density"] = 0.25

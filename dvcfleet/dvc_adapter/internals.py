@@ -83,6 +83,7 @@ NEEDED = (
     "dvc.utils.serialize:load_yaml",
     "dvc.utils.serialize:parse_yaml",
     "dvc.utils.serialize:parse_yaml_for_update",
+    "dvc_data.hashfile.hash:fobj_md5",
     "dvc_data.hashfile.state:State",
     "dvc_data.hashfile.tree:Tree",
 )

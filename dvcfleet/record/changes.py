@@ -64,7 +64,7 @@ def _patch(root: Path, folder: Path, unknown: list[str]) -> bytes:
     """Return the difference from the commit; git's index is a copy, in which the unknown files are announced."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         index = Path(scratch) / "index"
-        shutil.copyfile(root / git(root, "rev-parse", "--git-path", "index").strip(), index)
+        shutil.copy2(root / git(root, "rev-parse", "--git-path", "index").strip(), index)
         environment = os.environ | {"GIT_INDEX_FILE": str(index)}
         if unknown:
             add = ("--literal-pathspecs", "add", "--intent-to-add", "--pathspec-from-file=-", "--pathspec-file-nul")

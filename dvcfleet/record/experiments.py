@@ -109,8 +109,9 @@ def workspace_tree(repo: Repo, files: Iterable[str] = (), texts: Mapping[str, st
     """
     with tempfile.TemporaryDirectory(dir=state_folder(repo)) as folder:
         index = Path(folder) / "index"
-        # A copy of git's index: git then does not read unchanged files again.
-        shutil.copyfile(_git_path(repo, "index"), index)
+        # A copy of git's index: git then does not read unchanged files again. With its time, from which git tells
+        # that a file of the same size was changed in the second in which the index was written.
+        shutil.copy2(_git_path(repo, "index"), index)
         _git(repo, index, "add", "--update", "--", ":/")
         _git(repo, index, "update-index", "--add", "-z", "--stdin", given="\0".join(files))
         inside = _git(repo, None, "rev-parse", "--show-prefix")  # of a repository in a folder of git's

@@ -85,6 +85,24 @@ def test_an_experiment_leaves_out_what_git_ignores_as_dvcs_own_do(toy: Make, mon
     assert not {"hidden.bin", "hidden.json"} & set(kept)
 
 
+def test_a_change_of_the_second_in_which_git_wrote_its_index_is_saved(
+    toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = committed(toy(SCORED, SCORED_FILES))
+    git(made, "config", "core.trustctime", "false")
+    source = made.path / "source"
+    os.utime(source, (1_700_000_000, 1_700_000_000))
+    git(made, "add", "--renormalize", "--", "source")
+    source.write_text("fedcba")  # in place, of the same size
+    for path in (source, made.path / ".git/index"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    assert run(made, "brave-heron", monkeypatch)[0] == 0
+    commit = experiments(made)["brave-heron"]
+    assert git(made, "show", f"{commit}:source") == "fedcba"
+    (patch,) = (made.path / ".dvcfleet/changes").glob("*.patch")
+    assert "+fedcba" in patch.read_text()
+
+
 def test_in_a_repository_without_a_project_a_run_writes_nothing_to_git_unless_asked(
     toy: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,9 +47,18 @@ def read_back(name: str, block: str) -> str:
 
     U+0085 is a line end to YAML, which writes it as it is and reads a space.
     """
+    return lock_entry(name, _parsed(f"stages:\n{block}")["stages"][name]) if "\x85" in block else block
+
+
+def read_again(data: dict[str, Any]) -> dict[str, Any]:
+    """Return what YAML reads of what DVC writes for this."""
+    return _parsed(yaml_text(data))
+
+
+def _parsed(text: str) -> dict[str, Any]:
     from dvc.utils.serialize import parse_yaml
 
-    return lock_entry(name, parse_yaml(f"stages:\n{block}", "")["stages"][name]) if "\x85" in block else block
+    return dict(parse_yaml(text, ""))
 
 
 def split_lock_file(text: str) -> dict[str, str] | None:

@@ -8,7 +8,8 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,15 +37,30 @@ def run_key(entry: dict[str, Any]) -> str:
 
 
 def parse_entry(text: str, path: str) -> dict[str, Any] | None:
-    """Parse a file of a run cache; return None if it is damaged."""
+    """Parse a file of a run cache; return None if it is damaged.
+
+    U+0085 is a line end to YAML, which writes it as it is, with the next line's indentation, and reads a space; here it
+    is read as it was.
+    """
     from dvc.schema import COMPILED_LOCK_FILE_STAGE_SCHEMA
     from dvc.utils.serialize import YAMLError, parse_yaml
     from voluptuous import Invalid
 
+    stand_in = next(char for char in map(chr, range(0xE000, 0xF900)) if char not in text)  # for private use
     try:
-        return dict(COMPILED_LOCK_FILE_STAGE_SCHEMA(parse_yaml(text, path)))
+        entry = parse_yaml(re.sub("\x85 *", stand_in, text), path)
+        return dict(COMPILED_LOCK_FILE_STAGE_SCHEMA(_replaced(entry, stand_in, "\x85") if "\x85" in text else entry))
     except (YAMLError, Invalid):
         return None
+
+
+def _replaced(value: Any, old: str, new: str) -> Any:
+    """Replace a text in all keys and values."""
+    if isinstance(value, dict):
+        return {_replaced(key, old, new): _replaced(item, old, new) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replaced(item, old, new) for item in value]
+    return value.replace(old, new) if isinstance(value, str) else value
 
 
 @otherwise("using the run cache", lambda repo: os.path.join(repo.cache.legacy.path, "runs"))
@@ -175,7 +191,7 @@ def _may_have_run(stage: Stage) -> bool:
     known = lock_entry_of(stage)
     folder = Path(_folder(stage, known))
     newest = max(folder.iterdir(), key=os.path.getmtime, default=None) if folder.is_dir() else None
-    entry = entry_at(newest, known) if newest else None
+    entry = entry_at(newest) if newest else None
     return entry is not None and all(_is_stored(stage.repo, out) for out in entry.get("outs", ()))
 
 
@@ -184,25 +200,13 @@ def _is_stored(repo: Repo, out: dict[str, Any]) -> bool:
     return "md5" in out and has_whole(_cache_of(repo, out), out["md5"], out.get("size"))
 
 
-def entry_at(path: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """Read a file of a run cache; return None if it is not the entry that its name says.
-
-    `known` is the entry of a stage with the same command and inputs, for values that YAML does not give back as they
-    were: it writes U+0085, a line end of its own, as it is, and reads a space.
-    """
+def entry_at(path: Path) -> dict[str, Any] | None:
+    """Read a file of a run cache; return None if it is not the entry that its name says."""
     entry = parse_entry(path.read_text(encoding="utf-8", errors="replace"), str(path))
     try:
-        if entry is None or entry_hash(entry) == path.name:
-            return entry
-        return entry if known and entry_hash(_with_results(known, entry)) == path.name else None
+        return entry if entry is not None and entry_hash(entry) == path.name else None
     except ValueError:  # a value that no entry has, such as a date
         return None
-
-
-def _with_results(known: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stage's entry with what another one says of its outputs."""
-    pairs = zip(known.get("outs", ()), entry.get("outs", ()), strict=False)
-    return {**known, "outs": [{**found, "path": own["path"]} for own, found in pairs]}
 
 
 def entry_files(repo: Repo) -> list[Path]:
@@ -217,7 +221,7 @@ def has_runs(repo: Repo) -> bool:
 
 def runs_like(stage: Stage, entry: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the entries of the run cache that have the command, the inputs and the outputs' paths of this one."""
-    found = (entry_at(path, entry) for path in _files_in(Path(_folder(stage, entry)), "*"))
+    found = (entry_at(path) for path in _files_in(Path(_folder(stage, entry)), "*"))
     return [each for each in found if each is not None]
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from dvcfleet.dvc_adapter.lock_entries import read_again
 from dvcfleet.dvc_adapter.lockfiles import lock_file_of
 from dvcfleet.dvc_adapter.objects import cache_of, cached_listing
-from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
+from dvcfleet.dvc_adapter.protocols import Output, ParamsDependency, Repo, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, varying
 from dvcfleet.errors import some
 from dvcfleet.lineage.contents import Contents, digest_of, name_of
@@ -160,10 +161,15 @@ def _check_params(stages: Iterable[Stage]) -> Iterator[Finding]:
     for stage in stages:
         for dep in stage.deps:
             if is_params(dep):
-                for reason in dependency_reasons(dep):
+                for reason in () if _is_as_yaml_reads(dep) else dependency_reasons(dep):
                     concerned[name_of(dep), reason.removeprefix("params ")].append(stage.addressing)
     for (file, reason), names in concerned.items():
         yield Finding(FindingKind.PARAMS, file, f"{reason} since {some(names)} ran", tuple(names))
+
+
+def _is_as_yaml_reads(dep: ParamsDependency) -> bool:
+    """Tell whether DVC's record differs from the parameters by what YAML does not give back only, such as U+0085."""
+    return bool(dep.hash_info) and dep.hash_info.value == read_again(dep.read_params())
 
 
 def _check_stage(step: Step, stage: Stage) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from typing import Any
 
 from dvcfleet import crash_recovery
 from dvcfleet.disk import append_lines, lines_from_end, write_durably
+from dvcfleet.dvc_adapter.lock_entries import read_again
 from dvcfleet.messages import Ending, Result, Start
 from dvcfleet.record.changes import commit_of, keep_changes
 from dvcfleet.record.environments import environment, keep_environment
@@ -302,7 +303,10 @@ def _is_sound(execution: Execution) -> bool:
 
 def entry_digest(entry: Mapping[str, Any]) -> str:
     """Return a digest of an entry of dvc.lock, the same for a new entry and one read from the file."""
-    return sha256(json.dumps(_ordered(entry), default=str).encode())
+    text = json.dumps(_ordered(entry), default=str)
+    if "\\u0085" in text:
+        text = json.dumps(_ordered(read_again(dict(entry))), default=str)
+    return sha256(text.encode())
 
 
 def _ordered(value: Any) -> Any:

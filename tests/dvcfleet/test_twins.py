@@ -1,11 +1,14 @@
 """What the differential drill found: repositories in which the engine once did otherwise than `dvc repro`."""
 
+import os
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from dvcfleet.lineage.audit import audit
 from tests.dvcfleet.twins import OURS, SAY, THEIRS, Twins
 
 FROZEN = f"""
@@ -102,6 +105,7 @@ def test_what_yaml_does_not_give_back_as_it_was_runs_no_more_often(toy: object, 
     twins.write("other", "2")
     assert twins.both() == {}, twins.said
     assert twins.did == ["plain"]
+    assert audit(twins.at(OURS)).findings == ()
 
 
 CUT = f"""
@@ -118,12 +122,18 @@ def test_dvc_lock_keeps_its_mode_and_stays_a_link(toy: object, tmp_path: Path) -
         real.parent.mkdir()
         lock.rename(real)
         real.chmod(0o640)
+        if os.geteuid() == 0:  # as in a container with somebody's folder
+            os.chown(real, 1234, 2345)
         lock.symlink_to("locks/real")
     twins.write("source", "t")
     assert twins.both() == {}, twins.said
     assert twins.did == ["cut"]
     assert (twins.at(OURS) / "dvc.lock").readlink() == Path("locks/real")
-    assert "size: 1" in (twins.at(OURS) / "locks/real").read_text()
+    ours = twins.at(OURS) / "locks/real"
+    assert "size: 1" in ours.read_text()
+    assert stat.S_IMODE(ours.stat().st_mode) == 0o640
+    if os.geteuid() == 0:
+        assert (ours.stat().st_uid, ours.stat().st_gid) == (1234, 2345)
 
 
 def test_links_that_the_disk_does_not_have_are_refused_before_any_work(toy: object, tmp_path: Path) -> None:

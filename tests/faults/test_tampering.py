@@ -10,7 +10,7 @@ from tests.faults.tamperings import TAMPERINGS
 from tests.tiny import ROOT, environment
 from tests.warm import python
 
-SAMPLE = ("params_removed", "second_result", "second_model_hidden", "parent_table")
+SAMPLE = ("params_removed", "second_model_hidden")
 
 
 def _tried(repository: Path, *options: str) -> str:

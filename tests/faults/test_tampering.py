@@ -23,12 +23,10 @@ def _tried(repository: Path, *options: str) -> str:
 
 def test_a_sample_of_the_tamperings_is_found(tiny_run: Path) -> None:
     said = _tried(tiny_run, "--workers", "1", "--only", *SAMPLE)
-    assert "`verify` finds 4 of 4 tamperings, 1 of which edit several files consistently" in said
+    assert "`verify` finds 2 of 2 tamperings, 1 of which edit several files consistently" in said
     for words in (
         "parameter averaging, coefficients, density and 3 more is not there any more",
-        "a second result of ties in",
         "unknown file: data/merged/ties/extra.safetensors: ",
-        "score_mean of ties in comparison.json is 0.99",
     ):
         assert words in said
 

@@ -123,9 +123,14 @@ def check_task(folder: Path, model: Model, task: str, setting: Setting, rates: R
         folder / f"data/deltas/{task}.safetensors",
     )
     stages: tuple[tuple[str, list[str], Cost, Path], ...] = (
-        ("fetch", ["tasks.fetch", "task", task], costs.fetch(model, rates), checkpoint),
-        ("extract", ["tasks.extract", task], costs.extract(model, rates), deltas),
-        ("decompose", ["tasks.decompose", task], costs.decompose(model, SETTINGS, rates), folder / f"data/svd/{task}"),
+        ("fetch", ["merganser.tasks.fetch", "task", task], costs.fetch(model, rates), checkpoint),
+        ("extract", ["merganser.tasks.extract", task], costs.extract(model, rates), deltas),
+        (
+            "decompose",
+            ["merganser.tasks.decompose", task],
+            costs.decompose(model, SETTINGS, rates),
+            folder / f"data/svd/{task}",
+        ),
     )
     for stage, words, cost, out in stages:
         yield checked(stage, words, folder, cost, out, setting, rates)
@@ -134,21 +139,21 @@ def check_task(folder: Path, model: Model, task: str, setting: Setting, rates: R
 def check_merges(folder: Path, model: Model, setting: Setting, rates: Rates) -> Iterator[Checked]:
     """Measure the joint decomposition, and a merge of each kind."""
     joined, bases = costs.join(model, setting.tasks, rates), folder / "data/joints/rows/bases"
-    yield checked("join", ["tasks.join", "rows"], folder, joined, bases, setting, rates)
+    yield checked("join", ["merganser.tasks.join", "rows"], folder, joined, bases, setting, rates)
     predict: dict[str, Callable[[], Cost]] = {
         "task_arithmetic": lambda: costs.merge_elementwise(model, setting.tasks, rates),
         "tsv_m": lambda: costs.merge_svd(model, setting.tasks, SETTINGS, rates),
         "drm_h": lambda: costs.merge_joint(model, setting.tasks, rates),
     }
     for method, cost in predict.items():
-        words, out = ["tasks.merge", method], folder / f"data/merged/{method}/model.safetensors"
+        words, out = ["merganser.tasks.merge", method], folder / f"data/merged/{method}/model.safetensors"
         yield checked(f"merge {method}", words, folder, cost(), out, setting, rates)
 
 
 def check_evaluation(folder: Path, model: Model, task: str, setting: Setting, rates: Rates) -> Checked:
     """Measure the evaluation of a merge on one task."""
-    called(folder, [sys.executable, "-m", "tasks.fetch", "data", task])
-    cost, words = costs.evaluate(model, TOKENS, IMAGES, rates), ["tasks.evaluate", "tsv_m", task]
+    called(folder, [sys.executable, "-m", "merganser.tasks.fetch", "data", task])
+    cost, words = costs.evaluate(model, TOKENS, IMAGES, rates), ["merganser.tasks.evaluate", "tsv_m", task]
     return checked("evaluate", words, folder, cost, None, setting, rates)
 
 

@@ -58,9 +58,9 @@ def measure_stages(folder: Path, tasks: int, blocks: int, threads: int) -> dict[
     def stage(*words: str) -> Measured:
         return measure(Run([sys.executable, "-m", *words], folder, environment(threads)))
 
-    found = {"decompose": [stage("tasks.decompose", name) for name in names]}
-    found["decompose, again"] = [stage("tasks.decompose", names[0])]
-    return found | {name: [stage("tasks.merge", name)] for name in METHODS}
+    found = {"decompose": [stage("merganser.tasks.decompose", name) for name in names]}
+    found["decompose, again"] = [stage("merganser.tasks.decompose", names[0])]
+    return found | {name: [stage("merganser.tasks.merge", name)] for name in METHODS}
 
 
 def added(measured: Sequence[Measured], name: str = "wall_s") -> float:
@@ -114,7 +114,7 @@ def measure_disk(folder: Path) -> dict[str, int]:
     write_project(folder, WIDTH, DISK_BLOCKS, DISK_TASKS, DISK_METHODS)
     make_repository(folder)
     before = allocated(folder)
-    called(folder, [sys.executable, "-m", "flows", "run", "--workers", "2"])
+    called(folder, [sys.executable, "-m", "merganser.flows", "run", "--workers", "2"])
     outputs, contents = sizes(folder)
     found = {"outputs": outputs, "contents": contents, "linked": allocated(folder) - before}
     dvc = [sys.executable, "-m", "dvc"]

@@ -27,9 +27,9 @@ from safetensors.torch import load_file
 
 from benchmarks.harness import MB, RESULTS, ROOT, as_table, described, machine, write_results
 from benchmarks.projects import environment
-from flows.devices import changes_for
-from tasks.stage import run
-from tasks.stages import PROFILES, STAGES
+from merganser.flows.devices import changes_for
+from merganser.tasks.stage import run
+from merganser.tasks.stages import PROFILES, STAGES
 
 DEVICES = ("cpu", "cuda")
 TIMES = {"cpu": 1, "cuda": 2}  # after one of the first stage that does not count

@@ -124,7 +124,7 @@ def measured(method: str, setting: Setting, times: int, kin: Kin | None) -> Row:
 def ours(method: str, setting: Setting) -> Run:
     """Merge by `merganser merge`."""
     models = [f"--model={task}={path}" for task, path in setting.models.items()]
-    command = [sys.executable, "-m", "flows", "merge", method, "--base", str(setting.base), *models]
+    command = [sys.executable, "-m", "merganser.flows", "merge", method, "--base", str(setting.base), *models]
     return on_terminal([*command, "--device", "cpu", "--threads", str(setting.threads), "--out"], "ours", setting)
 
 

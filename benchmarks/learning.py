@@ -21,7 +21,7 @@ from benchmarks.projects import called, environment, prepare, write_project
 WIDTH = 768  # ViT-B/32's
 PREPARE = """
 import sys
-from tasks import fetch, prepare_validation
+from merganser.tasks import fetch, prepare_validation
 for task in sys.argv[1:]:
     fetch.main(["data", task])
     prepare_validation.main([f"{task}-split"])
@@ -70,7 +70,7 @@ def write_learning(folder: Path, tasks: int, blocks: int, batch: int) -> list[st
 
 def ours(folder: Path, name: str = "ada") -> Run:
     """Learn by the stage."""
-    return Run([sys.executable, "-m", "tasks.learn", name], folder, environment())
+    return Run([sys.executable, "-m", "merganser.tasks.learn", name], folder, environment())
 
 
 def suite_steps(batch: int) -> Iterator[tuple[str, float]]:

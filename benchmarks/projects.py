@@ -25,7 +25,7 @@ CODE = ("merganser", "tasks", "flows", "dvcfleet", "dvc.yaml", ".dvcignore", ".g
 # What comes before the stages that are measured, in one process, which starts once.
 PREPARE = """
 import sys
-from tasks import decompose, extract, fetch
+from merganser.tasks import decompose, extract, fetch
 _, until, *tasks = sys.argv
 fetch.main(["base"])
 for task in tasks:

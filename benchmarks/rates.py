@@ -34,8 +34,8 @@ RANK, NOISE = 16, 0.02  # of the fine-tuned models of `benchmarks.models`
 
 def measure_rates() -> Rates:
     """Measure every rate, on one thread of this machine."""
-    stage = measured("import torch, tasks.merge")
-    network = measured("import torch, tasks.evaluate, open_clip, datasets")
+    stage = measured("import torch, merganser.tasks.merge")
+    network = measured("import torch, merganser.tasks.evaluate, open_clip, datasets")
     with one_blas_thread(), torch.inference_mode():
         copy, read, write = file_rates()
         gram, product = gram_rate(), product_rate()

@@ -34,7 +34,7 @@ from dvcfleet.scheduling.durations import Durations
 from dvcfleet.scheduling.order import ReadyStages, paths
 from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
 from merganser.inputs.factors import FactorSettings
-from tasks.stages import STAGES
+from merganser.tasks.stages import STAGES
 
 TASKS, ENTRIES, SEEDS = 20, 45, 3
 NODES, GPUS, THREADS = 4, 2, 8
@@ -69,7 +69,7 @@ STAND_IN = """
     done
 } < "stand-ins/$DVC_STAGE"
 """
-RUN = "from flows.cli import main; main()"
+RUN = "from merganser.flows.cli import main; main()"
 CONTENT = "content"  # a file in each folder that a stage writes
 
 

@@ -44,7 +44,7 @@ with open(out, "rb+") as file:
 """
 PREPARE = """
 import sys
-from tasks import decompose, extract, fetch
+from merganser.tasks import decompose, extract, fetch
 fetch.main(["base"])
 for task in sys.argv[1:]:
     fetch.main(["task", task])
@@ -90,7 +90,7 @@ def made(folder: Path | None, blocks: int, threads: int) -> Iterator[Setting]:
 
 def cold(method: str, setting: Setting) -> Run:
     """Merge by the command line."""
-    command = [sys.executable, "-m", "flows", "merge", method, *setting.words, "--device", "cpu"]
+    command = [sys.executable, "-m", "merganser.flows", "merge", method, *setting.words, "--device", "cpu"]
     command += ["--threads", str(setting.threads), "--profile", str(setting.profile)]
     if registry.get(method).embeddings:
         for task in setting.models:
@@ -120,7 +120,10 @@ def cached(method: str, setting: Setting) -> Run:
     project = _project(method, setting)
     factors = [*project.glob("data/svd/*/*"), *project.glob("data/base/*.safetensors")]
     return Run(
-        [sys.executable, "-m", "tasks.merge", method], project, threads_of(setting), before=lambda: warm(factors)
+        [sys.executable, "-m", "merganser.tasks.merge", method],
+        project,
+        threads_of(setting),
+        before=lambda: warm(factors),
     )
 
 

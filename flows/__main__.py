@@ -1,9 +1,9 @@
-"""`python -m flows` is `merganser`, with the code of the current folder."""
+"""`python -m merganser.flows` is `merganser`, with the code of the current folder."""
 
 from functools import partial
 
 from dvcfleet.__main__ import start as start_command
-from flows.cli import main
+from merganser.flows.cli import main
 
 start = partial(start_command, main)
 

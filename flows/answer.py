@@ -5,8 +5,8 @@ import json
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
-from flows.previous_metrics import kept_metrics
 from merganser.errors import InputError
+from merganser.flows.previous_metrics import kept_metrics
 from merganser.report.budgets import BUDGETS
 
 REPORT = "report"  # the stage, and its folder

@@ -1,8 +1,8 @@
 """Archives: a comparison as one file, which is checked and restored elsewhere with nothing but the file.
 
 `code.bundle` is a git bundle of the commit and of the workspace's code; `files/` has what the comparison says of
-itself, by the files' own paths; `objects/` has DVC's objects, of an archive with data. `flows.archive_form` has the
-form, `flows.archived` checks and restores it.
+itself, by the files' own paths; `objects/` has DVC's objects, of an archive with data. `archive_form` has the form,
+`archived` checks and restores it.
 """
 
 import os
@@ -26,17 +26,17 @@ from dvcfleet.record.changes import unknown_code
 from dvcfleet.record.experiments import described_by, workspace_tree
 from dvcfleet.repository import opened, write_lock
 from dvcfleet.secrets import masked, may_hold_credential
-from flows.archive_code import BRANCH, WORKSPACE, check_tree
-from flows.archive_files import check_files, refuse_other_projects
-from flows.archive_form import BUNDLE, FILES, OBJECTS, write_archive
-from flows.archive_paths import why_refused
-from flows.archive_stages import check_stages
-from flows.signing import RECORDED, SIGNATURES, files_in
 from merganser.errors import InputError
+from merganser.flows.archive_code import BRANCH, WORKSPACE, check_tree
+from merganser.flows.archive_files import check_files, refuse_other_projects
+from merganser.flows.archive_form import BUNDLE, FILES, OBJECTS, write_archive
+from merganser.flows.archive_paths import why_refused
+from merganser.flows.archive_stages import check_stages
+from merganser.flows.signing import RECORDED, SIGNATURES, files_in
 from merganser.outputs import new_output, replacing
 from merganser.sources.pointers import POINTER_SUFFIXES
-from tasks.stages import REPORT
-from tasks.tracking import _PLACES, ARTIFACTS, STORE  # its digest is that of `record`: no name of it changes
+from merganser.tasks.stages import REPORT
+from merganser.tasks.tracking import _PLACES, ARTIFACTS, STORE  # its digest is that of `record`: no name of it changes
 
 NOWHERE = "file:///archived"  # where an archived MLflow says that its artifacts are
 _PACK = ("-c", "core.compression=6", "-c", "pack.window=10", "-c", "pack.depth=50")

@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 from dvcfleet.git import GitError, git, own_environment
-from flows.archive_form import BUNDLE, copy_bytes
-from flows.archive_paths import why_refused, wrong_links
 from merganser.errors import InputError
+from merganser.flows.archive_form import BUNDLE, copy_bytes
+from merganser.flows.archive_paths import why_refused, wrong_links
 
 BRANCH, WORKSPACE = "refs/heads/comparison", "refs/archive/workspace"
 LARGEST = 4 * 2**30  # bytes of code, unpacked

@@ -17,10 +17,10 @@ from dvcfleet.errors import in_one_line
 from dvcfleet.paths import from_root
 from dvcfleet.project import TABLE
 from dvcfleet.repository import STATE_FOLDER
-from flows.archive_paths import is_reserved
 from merganser.errors import MALFORMED, InputError
+from merganser.flows.archive_paths import is_reserved
 from merganser.limits import check_depth, parse_yaml, read_small
-from tasks.stages import MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT, UNSEEN
+from merganser.tasks.stages import MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT, UNSEEN
 
 CONFIG = Path(".dvc/config")
 # What an archive may set of DVC: nothing here names a path, an address, a program or a secret.
@@ -29,7 +29,7 @@ _MAY_BE_SET = {
     "cache": {"type", "shared", "protected", "slow_link_warning", "verify"},
     "parsing": {"bool", "list"},
 }
-PROJECT = "flows.project:MERGANSER"
+PROJECT = "merganser.flows.project:MERGANSER"
 _LARGEST_LIST = 64 * 2**20  # bytes of a dvc.lock
 _RECORDS = (STATE_FOLDER, METRICS, RECORDS, MERGE_PROFILES, MERGE_MEASURES, REPORT, UNSEEN)
 _LARGEST_RECORD = 256 * 2**20  # bytes of JSON, and of a ledger, unpacked

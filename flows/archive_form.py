@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dvcfleet.lineage.findings import Finding
-from flows.archive_paths import why_elsewhere, why_refused
 from merganser.errors import MALFORMED
+from merganser.flows.archive_paths import why_elsewhere, why_refused
 
 BUNDLE, FILES, OBJECTS, SUMS = "code.bundle", "files/", "objects/", "SHA256SUMS"
 _END = bytes(2 * tarfile.BLOCKSIZE)

@@ -12,9 +12,9 @@ from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, load_params
 from dvcfleet.errors import UserError, in_one_line
 from dvcfleet.lineage.contents import name_of
 from dvcfleet.paths import from_root
-from flows.archive_files import check_yaml
-from flows.archive_paths import is_reserved, why_refused
 from merganser.errors import MALFORMED, InputError
+from merganser.flows.archive_files import check_yaml
+from merganser.flows.archive_paths import is_reserved, why_refused
 
 # Where inputs may be, which are then left out.
 _INPUTS = (

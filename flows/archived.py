@@ -12,9 +12,10 @@ from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.steps import Lineage
 from dvcfleet.paths import overlap
 from dvcfleet.repository import opened
-from flows.archive import outputs_kept
-from flows.archive_code import check_out, quiet_git
-from flows.archive_files import (
+from merganser.errors import InputError, some
+from merganser.flows.archive import outputs_kept
+from merganser.flows.archive_code import check_out, quiet_git
+from merganser.flows.archive_files import (
     CONFIG,
     check_files,
     check_sizes,
@@ -22,12 +23,11 @@ from flows.archive_files import (
     keep_harmless_settings,
     refuse_other_projects,
 )
-from flows.archive_form import BUNDLE, FILES, OBJECTS, check_form, copy_bytes, read_members
-from flows.archive_paths import why_elsewhere
-from flows.archive_stages import check_places, check_stages
-from merganser.errors import InputError, some
+from merganser.flows.archive_form import BUNDLE, FILES, OBJECTS, check_form, copy_bytes, read_members
+from merganser.flows.archive_paths import why_elsewhere
+from merganser.flows.archive_stages import check_places, check_stages
 from merganser.outputs import new_folder
-from tasks.tracking import STORE, follow_artifacts
+from merganser.tasks.tracking import STORE, follow_artifacts
 
 CACHE = ".dvc/cache/files/md5/"
 

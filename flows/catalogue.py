@@ -1,4 +1,4 @@
-"""Generate the pages about the methods from the registry: `python -m flows.catalogue` (`make docs`).
+"""Generate the pages about the methods from the registry: `python -m merganser.flows.catalogue` (`make docs`).
 
 One page per family under `docs/methods/`, and a table of all methods. A test holds the pages to the registry.
 """
@@ -11,7 +11,7 @@ from merganser.descriptions import default_of, describe_method
 from merganser.limits import read_yaml
 from merganser.report.templates import open_templates
 
-PAGES = Path(__file__).parent.parent / "docs/methods"
+PAGES = Path(__file__).resolve().parent.parent / "docs/methods"
 
 
 def write_pages(folder: Path) -> list[Path]:
@@ -29,7 +29,7 @@ def render_pages() -> dict[str, str]:
     """Return each page's text by its name: README, and the families that have methods."""
     texts = read_yaml(PAGES / "families.yaml")
     families: dict[str, Any] = texts["families"]
-    environment = open_templates("flows", html=False)
+    environment = open_templates("merganser.flows", html=False)
     environment.filters["default_of"] = default_of
     render = environment.get_template("methods.md.j2").render
     described = [describe_method(registry.get(name)) for name in registry.names()]

@@ -18,12 +18,12 @@ from dvcfleet.gc_thresholds import raise_gc_thresholds
 from dvcfleet.proxies import reach_this_machine
 from dvcfleet.repository import root_around
 from dvcfleet.secrets import masked, printable
-from flows import lineage_cli
 from merganser.command_line.app import add_commands, example, new_app
 from merganser.errors import ExtraError, InputError
 from merganser.extras import naming_extras
+from merganser.flows import lineage_cli
 from merganser.outputs import write_whole
-from tasks.tracking import store_words
+from merganser.tasks.tracking import store_words
 
 app = new_app()
 app.add_typer(lineage_cli.app, name="lineage")
@@ -84,7 +84,7 @@ def run(
 ) -> None:
     """Run every stage that is not up to date, in parallel; run it again to go on after a failure or a kill."""
     if settings or only is not None or tasks is not None or examples is not None:
-        from flows.trials import Wish, make_trial  # loads PyTorch, which a run itself does not need
+        from merganser.flows.trials import Wish, make_trial  # loads PyTorch, which a run itself does not need
 
         folder, changes = make_trial(root_around(options["repo"]), Wish(tuple(settings or ()), only, tasks, examples))
         place = os.path.relpath(folder)
@@ -109,7 +109,7 @@ def report(
     repo: RepoOption = Path(),
 ) -> None:
     """Say what to take, as the report's page does; with --tex, give its table for a paper."""
-    from flows.answer import paper_table, report_lines
+    from merganser.flows.answer import paper_table, report_lines
 
     if not tex and (errors or out):
         raise InputError("--errors and --out are of --tex: say `merganser report --tex` with them")
@@ -132,7 +132,7 @@ def diff(
     repo: RepoOption = Path(),
 ) -> None:
     """Print two runs side by side: parameters, code, environment, and scores with paired tests."""
-    from flows.run_diff import diff_lines, diff_runs, write_page
+    from merganser.flows.run_diff import diff_lines, diff_runs, write_page
 
     found = diff_runs(root_around(repo), first, second)
     print(json.dumps(asdict(found), indent=2, default=str) if as_json else "\n".join(diff_lines(found)))
@@ -145,9 +145,9 @@ def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption
     """List the ready comparisons of suites/: family, tasks, entries, download, GPU; * is the one in use."""
     if context.invoked_subcommand:
         return
-    from flows.suite_files import suite_names
-    from flows.suites import ROW, describe, suite_row
     from merganser.command_line.tables import print_table
+    from merganser.flows.suite_files import suite_names
+    from merganser.flows.suites import ROW, describe, suite_row
 
     root = root_around(repo)
     found = [describe(root, name) for name in suite_names(root)]
@@ -168,7 +168,7 @@ def suites_check(
     repo: RepoOption = Path(),
 ) -> None:
     """Check a suite without downloading it: choices, pointers, figures; with a network that its sources exist."""
-    from flows.suite_check import check, check_lines
+    from merganser.flows.suite_check import check, check_lines
 
     found = check(root_around(repo), name, online=not offline or pin, pin_them=pin)
     print(json.dumps(asdict(found), indent=2) if as_json else "\n".join(check_lines(found)))
@@ -190,15 +190,15 @@ def suites_diff(
     if page and not of_all:
         raise typer.BadParameter("is a page of all suites; give --all too, or open the report", param_hint="--page")
     if of_all:
-        from flows.reproduced_all import all_lines, read_all, write_all_page
-        from flows.reproduced_all import as_json as all_as_json
+        from merganser.flows.reproduced_all import all_lines, read_all, write_all_page
+        from merganser.flows.reproduced_all import as_json as all_as_json
 
         every = read_all(root_around(repo))
         print(json.dumps(all_as_json(every), indent=2) if as_json else "\n".join(all_lines(every)))
         if page:
             write_all_page(every, page)
         return
-    from flows.reproduced import difference_lines, read_differences
+    from merganser.flows.reproduced import difference_lines, read_differences
 
     found = read_differences(root_around(repo))
     print(json.dumps(found, indent=2) if as_json else "\n".join(difference_lines(found)))
@@ -214,7 +214,7 @@ def use(
     repo: RepoOption = Path(),
 ) -> None:
     """Put a suite's params.yaml in place; what was computed for another stays in DVC's cache."""
-    from flows.suites import GRIDS, PARAMS, SUITES, use
+    from merganser.flows.suites import GRIDS, PARAMS, SUITES, use
 
     params = use(root_around(repo), name, force, grids=grids)
     counts = f"{len(params.tasks)} tasks, {len(params.methods)} entries"
@@ -231,7 +231,7 @@ def new(
     repo: RepoOption = Path(),
 ) -> None:
     """Start another comparison beside this one: it shares the code and DVC's cache, and both may run at once."""
-    from flows.comparisons import new
+    from merganser.flows.comparisons import new
 
     for line in new(root_around(repo), folder, suite):
         print(line)
@@ -245,7 +245,7 @@ def rename(
     repo: RepoOption = Path(),
 ) -> None:
     """Give a task another name, and keep what was computed under the old one and does not follow from it."""
-    from flows.renaming import rename
+    from merganser.flows.renaming import rename
 
     for line in rename(root_around(repo), old, new):
         print(line)
@@ -269,12 +269,12 @@ def archive(
     if restore != (folder is not None) or (restore and data):
         raise InputError("merganser archive FILE [--data] writes an archive, --restore FILE FOLDER restores one")
     if folder:
-        from flows.archived import restore as restore_archive
+        from merganser.flows.archived import restore as restore_archive
 
         lines = restore_archive(file, folder)
     else:
         from dvcfleet.lineage.audit import audit
-        from flows.archive import archive as write
+        from merganser.flows.archive import archive as write
 
         lineage_cli.refuse_changed(audit(repo).findings, "archived")
         lines = write(root_around(repo), file.absolute(), data)
@@ -288,8 +288,8 @@ def history(
     repo: RepoOption = Path(),
 ) -> None:
     """Print what each saved run changed, which scores got worse, and how each entry's score went."""
-    from flows.history import history_lines, read_history
-    from flows.history_page import write_history
+    from merganser.flows.history import history_lines, read_history
+    from merganser.flows.history_page import write_history
 
     root = root_around(repo)
     points = read_history(root)
@@ -310,7 +310,7 @@ def gc(
     repo: RepoOption = Path(),
 ) -> None:
     """Free what old runs left and no kept result needs: data, records in MLflow and Prefect, ledger, logs."""
-    from flows.gc import collect_garbage, lines_of, time_before
+    from merganser.flows.gc import collect_garbage, lines_of, time_before
 
     found = collect_garbage(repo, time_before(keep), keep_best, yes)
     print(json.dumps(found.as_json(), indent=2) if as_json else "\n".join(lines_of(found)))
@@ -334,7 +334,7 @@ def ui(
 
     They are reachable from this machine only. Example: merganser ui --no-browser
     """
-    from flows.ui import has_browser, serve
+    from merganser.flows.ui import has_browser, serve
 
     serve(repo, port, not no_browser and has_browser())
 
@@ -342,6 +342,6 @@ def ui(
 @app.command(epilog=example("merganser serve"))
 def serve(repo: RepoOption = Path()) -> None:
     """Run what prefect.yaml schedules on this machine, until stopped."""
-    from flows.serve import serve
+    from merganser.flows.serve import serve
 
     serve(repo)

@@ -8,10 +8,10 @@ from pathlib import Path
 from dvcfleet.disk import sync_file_systems
 from dvcfleet.git import GitError, git, git_if_any, own_environment
 from dvcfleet.repository import STATE_FOLDER, opened
-from flows import kept_lock_files
-from flows.suites import EXAMPLES, IGNORED, PARAMS, check_name, sources_of, use
 from merganser.config.loading import load_params
 from merganser.errors import InputError
+from merganser.flows import kept_lock_files
+from merganser.flows.suites import EXAMPLES, IGNORED, PARAMS, check_name, sources_of, use
 from merganser.outputs import PARTIAL, one_writer, refuse_existing
 from merganser.sources.pointers import POINTER_SUFFIXES
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser.limits import read_yaml
-from tasks.stages import STAGES
+from merganser.tasks.stages import STAGES
 
 DEFAULT = "cpu"
 EXAMPLES = 2  # that may be scored otherwise: where two logits are equal but for rounding

@@ -1,4 +1,6 @@
-"""Write docs/evidence.md's tables from runs of real suites: `python -m flows.evidence minilm-0=FOLDER/report ...`.
+"""Write docs/evidence.md's tables from runs of real suites.
+
+`python -m merganser.flows.evidence minilm-0=FOLDER/report ...`
 
 Of each report, named by its suite and seed, what the page shows is kept in docs/evidence/NAME.json. The page's tables,
 each below a line `<!-- SUITE TABLE -->`, are written from all files that lie there; without a report, from these alone.
@@ -20,7 +22,7 @@ import numpy as np
 
 from merganser.measures.significance import LEVEL, holm
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 PAGE, KEPT = ROOT / "docs/evidence.md", ROOT / "docs/evidence"
 MEAN = "mean"
 # What papers report: the lower entry, the higher one, where. All on CLIP ViT-B/32 with eight image tasks.

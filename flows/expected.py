@@ -12,17 +12,17 @@ from typing import TypeVar
 
 from dvcfleet.project import Expected
 from dvcfleet.scheduling.durations import kind_of
-from flows.devices import devices_of
-from flows.suites import sources_of
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.named_weights import weights_in
 from merganser.config.params import OWN_MODELS, Params
+from merganser.flows.devices import devices_of
+from merganser.flows.suites import sources_of
 from merganser.machine import bytes_a_second, flop_a_second
 from merganser.sources.counting import bytes_a_value, count_examples, picture_of
 from merganser.sources.following import look
 from merganser.sources.packages import lying
 from merganser.sources.pointers import RepoType, read_pointer, repositories
-from tasks.stages import FLOAT, STAGES, Known
+from merganser.tasks.stages import FLOAT, STAGES, Known
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")

@@ -1,4 +1,4 @@
-"""Write the docs' figures from a run's file: `python -m flows.figures report/results.csv`.
+"""Write the docs' figures from a run's file: `python -m merganser.flows.figures report/results.csv`.
 
 docs/results.md gets the tables of that file. All other pages get theirs from docs/results.md (without a file, these
 alone): in a table the columns that `COLUMNS` names, of the entry that a row names, and in the text each number before
@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from flows.evidence import KEPT, figures, read_runs
-from flows.evidence import PAGE as EVIDENCE
+from merganser.flows.evidence import KEPT, figures, read_runs
+from merganser.flows.evidence import PAGE as EVIDENCE
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results.md"
 COLUMNS = {
     "mean, %": "mean",

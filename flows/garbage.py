@@ -30,13 +30,13 @@ from dvcfleet.record.ledger import (
 )
 from dvcfleet.repository import STATE_FOLDER, state_folder
 from dvcfleet.worker.output import LOGS, log_path
-from flows import kept_lock_files
-from flows.kept_runs import SavedRun, experiment_commits, split_runs
-from flows.mlflow_gc import delete_runs, old_runs, store_here
-from flows.signing import SIGNATURES, read_signature
 from merganser.errors import MALFORMED
+from merganser.flows import kept_lock_files
+from merganser.flows.kept_runs import SavedRun, experiment_commits, split_runs
+from merganser.flows.mlflow_gc import delete_runs, old_runs, store_here
+from merganser.flows.signing import SIGNATURES, read_signature
 from merganser.limits import parse_json
-from tasks.stages import RECORDS
+from merganser.tasks.stages import RECORDS
 
 Entry = Mapping[str, Any]  # of a dvc.lock
 

@@ -16,10 +16,10 @@ from dvcfleet.dvc_adapter.unused import worktrees_of
 from dvcfleet.errors import UserError
 from dvcfleet.git import GitError, git
 from dvcfleet.repository import opened, refuse_unfinished, write_lock
-from flows.garbage import Garbage, Part
-from flows.history import read_history
-from flows.trials import TRIALS
 from merganser.errors import InputError
+from merganser.flows.garbage import Garbage, Part
+from merganser.flows.history import read_history
+from merganser.flows.trials import TRIALS
 
 _TIME = re.compile(r"(\d+)([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}

@@ -12,10 +12,10 @@ from typing import Any
 
 from dvcfleet.disk import write_durably
 from dvcfleet.repository import STATE_FOLDER, opened
-from flows.kept_runs import SavedRun, saved_runs
-from flows.lineage_diff import in_words, what_reached
-from flows.run_diff import Run, compare_scores, files_of, read_run
 from merganser.errors import InputError
+from merganser.flows.kept_runs import SavedRun, saved_runs
+from merganser.flows.lineage_diff import in_words, what_reached
+from merganser.flows.run_diff import Run, compare_scores, files_of, read_run
 from merganser.measures.scores import error_of_mean
 from merganser.report import formats
 from merganser.report.paired import Line

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.history import Point, by_entry, read_history
+from merganser.flows.history import Point, by_entry, read_history
 from merganser.outputs import write_whole
 from merganser.report import formats
 from merganser.report.templates import open_templates

@@ -12,7 +12,7 @@ from merganser.limits import SMALL
 from merganser.merging.licences import licence_warnings
 from merganser.sources.fetching import description_of, known_facts
 from merganser.sources.pointers import read_pointer
-from tasks.stages import BASE, CHECKPOINTS
+from merganser.tasks.stages import BASE, CHECKPOINTS
 
 
 def licence_notes(params: Params) -> list[str]:

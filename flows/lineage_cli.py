@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dvcfleet.lineage.rerun import Rerun
     from dvcfleet.lineage.steps import Lineage
     from dvcfleet.record.chain import Anchor
-    from flows.keys import PublicKey
+    from merganser.flows.keys import PublicKey
 
 app = typer.Typer(
     help="Show where a result comes from, and verify that nothing has changed since.", no_args_is_help=True
@@ -92,7 +92,7 @@ def diff(
     repo: RepoOption = Path(),
 ) -> None:
     """Say what differs between the lineages of two results, or of one in two runs, and what of it reached them."""
-    from flows.lineage_diff import diff_lineages, lineage_diff_lines
+    from merganser.flows.lineage_diff import diff_lineages, lineage_diff_lines
 
     found = diff_lineages(repo, first, second, of)
     _say(asdict(found), lineage_diff_lines(found), as_json)
@@ -182,7 +182,7 @@ def _verified(
     except RerunError as error:
         raise InputError(f"{error}{_other_way(repo, again[1] if again else None)}") from error
     if keys:
-        from flows.signing import check
+        from merganser.flows.signing import check
 
         findings, also = check(repo, *keys, [finding.name for finding in done.findings])
         done = replace(done, findings=(*done.findings, *findings), also=(*done.also, *also))
@@ -192,7 +192,7 @@ def _verified(
 def _verified_archive(path: Path, check: "Callable[..., Audit]") -> "Audit":
     """Audit an archive: its own bytes, and if these are as written, the comparison in it, in a scratch folder."""
     from dvcfleet.lineage.audit import Audit
-    from flows.archived import check_archive, leaves_out, restored
+    from merganser.flows.archived import check_archive, leaves_out, restored
 
     if damage := check_archive(path):
         return Audit(tuple(damage), 0, 0, path.stat().st_size, 0.0, False)
@@ -225,8 +225,8 @@ def sign(
 ) -> None:
     """Sign the record and each merge, if `verify` finds nothing: in-toto statements, and model-signing's signatures."""
     from dvcfleet.lineage.audit import audit
-    from flows.keys import PrivateKey
-    from flows.signing import sign
+    from merganser.flows.keys import PrivateKey
+    from merganser.flows.signing import sign
 
     private = PrivateKey(key)
     models = PrivateKey(model_key) if model_key else private if private.signs_models else None
@@ -246,7 +246,7 @@ def refuse_changed(found: "Sequence[Finding]", what: str) -> None:
 
 
 def _public_keys(key: Path, model_key: Path | None) -> "tuple[PublicKey, PublicKey | None]":
-    from flows.keys import PublicKey
+    from merganser.flows.keys import PublicKey
 
     public = PublicKey(key)
     models = PublicKey(model_key) if model_key else public if public.checks_models else None
@@ -263,14 +263,14 @@ def _all_is_well(done: "Audit") -> str:
 
 def _how(repo: Path, profile: str | None, device: str | None) -> "Rerun":
     from dvcfleet.lineage.rerun import Rerun
-    from flows.devices import changes_for
+    from merganser.flows.devices import changes_for
 
     return Rerun(profile, changes_for(device, root_around(repo) / "params.yaml") if device else {})
 
 
 def _other_way(repo: Path, device: str | None) -> str:
     """Say how to rerun without a GPU what declares one."""
-    from flows.devices import declared_devices
+    from merganser.flows.devices import declared_devices
 
     try:
         devices = declared_devices(root_around(repo) / "params.yaml").declared.values()

@@ -16,8 +16,8 @@ from dvcfleet.lineage.targets import find_target
 from dvcfleet.record.environments import environment_file
 from dvcfleet.record.ledger import executions
 from dvcfleet.repository import opened, root_around
-from flows.run_diff import WORKSPACE, KeptRun, kept_run
 from merganser.errors import InputError
+from merganser.flows.run_diff import WORKSPACE, KeptRun, kept_run
 
 _FILES = "files"  # the kind of a difference between two builds of one version
 _MOST = 3  # packages that a line names

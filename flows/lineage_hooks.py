@@ -10,9 +10,9 @@ from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.hooks import LineageHooks
 from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
-from flows.own_code import own_code
-from flows.untrusted import compared, is_description
-from tasks.stages import DATA, RECORDS, REPORT, SERVED
+from merganser.flows.own_code import own_code
+from merganser.flows.untrusted import compared, is_description
+from merganser.tasks.stages import DATA, RECORDS, REPORT, SERVED
 
 DESCRIPTION = "source.json"  # written by `fetch` next to a checkpoint or a data set
 
@@ -27,13 +27,13 @@ class MerganserLineage(LineageHooks):
 
     def find(self, repo: Repo, text: str) -> Target | None:
         """Find an MLflow run, or a cell of the report."""
-        from flows.targets import find
+        from merganser.flows.targets import find
 
         return find(repo, text)
 
     def names(self) -> Iterable[str]:
         """List the entries of methods."""
-        from flows.targets import entries
+        from merganser.flows.targets import entries
 
         return entries()
 
@@ -65,9 +65,9 @@ class MerganserLineage(LineageHooks):
         Another version of Merganser may compute something else: if it does, nothing is said of each difference, but
         that it could not be compared.
         """
-        from flows.mlflow_audit import check_records
-        from flows.published_audit import check_papers
-        from flows.report_audit import check_report
+        from merganser.flows.mlflow_audit import check_records
+        from merganser.flows.published_audit import check_papers
+        from merganser.flows.report_audit import check_report
 
         own = own_code()
         papers = list(check_papers(lineage))
@@ -89,6 +89,6 @@ class MerganserLineage(LineageHooks):
 
     def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:
         """Return how far a score may move on another device; None for what follows from scores."""
-        from flows.devices import score_tolerance
+        from merganser.flows.devices import score_tolerance
 
         return score_tolerance(content, place)

@@ -10,8 +10,8 @@ from urllib.parse import quote, unquote, urlsplit
 from dvcfleet.disk import read_json
 from dvcfleet.dvc_adapter.protocols import Output, Stage
 from dvcfleet.errors import FailedError
-from tasks.stages import RECORDS, REPORT
-from tasks.tracking import STORE, store_words
+from merganser.tasks.stages import RECORDS, REPORT
+from merganser.tasks.tracking import STORE, store_words
 
 _WAIT_S = 1.0  # for a store that is being written; then its records are taken to be there
 _AT_ONCE = 500  # values in a query

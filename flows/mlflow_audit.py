@@ -20,7 +20,9 @@ from dvcfleet.lineage.contents import digest_of
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.steps import Lineage, Step
 from dvcfleet.paths import overlap
-from flows.mlflow_differences import (
+from merganser.config.loading import PARAMS, load_params
+from merganser.errors import InputError
+from merganser.flows.mlflow_differences import (
     FINISHED,
     TRIAL,
     Texts,
@@ -31,12 +33,10 @@ from flows.mlflow_differences import (
     table_differences,
     text_differences,
 )
-from flows.mlflow_records import Records, is_elsewhere
-from merganser.config.loading import PARAMS, load_params
-from merganser.errors import InputError
+from merganser.flows.mlflow_records import Records, is_elsewhere
 from merganser.limits import read_yaml
-from tasks.record import EXPERIMENT, Store
-from tasks.recorded import (
+from merganser.tasks.record import EXPERIMENT, Store
+from merganser.tasks.recorded import (
     COMMIT,
     COMPARISON,
     CONTENT,
@@ -55,8 +55,8 @@ from tasks.recorded import (
     relative_metrics,
     summary_table,
 )
-from tasks.stages import RECORDS, REPORT
-from tasks.tracking import STORE, store_words
+from merganser.tasks.stages import RECORDS, REPORT
+from merganser.tasks.tracking import STORE, store_words
 
 # Numbers of an entry that follow from the whole comparison, besides those that begin with `unseen_`.
 RELATIVE = ("normalised_score", "score_drop_rate", "sar_mean", "error_mean")

@@ -9,9 +9,9 @@ from mlflow.entities import Run
 
 from dvcfleet.disk import read_json
 from dvcfleet.errors import some
-from flows.lost_evidence import local_folder
-from tasks.recorded import TABLE, run_details
-from tasks.tracking import ARTIFACTS
+from merganser.flows.lost_evidence import local_folder
+from merganser.tasks.recorded import TABLE, run_details
+from merganser.tasks.tracking import ARTIFACTS
 
 NAME, TRIAL = "mlflow.runName", "merganser.trial"
 FINISHED = "FINISHED"

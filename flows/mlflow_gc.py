@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 from dvcfleet.errors import FailedError
 from dvcfleet.sqlite_files import compact
-from flows.lost_evidence import local_folder
-from tasks.recorded import COMPARISON, ENTRY, PARENT
-from tasks.tracking import STORE, store_words
+from merganser.flows.lost_evidence import local_folder
+from merganser.tasks.recorded import COMPARISON, ENTRY, PARENT
+from merganser.tasks.tracking import STORE, store_words
 
 _AT_ONCE = 200  # runs of a call of `mlflow gc`, whose arguments have a limit
 

@@ -18,9 +18,9 @@ from dvcfleet.lineage.steps import Lineage
 from merganser.config.params import Params
 from merganser.hashes import sha256_of_tree
 from merganser.report.scores import Scores, read_scores
-from tasks.record import Store
-from tasks.recorded import COMPARISON, ENTRY, REPORTED, Held, entry_run
-from tasks.stages import MERGE_PROFILES, METRICS, REPORT, UNSEEN
+from merganser.tasks.record import Store
+from merganser.tasks.recorded import COMPARISON, ENTRY, REPORTED, Held, entry_run
+from merganser.tasks.stages import MERGE_PROFILES, METRICS, REPORT, UNSEEN
 
 _MOST_BYTES = 10_000  # of a receipt
 

@@ -6,7 +6,6 @@ from enum import StrEnum
 from pathlib import Path
 
 import merganser
-import tasks
 from dvcfleet.errors import FailedError, some
 from dvcfleet.lineage.findings import Finding
 
@@ -49,8 +48,8 @@ class OwnCode:
 def own_code() -> OwnCode:
     """Compare the packages in the present folder with those of this process."""
     differing = []
-    for package in (merganser, tasks):
-        own = Path(str(package.__file__)).parent
+    root = Path(merganser.__file__).parents[1]
+    for own in (root / "merganser", root / "tasks"):
         here = Path(own.name)
         if here.is_dir() and here.samefile(own):
             continue

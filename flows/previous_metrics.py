@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.disk import read_json, write_durably
-from tasks.stages import EXAMPLES, METRICS, PREVIOUS, PREVIOUS_METRICS, UNSEEN
+from merganser.tasks.stages import EXAMPLES, METRICS, PREVIOUS, PREVIOUS_METRICS, UNSEEN
 
 _NUMBERS = Path("metrics.json")
 

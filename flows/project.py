@@ -11,10 +11,10 @@ from typing import Any
 from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.project import Expected, Project
 from dvcfleet.run_names import RUN_NAME_VARIABLE
-from flows.lineage_hooks import MerganserLineage
-from flows.so_far import SoFar, first_evaluations
 from merganser.config.params import Params
 from merganser.errors import InputError
+from merganser.flows.lineage_hooks import MerganserLineage
+from merganser.flows.so_far import SoFar, first_evaluations
 
 PARAMS = Path("params.yaml")
 
@@ -77,9 +77,9 @@ class Merganser(MerganserLineage, Project):
 
         from dvcfleet.dvc_adapter.listings import is_near_output
         from dvcfleet.dvc_adapter.repositories import forget_index
-        from flows.licences import licence_notes
         from merganser.config.headers import check_sources
         from merganser.config.loading import complete_file, load_params
+        from merganser.flows.licences import licence_notes
 
         notes: list[str] = []
         unknown: list[Path] = []
@@ -113,7 +113,7 @@ class Merganser(MerganserLineage, Project):
     def check_gpus(self, gpus: Mapping[str, int]) -> None:
         """Refuse stages whose declared device is a GPU and that ask for none; raise InputError naming the first."""
         from dvcfleet.dvc_adapter.stages import kind_of
-        from flows.devices import declared_devices
+        from merganser.flows.devices import declared_devices
 
         devices = declared_devices(PARAMS)
         for stage, count in gpus.items():
@@ -125,13 +125,13 @@ class Merganser(MerganserLineage, Project):
 
     def before_planning(self, say: Callable[[str], None]) -> None:
         """Pin the sources that follow a branch to its latest commit."""
-        from flows.moving_sources import follow_sources
+        from merganser.flows.moving_sources import follow_sources
 
         follow_sources(say)
 
     def distrusted(self, stages: Sequence[Stage]) -> Mapping[str, str]:
         """Return the stages whose results MLflow has no record of any more."""
-        from flows.lost_evidence import lost_evidence
+        from merganser.flows.lost_evidence import lost_evidence
 
         return lost_evidence(stages)
 
@@ -150,8 +150,8 @@ class Merganser(MerganserLineage, Project):
 
     def expect(self, needs: Mapping[str, Collection[str]]) -> Expected:
         """Return how much there is to download, by what the hubs say, what is made of it and how long that takes."""
-        from flows.expected import expect
         from merganser.config.loading import load_params
+        from merganser.flows.expected import expect
 
         root = Path.cwd()
         try:
@@ -165,9 +165,9 @@ class Merganser(MerganserLineage, Project):
         if stage != "code":
             return None
         from merganser.code_digest import CodeTree, read_texts
-        from tasks.code import digests
-        from tasks.stage import TEXTS
-        from tasks.stages import CODE
+        from merganser.tasks.code import digests
+        from merganser.tasks.stage import TEXTS
+        from merganser.tasks.stages import CODE
 
         try:
             code = CodeTree(Path(), read_texts(CODE / TEXTS))
@@ -177,7 +177,7 @@ class Merganser(MerganserLineage, Project):
 
     def before_running(self, folder: Path, causes: Mapping[str, Sequence[str]], run: str) -> None:
         """Save the metrics before the run, for the report."""
-        from flows.previous_metrics import keep_previous_metrics
+        from merganser.flows.previous_metrics import keep_previous_metrics
 
         keep_previous_metrics(folder, causes, run)
         self._so_far = SoFar(PARAMS)
@@ -198,7 +198,7 @@ class Merganser(MerganserLineage, Project):
     def after_running(self, done: Set[str], say: Callable[[str], None]) -> None:
         """Say which entries are the best, what changed, and where the report is."""
         from dvcfleet.repository import STATE_FOLDER
-        from flows.answer import say_answer
+        from merganser.flows.answer import say_answer
 
         say_answer(done, Path(STATE_FOLDER), say)
         self._so_far.end(done)

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, Field, model_validator
 from ruamel.yaml import YAML
 
-from flows.suite_files import read_once
 from merganser.config.explaining import mistakes_in
 from merganser.config.params import Params, Strict, Text
 from merganser.errors import InputError, did_you_mean
+from merganser.flows.suite_files import read_once
 
 PAPERS = Path("published")
 FIGURES = "published.yaml"

@@ -8,12 +8,12 @@ from dvcfleet.errors import some
 from dvcfleet.git import git_if_any
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.steps import Lineage
-from flows.published import PAPERS
-from flows.suites import figures_at
 from merganser.config.loading import load_params
 from merganser.errors import InputError
+from merganser.flows.published import PAPERS
+from merganser.flows.suites import figures_at
 from merganser.limits import read_yaml
-from tasks.stages import PUBLISHED
+from merganser.tasks.stages import PUBLISHED
 
 
 class PaperKind(StrEnum):

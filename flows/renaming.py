@@ -35,8 +35,8 @@ from merganser.merging.method import Method
 from merganser.outputs import read_json, replacing, write_json
 from merganser.overlays import FILE
 from merganser.overlays.renaming import rename_tasks
-from tasks.merge import card_of
-from tasks.stages import JOINTS, MERGE_PROFILES, MERGED, STAGES
+from merganser.tasks.merge import card_of
+from merganser.tasks.stages import JOINTS, MERGE_PROFILES, MERGED, STAGES
 
 RUN = "rename"  # in the ledger, in the place of a run's name
 INPUTS = ("cmd", "deps", "params")  # of an entry of dvc.lock

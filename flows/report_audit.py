@@ -10,8 +10,8 @@ from dvcfleet.disk import read_json
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.steps import Lineage
 from merganser.config.loading import load_params
-from tasks.report import PAGE, SUMMARY, read_content, write_content
-from tasks.stages import REPORT
+from merganser.tasks.report import PAGE, SUMMARY, read_content, write_content
+from merganser.tasks.stages import REPORT
 
 _CHANGES = re.compile(r'<section id="changes">.*?</section>', re.S)
 

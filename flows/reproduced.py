@@ -5,10 +5,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from flows.answer import Row, read_table
-from flows.suites import PARAMS
 from merganser.config.loading import load_params
 from merganser.errors import InputError
+from merganser.flows.answer import Row, read_table
+from merganser.flows.suites import PARAMS
 
 TABLE = ("paper", "table", "protocol", "checkpoints")
 NUMBERS = ("ours", "published", "difference", "stderr")

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 from dvcfleet.git import git_if_any
 from dvcfleet.repository import opened
-from flows.answer import REPORT
-from flows.reproduced import CHECKPOINTS, plain
-from flows.run_diff import read_run, run_names
-from flows.suite_files import suite_names
-from flows.suites import PARAMS, load_suite
 from merganser.config.published import MEAN, SEARCHED
 from merganser.errors import InputError
+from merganser.flows.answer import REPORT
+from merganser.flows.reproduced import CHECKPOINTS, plain
+from merganser.flows.run_diff import read_run, run_names
+from merganser.flows.suite_files import suite_names
+from merganser.flows.suites import PARAMS, load_suite
 from merganser.limits import parse_yaml
 from merganser.outputs import write_whole
 from merganser.report import formats

@@ -16,14 +16,14 @@ from dvcfleet.git import git_if_any
 from dvcfleet.record.environments import environment_file
 from dvcfleet.record.ledger import Execution, executions
 from dvcfleet.repository import STATE_FOLDER, opened
-from flows.trials import TRIALS
 from merganser.errors import InputError
+from merganser.flows.trials import TRIALS
 from merganser.limits import parse_yaml
 from merganser.outputs import write_whole
 from merganser.report import formats
 from merganser.report.paired import Files, Line, Measured, compare_runs
 from merganser.report.templates import open_templates
-from tasks.stages import CODE, EXAMPLES, METRICS, UNSEEN
+from merganser.tasks.stages import CODE, EXAMPLES, METRICS, UNSEEN
 
 WORKSPACE = "workspace"
 

@@ -22,8 +22,8 @@ from dvcfleet.proxies import reach_this_machine
 from dvcfleet.repository import root_around
 from dvcfleet.run import run as run_stages
 from dvcfleet.run_names import RUN_NAME_VARIABLE
-from flows.answer import REPORT, WORSE, worse_scores
-from flows.gc import collect_garbage, lines_of, time_before
+from merganser.flows.answer import REPORT, WORSE, worse_scores
+from merganser.flows.gc import collect_garbage, lines_of, time_before
 
 WORSE_EVENT = "merganser.score.worse"
 _LAST_LINES = 10

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.repository import opened, state_folder
 from dvcfleet.stop_signals import Stop
-from flows.ui import prefect_page
 from merganser.errors import InputError
+from merganser.flows.ui import prefect_page
 from merganser.limits import read_yaml
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from dvcfleet.record.changes import CHANGES
 from dvcfleet.record.environments import ENVIRONMENTS
 from dvcfleet.record.ledger import LEDGER, LEDGERS
 from dvcfleet.repository import STATE_FOLDER, opened
-from flows.keys import PrivateKey, PublicKey
-from flows.provenance import read_subjects, statement
 from merganser.errors import MALFORMED, InputError
+from merganser.flows.keys import PrivateKey, PublicKey
+from merganser.flows.provenance import read_subjects, statement
 from merganser.limits import parse_json, read_small
 from merganser.outputs import fresh_folder
-from tasks.stages import MERGED, REPORT
+from merganser.tasks.stages import MERGED, REPORT
 
 SIGNATURES = Path("signatures")
 PAYLOAD = "application/vnd.in-toto+json"

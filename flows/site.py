@@ -12,11 +12,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from flows.cli import app
-from flows.reference import commands_page, functions_page, keys_page
+from merganser.flows.cli import app
+from merganser.flows.reference import commands_page, functions_page, keys_page
 from merganser.report.formulas import mathml
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 OUTSIDE = "repository"
 START = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 _LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?\)")

@@ -69,6 +69,6 @@ def _evaluations(path: Path) -> dict[str, tuple[str, str]]:
 
 
 def _score(entry: str, task: str) -> float:
-    from tasks.stages import METRICS
+    from merganser.tasks.stages import METRICS
 
     return float(json.loads((METRICS / entry / f"{task}.json").read_text())["value"])

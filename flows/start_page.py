@@ -17,8 +17,8 @@ from starlette.staticfiles import StaticFiles
 from dvcfleet.record.last_run import last_run
 from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.web_guard import Guard
-from flows.answer import report_lines
 from merganser.errors import InputError
+from merganser.flows.answer import report_lines
 from merganser.limits import read_yaml
 from merganser.report.templates import open_templates
 
@@ -37,7 +37,7 @@ def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
         return RedirectResponse(f"{request.url.path.rstrip('/')}/index.html")
 
     def history(_: Request) -> HTMLResponse:
-        from flows.history_page import history_page  # imports torch
+        from merganser.flows.history_page import history_page  # imports torch
 
         with alone:  # DVC opens a repository by changing the process's folder
             return HTMLResponse(history_page(root))
@@ -101,7 +101,7 @@ def _counted(count: int, one: str, many: str) -> str:
 
 
 def _environment() -> Environment:
-    environment = open_templates("flows")
+    environment = open_templates("merganser.flows")
     environment.filters |= {
         "local": lambda moment: f"{moment.astimezone():%Y-%m-%d %H:%M}",
         "results": lambda counts: [f"{count} {result}" for result, count in counts.items()],

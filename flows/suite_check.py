@@ -8,12 +8,20 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from dvcfleet.disk import sync_file_systems
-from flows.suite_files import ABOUT, GRIDS, POINTERS, SUITES, pointers, read_suite
-from flows.suites import EXAMPLES, about_mistakes, check_name, figures_at, is_the_tables, load_suite, sources_of
 from merganser.config.params import Params
 from merganser.config.published import parse_published, published_mistakes, read_published
 from merganser.config.tasks import check_group
 from merganser.errors import InputError
+from merganser.flows.suite_files import ABOUT, GRIDS, POINTERS, SUITES, pointers, read_suite
+from merganser.flows.suites import (
+    EXAMPLES,
+    about_mistakes,
+    check_name,
+    figures_at,
+    is_the_tables,
+    load_suite,
+    sources_of,
+)
 from merganser.sources.following import HubAwayError, Seen, look, pin
 from merganser.sources.packages import checked
 from merganser.sources.pointers import (

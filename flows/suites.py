@@ -10,9 +10,14 @@ from typing import Any, Literal
 from dvcfleet.crash_recovery import sync
 from dvcfleet.git import git_if_any
 from dvcfleet.repository import opened, state_folder, write_lock
-from flows.kept_lock_files import keep_lock_file, restore_lock_file
-from flows.published import FIGURES, PAPERS, figures_of, figures_text, suites_with_figures
-from flows.suite_files import (
+from merganser.config.completing import addition_names, additions, completed, filled
+from merganser.config.explaining import mistakes_in
+from merganser.config.loading import PARAMS, check_params
+from merganser.config.params import Params, Strict, Text
+from merganser.errors import InputError, did_you_mean
+from merganser.flows.kept_lock_files import keep_lock_file, restore_lock_file
+from merganser.flows.published import FIGURES, PAPERS, figures_of, figures_text, suites_with_figures
+from merganser.flows.suite_files import (
     ABOUT,
     GRIDS,
     POINTERS,
@@ -26,11 +31,6 @@ from flows.suite_files import (
     with_head,
     without_head,
 )
-from merganser.config.completing import addition_names, additions, completed, filled
-from merganser.config.explaining import mistakes_in
-from merganser.config.loading import PARAMS, check_params
-from merganser.config.params import Params, Strict, Text
-from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
 from merganser.outputs import replacing
 from merganser.sources.pointers import RepoType

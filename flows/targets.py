@@ -11,10 +11,10 @@ from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.lineage.contents import name_of
 from dvcfleet.lineage.steps import Target
 from dvcfleet.lineage.targets import target_of_file
-from flows.answer import read_table
 from merganser.errors import InputError, did_you_mean
+from merganser.flows.answer import read_table
 from merganser.limits import read_yaml
-from tasks.stages import MERGE_PROFILES, METRICS, PROFILES, RECORDS
+from merganser.tasks.stages import MERGE_PROFILES, METRICS, PROFILES, RECORDS
 
 _RUN_ID = re.compile("[0-9a-f]{32}")
 _FROM_PROFILE = ("amr", "wall_s", "peak_rss_bytes", "forwards", "backwards")

@@ -14,15 +14,15 @@ from typing import Any
 
 from dvcfleet.git import GitError, git
 from dvcfleet.repository import STATE_FOLDER, opened
-from flows.comparisons import LOCAL_CONFIG, link_sources, share
-from flows.suite_files import only_what_is_read, written
-from flows.suites import PARAMS, sources_of
 from merganser.config.completing import additions, filled
 from merganser.config.loading import check_params
 from merganser.errors import InputError, did_you_mean
+from merganser.flows.comparisons import LOCAL_CONFIG, link_sources, share
+from merganser.flows.suite_files import only_what_is_read, written
+from merganser.flows.suites import PARAMS, sources_of
 from merganser.hashes import sha256_of_json
 from merganser.limits import parse_yaml, read_yaml
-from tasks.tracking import ARTIFACTS, STORE
+from merganser.tasks.tracking import ARTIFACTS, STORE
 
 TRIALS = Path(STATE_FOLDER, "trials")
 REFERENCES = ("base", "individual")  # methods whose entries every trial keeps
@@ -144,18 +144,19 @@ def _files(root: Path) -> Iterator[Path]:
     except GitError as error:
         raise InputError(f"{root}: a trial copies what git does not ignore, and git refuses: {error}") from error
     for path in map(Path, filter(None, listed.split("\0"))):
-        if path not in (PARAMS, Path("dvc.lock"), LOCAL_CONFIG) and (root / path).is_file():
+        if path not in (PARAMS, Path("dvc.lock"), LOCAL_CONFIG) and ((root / path).is_file() or (root / path).is_symlink()):
             yield path
 
 
 def _copy(root: Path, folder: Path, files: Sequence[Path]) -> None:
-    """Copy files that differ, and remove code that is no longer there."""
+    """Copy files that differ and links, and remove code that is no longer there."""
     for path in files:
         source, copy = root / path, folder / path
-        if copy.is_file() and not copy.is_symlink() and _version(copy) == _version(source):
+        if copy.is_file() and not source.is_symlink() | copy.is_symlink() and _version(copy) == _version(source):
             continue
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, copy)
+        copy.unlink(missing_ok=True)
+        shutil.copy2(source, copy, follow_symlinks=False)
     known = set(files)
     for name in CODE:
         for path in (folder / name).rglob("*.py"):

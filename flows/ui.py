@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 
+import merganser
 from dvcfleet.errors import FailedError
 from dvcfleet.guarded_uvicorn import NAME as GUARDED_PROTOCOL
 from dvcfleet.own_variables import hand_down
@@ -20,7 +21,7 @@ from dvcfleet.prefect_adapter.server import START_LIMIT_S, Server, answers
 from dvcfleet.repository import opened, state_folder
 from dvcfleet.secrets import masked
 from dvcfleet.stop_signals import Stop
-from tasks.tracking import follow_artifacts
+from merganser.tasks.tracking import follow_artifacts
 
 PORT = 4280
 _ENDING = (signal.SIGTERM, signal.SIGHUP)  # as when its terminal is closed
@@ -58,7 +59,7 @@ def has_browser() -> bool:
 def _serve_start_page(root: Path, services: dict[str, str], listener: socket.socket) -> None:
     import uvicorn
 
-    from flows.start_page import start_page
+    from merganser.flows.start_page import start_page
 
     config = uvicorn.Config(
         start_page(root, services), log_level="warning", access_log=False, timeout_graceful_shutdown=1
@@ -108,7 +109,7 @@ def _mlflow_page(root: Path) -> Iterator[Callable[[], str]]:
         port = probe.getsockname()[1]
     command = ["ui", "--backend-store-uri", store, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     # This package is found also where it is not installed.
-    packages = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))
+    packages = (str(Path(merganser.__file__).parents[1]), os.environ.get("PYTHONPATH"))
     # In its own process group, so that its workers can be ended cleanly with it.
     process = subprocess.Popen(
         [sys.executable, "-m", "mlflow", *command],

@@ -6,8 +6,8 @@ from pathlib import Path
 from merganser.code_digest import CodeTree, texts_as_json
 from merganser.errors import InputError
 from merganser.outputs import fresh_folder
-from tasks.stage import FOUND_BY_NAME, TEXTS, card_line, end_well
-from tasks.stages import CODE
+from merganser.tasks.stage import FOUND_BY_NAME, TEXTS, card_line, end_well
+from merganser.tasks.stages import CODE
 
 CARDS = "cards"  # of families
 
@@ -18,8 +18,8 @@ def digests(code: CodeTree) -> Mapping[str, str]:
     The digest of a method (`methods/<name>.txt`), a family or a kind is not part of its stages': they depend on both.
     Of a family, merges depend on what it says of its models in cards alone (`cards/<name>.txt`).
     """
-    stages = [name for name in code.names("tasks") if code.runs_by_itself(f"tasks.{name}")]
-    listed = {f"{name}.txt": code.listing(f"tasks.{name}") for name in stages}
+    stages = [name for name in code.names("merganser.tasks") if code.runs_by_itself(f"merganser.tasks.{name}")]
+    listed = {f"{name}.txt": code.listing(f"merganser.tasks.{name}") for name in stages}
     for folder, package in FOUND_BY_NAME.items():
         listed |= {f"{folder}/{name}.txt": code.listing(f"{package}.{name}") for name in code.names(package)}
     return listed | {f"{CARDS}/{name}.txt": card_line(code, name) for name in code.names(FOUND_BY_NAME["families"])}
@@ -28,7 +28,7 @@ def digests(code: CodeTree) -> Mapping[str, str]:
 def main(argv: list[str]) -> None:
     """Write all digests, and what the modules' own texts say, by their bytes: no other stage has to parse them."""
     if argv:
-        raise InputError(f"tasks.code: takes no arguments, got {' '.join(argv)}")
+        raise InputError(f"merganser.tasks.code: takes no arguments, got {' '.join(argv)}")
     code = CodeTree(Path())
     found = digests(code)
     with fresh_folder(CODE) as folder:

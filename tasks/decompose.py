@@ -3,9 +3,9 @@
 from merganser.config.params import Params
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.factors import FactorSettings, decompose
+from merganser.tasks.stage import run, stage
+from merganser.tasks.stages import DELTAS, FACTORS
 from merganser.workers import threads_wanted
-from tasks.stage import run, stage
-from tasks.stages import DELTAS, FACTORS
 
 
 @stage("tasks")

@@ -10,8 +10,8 @@ from merganser.evaluation.prepared import Prepared
 from merganser.inputs.embeddings import link_read, write_embeddings
 from merganser.models import embed_classes
 from merganser.outputs import fresh_folder
-from tasks.stage import check_found, run, stage
-from tasks.stages import BASE, DATA, EMBEDDINGS, PREPARED
+from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stages import BASE, DATA, EMBEDDINGS, PREPARED
 
 
 @stage("embeddings")

@@ -5,8 +5,8 @@ import shutil
 from merganser.config.params import Params
 from merganser.merging.cards import CARD
 from merganser.outputs import fresh_folder
-from tasks.stage import run, stage
-from tasks.stages import DIFFERENCES, MERGED, SEEDS
+from merganser.tasks.stage import run, stage
+from merganser.tasks.stages import DIFFERENCES, MERGED, SEEDS
 
 
 @stage("differences")

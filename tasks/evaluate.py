@@ -15,9 +15,9 @@ from merganser.evaluation.scoring import Score
 from merganser.inputs.heads import read_head
 from merganser.outputs import write_json
 from merganser.overlays import open_overlays
-from tasks.scoring import open_task
-from tasks.stage import check_found, run, stage
-from tasks.stages import EXAMPLES, HEADS, MERGED, METRICS, PREPARED, SEEDS, SERVED
+from merganser.tasks.scoring import open_task
+from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stages import EXAMPLES, HEADS, MERGED, METRICS, PREPARED, SEEDS, SERVED
 
 
 @stage("methods", "tasks")

@@ -10,9 +10,9 @@ from merganser.models import EmbedsTexts, embed_classes, has_ability
 from merganser.operators.likeness import similarities
 from merganser.outputs import write_json
 from merganser.overlays import open_overlays
-from tasks.scoring import open_task
-from tasks.stage import check_found, run, stage
-from tasks.stages import BASE, MERGED, PREPARED, SEEDS, UNSEEN, UNSEEN_PREPARED
+from merganser.tasks.scoring import open_task
+from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stages import BASE, MERGED, PREPARED, SEEDS, UNSEEN, UNSEEN_PREPARED
 
 
 @stage("methods", "unseen")

@@ -11,8 +11,8 @@ from merganser.checkpoints.vocabulary.writing import like_base
 from merganser.config.params import Params
 from merganser.inputs.deltas import extract
 from merganser.inputs.heads import write_head
-from tasks.stage import run, stage
-from tasks.stages import BASE, CHECKPOINTS, DELTAS, HEADS
+from merganser.tasks.stage import run, stage
+from merganser.tasks.stages import BASE, CHECKPOINTS, DELTAS, HEADS
 
 
 def extract_task(task: str, rules: ParameterRules) -> None:

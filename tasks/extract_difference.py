@@ -9,8 +9,8 @@ from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.vocabulary.writing import like_base
 from merganser.config.params import Params
 from merganser.inputs.deltas import extract
-from tasks.stage import run, stage
-from tasks.stages import BASE, CHECKPOINTS, DIFFERENCES
+from merganser.tasks.stage import run, stage
+from merganser.tasks.stages import BASE, CHECKPOINTS, DIFFERENCES
 
 
 @stage("differences", "tasks")

@@ -14,8 +14,8 @@ from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.outputs import fresh_folder, write_json
 from merganser.sources.fetching import describe, fetch_checkpoint, fetch_data_set
-from tasks.stage import check_found, run
-from tasks.stages import BASE, CHECKPOINTS, COMPANIONS, DATASETS, SOURCES
+from merganser.tasks.stage import check_found, run
+from merganser.tasks.stages import BASE, CHECKPOINTS, COMPANIONS, DATASETS, SOURCES
 
 LEFT = {
     "tied": "second names of tied weights, left out",
@@ -77,7 +77,9 @@ def main(argv: list[str]) -> None:
         case ["data", name]:
             fetch_data(declared(params.tasks, name, "tasks"), DATASETS / name)
         case _:
-            raise InputError(f"tasks.fetch: expected base, task NAME or data NAME, got {' '.join(argv) or 'nothing'}")
+            raise InputError(
+                f"merganser.tasks.fetch: expected base, task NAME or data NAME, got {' '.join(argv) or 'nothing'}"
+            )
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from merganser.checkpoints.adapters.files import open_model
 from merganser.config.params import Params
 from merganser.inputs.heads import write_head
 from merganser.sources.fetching import fetch_checkpoint
-from tasks.stage import run, stage
-from tasks.stages import BASE, UNSEEN_HEADS
+from merganser.tasks.stage import run, stage
+from merganser.tasks.stages import BASE, UNSEEN_HEADS
 
 
 @stage("unseen")

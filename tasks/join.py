@@ -5,9 +5,9 @@ from merganser.inputs.deltas import open_deltas
 from merganser.inputs.joints import BASES, join, link_deltas
 from merganser.inputs.joints import DELTAS as OWN_DELTAS
 from merganser.outputs import fresh_folder
+from merganser.tasks.stage import run, stage
+from merganser.tasks.stages import DELTAS, JOINTS
 from merganser.workers import threads_wanted
-from tasks.stage import run, stage
-from tasks.stages import DELTAS, JOINTS
 
 
 @stage("joints")

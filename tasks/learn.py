@@ -32,10 +32,10 @@ from merganser.learning.task_losses import open_losses
 from merganser.models.device import usable
 from merganser.outputs import fresh_folder, write_json
 from merganser.registry import get, get_learner
+from merganser.tasks.kept import digest_of_code
+from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stages import BASE, DATA, HEADS, LEARNED, VALIDATION, remove_other_seeds, seed_folders
 from merganser.workers import one_blas_thread, threads_wanted
-from tasks.kept import digest_of_code
-from tasks.stage import check_found, run, stage
-from tasks.stages import BASE, DATA, HEADS, LEARNED, VALIDATION, remove_other_seeds, seed_folders
 
 STATE = "state"
 SECONDS = 10  # between two lines on the terminal

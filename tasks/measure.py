@@ -6,9 +6,9 @@ from merganser.inputs.factors import open_factors
 from merganser.measures import defined
 from merganser.measures.tasks import measure_tasks
 from merganser.outputs import write_json
+from merganser.tasks.stage import run, stage
+from merganser.tasks.stages import DELTAS, FACTORS, TASK_MEASURES
 from merganser.workers import threads_wanted
-from tasks.stage import run, stage
-from tasks.stages import DELTAS, FACTORS, TASK_MEASURES
 
 
 @stage()

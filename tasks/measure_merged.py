@@ -6,9 +6,9 @@ from merganser.inputs.deltas import open_deltas
 from merganser.measures import defined
 from merganser.measures.merged import measure_merge
 from merganser.outputs import write_json
+from merganser.tasks.stage import run, stage
+from merganser.tasks.stages import BASE, DELTAS, MERGE_MEASURES, MERGED
 from merganser.workers import threads_wanted
-from tasks.stage import run, stage
-from tasks.stages import BASE, DELTAS, MERGE_MEASURES, MERGED
 
 
 @stage("methods")

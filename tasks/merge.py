@@ -16,10 +16,10 @@ from merganser.merging.method import Method
 from merganser.merging.usage import usage
 from merganser.models.device import usable
 from merganser.outputs import fresh_folder, read_json
+from merganser.tasks.opening import SEARCH, noted_of, open_source, opening_of, start_of
+from merganser.tasks.stage import check_card, check_found, run, stage
+from merganser.tasks.stages import BASE, COMPANIONS, DATA, MERGE_PROFILES, MERGED, SOURCES, seed_folders
 from merganser.workers import threads_wanted
-from tasks.opening import SEARCH, noted_of, open_source, opening_of, start_of
-from tasks.stage import check_card, check_found, run, stage
-from tasks.stages import BASE, COMPANIONS, DATA, MERGE_PROFILES, MERGED, SOURCES, seed_folders
 
 
 def origins_of(params: Params) -> dict[str, Origin]:

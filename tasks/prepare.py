@@ -9,8 +9,8 @@ from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import OWN, write_prepared
 from merganser.models import get_family, open_network
 from merganser.outputs import fresh_folder
-from tasks.stage import check_found, run, stage
-from tasks.stages import BASE, COMPANIONS, DATASETS, PREPARED, UNSEEN_DATASETS
+from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stages import BASE, COMPANIONS, DATASETS, PREPARED, UNSEEN_DATASETS
 
 
 def prepare_task(params: Params, task: str, split: str, where: str, out: Path, examples: int | None = None) -> None:

@@ -1,10 +1,10 @@
 """Fetch the data of one task that has no model, and prepare its examples as those of the others are."""
 
 from merganser.config.params import Params
-from tasks.fetch import fetch_data
-from tasks.prepare import prepare_task
-from tasks.stage import run, stage
-from tasks.stages import UNSEEN_DATASETS, UNSEEN_PREPARED
+from merganser.tasks.fetch import fetch_data
+from merganser.tasks.prepare import prepare_task
+from merganser.tasks.stage import run, stage
+from merganser.tasks.stages import UNSEEN_DATASETS, UNSEEN_PREPARED
 
 
 @stage("unseen")

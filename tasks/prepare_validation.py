@@ -1,9 +1,9 @@
 """Prepare one task's examples of the validation split, once for all statistics, learning and searches."""
 
 from merganser.config.params import Params, Validation
-from tasks.prepare import prepare_task
-from tasks.stage import run, stage
-from tasks.stages import VALIDATION
+from merganser.tasks.prepare import prepare_task
+from merganser.tasks.stage import run, stage
+from merganser.tasks.stages import VALIDATION
 
 
 @stage("tasks", Validation.model_fields)

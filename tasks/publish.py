@@ -5,15 +5,17 @@ from pathlib import Path
 from merganser.config.params import Params
 from merganser.config.published import read_published
 from merganser.errors import InputError
-from tasks.stage import run, stage, write_json
-from tasks.stages import PUBLISHED
+from merganser.tasks.stage import run, stage, write_json
+from merganser.tasks.stages import PUBLISHED
 
 
 @stage()
 def main(params: Params) -> None:
     """Write what papers report of the comparison in params.yaml."""
     if params.published is None:
-        raise InputError("tasks.publish: params.yaml names no published figures; published: {source: FILE} does")
+        raise InputError(
+            "merganser.tasks.publish: params.yaml names no published figures; published: {source: FILE} does"
+        )
     write_json(PUBLISHED, read_published(Path(params.published.source)).model_dump())
 
 

@@ -25,7 +25,7 @@ from merganser.evaluation.examples import read_results
 from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.outputs import read_json, write_json
 from merganser.report.scores import read_scores
-from tasks.recorded import (
+from merganser.tasks.recorded import (
     COMMIT,
     COMPARISON,
     CONTENT,
@@ -47,9 +47,9 @@ from tasks.recorded import (
     run_details,
     summary_table,
 )
-from tasks.stage import run
-from tasks.stages import EXAMPLES, MERGE_PROFILES, MERGED, METRICS, RECORDS, REPORT, UNSEEN
-from tasks.tracking import ARTIFACTS, STORE, follow_artifacts, store_words
+from merganser.tasks.stage import run
+from merganser.tasks.stages import EXAMPLES, MERGE_PROFILES, MERGED, METRICS, RECORDS, REPORT, UNSEEN
+from merganser.tasks.tracking import ARTIFACTS, STORE, follow_artifacts, store_words
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -274,7 +274,7 @@ def record_report(params: Params) -> None:
     from filelock import FileLock
 
     if not (REPORT / "index.html").is_file():
-        raise InputError(f"{REPORT}/index.html: missing; write the report first: python -m tasks.report")
+        raise InputError(f"{REPORT}/index.html: missing; write the report first: python -m merganser.tasks.report")
     scores = read_scores(params, METRICS, MERGE_PROFILES, UNSEEN)
     LOCK.parent.mkdir(exist_ok=True)
     with FileLock(LOCK):
@@ -319,7 +319,7 @@ def main(argv: list[str]) -> None:
             with _stored():
                 record_entry(params, entry)
         case _:
-            raise InputError(f"tasks.record: expected METHOD or --report, got {' '.join(argv) or 'nothing'}")
+            raise InputError(f"merganser.tasks.record: expected METHOD or --report, got {' '.join(argv) or 'nothing'}")
 
 
 @contextmanager

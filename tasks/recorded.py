@@ -18,7 +18,7 @@ from merganser.merging.licences import LICENCES
 from merganser.outputs import read_json
 from merganser.report.scores import Scores, errors_of, read_metrics, spread_of, written_values
 from merganser.report.wording import wording_of
-from tasks.stages import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, METRICS
+from merganser.tasks.stages import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, METRICS
 
 COMPARISON, CONTENT, ENTRY, RUN = "merganser.comparison", "merganser.content", "merganser.entry", "merganser.run"
 PARTIAL = "merganser.partial"  # of runs whose scores are of some examples

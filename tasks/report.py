@@ -27,8 +27,8 @@ from merganser.report.significance import MEAN, Significance, on_unseen, read_si
 from merganser.report.studies import StudyResults, read_studies
 from merganser.report.study_plots import draw_studies
 from merganser.report.sweeps import Curve
-from tasks.stage import run, stage
-from tasks.stages import (
+from merganser.tasks.stage import run, stage
+from merganser.tasks.stages import (
     EXAMPLES,
     MERGE_MEASURES,
     MERGE_PROFILES,

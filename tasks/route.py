@@ -15,10 +15,10 @@ from merganser.config.params import Params
 from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
 from merganser.outputs import write_json
-from tasks.beside import COST, Kept, fingerprints, kept_by_task
-from tasks.scoring import open_task
-from tasks.stage import check_found, run, stage
-from tasks.stages import BASE, DATA, ROUTERS, VALIDATION
+from merganser.tasks.beside import COST, Kept, fingerprints, kept_by_task
+from merganser.tasks.scoring import open_task
+from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stages import BASE, DATA, ROUTERS, VALIDATION
 
 FEATURES = "features"
 
@@ -33,7 +33,7 @@ def main(params: Params, name: str) -> None:
     def make(task: str) -> Kept:
         return Kept({FEATURES: shared_features(params, start, task, f"routers.{name}")}, {})
 
-    kept = kept_by_task(folder, fingerprints(params, "tasks.route", start, lambda task: [], None), make)
+    kept = kept_by_task(folder, fingerprints(params, "merganser.tasks.route", start, lambda task: [], None), make)
     features = {task: found.tensors[FEATURES] for task, found in kept.items()}
     sizes = {task: found.shape[1] for task, found in features.items()}
     router = fit(features, entry.penalty)

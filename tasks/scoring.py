@@ -10,8 +10,8 @@ from merganser.inputs.heads import read_head
 from merganser.models import Network
 from merganser.models.device import usable
 from merganser.studies.merges import ScoringSetup
-from tasks.stage import check_found
-from tasks.stages import BASE, HEADS, UNSEEN_HEADS
+from merganser.tasks.stage import check_found
+from merganser.tasks.stages import BASE, HEADS, UNSEEN_HEADS
 
 
 def open_task(

@@ -29,11 +29,11 @@ from merganser.outputs import fresh_folder, remove_others, write_json
 from merganser.studies.candidates import Candidate, Measured, best, best_of_each, file_name
 from merganser.studies.evolution import evolved
 from merganser.studies.merges import ScoringSetup, score_merge
-from tasks.kept import FINGERPRINT, digest_of_code, read_kept
-from tasks.opening import FOUND, open_source, start_of
-from tasks.scoring import open_tasks
-from tasks.stage import check_found, run, stage
-from tasks.stages import BASE, CHECKPOINTS, DATA, HEADS, SEARCH_MEASURES, SEARCHES, VALIDATION
+from merganser.tasks.kept import FINGERPRINT, digest_of_code, read_kept
+from merganser.tasks.opening import FOUND, open_source, start_of
+from merganser.tasks.scoring import open_tasks
+from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stages import BASE, CHECKPOINTS, DATA, HEADS, SEARCH_MEASURES, SEARCHES, VALIDATION
 
 INDIVIDUAL = "individual"
 STATE, SCORES = "state", "scores"
@@ -84,7 +84,7 @@ def main(params: Params, name: str) -> None:
     for method in (search.method, INDIVIDUAL):
         check_found("methods", method)
     check_found("families", params.base.family)
-    measuring = open_measuring(params, f"searches.{name}", search.entry({}), out / STATE, "tasks.search")
+    measuring = open_measuring(params, f"searches.{name}", search.entry({}), out / STATE, "merganser.tasks.search")
     candidates = []
     for done, found in enumerate(tried(params, search, measuring), 1):
         candidates.append(found)

@@ -16,12 +16,12 @@ from typing import Any
 from merganser.code_digest import KNOWN, CodeTree, read_texts
 from merganser.errors import InputError
 from merganser.outputs import write_json
-from tasks.stages import CODE, PROFILES
+from merganser.tasks.stages import CODE, PROFILES
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
-DIGESTS_ITSELF = "tasks.code"  # the stage that writes the digests of all others
+DIGESTS_ITSELF = "merganser.tasks.code"  # the stage that writes the digests of all others
 TEXTS = "texts.json"  # beside the digests, in `CODE`
 # By their folder in data/code, the packages of what is found by its name; a whole name would count as an import.
 _PACKAGES = {
@@ -54,7 +54,7 @@ def end_well(main: Callable[[list[str]], None]) -> None:
     try:
         spec = unwrap(main).__globals__.get("__spec__")
         if spec and spec.name != DIGESTS_ITSELF:
-            check_code(spec.name, f"{spec.name.removeprefix('tasks.')}.txt")
+            check_code(spec.name, f"{spec.name.removeprefix('merganser.tasks.')}.txt")
         main(arguments())
     except InputError as error:
         print(error, file=sys.stderr)

@@ -28,9 +28,9 @@ from merganser.statistics import BUDGET
 from merganser.statistics.fisher import write_fishers
 from merganser.statistics.gram import write_grams
 from merganser.statistics.sampling import Sample, draw
-from tasks.kept import digest_of_code
-from tasks.stage import check_found, run, stage
-from tasks.stages import BASE, DELTAS, HEADS, SEEDS, STATISTICS, VALIDATION, remove_other_seeds, seed_folders
+from merganser.tasks.kept import digest_of_code
+from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stages import BASE, DELTAS, HEADS, SEEDS, STATISTICS, VALIDATION, remove_other_seeds, seed_folders
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _setting(params: Params, statistic: Statistic, task: str, budget: int) -> Se
 def _origin(params: Params, statistic: Statistic, task: str, kind: str) -> str:
     """Identify all that a task's statistics come from: contents of files, choices, code."""
     paths = (BASE, DELTAS / f"{task}.safetensors", HEADS / f"{task}.safetensors", VALIDATION / task)
-    code = digest_of_code(params, "tasks.statistics", kinds=[kind])
+    code = digest_of_code(params, "merganser.tasks.statistics", kinds=[kind])
     chosen = [task, params.first_seed, {**statistic.model_dump(), "base": None}]
     return sha256_of_json([*chosen, code, *map(sha256_of_tree, paths)])
 

@@ -17,10 +17,10 @@ from merganser.inputs.layers import LayerSource
 from merganser.merging.entry import additional_memory_rate
 from merganser.merging.method import Method
 from merganser.studies.merges import ScoringSetup, merge_results
-from tasks.kept import digest_of_code
-from tasks.opening import open_source, start_of
-from tasks.scoring import open_tasks
-from tasks.stages import BASE, DATA, HEADS, PREPARED
+from merganser.tasks.kept import digest_of_code
+from merganser.tasks.opening import open_source, start_of
+from merganser.tasks.scoring import open_tasks
+from merganser.tasks.stages import BASE, DATA, HEADS, PREPARED
 
 Result = tuple[str, TaskSetup, Results]
 

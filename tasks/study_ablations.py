@@ -16,13 +16,13 @@ from merganser.hashes import sha256_of_json
 from merganser.outputs import remove_others, write_json
 from merganser.studies.candidates import Candidate, best
 from merganser.studies.merges import score_on
-from tasks.kept import FINGERPRINT, read_kept
-from tasks.search import INDIVIDUAL, STATE, open_measuring, remove_other_candidates, shown
-from tasks.stage import check_found, run, stage
-from tasks.stages import ABLATION_STUDIES
-from tasks.studied import Studied, open_studied, origin_of
+from merganser.tasks.kept import FINGERPRINT, read_kept
+from merganser.tasks.search import INDIVIDUAL, STATE, open_measuring, remove_other_candidates, shown
+from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stages import ABLATION_STUDIES
+from merganser.tasks.studied import Studied, open_studied, origin_of
 
-MODULE = "tasks.study_ablations"
+MODULE = "merganser.tasks.study_ablations"
 
 
 @stage("studies.ablations")

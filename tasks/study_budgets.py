@@ -15,10 +15,10 @@ from merganser.hashes import sha256_of_json
 from merganser.outputs import remove_others, write_json
 from merganser.overlays.budget import TooFewBytesError
 from merganser.studies.merges import score_on
-from tasks.kept import FINGERPRINT, read_kept
-from tasks.stage import check_found, run, stage
-from tasks.stages import BUDGET_STUDIES
-from tasks.studied import Studied, open_studied, origin_of
+from merganser.tasks.kept import FINGERPRINT, read_kept
+from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stages import BUDGET_STUDIES
+from merganser.tasks.studied import Studied, open_studied, origin_of
 
 
 @stage("studies.budgets.methods")
@@ -30,7 +30,7 @@ def main(params: Params, key: str) -> None:
     budgets = budgets_of(params, registry.get(entry.method))
     out.mkdir(parents=True, exist_ok=True)
     remove_others(out, {*budgets, *(f"{name}.json" for name in budgets)})
-    origin = origin_of(params, entry, "tasks.study_budgets")
+    origin = origin_of(params, entry, "merganser.tasks.study_budgets")
     origins = {name: sha256_of_json([origin, entry.values, budget]) for name, budget in budgets.items()}
     missing = [name for name in budgets if read_kept(out / f"{name}.json", origins[name]) is None]
     print(f"{key}: {len(budgets) - len(missing)} of {len(budgets)} budgets were there", flush=True)

@@ -7,9 +7,9 @@ from merganser.inputs.deltas import open_deltas
 from merganser.inputs.factors import open_factors
 from merganser.outputs import write_json
 from merganser.studies.rank import fractions_of, truncated_model
-from tasks.scoring import open_task
-from tasks.stage import check_found, run, stage
-from tasks.stages import BASE, DELTAS, FACTORS, PREPARED, RANK_STUDIES
+from merganser.tasks.scoring import open_task
+from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stages import BASE, DELTAS, FACTORS, PREPARED, RANK_STUDIES
 
 
 @stage("tasks", RankStudy.model_fields)

@@ -9,10 +9,10 @@ from merganser.hashes import sha256_of_json
 from merganser.outputs import remove_others, write_json
 from merganser.studies.candidates import file_name, grid
 from merganser.studies.merges import score_on
-from tasks.kept import FINGERPRINT, read_kept
-from tasks.stage import check_found, run, stage
-from tasks.stages import SWEEP_STUDIES
-from tasks.studied import open_studied, origin_of
+from merganser.tasks.kept import FINGERPRINT, read_kept
+from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stages import SWEEP_STUDIES
+from merganser.tasks.studied import open_studied, origin_of
 
 
 @stage("studies.sweeps")
@@ -24,7 +24,7 @@ def main(params: Params, key: str) -> None:
     every = grid(sweep.over)
     out.mkdir(parents=True, exist_ok=True)
     remove_others(out, set(map(file_name, every)))
-    common = origin_of(params, sweep, "tasks.study_sweeps")
+    common = origin_of(params, sweep, "merganser.tasks.study_sweeps")
     origins = {file_name(one): sha256_of_json([common, {**sweep.values, **one}]) for one in every}
     missing = [one for one in every if read_kept(out / file_name(one), origins[file_name(one)]) is None]
     print(f"{key}: {len(every) - len(missing)} of {len(every)} values were there", flush=True)

@@ -15,11 +15,11 @@ from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.outputs import remove_others, write_json
 from merganser.studies.merges import score_merge, values_for
 from merganser.studies.subsets import Subset, all_subsets, file_name
-from tasks.kept import FINGERPRINT, digest_of_code, read_kept
-from tasks.opening import open_source
-from tasks.scoring import open_tasks
-from tasks.stage import check_found, run, stage
-from tasks.stages import BASE, DATA, HEADS, PREPARED, TASK_STUDIES
+from merganser.tasks.kept import FINGERPRINT, digest_of_code, read_kept
+from merganser.tasks.opening import open_source
+from merganser.tasks.scoring import open_tasks
+from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stages import BASE, DATA, HEADS, PREPARED, TASK_STUDIES
 
 
 @stage("studies.tasks.methods")
@@ -58,7 +58,7 @@ def unseen_of(params: Params, entry: StudyEntry, subset: Subset) -> list[str]:
 
 def origins_of(params: Params, entry: StudyEntry, values: Mapping[Subset, dict[str, Any]]) -> dict[Subset, str]:
     """Return of each subset a digest of all that its numbers come from: files, choices, the values it has, code."""
-    code = digest_of_code(params, "tasks.study_tasks", f"merganser.methods.{entry.method}")
+    code = digest_of_code(params, "merganser.tasks.study_tasks", f"merganser.methods.{entry.method}")
     chosen = [entry.method, params.first_seed, params.base.family, params.evaluation.model_dump()]
     common = [*chosen, code, sha256_of_tree(BASE)]
     read = {task: _read_of(DATA / entry.reads, task) for task in params.tasks}

@@ -15,10 +15,10 @@ from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
 from merganser.outputs import write_json
-from tasks.beside import COST, Kept, fingerprints, kept_by_task
-from tasks.scoring import open_task
-from tasks.stage import check_found, run, stage
-from tasks.stages import DATA, SURGERY, VALIDATION, remove_other_seeds, seed_folders
+from merganser.tasks.beside import COST, Kept, fingerprints, kept_by_task
+from merganser.tasks.scoring import open_task
+from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stages import DATA, SURGERY, VALIDATION, remove_other_seeds, seed_folders
 
 
 def operate(params: Params, name: str, out: Path) -> None:
@@ -43,7 +43,7 @@ def operate(params: Params, name: str, out: Path) -> None:
         return [source / f"{task}.safetensors"]
 
     chosen = [surgery.model_dump(), params.first_seed]
-    trained = kept_by_task(out, fingerprints(params, "tasks.surgery", source / "base", read, chosen), make)
+    trained = kept_by_task(out, fingerprints(params, "merganser.tasks.surgery", source / "base", read, chosen), make)
     write_bottlenecks(out, {task: Bottleneck(**found.tensors) for task, found in trained.items()})
     trace = {task: {key: found.about[key] for key in ("losses", "best_step")} for task, found in trained.items()}
     write_json(out / "trace.json", trace)

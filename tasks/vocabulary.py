@@ -17,8 +17,8 @@ from merganser.outputs import fresh_folder
 from merganser.sources.fetching import describe, fetch_checkpoint
 from merganser.sources.installing import set_padding
 from merganser.sources.pointers import read_pointer
-from tasks.stage import run, stage
-from tasks.stages import CHECKPOINTS, VOCABULARIES
+from merganser.tasks.stage import run, stage
+from merganser.tasks.stages import CHECKPOINTS, VOCABULARIES
 
 
 def bring(params: Params, name: str, out: Path) -> list[str]:

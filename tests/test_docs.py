@@ -14,9 +14,9 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 from typer.core import TyperGroup
 
-from flows.cli import app
 from merganser.config.completing import additions, filled
 from merganser.config.params import Params
+from merganser.flows.cli import app
 from tests.tiny import ROOT, environment, make_clone
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -103,7 +103,7 @@ def test_the_blocks_of_a_page_do_what_it_says(
         if block.test == "python":
             exec(compile(block.text, str(page), "exec"), names)
         elif block.test == "sh":
-            script = f'merganser() {{ python -m flows "$@"; }}\n{block.text}'
+            script = f'merganser() {{ python -m merganser.flows "$@"; }}\n{block.text}'
             done = subprocess.run(
                 ["bash", "-e", "-c", script],
                 env=environment() | {"PREFECT_API_URL": prefect_api},

@@ -14,8 +14,8 @@ import yaml
 from merganser.code_digest import NEUTRAL, PACKAGES, CodeTree
 from merganser.models import family_names, get_family
 from merganser.plugins import FAMILIES, constants
-from tasks.code import CARDS
-from tasks.stage import FOUND_BY_NAME
+from merganser.tasks.code import CARDS
+from merganser.tasks.stage import FOUND_BY_NAME
 from tests.each import each
 from tests.warm import python
 
@@ -72,7 +72,7 @@ def followed(code: CodeTree, module: str) -> set[str]:
 
 @each("name", STAGES)
 def test_a_stage_depends_on_the_digests_of_what_its_commands_run(name: str) -> None:
-    wanted = {f"{DIGESTS}{module.removeprefix('tasks.')}.txt" for module in commands_of(STAGES[name])}
+    wanted = {f"{DIGESTS}{module.removeprefix('merganser.tasks.')}.txt" for module in commands_of(STAGES[name])}
     found = tuple(f"{DIGESTS}{folder}" for folder in (*FOUND_BY_NAME, CARDS))
     declared = {dep for dep in STAGES[name]["deps"] if dep.startswith(DIGESTS) and not dep.startswith(found)}
     assert declared == wanted

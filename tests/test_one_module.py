@@ -18,8 +18,8 @@ from merganser.config.loading import complete_file, load_params
 from merganser.errors import InputError
 from merganser.evaluation import kinds
 from merganser.models import families, get_family
-from tasks import evaluate, extract, fetch, merge, prepare
-from tasks.stages import STAGES, Known
+from merganser.tasks import evaluate, extract, fetch, merge, prepare
+from merganser.tasks.stages import STAGES, Known
 from tests.merges import merge_checkpoints
 from tests.tasks.comparison import inside
 from tests.tiny_clip import CLASSES, write_data_set

@@ -25,10 +25,17 @@ def check_hidden(repo: Repo, lineage: Lineage, contents: Contents) -> Iterator[F
     is_ignored, seen = _rules(repo, lineage), set[str]()
     for folder, stages in concerned.items():
         for path in sorted(hidden_files(folder, contents.within(folder))):
-            if path not in seen and not is_ignored(path):
+            if path not in seen and not is_ignored(path) and not _leads_to_own_folder(repo, path):
                 seen.add(path)
                 message = f"{some(stages)} did not have it, and a rule of .dvcignore hides it from DVC; remove it"
                 yield Finding(FindingKind.UNKNOWN, os.path.relpath(path, repo.root_dir), message, tuple(stages))
+
+
+def _leads_to_own_folder(repo: Repo, path: str) -> bool:
+    """Tell whether a path, which is no output, is a link to a folder of the repository, which DVC never follows."""
+    root, target = os.path.realpath(repo.root_dir), os.path.realpath(path)
+    is_link = os.path.islink(path) and os.path.isdir(path) and target.startswith(f"{root}{os.sep}")
+    return is_link and not is_near_output(repo, path) and not is_near_output(repo, target)
 
 
 def check_strangers(repo: Repo, lineage: Lineage, files: Iterable[Path], known: Collection[str]) -> Iterator[Finding]:

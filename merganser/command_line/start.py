@@ -14,7 +14,7 @@ from merganser.errors import InputError
 
 OWN = Path(__file__).resolve().parents[2]  # where this package was imported from
 PIPELINE = ("dvc", "mlflow", "prefect")  # what the extra brings that no other library does
-# The commands of a repository, as `flows.cli` has them.
+# The commands of a repository, as `merganser.flows.cli` has them.
 OF_A_REPOSITORY = (
     "run",
     "status",
@@ -50,7 +50,7 @@ def start() -> None:
             print(other_package(root), file=sys.stderr)
             _run_its_own(root)
     if repository_at(OWN) and not lacking:
-        import_module("flows.__main__").start()
+        import_module("merganser.flows.__main__").start()
         return
     from merganser.command_line.app import main
 
@@ -112,7 +112,7 @@ def _run_its_own(root: Path) -> NoReturn:
     places = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(places)
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "flows", *sys.argv[1:]])
+    os.execv(sys.executable, [sys.executable, "-m", "merganser.flows", *sys.argv[1:]])
 
 
 def _option(words: Sequence[str], name: str) -> str | None:

@@ -21,7 +21,7 @@ from merganser.linalg import lapack
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.joint import joint
 from merganser.linalg.svd import factorise
-from tasks import decompose, extract, fetch, join, merge
+from merganser.tasks import decompose, extract, fetch, join, merge
 from tests.tasks.comparison import inside
 
 INFINITE = float("inf")

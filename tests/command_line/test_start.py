@@ -7,11 +7,11 @@ from pathlib import Path
 
 import typer
 
-from flows import cli
 from merganser import registry
 from merganser.command_line import start
 from merganser.command_line.app import add_commands, new_app
 from merganser.command_line.trust import is_trusted
+from merganser.flows import cli
 from tests.command_line.light import refused, run_light
 from tests.small_models import write_models
 from tests.tiny import ROOT, environment, make_clone

@@ -10,7 +10,7 @@ import yaml
 from merganser import registry
 from merganser.config.inputs import INPUTS, SECTIONS, input_of
 from merganser.config.params import Params
-from tasks.opening import OPENINGS
+from merganser.tasks.opening import OPENINGS
 from tests.config.test_params import complaint, write
 from tests.each import each
 from tests.tiny import ROOT

@@ -25,10 +25,10 @@ import datasets
 import transformers
 import yaml
 
-from flows.suite_files import POINTERS, pointers
-from flows.suites import load_suite
 from merganser.config.inputs import SECTIONS
 from merganser.config.loading import load_params
+from merganser.flows.suite_files import POINTERS, pointers
+from merganser.flows.suites import load_suite
 from merganser.sources.pointers import HubPointer, OpenClipPointer, pointer_of
 from tests.hub import Hub, serve
 from tests.miniatures import llama, models

@@ -78,7 +78,7 @@ def run_nights(folder: Path, nights: int) -> None:
     with Server(project / ".dvcfleet/prefect", schedules=True) as server:
         server.wait()
         os.environ.update(server.environment)
-        import flows.scheduled  # noqa: F401 - for all nights' processes, which are forks of this one
+        import merganser.flows.scheduled  # noqa: F401 - for all nights' processes, which are forks of this one
 
         for night in range(1, nights + 1):
             set_clock(folder, night)
@@ -127,7 +127,7 @@ def in_child(work: Callable[[], str]) -> str:
 
 
 def _run(project: Path) -> str:
-    from flows.scheduled import scheduled
+    from merganser.flows.scheduled import scheduled
 
     with _quiet():
         state = scheduled(repo=project, workers=1, busy="skip", save_experiment=True, return_state=True)
@@ -135,7 +135,7 @@ def _run(project: Path) -> str:
 
 
 def _free(project: Path, days: int) -> str:
-    from flows.scheduled import free
+    from merganser.flows.scheduled import free
 
     with _quiet():
         state = free(keep=f"{days}d", repo=project, return_state=True)

@@ -24,7 +24,7 @@ from scipy.stats import spearmanr
 from torch.nn.functional import log_softmax
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from tasks import evaluate, extract, fetch, merge, prepare
+from merganser.tasks import evaluate, extract, fetch, merge, prepare
 from tests.byte_models import write_byte_model
 from tests.drills.suites import edit, make_suites
 from tests.tasks.comparison import inside

@@ -26,7 +26,7 @@ SLOW = "stages: {a: {cmd: 'touch started; while test ! -e go; do sleep 0.05; don
 
 def start(folder: Path, *options: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [*python(), "-m", "flows", "run", *options],
+        [*python(), "-m", "merganser.flows", "run", *options],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

@@ -21,7 +21,7 @@ FILES = {
     "tasks/stage.py": "from flows.words import WORD\n",
     "tasks/write.py": """
 import pathlib, sys
-from tasks.stage import WORD
+from merganser.tasks.stage import WORD
 ours = [name for name in sys.modules if name.partition(".")[0] in ("dvcfleet", "merganser")]
 pathlib.Path(sys.argv[1]).write_text(f"{WORD} {sys.prefix} {ours}\\n")
 """,
@@ -31,8 +31,8 @@ pathlib.Path(sys.argv[1]).write_text(f"{WORD} {sys.prefix} {ours}\\n")
 }
 DVC_YAML = """
 stages:
-  warm: {cmd: python -m tasks.write warm.txt, deps: [source, flows, tasks], outs: [warm.txt]}
-  cold: {cmd: python -m tasks.write cold.txt; true, deps: [source, flows, tasks], outs: [cold.txt]}
+  warm: {cmd: python -m merganser.tasks.write warm.txt, deps: [source, flows, tasks], outs: [warm.txt]}
+  cold: {cmd: python -m merganser.tasks.write cold.txt; true, deps: [source, flows, tasks], outs: [cold.txt]}
   top: {cmd: python -m train top.txt, deps: [source, warm.txt, train.py], outs: [top.txt]}
 """
 
@@ -94,7 +94,7 @@ def test_a_stage_gets_the_environment_that_dvc_repro_gives(toy: Make, root: str 
     }
     environment |= {"DVC_ROOT": root, "DVC_STAGE": "outer"} if root else {}
     seen = []
-    for command in (["-m", "dvc", "repro", "--force"], ["-m", "flows", "run", "--force"]):
+    for command in (["-m", "dvc", "repro", "--force"], ["-m", "merganser.flows", "run", "--force"]):
         subprocess.run(
             [sys.executable, *command],
             cwd=foreign.path,
@@ -113,7 +113,7 @@ HANDED_DOWN = """
 import os, sys
 from dvcfleet.own_variables import hand_down
 hand_down({"OF_THE_ENGINE": "a secret"})
-os.execv(sys.executable, [sys.executable, "-m", "flows", "run"])
+os.execv(sys.executable, [sys.executable, "-m", "merganser.flows", "run"])
 """
 
 
@@ -138,11 +138,11 @@ PROJECT = Edited()
 EDITED = """
 stages:
   first:
-    cmd: python -m tasks.first
+    cmd: python -m merganser.tasks.first
     deps: [source]
     outs: [first.txt]
   second:
-    cmd: python -m tasks.second
+    cmd: python -m merganser.tasks.second
     deps: [first.txt, tasks/work.py]
     outs: [second.txt]
 """
@@ -162,7 +162,7 @@ pathlib.Path("first.txt").write_text("1")
 """,
     "tasks/second.py": """
 import pathlib, sys
-from tasks.work import WORD
+from merganser.tasks.work import WORD
 pathlib.Path("second.txt").write_text(f"{WORD} {'xmlrpc.client' in sys.modules}")
 """,
     "source": "1",

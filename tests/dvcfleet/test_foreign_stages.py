@@ -9,8 +9,8 @@ from dvc.repo import Repo
 
 from dvcfleet.lineage.audit import audit
 from dvcfleet.lineage.rerun import Rerun, RerunError
-from flows.archive import archive
 from merganser.errors import InputError
+from merganser.flows.archive import archive
 from tests.dvcfleet.toy import Make, Toy
 from tests.tiny import dvc
 from tests.warm import python

@@ -462,7 +462,7 @@ def test_a_crate_is_valid_by_the_validator_of_its_profile(several: Toy, tmp_path
 
 
 def test_the_command_exports_what_a_target_comes_from(ran: Toy) -> None:
-    command = [*python(), "-m", "flows", "lineage", "export", "turned.json", "turned"]
+    command = [*python(), "-m", "merganser.flows", "lineage", "export", "turned.json", "turned"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(command, cwd=ran.path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "W3C PROV-JSON of 2 stages in turned.json\n")

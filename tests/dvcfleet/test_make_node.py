@@ -35,7 +35,7 @@ def commit(folder: Path) -> None:
 
 
 def merganser(*args: str) -> "subprocess.CompletedProcess[str]":
-    command = [*python(), "-m", "flows", *args]
+    command = [*python(), "-m", "merganser.flows", *args]
     return subprocess.run(command, env=environment(), text=True, capture_output=True, check=False)
 
 

@@ -27,7 +27,7 @@ def at_work(folder: Path, *args: str, command: Sequence[str] = (sys.executable,)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_API")}
     environment |= {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     with subprocess.Popen(
-        [*command, "-m", "flows", *args],
+        [*command, "-m", "merganser.flows", *args],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,

@@ -13,8 +13,8 @@ from peft import PeftModel
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from flows.suites import load_suite
 from merganser.evaluation.harness import open_task
+from merganser.flows.suites import load_suite
 from merganser.sources.packages import checked
 from merganser.sources.pointers import PackagePointer, read_pointer
 from smollm2.adapt import loss

@@ -22,11 +22,11 @@ import torch
 import yaml
 from torch import Tensor
 
-from flows import cli
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
-from tasks import evaluate, fetch, stage
+from merganser.flows import cli
+from merganser.tasks import evaluate, fetch, stage
 from tests.overlays import test_overlays
 from tests.small_models import write_models
 from tests.tiny import make_models, make_repository
@@ -655,7 +655,10 @@ KINDS: dict[str, Kind] = {
         for name, (content, said) in YAML_TEXTS.items()
     },
     **{name: Kind("project", spoil, STATUS, said) for name, (spoil, said) in (PARAMS | HEADERS).items()},
-    **{name: Kind("project", spoil, ("tasks.fetch", *args), said) for name, (spoil, args, said) in SOURCES.items()},
+    **{
+        name: Kind("project", spoil, ("merganser.tasks.fetch", *args), said)
+        for name, (spoil, args, said) in SOURCES.items()
+    },
     **{name: Kind("project", spoil, args, said) for name, (spoil, args, said) in COMMANDS.items()},
     **{name: Kind("models", spoil, args, said) for name, (spoil, args, said) in MERGES.items()},
     **{
@@ -720,7 +723,7 @@ def run_in(folder: Path, command: tuple[str, ...]) -> tuple[int, str]:
         try:
             if command[0].startswith("tasks."):
                 sys.argv = list(command)
-                stage.run({"tasks.fetch": fetch.main, "tasks.evaluate": evaluate.main}[command[0]])
+                stage.run({"merganser.tasks.fetch": fetch.main, "merganser.tasks.evaluate": evaluate.main}[command[0]])
             else:
                 sys.argv = ["merganser", *command]
                 cli.main()

@@ -120,7 +120,7 @@ def _become(place: Path, command: tuple[str, ...], is_mighty: bool, output: Path
             _obey_permissions()
         os.chdir(place / "repo")
         sys.argv = ["merganser", *command]
-        from flows.cli import main
+        from merganser.flows.cli import main
 
         main()
     except SystemExit as end:
@@ -238,7 +238,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a part of the files' paths")
     parser.add_argument("--way", help="one way")
     given = parser.parse_args()
-    for name in ("flows.cli", "dvcfleet.run", "dvcfleet.prefect_adapter.flow", "flows.mlflow_audit"):
+    for name in (
+        "merganser.flows.cli",
+        "dvcfleet.run",
+        "dvcfleet.prefect_adapter.flow",
+        "merganser.flows.mlflow_audit",
+    ):
         __import__(name)
     kept, place = prepare(given.repository, given.folder)
     before = contents(kept / "repo")

@@ -242,7 +242,7 @@ def embedded_source(folder: Path) -> Path:
 
 def run(folder: Path, *args: str, prefix: tuple[str, ...] = (), **variables: str) -> "subprocess.Popen[str]":
     """Start a run in a folder."""
-    command = [*_started_by(prefix), "-m", "flows", "run", *args]
+    command = [*_started_by(prefix), "-m", "merganser.flows", "run", *args]
     path = {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         command,

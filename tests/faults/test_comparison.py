@@ -22,7 +22,7 @@ import yaml
 
 from dvcfleet.errors import BUSY_EXIT_CODE
 from merganser.config.loading import PARAMS, load_params
-from tasks.record import comparison_name
+from merganser.tasks.record import comparison_name
 from tests.drills.kill_stages import StageKills, Tiny, warm_server
 from tests.drills.kills import prefect_server, spread
 from tests.drills.power_cuts import commit
@@ -269,7 +269,7 @@ def test_a_dvc_command_that_writes_during_a_run_is_mended_by_the_next(
 def test_forty_that_ask_for_the_status_at_once_disturb_no_run(calm: Tiny, fresh: Path) -> None:
     with calm.start(fresh) as run:
         at_work(run, fresh)
-        ask = [sys.executable, "-m", "flows", "status"]
+        ask = [sys.executable, "-m", "merganser.flows", "status"]
         asked = [
             subprocess.Popen(ask, cwd=fresh, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             for _ in range(40)

@@ -68,7 +68,8 @@ def test_a_stage_that_the_kernel_ends_for_its_memory_is_named_and_the_run_lives(
 @pytest.mark.slow
 def test_a_stage_whose_memory_is_limited_says_what_it_lacks() -> None:
     code = (
-        "import resource, tasks.stage as stage, torch; resource.setrlimit(resource.RLIMIT_AS, (8_000_000_000,) * 2);"
+        "import resource, merganser.tasks.stage as stage, torch;"
+        "resource.setrlimit(resource.RLIMIT_AS, (8_000_000_000,) * 2);"
         "stage.run(lambda _argv: torch.zeros(2**40))"
     )
     ended = subprocess.run([*python(), "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True)

@@ -10,10 +10,10 @@ from types import MappingProxyType
 import pytest
 
 from dvcfleet.lineage.audit import Audit
-from flows.archive_form import check_form, write_archive
-from flows.archived import restore
-from flows.lineage_cli import _verified, _verified_archive
 from merganser.errors import InputError
+from merganser.flows.archive_form import check_form, write_archive
+from merganser.flows.archived import restore
+from merganser.flows.lineage_cli import _verified, _verified_archive
 from tests.each import each
 from tests.faults.sent_archives import EVIL, Entry, Link, Sent, Submodule, listing, md5_of, send, stage
 

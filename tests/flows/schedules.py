@@ -130,7 +130,7 @@ def deployment(name: str, due_in_s: float | None = None, every_s: int = 60, **pa
     schedule = {"interval": every_s, "anchor_date": anchor.isoformat(), "timezone": "UTC"}
     return {
         "name": name,
-        "entrypoint": "flows.scheduled.scheduled",
+        "entrypoint": "merganser.flows.scheduled.scheduled",
         "parameters": parameters,
         "schedules": [] if due_in_s is None else [schedule],
         "work_pool": {"name": POOL},

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from dvcfleet.lineage.audit import audit
-from flows.archive import archive
-from flows.archive_form import SUMS, check_form
-from flows.archived import restore
-from flows.cli import main
-from flows.keys import PrivateKey
-from flows.signing import sign
 from merganser.errors import InputError
+from merganser.flows.archive import archive
+from merganser.flows.archive_form import SUMS, check_form
+from merganser.flows.archived import restore
+from merganser.flows.cli import main
+from merganser.flows.keys import PrivateKey
+from merganser.flows.signing import sign
 from tests.dvcfleet.toy import Make, Toy
 from tests.flows.conftest import Done, Refused
 from tests.flows.test_signing import FILES, MERGES, _commit, keys
@@ -134,7 +134,7 @@ def _rewritten(path: Path, change: Callable[[dict[str, bytes]], object], sums: b
             members[name] = folder / str(number)
             members[name].parent.mkdir(exist_ok=True)
             members[name].write_bytes(text)
-    from flows.archive_form import write_archive
+    from merganser.flows.archive_form import write_archive
 
     with path.open("wb") as file:
         write_archive(file, members)

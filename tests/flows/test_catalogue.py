@@ -4,8 +4,8 @@ import re
 from functools import cache
 from pathlib import Path
 
-from flows.catalogue import PAGES, render_pages, write_pages
 from merganser import registry
+from merganser.flows.catalogue import PAGES, render_pages, write_pages
 from tests.each import each
 
 rendered = cache(render_pages)

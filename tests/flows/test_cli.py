@@ -16,10 +16,10 @@ import torch
 import typer
 from typer.core import TyperGroup
 
-from flows import cli
 from merganser import registry
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
+from merganser.flows import cli
 from tests.flows.conftest import Done, Refused
 from tests.small_models import random_state, write_models
 from tests.tiny import environment, make_models, make_repository, merganser
@@ -81,14 +81,14 @@ def test_logs_prints_what_a_stage_printed_and_names_the_nearest(tmp_path: Path, 
     (tmp_path / ".dvcfleet/logs").mkdir(parents=True)
     (tmp_path / ".dvcfleet/logs/merge@ties.log").write_text("layer 1\nlayer 2\n")
     done = subprocess.run(
-        [sys.executable, "-m", "flows", "logs", "merge@ties", "--repo", str(tmp_path)], capture_output=True, check=True
+        [sys.executable, "-m", "merganser.flows", "logs", "merge@ties", "--repo", str(tmp_path)], capture_output=True, check=True
     )
     assert done.stdout == b"layer 1\nlayer 2\n"
     assert 'did you mean "merge@ties"?' in refused(tmp_path, "logs", "merge@tie")
 
 
 def test_help_and_the_start_page_need_no_heavy_library() -> None:
-    modules = imported("import flows.cli, flows.start_page")
+    modules = imported("import merganser.flows.cli, merganser.flows.start_page")
     assert modules.isdisjoint({"torch", "prefect", "dvc", "mlflow", "datasets", "open_clip"})
 
 

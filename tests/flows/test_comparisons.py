@@ -10,10 +10,10 @@ import yaml
 from dvc.repo import Repo
 
 from dvcfleet.dvc_adapter.lockfiles import read_lock_file
-from flows.comparisons import draft_of, new
-from flows.suite_files import without_head
-from flows.suites import use
 from merganser.errors import InputError
+from merganser.flows.comparisons import draft_of, new
+from merganser.flows.suite_files import without_head
+from merganser.flows.suites import use
 from merganser.outputs import one_writer
 from tests.flows.conftest import Done, Refused
 from tests.tiny import ROOT

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from dvcfleet.errors import UserError
-from flows.cli import app
-from flows.devices import changes_for
-from flows.project import MERGANSER
+from merganser.flows.cli import app
+from merganser.flows.devices import changes_for
+from merganser.flows.project import MERGANSER
 from tests.dvcfleet.toy import Toy
 from tests.gpu import HERE
 from tests.tasks.comparison import inside, write_params

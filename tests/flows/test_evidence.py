@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows import evidence
-from flows.evidence import KEPT, PAGE, figures, main, read_report, read_runs, with_tables
+from merganser.flows import evidence
+from merganser.flows.evidence import KEPT, PAGE, figures, main, read_report, read_runs, with_tables
 
 HEAD = ["entry", "group", "data", "mean", "normalised_score", "amr", "stderr"]
 PAGE_OF_TWO = """

@@ -12,8 +12,8 @@ import torch
 import yaml
 
 from dvcfleet.project import Expected
-from flows.expected import START_S, expect
 from merganser.config.params import Params
+from merganser.flows.expected import START_S, expect
 from merganser.machine import bytes_a_second, flop_a_second
 from tests.hub import Hub, serve
 from tests.tiny import ROOT

@@ -20,8 +20,8 @@ from dvcfleet.record.kept import sha256
 from dvcfleet.record.ledger import LEDGER, OLDER, executions
 from dvcfleet.repository import opened, write_lock
 from dvcfleet.run_names import RUN_NAME_VARIABLE
-from flows.gc import Freed, collect_garbage, time_before
 from merganser.errors import InputError
+from merganser.flows.gc import Freed, collect_garbage, time_before
 from tests.dvcfleet.test_experiments import committed, experiments, git, run
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.shared import forking

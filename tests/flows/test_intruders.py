@@ -80,7 +80,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Serve the pages of a repository that has been run, with its path."""
     chain = Toy(tmp_path_factory.mktemp("ran") / "toy", CHAIN, CHAIN_FILES)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_API")}
-    command = [*python(), "-m", "flows", "run"]
+    command = [*python(), "-m", "merganser.flows", "run"]
     subprocess.run(command, cwd=chain.path, env=environment | {"PYTHONPATH": str(ROOT)}, check=True)
     with serving(chain.path, MLFLOW_TRACKING_URI=f"sqlite:///{chain.path}/mlflow.db") as process:
         yield addresses(process) | {"path": str(chain.path)}

@@ -14,7 +14,7 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
 
-from flows.scheduled import scheduled
+from merganser.flows.scheduled import scheduled
 from tests.warm import python
 
 TEMPLATE = Path(__file__).parents[2] / "docs/kubernetes.json"

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from flows.licences import licence_notes
 from merganser.config.loading import load_params
+from merganser.flows.licences import licence_notes
 from tests.tasks.comparison import inside
 from tests.tiny import make_repository, merganser
 

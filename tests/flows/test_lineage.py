@@ -20,8 +20,8 @@ from dvcfleet.lineage.audit import audit, look_up
 from dvcfleet.lineage.findings import Finding, FindingKind
 from dvcfleet.lineage.targets import find_target
 from dvcfleet.repository import opened
-from flows.cli import main
-from flows.project import Merganser
+from merganser.flows.cli import main
+from merganser.flows.project import Merganser
 from tests.dvcfleet.test_lineage import overwrite
 from tests.flows.conftest import Done, Refused
 from tests.tiny import delete_run, dvc, is_clean, merganser, move_artifacts
@@ -173,7 +173,9 @@ def _add_to_logged_report(folder: Path) -> None:
 
 def _run_cache(key: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
-        file = next(file for file in sorted(folder.glob(".dvc/cache/runs/*/*/*")) if "tasks.merge" in file.read_text())
+        file = next(
+            file for file in sorted(folder.glob(".dvc/cache/runs/*/*/*")) if "merganser.tasks.merge" in file.read_text()
+        )
         head, _, rest = file.read_text().rpartition(f"{key}: ")
         file.write_text(f"{head}{key}: {'2' if rest[0] == '1' else '1'}{rest[1:]}")
 
@@ -414,7 +416,15 @@ def test_the_text_names_source_checksum_command_commit_and_run(project: Path, do
     assert done(project / "hub", "lineage", "show", "ties/dark") == text
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=project, capture_output=True, text=True, check=True)
     digest = json.loads((project / "data/base/source.json").read_text())["files"]["model.safetensors"]["sha256"]
-    for word in ("merge@ties", "python -m tasks.merge @", "hub/base", digest, head.stdout.strip(), "flow run", "torch"):
+    for word in (
+        "merge@ties",
+        "python -m merganser.tasks.merge @",
+        "hub/base",
+        digest,
+        head.stdout.strip(),
+        "flow run",
+        "torch",
+    ):
         assert word in text
     assert 'did you mean "ties"?' in refused(project, "lineage", "show", "tise")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import merganser
 import tasks
 from dvcfleet.lineage.findings import Finding
-from flows.own_code import own_code
-from flows.report_audit import ReportKind
+from merganser.flows.own_code import own_code
+from merganser.flows.report_audit import ReportKind
 
 
 def test_what_another_version_computes_alike_is_compared_and_the_rest_is_named(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.project import MERGANSER, PRELOAD, TRANSFORMERS
 from merganser.evaluation.kinds.language_model import PRELOAD as LM_EVAL
+from merganser.flows.project import MERGANSER, PRELOAD, TRANSFORMERS
 
 PARAMS = "base: {{family: {family}}}\ntasks: {{one: {{kind: {kind}}}}}\n"
 

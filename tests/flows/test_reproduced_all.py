@@ -9,8 +9,17 @@ import pytest
 import yaml
 from dvc.repo import Repo
 
-from flows.reproduced import plain
-from flows.reproduced_all import UNEXPLAINED, All, Compared, all_lines, as_json, compared, read_all, write_all_page
+from merganser.flows.reproduced import plain
+from merganser.flows.reproduced_all import (
+    UNEXPLAINED,
+    All,
+    Compared,
+    all_lines,
+    as_json,
+    compared,
+    read_all,
+    write_all_page,
+)
 from merganser.report.tables import write_csv
 from tests.flows.test_comparisons import git
 

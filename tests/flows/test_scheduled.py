@@ -209,9 +209,9 @@ def test_a_run_that_was_due_while_nothing_served_starts_with_the_next_serve(toy:
     ],
 )
 def test_a_time_that_has_passed_is_due(schedule: dict[str, Any], since: datetime, due: bool) -> None:
-    from flows.serve import is_due, make_deployment
+    from merganser.flows.serve import is_due, make_deployment
 
-    made = make_deployment({"name": "x", "entrypoint": "flows.scheduled.scheduled", "schedules": [schedule]})
+    made = make_deployment({"name": "x", "entrypoint": "merganser.flows.scheduled.scheduled", "schedules": [schedule]})
     assert [is_due(each.schedule, since) for each in made.schedules] == [due]
 
 
@@ -221,7 +221,7 @@ def serving(toy: Toy, **variables: str) -> Iterator["subprocess.Popen[str]"]:
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     environment |= {"PYTHONPATH": str(ROOT), "PREFECT_RUNNER_POLL_FREQUENCY": "1", **variables}
     with subprocess.Popen(
-        [sys.executable, "-m", "flows", "serve"], cwd=toy.path, env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "merganser.flows", "serve"], cwd=toy.path, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout
@@ -245,7 +245,7 @@ def test_a_mistake_in_prefect_yaml_is_named_before_a_server_is_started(
     chain = toy(CHAIN, CHAIN_FILES)
     if content:
         chain.write("prefect.yaml", yaml.safe_dump(content))
-    command = [*python(), "-m", "flows", "serve"]
+    command = [*python(), "-m", "merganser.flows", "serve"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, cwd=chain.path, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
@@ -254,7 +254,7 @@ def test_a_mistake_in_prefect_yaml_is_named_before_a_server_is_started(
 
 
 def test_the_projects_own_deployments_can_be_served() -> None:
-    from flows.serve import make_deployment, read_declared
+    from merganser.flows.serve import make_deployment, read_declared
 
     made = [make_deployment(entry) for entry in read_declared(ROOT / "prefect.yaml")]
     assert [each.full_name for each in made] == ["merganser/nightly", "merganser/weekly", "merganser-gc/monthly-gc"]

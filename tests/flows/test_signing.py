@@ -24,11 +24,11 @@ from dvcfleet.crash_recovery import SYNCED
 from dvcfleet.lineage.audit import audit
 from dvcfleet.record.kept import sha256
 from dvcfleet.record.ledger import LEDGER, LEDGERS, Execution, entry_digest, sound_lines
-from flows.cli import main
-from flows.keys import PrivateKey, PublicKey
-from flows.provenance import PREDICATE
-from flows.signing import PAYLOAD, check, sign
 from merganser.errors import InputError
+from merganser.flows.cli import main
+from merganser.flows.keys import PrivateKey, PublicKey
+from merganser.flows.provenance import PREDICATE
+from merganser.flows.signing import PAYLOAD, check, sign
 from tests.dvcfleet.toy import Make, Toy
 from tests.faults.power import new_disk, why_no_cuts
 from tests.flows.conftest import Done, Refused
@@ -310,12 +310,12 @@ def test_the_password_of_an_encrypted_key_is_asked_for(
 ) -> None:
     locked, plain = tmp_path / "locked.pem", ["-in", str(keys / "ec.pem")]
     subprocess.run(["openssl", "pkey", *plain, "-aes256", "-passout", "pass:open", "-out", str(locked)], check=True)
-    monkeypatch.setattr("flows.keys.getpass", lambda prompt: "open")
+    monkeypatch.setattr("merganser.flows.keys.getpass", lambda prompt: "open")
     key = PrivateKey(locked)
     assert key.signs_models
     sign(signed.path, key, key)
     assert found(signed, keys, key="ec") == []
-    monkeypatch.setattr("flows.keys.getpass", lambda prompt: "wrong")
+    monkeypatch.setattr("merganser.flows.keys.getpass", lambda prompt: "wrong")
     with pytest.raises(InputError, match="that this password opens"):
         PrivateKey(locked)
 

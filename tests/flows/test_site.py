@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import merganser
-from flows.site import ROOT
+from merganser.flows.site import ROOT
 from tests.warm import python
 
 TAGS = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?([^\"' >]+)")

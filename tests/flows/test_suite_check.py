@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.suite_check import check, check_lines
 from merganser.errors import InputError
+from merganser.flows.suite_check import check, check_lines
 from tests.flows.conftest import Done, Refused
 from tests.hub import COMMIT, Hub, serve
 from tests.tiny import ROOT

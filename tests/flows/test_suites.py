@@ -15,10 +15,16 @@ from dvc.repo import Repo
 from dvc.stage import Stage
 
 from dvcfleet.repository import opened
-from flows import cli
-from flows.published import figures_of, suites_with_figures
-from flows.suite_check import check
-from flows.suite_files import (
+from merganser import registry
+from merganser.config.inputs import SECTIONS
+from merganser.config.loading import load_params
+from merganser.config.params import Params
+from merganser.config.published import Published, parse_published, published_mistakes, read_published, stands_beside
+from merganser.errors import InputError
+from merganser.flows import cli
+from merganser.flows.published import figures_of, suites_with_figures
+from merganser.flows.suite_check import check
+from merganser.flows.suite_files import (
     GRIDS,
     POINTERS,
     SUITES,
@@ -30,13 +36,7 @@ from flows.suite_files import (
     suite_params,
     written,
 )
-from flows.suites import EXAMPLES, IGNORED, describe, ignore_unused_examples, load_suite, sources_of, use
-from merganser import registry
-from merganser.config.inputs import SECTIONS
-from merganser.config.loading import load_params
-from merganser.config.params import Params
-from merganser.config.published import Published, parse_published, published_mistakes, read_published, stands_beside
-from merganser.errors import InputError
+from merganser.flows.suites import EXAMPLES, IGNORED, describe, ignore_unused_examples, load_suite, sources_of, use
 from merganser.limits import parse_yaml, read_yaml
 from merganser.sources.pointers import pointer_of, read_pointer
 from tests.tiny import ROOT

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from dvcfleet.git import git
-from flows.trials import Wish, changed
 from merganser.errors import InputError
+from merganser.flows.trials import Wish, changed
 from tests.tiny import ROOT, is_clean, merganser
 
 OWN = ("params.yaml", "dvc.lock", "report/index.html", "metrics.json")

@@ -25,7 +25,7 @@ ELSEWHERE = {"PREFECT_API_URL": "http://prefect.example/api", "MLFLOW_TRACKING_U
 def serving(folder: Path, *args: str, **variables: str) -> Iterator["subprocess.Popen[str]"]:
     """Serve the pages of a folder, and end whatever of it a failed test leaves."""
     environment = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
-    command = [sys.executable, "-m", "flows", "ui", "--no-browser", *args]
+    command = [sys.executable, "-m", "merganser.flows", "ui", "--no-browser", *args]
     with subprocess.Popen(
         command, cwd=folder, env=environment | {"PYTHONPATH": str(ROOT)} | variables, stdout=subprocess.PIPE, text=True
     ) as process:

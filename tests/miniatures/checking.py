@@ -13,8 +13,6 @@ from pathlib import Path
 
 from torch import Tensor
 
-from flows.suite_check import check
-from flows.suites import load_suite, write_pointers
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging
 from merganser.checkpoints.views import in_file
@@ -22,12 +20,14 @@ from merganser.config.params import Params, Task, Unseen
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import Prepared
+from merganser.flows.suite_check import check
+from merganser.flows.suites import load_suite, write_pointers
 from merganser.models import get_family, open_network
 from merganser.sources.pointers import HubPointer, read_pointer
-from tasks.extract import extract_task
-from tasks.fetch import fetch_data, fetch_model
-from tasks.prepare import prepare_task
-from tasks.stages import BASE, CHECKPOINTS, DATA, DATASETS, PREPARED, UNSEEN_DATASETS, VALIDATION
+from merganser.tasks.extract import extract_task
+from merganser.tasks.fetch import fetch_data, fetch_model
+from merganser.tasks.prepare import prepare_task
+from merganser.tasks.stages import BASE, CHECKPOINTS, DATA, DATASETS, PREPARED, UNSEEN_DATASETS, VALIDATION
 from tests.miniatures.data_sets import OWN_CLASSES, PICTURES, TEXTS
 
 BATCH = 64

@@ -12,9 +12,9 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForSequenceClassification
 
-from flows import suite_files
-from flows.suites import load_suite
 from merganser.config.params import UNMEASURED, Params
+from merganser.flows import suite_files
+from merganser.flows.suites import load_suite
 from merganser.sources import pointers
 from tests.hub import serve
 from tests.tiny import ROOT, dvc, make_clone, merganser

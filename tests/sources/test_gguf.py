@@ -11,7 +11,7 @@ from merganser.config.headers import check_sources
 from merganser.config.params import Params
 from merganser.config.recipes import RECIPE, read_recipe
 from merganser.errors import InputError
-from tasks.fetch import fetch_model
+from merganser.tasks.fetch import fetch_model
 from tests.merges import merge_checkpoints
 from tests.transformers_models import save_models, tiny
 

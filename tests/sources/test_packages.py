@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.expected import expect
-from flows.lineage_hooks import MerganserLineage
-from flows.project import Merganser
-from flows.suite_check import check
 from merganser.config.headers import check_sources
 from merganser.config.inferring import family_of, kind_of
 from merganser.config.loading import load_params
 from merganser.config.params import Params, Task
 from merganser.errors import InputError
+from merganser.flows.expected import expect
+from merganser.flows.lineage_hooks import MerganserLineage
+from merganser.flows.project import Merganser
+from merganser.flows.suite_check import check
 from merganser.hashes import sha256_of_tree
 from merganser.sources.pointers import read_pointer
-from tasks.fetch import fetch_data, fetch_model
+from merganser.tasks.fetch import fetch_data, fetch_model
 from tests.sources.test_gguf import write as write_gguf
 from tests.tasks.comparison import write_params, write_sources
 

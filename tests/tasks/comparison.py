@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.loading import load_params
 from merganser.outputs import fresh_folder, write_json
-from tasks import (
+from merganser.tasks import (
     decompose,
     difference,
     evaluate,
@@ -29,7 +29,7 @@ from tasks import (
     study_rank,
     study_tasks,
 )
-from tasks.stages import REPORT
+from merganser.tasks.stages import REPORT
 from tests import tiny_clip
 from tests.tiny_clip import write_clip, write_data_set
 

@@ -21,9 +21,9 @@ from merganser.report.studies import StudyResults, read_studies
 from merganser.report.study_plots import draw_studies
 from merganser.report.tables import write_studies
 from merganser.report.wording import wording_of
-from tasks import evaluate, join, merge, prepare_validation, search, study_ablations
-from tasks.stages import MERGE_PROFILES, METRICS, STUDIES
-from tasks.studied import Studied
+from merganser.tasks import evaluate, join, merge, prepare_validation, search, study_ablations
+from merganser.tasks.stages import MERGE_PROFILES, METRICS, STUDIES
+from merganser.tasks.studied import Studied
 from tests.each import each
 from tests.tasks.comparison import METHODS, TASKS, inside
 
@@ -149,7 +149,7 @@ def test_a_stage_that_is_stopped_loses_no_merge_that_was_measured(
     for left in (out, out / "state"):  # by a kill, in the midst of a merge
         (left / "tmp1").mkdir()
         (left / "tmp1/model.safetensors").write_text("half")
-    monkeypatch.setattr("tasks.search.score_merge", None)  # all candidates of both steps were measured
+    monkeypatch.setattr("merganser.tasks.search.score_merge", None)  # all candidates of both steps were measured
     study_ablations.main(["tsv"])
     assert content(out) == content(made / "data/measures/studies/ablations/tsv")
 

@@ -16,7 +16,7 @@ from merganser.errors import InputError
 from merganser.merging.method import REGISTERED
 from merganser.models import open_network
 from merganser.standalone.reconstruct import opened_parts
-from tasks import evaluate, merge
+from merganser.tasks import evaluate, merge
 from tests.tasks.comparison import TASKS, inside
 
 METHOD = '''

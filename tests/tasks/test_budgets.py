@@ -18,8 +18,8 @@ from merganser.report.studies import StudyResults, read_studies
 from merganser.report.study_plots import draw_studies
 from merganser.report.tables import write_studies
 from merganser.report.wording import wording_of
-from tasks import evaluate, merge, study_budgets
-from tasks.stages import MERGE_PROFILES, METRICS, STUDIES
+from merganser.tasks import evaluate, merge, study_budgets
+from merganser.tasks.stages import MERGE_PROFILES, METRICS, STUDIES
 from tests.each import each
 from tests.tasks.comparison import METHODS, TASKS, inside
 

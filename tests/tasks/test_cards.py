@@ -16,7 +16,7 @@ from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.origins import Origin, origin_of
 from merganser.hashes import sha256_of
 from merganser.merging.cards import model_card
-from tasks import difference, extract, extract_difference, fetch, merge
+from merganser.tasks import difference, extract, extract_difference, fetch, merge
 from tests.merges import merge_checkpoints
 from tests.tasks.comparison import TASKS, inside, write_params, write_sources
 

@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import load_file
 
 from merganser.errors import InputError
-from tasks import evaluate, merge
+from merganser.tasks import evaluate, merge
 from tests.gpu import every_gpu, real_gpu
 from tests.tasks.comparison import inside
 

@@ -15,8 +15,8 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.params import Entry
 from merganser.errors import InputError
-from tasks import describe, difference, extract, extract_difference, fetch, merge, prepare
-from tasks.opening import open_source
+from merganser.tasks import describe, difference, extract, extract_difference, fetch, merge, prepare
+from merganser.tasks.opening import open_source
 from tests.merges import merge_checkpoints
 from tests.tasks.comparison import TASKS, inside, write_params, write_sources
 from tests.tiny_clip import CLASSES

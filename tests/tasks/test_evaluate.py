@@ -13,8 +13,8 @@ import merganser
 from merganser.errors import InputError
 from merganser.evaluation.examples import Results, read_results
 from merganser.evaluation.scoring import score_of
-from tasks import evaluate as stage
-from tasks import extract, fetch, merge, prepare
+from merganser.tasks import evaluate as stage
+from merganser.tasks import extract, fetch, merge, prepare
 from tests.tasks.comparison import CONFIG, TASKS, inside, write_params, write_sources
 from tests.tiny_clip import CLASSES, clip_parameters, pictures, score_clip, write_data_set
 

@@ -24,7 +24,7 @@ from merganser.config.params import Task
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.models import open_network
-from tasks import fetch
+from merganser.tasks import fetch
 from tests.hub import COMMIT, TOKEN, Hub, serve
 from tests.tasks.comparison import inside, write_params, write_sources
 from tests.tiny_clip import CLASSES, CONFIG, clip_parameters, pictures, write_clip, write_data_set
@@ -515,7 +515,8 @@ def test_a_hub_data_set_is_fetched_with_the_same_bytes_each_time(tmp_path: Path,
     """In processes of their own, with caches of their own: `datasets` reads its settings when it is imported."""
     write_pointer(tmp_path, "org/rows")
     command = (
-        "from pathlib import Path; from tasks.fetch import fetch_data; from tests.tasks.test_fetch import task_of;"
+        "from pathlib import Path; from merganser.tasks.fetch import fetch_data;"
+        "from tests.tasks.test_fetch import task_of;"
         "fetch_data(task_of(Path('pointer.yaml')), Path('{}'))"
     )
     for name in ("first", "second"):

@@ -15,7 +15,7 @@ from merganser.errors import InputError
 from merganser.evaluation.examples import read_results
 from merganser.evaluation.prepared import Prepared
 from merganser.report.scores import read_metrics
-from tasks import evaluate, extract, fetch, merge, prepare
+from merganser.tasks import evaluate, extract, fetch, merge, prepare
 from tests.miniatures.llama import OUTPUTS, classifier_adapter
 from tests.tasks.comparison import inside
 from tests.tiny_transformers import tokenizer, write_model

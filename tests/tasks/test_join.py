@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from merganser.errors import InputError
-from tasks import extract, fetch, join, merge
+from merganser.tasks import extract, fetch, join, merge
 from tests.tasks.comparison import TASKS, inside, write_params, write_sources
 from tests.tasks.test_difference import change_params
 
@@ -64,5 +64,5 @@ def test_a_joint_that_is_not_declared_is_refused(carried: Path) -> None:
     with inside(carried):
         with pytest.raises(InputError, match=r'no "row" under joints in params\.yaml; did you mean "rows"'):
             join.main(["row"])
-        with pytest.raises(InputError, match=r"tasks.join: expected one name, got nothing"):
+        with pytest.raises(InputError, match=r"merganser.tasks.join: expected one name, got nothing"):
             join.main([])

@@ -20,7 +20,7 @@ from merganser.errors import InputError
 from merganser.evaluation.documents import of_group
 from merganser.evaluation.examples import read_results
 from merganser.evaluation.harness import asked_here, open_task, samples_of
-from tasks import evaluate, extract, fetch, merge, prepare
+from merganser.tasks import evaluate, extract, fetch, merge, prepare
 from tests.evaluation.kinds.test_served import COMMAND
 from tests.tasks.comparison import inside
 from tests.tiny_transformers import tokenizer, write_model

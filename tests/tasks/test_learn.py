@@ -26,7 +26,7 @@ from merganser.inputs.deltas import open_deltas
 from merganser.inputs.learned import read_learned
 from merganser.learning.batches import Batches
 from merganser.models import open_network
-from tasks import learn, merge, prepare_validation, route, surgery
+from merganser.tasks import learn, merge, prepare_validation, route, surgery
 from tests.tasks.comparison import TASKS, inside
 from tests.warm import python
 
@@ -87,7 +87,7 @@ def gain(layers: LayerSource):
 BY_GAIN = """
 from pathlib import Path
 from merganser.config.loading import load_params
-from tasks import learn, merge
+from merganser.tasks import learn, merge
 learn.main(["g"])
 merge.main(["g"])
 load_params(Path("mistaken.yaml"))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from merganser.errors import InputError
-from tasks import decompose, extract, fetch, measure, measure_merged, merge
+from merganser.tasks import decompose, extract, fetch, measure, measure_merged, merge
 from tests.tasks.comparison import TASKS, inside, write_params, write_sources
 
 ENTRIES = ("average", "tsv_c")

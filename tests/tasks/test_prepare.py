@@ -11,7 +11,7 @@ from datasets import Dataset
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import spread
 from merganser.evaluation.prepared import Prepared
-from tasks import prepare_validation
+from merganser.tasks import prepare_validation
 from tests.tasks.comparison import inside
 from tests.tiny_clip import pictures
 

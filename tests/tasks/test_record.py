@@ -18,8 +18,8 @@ from mlflow.entities import Run
 
 from merganser.config.loading import load_params
 from merganser.errors import InputError
-from tasks import record
-from tasks.tracking import follow_artifacts
+from merganser.tasks import record
+from merganser.tasks.tracking import follow_artifacts
 from tests.tasks.comparison import METHODS, TASKS, inside, report_without_plots, write_params
 
 
@@ -198,7 +198,7 @@ def test_processes_that_record_at_once_share_a_store_and_a_parent(
     root = Path(record.__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", str(root))
     entries = ("base", "average", "average")
-    started = [subprocess.Popen([sys.executable, "-m", "tasks.record", entry]) for entry in entries]
+    started = [subprocess.Popen([sys.executable, "-m", "merganser.tasks.record", entry]) for entry in entries]
     assert [process.wait() for process in started] == [0, 0, 0]
     found = runs()
     assert sorted(children(found)) == ["average", "base"]
@@ -305,7 +305,7 @@ def test_anything_but_an_entry_or_the_report_is_refused(folder: Path) -> None:
 
 @pytest.mark.drill
 def test_a_kill_while_the_store_is_made_leaves_nothing_that_stands_in_the_way(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from tasks.record import open_store; print(open_store().experiment)"]
+    command = [sys.executable, "-c", "from merganser.tasks.record import open_store; print(open_store().experiment)"]
     environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
     environment["PYTHONPATH"] = str(Path(record.__file__).parent.parent)
     for moment in (0.0, 0.3):
@@ -324,7 +324,7 @@ def test_a_kill_while_the_store_is_made_leaves_nothing_that_stands_in_the_way(tm
 KILLED = """
 import os, signal
 from mlflow import MlflowClient
-from tasks import record
+from merganser.tasks import record
 
 calls, made = [], MlflowClient.{call}
 

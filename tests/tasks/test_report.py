@@ -17,12 +17,12 @@ from mlflow import MlflowClient
 from scipy.stats import binomtest, pearsonr, spearmanr
 
 import merganser
-from flows.answer import report_lines
-from flows.reproduced import difference_lines, read_differences
 from merganser import registry
 from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.evaluation.examples import read_results, write_results
+from merganser.flows.answer import report_lines
+from merganser.flows.reproduced import difference_lines, read_differences
 from merganser.inputs.deltas import open_deltas
 from merganser.report.bounds import CLAIMS
 from merganser.report.budgets import BUDGETS
@@ -34,7 +34,7 @@ from merganser.report.layers import by_depth, panels, short_names
 from merganser.report.style import VARIABLES
 from merganser.report.tables import IDENTITY, write_published
 from merganser.standalone.results import TEXTS
-from tasks import evaluate_unseen, fetch_head, prepare_unseen, publish, record, report
+from merganser.tasks import evaluate_unseen, fetch_head, prepare_unseen, publish, record, report
 from tests.tasks.comparison import METHODS, PLOTS, STUDIES, TASKS, inside, report_without_plots
 from tests.tiny_clip import write_data_set
 

@@ -15,7 +15,7 @@ import yaml
 
 from merganser.config.loading import load_params
 from merganser.report.searches import draw_searches
-from tasks import evaluate, measure_merged, merge, prepare, prepare_validation, record, search
+from merganser.tasks import evaluate, measure_merged, merge, prepare, prepare_validation, record, search
 from tests.tasks.comparison import METHODS, TASKS, inside, report_without_plots
 from tests.warm import python
 
@@ -32,7 +32,7 @@ ENTRIES = {name: {"method": one["method"], "reads": f"searches/{name}"} for name
 KILLED = """
 import os, signal
 from pathlib import Path
-from tasks import search
+from merganser.tasks import search
 whole = search.score_merge
 def score_merge(*args):
     if len(list(Path("data/searches").glob("*/state/*.json"))) == 3:

@@ -12,7 +12,7 @@ import yaml
 
 from merganser.config.loading import load_params
 from merganser.evaluation.examples import read_results
-from tasks import (
+from merganser.tasks import (
     difference,
     evaluate,
     extract_difference,

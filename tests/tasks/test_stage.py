@@ -10,8 +10,8 @@ import pytest
 
 from merganser.code_digest import CodeTree, texts_as_json
 from merganser.errors import InputError
-from tasks.code import digests
-from tasks.stage import arguments, check_card, check_code, end_well, names_of
+from merganser.tasks.code import digests
+from merganser.tasks.stage import arguments, check_card, check_code, end_well, names_of
 from tests.warm import python
 
 HOSTILE = "x; touch y $(touch y) `touch y` @ z"
@@ -20,13 +20,13 @@ HOSTILE = "x; touch y $(touch y) `touch y` @ z"
 @pytest.mark.parametrize("name", ["ties", "a-b", HOSTILE])
 def test_at_stands_for_what_dvc_calls_the_instance(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DVC_STAGE", f"fetch@{name}")
-    monkeypatch.setattr(sys, "argv", ["tasks.fetch", "task", "@"])
+    monkeypatch.setattr(sys, "argv", ["merganser.tasks.fetch", "task", "@"])
     assert arguments() == ["task", name]
 
 
 def test_without_it_the_command_line_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DVC_STAGE", "fetch@ties")
-    monkeypatch.setattr(sys, "argv", ["tasks.fetch", "task", "dare"])
+    monkeypatch.setattr(sys, "argv", ["merganser.tasks.fetch", "task", "dare"])
     assert arguments() == ["task", "dare"]
 
 
@@ -36,21 +36,21 @@ def test_at_needs_an_instance(stage: str | None, monkeypatch: pytest.MonkeyPatch
         monkeypatch.delenv("DVC_STAGE", raising=False)
     else:
         monkeypatch.setenv("DVC_STAGE", stage)
-    monkeypatch.setattr(sys, "argv", ["tasks.merge", "@"])
+    monkeypatch.setattr(sys, "argv", ["merganser.tasks.merge", "@"])
     with pytest.raises(InputError, match="give the names themselves"):
         arguments()
 
 
 def test_the_two_names_of_a_matrix_are_told_apart_by_what_there_is() -> None:
-    assert names_of(["a-b-c"], "tasks.evaluate", [["a", "a-b"], ["c"]]) == ("a-b", "c")
-    assert names_of(["a-b-c"], "tasks.evaluate", [["a", "b"], ["c", "b-c"]]) == ("a", "b-c")
-    assert names_of(["a", "c"], "tasks.evaluate", [[], []]) == ("a", "c")
+    assert names_of(["a-b-c"], "merganser.tasks.evaluate", [["a", "a-b"], ["c"]]) == ("a-b", "c")
+    assert names_of(["a-b-c"], "merganser.tasks.evaluate", [["a", "b"], ["c", "b-c"]]) == ("a", "b-c")
+    assert names_of(["a", "c"], "merganser.tasks.evaluate", [[], []]) == ("a", "c")
 
 
 @pytest.mark.parametrize("argv", [[], ["a"], ["a-d"], ["a-b-c"], ["a", "b", "c"]])
 def test_two_names_that_are_none_or_could_be_others_are_refused(argv: list[str]) -> None:
     with pytest.raises(InputError, match=r"tasks\.evaluate: expected two names, got "):
-        names_of(argv, "tasks.evaluate", [["a", "a-b"], ["c", "b-c"]])
+        names_of(argv, "merganser.tasks.evaluate", [["a", "a-b"], ["c", "b-c"]])
 
 
 def test_libraries_that_were_loaded_before_have_one_thread_too() -> None:
@@ -58,7 +58,7 @@ def test_libraries_that_were_loaded_before_have_one_thread_too() -> None:
         "import scipy.linalg, threadpoolctl, torch",
         "threadpoolctl.threadpool_limits(2)",
         "print(*{pool['num_threads'] for pool in threadpoolctl.threadpool_info()})",
-        "from tasks.stage import run",
+        "from merganser.tasks.stage import run",
         "run(lambda argv: print(*{pool['num_threads'] for pool in threadpoolctl.threadpool_info()}))",
     ]
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
@@ -69,21 +69,21 @@ def test_libraries_that_were_loaded_before_have_one_thread_too() -> None:
 
 
 def test_one_name_is_one() -> None:
-    assert names_of([HOSTILE], "tasks.merge", [[]]) == (HOSTILE,)
+    assert names_of([HOSTILE], "merganser.tasks.merge", [[]]) == (HOSTILE,)
     with pytest.raises(InputError, match=r"tasks\.merge: expected one name, got a b"):
-        names_of(["a", "b"], "tasks.merge", [["a", "b"]])
+        names_of(["a", "b"], "merganser.tasks.merge", [["a", "b"]])
 
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in a tree of one stage, whose digest is written as DVC would have it."""
-    for package in ("merganser", "tasks"):
+    for package in ("merganser", "merganser/tasks"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").touch()
-    (tmp_path / "tasks/double.py").write_text("from merganser import factor\n")
+    (tmp_path / "merganser/tasks/double.py").write_text("from merganser import factor\n")
     (tmp_path / "merganser/factor.py").write_text("FACTOR = 2\n")
     (tmp_path / "data/code").mkdir(parents=True)
-    (tmp_path / "data/code/double.txt").write_text(CodeTree(tmp_path).listing("tasks.double"))
+    (tmp_path / "data/code/double.txt").write_text(CodeTree(tmp_path).listing("merganser.tasks.double"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DVC_STAGE", "double")
     return tmp_path
@@ -91,7 +91,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_code_that_dvc_has_the_digest_of_runs(checkout: Path) -> None:
     (checkout / "merganser/factor.py").write_text("FACTOR = 2  # twice\n")
-    check_code("tasks.double", "double.txt")
+    check_code("merganser.tasks.double", "double.txt")
 
 
 @pytest.mark.parametrize("parsed", [False, True])
@@ -100,13 +100,13 @@ def test_code_that_was_edited_since_it_was_digested_does_not_run(
 ) -> None:
     if parsed:
         code = CodeTree(checkout)
-        code.listing("tasks.double")
+        code.listing("merganser.tasks.double")
         (checkout / "data/code/texts.json").write_text(texts_as_json(code.texts))
     (checkout / "merganser/factor.py").write_text("FACTOR = 3\n")
     with pytest.raises(InputError, match=r"data/code/double\.txt was written: merganser\.factor; run"):
-        check_code("tasks.double", "double.txt")
+        check_code("merganser.tasks.double", "double.txt")
     monkeypatch.delenv("DVC_STAGE")
-    check_code("tasks.double", "double.txt")  # by hand, under a debugger say
+    check_code("merganser.tasks.double", "double.txt")  # by hand, under a debugger say
 
 
 def test_a_card_is_written_by_what_a_family_said_when_it_was_digested_whatever_else_of_it_was_edited(

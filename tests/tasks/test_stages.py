@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from merganser.models.device import usable
-from tasks.stages import STAGES
+from merganser.tasks.stages import STAGES
 from tests.tiny import ROOT
 
 Defined = ast.FunctionDef | ast.ClassDef
@@ -38,7 +38,7 @@ def opened(module: str, name: str, seen: set[tuple[str, str]]) -> Iterator[str]:
     for node in ast.walk(own[name]):
         if isinstance(node, ast.Name):
             source, original = taken.get(node.id, (module, node.id))
-            yield from opened(source, original, seen) if source.startswith("tasks.") else ()
+            yield from opened(source, original, seen) if source.startswith("merganser.tasks.") else ()
 
 
 def calls(tree: ast.AST) -> Iterator[ast.Call]:

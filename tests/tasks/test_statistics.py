@@ -17,7 +17,7 @@ from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas
 from merganser.inputs.statistics import open_statistics
-from tasks import merge, prepare_validation, statistics, study_tasks
+from merganser.tasks import merge, prepare_validation, statistics, study_tasks
 from tests.tasks.comparison import TASKS, inside, write_params
 from tests.tasks.test_difference import change_params
 from tests.warm import python
@@ -41,7 +41,7 @@ from merganser.config.loading import load_params
 from merganser.inputs import factors
 from merganser import statistics as written
 from merganser.statistics import fisher, gram
-from tasks import statistics
+from merganser.tasks import statistics
 whole, count = written.write, []
 def write(*args):
     count.append(1)
@@ -192,7 +192,7 @@ def test_statistics_that_are_missing_are_named(folder: Path) -> None:
 
 
 def test_a_statistic_that_is_not_declared_is_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"tasks.statistics: expected two names, got grams-dark"):
+    with pytest.raises(InputError, match=r"merganser.tasks.statistics: expected two names, got grams-dark"):
         statistics.main(["grams-dark"])
 
 

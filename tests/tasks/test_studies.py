@@ -23,9 +23,9 @@ from merganser.inputs.deltas import DeltaFile
 from merganser.report.scores import read_scores
 from merganser.report.studies import read_studies
 from merganser.report.tables import write_studies
-from tasks import prepare, study_rank, study_tasks
-from tasks.stages import MERGE_PROFILES, METRICS
-from tasks.stages import STUDIES as MEASURED
+from merganser.tasks import prepare, study_rank, study_tasks
+from merganser.tasks.stages import MERGE_PROFILES, METRICS
+from merganser.tasks.stages import STUDIES as MEASURED
 from tests.tasks.comparison import STUDIES, TASKS, inside
 from tests.tiny_clip import score_clip
 from tests.warm import python
@@ -36,7 +36,7 @@ PAIR = ("dark", "light")
 KILLED = """
 import os, signal
 from pathlib import Path
-from tasks import study_tasks
+from merganser.tasks import study_tasks
 whole = study_tasks.score_merge
 def score_merge(*args):
     if len(list(Path("data/measures/studies/tasks/dare").glob("*.json"))) == 2:

@@ -11,8 +11,8 @@ import yaml
 from merganser.at_run_time.additions.bottlenecks import read_bottleneck
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
-from tasks import evaluate, extract_difference, merge
-from tasks import surgery as stage
+from merganser.tasks import evaluate, extract_difference, merge
+from merganser.tasks import surgery as stage
 from tests.tasks.comparison import TASKS, inside, run_to_difference, write_params, write_sources
 
 METHODS = {

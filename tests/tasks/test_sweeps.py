@@ -16,8 +16,8 @@ from merganser.report.studies import read_studies
 from merganser.report.study_plots import draw_studies
 from merganser.report.tables import write_studies
 from merganser.report.wording import wording_of
-from tasks import difference, evaluate, extract_difference, join, merge, study_sweeps
-from tasks.stages import MERGE_PROFILES, METRICS, STUDIES
+from merganser.tasks import difference, evaluate, extract_difference, join, merge, study_sweeps
+from merganser.tasks.stages import MERGE_PROFILES, METRICS, STUDIES
 from tests.each import each
 from tests.tasks.comparison import METHODS, TASKS, inside
 

@@ -23,7 +23,7 @@ from merganser.report.plots import score_bars
 from merganser.report.scatter import against_memory, against_time
 from merganser.report.study_plots import draw_studies
 from merganser.report.style import STYLE
-from tasks import (
+from merganser.tasks import (
     decompose,
     evaluate,
     evaluate_unseen,

@@ -13,7 +13,7 @@ STAGE = """
     foreach: ${tasks}
     do:
       desc: count the values of one task's source
-      cmd: python -m tasks.count @
+      cmd: python -m merganser.tasks.count @
       deps: [data/code/count.txt, "hub/${key}"]
       outs: ["data/counts/${key}.json"]
 """
@@ -26,8 +26,8 @@ from pathlib import Path
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.params import Params
 from merganser.outputs import write_json
-from tasks.stage import run, stage
-from tasks.stages import COUNTS
+from merganser.tasks.stage import run, stage
+from merganser.tasks.stages import COUNTS
 
 
 @stage("tasks")

@@ -20,8 +20,8 @@ from merganser.errors import InputError
 from merganser.evaluation.scoring import score_of
 from merganser.models import open_network
 from merganser.overlays import FILE, OverlayFile, task_model
-from tasks import evaluate, extract_difference, merge, prepare, route
-from tasks import surgery as operate
+from merganser.tasks import evaluate, extract_difference, merge, prepare, route
+from merganser.tasks import surgery as operate
 from tests.tasks.comparison import CONFIG, TASKS, inside, run_to_difference, write_params, write_sources
 from tests.tasks.test_difference import change_params
 from tests.tiny_clip import score_clip

@@ -13,7 +13,7 @@ from merganser.checkpoints.vocabulary.plan import Choice
 from merganser.config.headers import check_sources
 from merganser.config.loading import load_params
 from merganser.errors import InputError
-from tasks import difference, extract, extract_difference, fetch, merge, vocabulary
+from merganser.tasks import difference, extract, extract_difference, fetch, merge, vocabulary
 from tests.merges import merge_checkpoints
 from tests.tasks.comparison import inside
 from tests.worded_models import LETTERS, Words, save

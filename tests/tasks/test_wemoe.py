@@ -21,7 +21,7 @@ from merganser.errors import InputError
 from merganser.inputs.learned import read_learned
 from merganser.models import open_network
 from merganser.overlays import FILE, task_model
-from tasks import evaluate, learn, merge, prepare_validation
+from merganser.tasks import evaluate, learn, merge, prepare_validation
 from tests.tasks.comparison import TASKS, inside
 from tests.tasks.test_learn import READ, change, content, merged, trace
 

@@ -17,6 +17,7 @@ from tests.tiny_clip import write_clip, write_data_set
 from tests.warm import program, python
 
 ROOT = Path(__file__).resolve().parents[2]
+BEING_WRITTEN = shutil.ignore_patterns("*.pyc.*")
 CODE = ("dvcfleet", "merganser", "tasks", "flows", "dvc.yaml", "pyproject.toml", ".dvcignore", ".gitignore")
 
 
@@ -41,7 +42,7 @@ def make_clone(folder: Path, linked: bool = False) -> Path:
         if source.is_dir() and linked:
             (folder / name).symlink_to(source)
         elif source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("*.pyc.*"))  # being written
+            shutil.copytree(source, folder / name, symlinks=True, ignore=BEING_WRITTEN)
         else:
             shutil.copyfile(source, folder / name)
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
@@ -114,7 +115,7 @@ def is_clean(folder: Path) -> bool:
 
 def merganser(folder: Path, *args: str, check: bool = True, **variables: str) -> "subprocess.CompletedProcess[str]":
     """Run the project's command line inside a repository, with these environment variables besides."""
-    command = [*python(), "-m", "flows", *args]
+    command = [*python(), "-m", "merganser.flows", *args]
     done = subprocess.run(command, cwd=folder, env=forking_environment() | variables, text=True, capture_output=True)
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done

@@ -17,7 +17,7 @@ from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.inputs.deltas import DeltaFile
 from merganser.overlays import task_model
-from tasks import decompose, evaluate, extract, fetch, merge, prepare
+from merganser.tasks import decompose, evaluate, extract, fetch, merge, prepare
 from tests.checkpoints.adapters.small import rewritten
 from tests.hub import COMMIT, serve
 from tests.tasks.comparison import TASKS, inside, write_params, write_sources

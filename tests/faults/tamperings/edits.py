@@ -17,8 +17,8 @@ from dvc.repo import Repo
 from dvcfleet.record.kept import sha256
 from dvcfleet.record.ledger import LEDGER, Execution, entry_digest, sound_lines
 from merganser.hashes import sha256_of_tree
-from tasks.recorded import REPORTED
-from tasks.stages import REPORT
+from merganser.tasks.recorded import REPORTED
+from merganser.tasks.stages import REPORT
 
 STATE = Path(".dvcfleet")
 LEDGER_FILE = STATE / LEDGER

@@ -202,7 +202,7 @@ def audit_code() -> None:
 
 @tampering("a stage's command in dvc.yaml")
 def command() -> None:
-    edit(Path("dvc.yaml"), "python -m tasks.report", "python -O -m tasks.report")
+    edit(Path("dvc.yaml"), "python -m merganser.tasks.report", "python -O -m merganser.tasks.report")
 
 
 @tampering("an input removed from dvc.yaml")
@@ -253,7 +253,7 @@ def cached_listing() -> None:
 
 
 def _run_cache_entry() -> Path:
-    return next(path for path in sorted(CACHE.glob("runs/*/*/*")) if "tasks.merge" in path.read_text())
+    return next(path for path in sorted(CACHE.glob("runs/*/*/*")) if "merganser.tasks.merge" in path.read_text())
 
 
 @tampering("a hash in an entry of the run cache")

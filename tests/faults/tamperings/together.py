@@ -179,7 +179,7 @@ def parameter_everywhere() -> None:
 @tampering("a method's code with its digest, cache and dvc.lock", is_consistent=True)
 def code_committed() -> None:
     edit(Path("merganser/methods/ties.py"), "scaling *", "2 * scaling *")
-    run("python", "-m", "tasks.code", environment=_own())
+    run("python", "-m", "merganser.tasks.code", environment=_own())
     commit("code", MERGED)
 
 
@@ -203,7 +203,7 @@ def bytecode_committed() -> None:
 
 @tampering("a command in dvc.yaml and dvc.lock", is_consistent=True, why=TAKEN_OVER)
 def command_committed() -> None:
-    edit(Path("dvc.yaml"), "python -m tasks.record --report", "python -O -m tasks.record --report")
+    edit(Path("dvc.yaml"), "python -m merganser.tasks.record --report", "python -O -m merganser.tasks.record --report")
     commit("report")
 
 
@@ -223,14 +223,14 @@ def table_committed() -> None:
 def page_committed() -> None:
     edit(Path("report/index.html"), "</table>", "<tr><td>99.9</td></tr></table>")
     commit("report")
-    run("python", "-m", "tasks.record", "--report", environment=_own())
+    run("python", "-m", "merganser.tasks.record", "--report", environment=_own())
 
 
 @tampering("a plot, MLflow's copy and dvc.lock", is_consistent=True)
 def plot_committed() -> None:
     edit(sorted(Path("report/plots").glob("*.svg"))[0], "</svg>", "<text>99.9</text></svg>")
     commit("report")
-    run("python", "-m", "tasks.record", "--report", environment=_own())
+    run("python", "-m", "merganser.tasks.record", "--report", environment=_own())
 
 
 @tampering("the same, and the ledger's line of it, chain and experiments", is_consistent=True)
@@ -250,9 +250,9 @@ def time_committed() -> None:
     log_metric(run_of(), "wall_s", 0.001)
     edit_json(Path(f"data/records/{ENTRY}.json"), observed=receipt()["observed"] | {"wall_s": 0.001})
     commit(MERGED, f"record@{ENTRY}")
-    run("python", "-m", "tasks.report", environment=_own())
+    run("python", "-m", "merganser.tasks.report", environment=_own())
     commit("report")
-    run("python", "-m", "tasks.record", "--report", environment=_own())
+    run("python", "-m", "merganser.tasks.record", "--report", environment=_own())
 
 
 @tampering("when a run began, in MLflow, receipt and dvc.lock", is_consistent=True)
@@ -310,8 +310,8 @@ def hidden_and_told() -> None:
 def signed_by_another() -> None:
     import subprocess
 
-    from flows.keys import PrivateKey
-    from flows.signing import sign
+    from merganser.flows.keys import PrivateKey
+    from merganser.flows.signing import sign
 
     better()
     commit(SCORED)

@@ -15,7 +15,7 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.inferring import family_of
 from merganser.errors import InputError
 from merganser.models import Generates, Network, TakesTexts, get_family, open_network
-from tasks.fetch import fetch_model
+from merganser.tasks.fetch import fetch_model
 from tests.tiny_transformers import DECODERS, ENCODERS, FAMILIES, VOCABULARY, state_of, tokenizer, write_model
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

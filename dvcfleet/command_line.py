@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 import typer
 
 from dvcfleet.errors import UserError
-from dvcfleet.failures import EXIT_CODES, boundary
 from dvcfleet.gc_thresholds import raise_gc_thresholds
 from dvcfleet.proxies import reach_this_machine
 from dvcfleet.repository import existing_state_folder, pipeline_folder
 from dvcfleet.runners import own_names, runner_names
+from dvcfleet.terminal.failures import EXIT_CODES, boundary
 
 NEEDED = ("dvc", "prefect")
 # Options, by their panels of --help.

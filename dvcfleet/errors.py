@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from dvcfleet.secrets import masked, printable
+from dvcfleet.terminal.failures import MISTAKE
+from dvcfleet.terminal.secrets import masked, printable
 
 # The exit code while another process writes to the repository: EX_TEMPFAIL of sysexits.h.
 BUSY_EXIT_CODE = 75
@@ -15,6 +16,8 @@ class UserError(ValueError):
 
     The message may contain untrusted names, so credentials are masked and control characters escaped.
     """
+
+    exit_code = MISTAKE
 
     def __str__(self) -> str:
         return printable(masked(super().__str__()))
@@ -30,6 +33,8 @@ class NoRepositoryError(UserError):
 class BusyError(UserError):
     """Another process writes to the repository; `who` says which."""
 
+    exit_code = BUSY_EXIT_CODE
+
     def __init__(self, who: str, advice: str) -> None:
         super().__init__(f"{who}; {advice}")
         self.who = who
@@ -38,6 +43,8 @@ class BusyError(UserError):
 class FailedError(Exception):
     """Something failed that is not a mistake of the user's; the message says what, where, and what to do."""
 
+    exit_code = 1
+
 
 class ExecutorLostError(Exception):
     """No worker is left to run a job."""
@@ -45,6 +52,8 @@ class ExecutorLostError(Exception):
 
 class SkippedError(Exception):
     """The run was skipped, as `busy` says, because another process writes to the repository."""
+
+    exit_code = 0
 
 
 def in_one_line(error: BaseException) -> str:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from dvcfleet.secrets import printable
+from dvcfleet.terminal.secrets import printable
 from dvcfleet.worker.output import last_line, log_path
 
 # Seconds without output before the first heartbeat, and the longest time between two.

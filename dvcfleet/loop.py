@@ -25,8 +25,8 @@ from dvcfleet.scheduling.node_watch import LOOK_S, NodeWatch
 from dvcfleet.scheduling.order import ReadyStages
 from dvcfleet.scheduling.resource_pool import Allocation, ResourcePool
 from dvcfleet.scheduling.retries import Retries
-from dvcfleet.secrets import masked
 from dvcfleet.stop_signals import Stop
+from dvcfleet.terminal.secrets import masked
 from dvcfleet.workspaces.local import LocalWorkspace
 from dvcfleet.workspaces.nodes.workspace import NodeWorkspace
 from dvcfleet.workspaces.undeclared_files import UndeclaredFiles

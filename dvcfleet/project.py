@@ -58,7 +58,9 @@ class Project:
         return ""
 
     def validate(self, repo: Repo) -> None:
-        """Check the project's own files before any work; raise UserError."""
+        """Check the project's own files before any work; raise UserError, or an error of the project's own whose class
+        has `exit_code = 2`.
+        """
 
     def check_gpus(self, gpus: Mapping[str, int]) -> None:
         """Refuse stages that compute on a GPU and ask for none; `gpus`: how many each stage that will run asks for."""

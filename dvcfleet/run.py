@@ -24,7 +24,6 @@ from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.dvc_adapter.stages import refuse_cached_elsewhere, varying
 from dvcfleet.dvc_adapter.storing import refuse_without_links
 from dvcfleet.errors import FailedError, SkippedError, UserError, stage_count
-from dvcfleet.failures import failure_of
 from dvcfleet.git import without_git
 from dvcfleet.lineage.live import open_events
 from dvcfleet.loop import Run
@@ -46,10 +45,11 @@ from dvcfleet.runners import Asked, load_runner, open_runner
 from dvcfleet.scheduling.durations import Durations, seconds_before
 from dvcfleet.scheduling.exclusive import WRITERS, exclusive_groups, found_in_code
 from dvcfleet.scheduling.resource_pool import local_pool
-from dvcfleet.secrets import masked
 from dvcfleet.services import Services
-from dvcfleet.standard_streams import Output
 from dvcfleet.stop_signals import ENDING, Stop
+from dvcfleet.terminal.failures import failure_of
+from dvcfleet.terminal.secrets import masked
+from dvcfleet.terminal.standard_streams import Output
 from dvcfleet.waiting import said_if_long
 from dvcfleet.worker.output import LOGS
 from dvcfleet.worker.termination import LEAVE

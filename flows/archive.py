@@ -25,7 +25,7 @@ from dvcfleet.paths import overlap
 from dvcfleet.record.changes import unknown_code
 from dvcfleet.record.experiments import described_by, workspace_tree
 from dvcfleet.repository import opened, write_lock
-from dvcfleet.secrets import masked, may_hold_credential
+from dvcfleet.terminal.secrets import masked, may_hold_credential
 from merganser.errors import InputError
 from merganser.flows.archive_code import BRANCH, WORKSPACE, check_tree
 from merganser.flows.archive_files import check_files, refuse_other_projects

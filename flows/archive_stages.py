@@ -72,7 +72,7 @@ def _check_params(stage: Stage, dep: ParamsDependency) -> None:
     check_yaml(Path(dep.fs_path), dep.def_path)
     try:
         load_params(dep.fs_path)
-    except UserError:
+    except (UserError, InputError):
         raise
     except (*MALFORMED, RecursionError, MemoryError, SyntaxError) as error:
         raise InputError(f"{dep.def_path}: cannot be read as parameters ({in_one_line(error)})") from error

@@ -108,7 +108,7 @@ def _restore(path: Path, folder: Path) -> tuple[bool, list[str]]:
     """
     try:
         return _write(path, folder), _put_into_place(folder)
-    except UserError as error:
+    except (UserError, InputError) as error:
         raise InputError(f"{path}: not restored: {error}") from error
 
 

@@ -13,13 +13,13 @@ import typer
 
 from dvcfleet import command_line
 from dvcfleet.command_line import JsonOption, RepoOption
-from dvcfleet.failures import EXIT_CODES, boundary, is_a
 from dvcfleet.gc_thresholds import raise_gc_thresholds
 from dvcfleet.proxies import reach_this_machine
 from dvcfleet.repository import root_around
-from dvcfleet.secrets import masked, printable
+from dvcfleet.terminal.failures import EXIT_CODES, boundary, is_a
+from dvcfleet.terminal.secrets import masked, printable
 from merganser.command_line.app import add_commands, example, new_app
-from merganser.errors import ExtraError, InputError
+from merganser.errors import InputError
 from merganser.extras import naming_extras
 from merganser.flows import lineage_cli
 from merganser.outputs import write_whole
@@ -51,7 +51,7 @@ def main() -> None:
     """Run the command line; every error ends in a line and an exit code."""
     raise_gc_thresholds()
     reach_this_machine()
-    with boundary((ExtraError,), mlflow_words, command_line.named_state_folder), naming_extras():
+    with boundary(mlflow_words, command_line.named_state_folder), naming_extras():
         app()
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dvcfleet.secrets import masked
+from dvcfleet.terminal.secrets import masked
 from merganser.checkpoints.architecture import read_object
 from merganser.checkpoints.origins import Origin, described_origin
 from merganser.checkpoints.reading import DESCRIPTION

@@ -12,7 +12,7 @@ import typer
 
 from dvcfleet.command_line import JsonOption, RepoOption
 from dvcfleet.repository import root_around
-from dvcfleet.secrets import masked, printable
+from dvcfleet.terminal.secrets import masked, printable
 from merganser.command_line.app import example
 from merganser.errors import InputError, some
 

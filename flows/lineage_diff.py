@@ -50,7 +50,7 @@ def diff_lineages(repo: Path, first: str, second: str, of: str | None) -> Lineag
         if not of:
             try:
                 targets = [find_target(dvc_repo, text, folder).stages for text in (first, second)]
-            except UserError:
+            except (UserError, InputError):
                 targets = []
     runs = (WORKSPACE, WORKSPACE) if len(targets) == 2 else (first, second)
     sides, renamed = _sides(root, *runs)

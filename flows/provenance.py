@@ -8,7 +8,7 @@ from typing import Any
 from dvcfleet.lineage.steps import Item, Lineage, Step
 from dvcfleet.record.environments import ENVIRONMENTS
 from dvcfleet.repository import STATE_FOLDER
-from dvcfleet.secrets import masked
+from dvcfleet.terminal.secrets import masked
 
 PREDICATE = "https://slsa.dev/provenance/v1"
 # What a stage's command and parameters mean.

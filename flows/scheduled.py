@@ -22,6 +22,7 @@ from dvcfleet.proxies import reach_this_machine
 from dvcfleet.repository import root_around
 from dvcfleet.run import run as run_stages
 from dvcfleet.run_names import RUN_NAME_VARIABLE
+from merganser.errors import InputError
 from merganser.flows.answer import REPORT, WORSE, worse_scores
 from merganser.flows.gc import collect_garbage, lines_of, time_before
 
@@ -91,7 +92,7 @@ def scheduled(
         )
     except SkippedError as skipped:
         return Completed(name="Skipped", message=str(skipped))
-    except UserError as error:
+    except (UserError, InputError) as error:
         return Failed(message=str(error))
     if _version(repo) not in (None, before):
         for row in worse_scores(root_around(repo)):
@@ -106,7 +107,7 @@ def free(keep: str = "30d", keep_best: bool = True, repo: Path = Path()) -> Stat
         found = collect_garbage(repo, time_before(keep), keep_best, do=True)
     except BusyError as busy:
         return Completed(name="Skipped", message=str(busy))
-    except UserError as error:
+    except (UserError, InputError) as error:
         return Failed(message=str(error))
     return Completed(message="\n".join(lines_of(found)))
 

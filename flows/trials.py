@@ -144,7 +144,9 @@ def _files(root: Path) -> Iterator[Path]:
     except GitError as error:
         raise InputError(f"{root}: a trial copies what git does not ignore, and git refuses: {error}") from error
     for path in map(Path, filter(None, listed.split("\0"))):
-        if path not in (PARAMS, Path("dvc.lock"), LOCAL_CONFIG) and ((root / path).is_file() or (root / path).is_symlink()):
+        if path not in (PARAMS, Path("dvc.lock"), LOCAL_CONFIG) and (
+            (root / path).is_file() or (root / path).is_symlink()
+        ):
             yield path
 
 

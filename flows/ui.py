@@ -19,8 +19,8 @@ from dvcfleet.guarded_uvicorn import NAME as GUARDED_PROTOCOL
 from dvcfleet.own_variables import hand_down
 from dvcfleet.prefect_adapter.server import START_LIMIT_S, Server, answers
 from dvcfleet.repository import opened, state_folder
-from dvcfleet.secrets import masked
 from dvcfleet.stop_signals import Stop
+from dvcfleet.terminal.secrets import masked
 from merganser.tasks.tracking import follow_artifacts
 
 PORT = 4280

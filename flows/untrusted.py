@@ -6,6 +6,7 @@ from typing import Any
 
 from dvcfleet.errors import FailedError, UserError, in_one_line
 from dvcfleet.lineage.findings import Finding, FindingKind
+from merganser.errors import InputError
 
 
 def is_description(content: Mapping[str, Any]) -> bool:
@@ -30,7 +31,7 @@ def compared(name: Path, check: Callable[[], Iterable[Finding]]) -> list[Finding
     found: list[Finding] = []
     try:
         found.extend(check())
-    except (UserError, FailedError, OSError, MemoryError):
+    except (InputError, UserError, FailedError, OSError, MemoryError):
         raise
     except Exception as error:  # files of any form, of which code that computes from them may say anything
         message = f"cannot be compared: what it was made from is not what stages write ({in_one_line(error)})"

@@ -18,7 +18,7 @@ from merganser.errors import InputError, refusing
 from merganser.plugins import literals
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("dvcfleet", "merganser")  # the project's own; a digest does not cover other packages' versions
+PACKAGES = ("merganser",)  # the project's own; a digest does not cover other packages' versions
 # Left out, with what only they import: they decide what is accepted, how it is refused, and where files are. The values
 # they read are parameters of the stages, and dvc.yaml holds the paths too. No stage calls the functions for users.
 NEUTRAL = ("merganser.api", "merganser.config", "merganser.errors", "merganser.limits", "merganser.tasks.stages")

@@ -1,26 +1,33 @@
 """Exceptions for what the user can fix."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 
-from dvcfleet.errors import UserError
-from dvcfleet.errors import did_you_mean as did_you_mean
-from dvcfleet.errors import some as some
+from merganser.terminal.failures import MISTAKE
+from merganser.terminal.secrets import masked, printable
 
 # What code that takes content apart raises where the content is not what it should be.
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 
 
-class InputError(UserError):
+class InputError(ValueError):
     """Report a mistake in what the user gave: a parameter, a file, a checkpoint.
 
     The message says what is wrong, where, and what to do; stages and the command line print it and exit with 2. Names
     in it may come from anywhere: it shows no credentials, and nothing that a terminal would obey.
     """
 
+    exit_code = MISTAKE
+
+    def __str__(self) -> str:
+        return printable(masked(super().__str__()))
+
 
 class ExtraError(ModuleNotFoundError):
     """Report a library that is not installed; the message names the extra that brings it."""
+
+    exit_code = MISTAKE
 
 
 @contextmanager
@@ -49,3 +56,15 @@ def quoting(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise InputError(f"{what}: {next(iter(str(error).splitlines()), type(error).__name__)}") from error
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Suggest the nearest known word, as the end of a message; nothing if none is near."""
+    near = get_close_matches(word, list(known), n=1)
+    return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """List the first few names, and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dvcfleet.secrets import masked
 from merganser.config.loading import PARAMS, load_params
 from merganser.config.params import Params, declared
 from merganser.errors import InputError
@@ -50,6 +49,7 @@ from merganser.tasks.recorded import (
 from merganser.tasks.stage import run
 from merganser.tasks.stages import EXAMPLES, MERGE_PROFILES, MERGED, METRICS, RECORDS, REPORT, UNSEEN
 from merganser.tasks.tracking import ARTIFACTS, STORE, follow_artifacts, store_words
+from merganser.terminal.secrets import masked
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

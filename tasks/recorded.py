@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dvcfleet.secrets import masked
 from merganser import registry
 from merganser.config.params import Params
 from merganser.evaluation.scoring import by_data_set
@@ -19,6 +18,7 @@ from merganser.outputs import read_json
 from merganser.report.scores import Scores, errors_of, read_metrics, spread_of, written_values
 from merganser.report.wording import wording_of
 from merganser.tasks.stages import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, METRICS
+from merganser.terminal.secrets import masked
 
 COMPARISON, CONTENT, ENTRY, RUN = "merganser.comparison", "merganser.content", "merganser.entry", "merganser.run"
 PARTIAL = "merganser.partial"  # of runs whose scores are of some examples

@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from dvcfleet.secrets import masked
+from merganser.terminal.secrets import masked
 
 _PLACES = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))
 STORE, ARTIFACTS = Path("mlflow.db"), Path("mlartifacts")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dvcfleet.errors import in_one_line, some
-from dvcfleet.failures import is_a
+from dvcfleet.terminal.failures import is_a
 
 _PARSING = "dvc.utils.serialize._common.ParseError"
 _PARAMETERS = "dvc.dependency.param.BadParamFileError"

@@ -20,7 +20,7 @@ from dvcfleet.record.changes import commit_of
 from dvcfleet.record.environments import read_environment
 from dvcfleet.record.ledger import Execution
 from dvcfleet.repository import state_folder
-from dvcfleet.secrets import masked
+from dvcfleet.terminal.secrets import masked
 
 _VARIABLES = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG")
 _OWN_VARIABLES = "OPENLINEAGE__"  # what the names of the client's other variables begin with

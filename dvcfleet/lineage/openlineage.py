@@ -40,7 +40,7 @@ from openlineage.client.serde import Serde
 from dvcfleet.lineage.steps import Item, Lineage, Step, as_text, by_ledger
 from dvcfleet.messages import Result
 from dvcfleet.record.ledger import Execution
-from dvcfleet.secrets import masked
+from dvcfleet.terminal.secrets import masked
 
 NAMESPACE = "dvcfleet"
 _ABOUT_ENVIRONMENT = ("python", "platform", "cuda", "gpus", "container")  # all of it is in the environment's file

@@ -23,7 +23,7 @@ from dvcfleet.record.environments import environment_file
 from dvcfleet.record.experiments import described_by
 from dvcfleet.record.ledger import Execution
 from dvcfleet.repository import STATE_FOLDER
-from dvcfleet.secrets import masked
+from dvcfleet.terminal.secrets import masked
 
 _VERSION = "1.1"  # that the profiles below are of
 _CONTEXT = "https://w3id.org/ro/terms/workflow-run/context"

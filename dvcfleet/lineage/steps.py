@@ -8,7 +8,7 @@ from urllib.parse import quote
 from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.messages import Result
 from dvcfleet.record.ledger import Execution
-from dvcfleet.secrets import masked
+from dvcfleet.terminal.secrets import masked
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dvcfleet.paths import from_root, overlap
 from dvcfleet.record.environments import read_environment
 from dvcfleet.record.ledger import Execution, entry_digest, executions
 from dvcfleet.repository import state_folder
-from dvcfleet.secrets import masked
+from dvcfleet.terminal.secrets import masked
 
 
 def read_lineage(repo: Repo, names: Sequence[str] = ()) -> Lineage:

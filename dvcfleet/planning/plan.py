@@ -12,7 +12,6 @@ from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 from dvcfleet.dvc_adapter.run_cache import in_run_cache, may_check_out
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
 from dvcfleet.dvc_adapter.words import with_cause
-from dvcfleet.errors import UserError
 from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.planning.orphans import Orphan, find_orphans
 from dvcfleet.planning.predicted_outputs import hash_predictor
@@ -20,6 +19,7 @@ from dvcfleet.planning.reasons import dependency_reasons, output_reasons, reason
 from dvcfleet.planning.validation import is_validated, note_validated, validate
 from dvcfleet.project import project_of
 from dvcfleet.repository import opened
+from dvcfleet.terminal.failures import is_mistake
 from dvcfleet.waiting import Step, in_silence
 
 FORCED = ("forced",)  # the reasons of a stage that runs whatever its state
@@ -170,9 +170,9 @@ def _judged(judge: "Judge", stage: Stage, upstream: Upstream, checks: StageCheck
     """Judge a stage; what DVC cannot read of it is that stage's failure, when its turn comes, and no other's."""
     try:
         return judge(stage, upstream, checks)
-    except UserError:
-        raise
     except Exception as error:
+        if is_mistake(error):
+            raise
         needs = tuple(need.name for need, _ in upstream)
         waits = any(need.state is not State.UP_TO_DATE for need, _ in upstream)
         return PlannedStage(stage.addressing, State.WAITING if waits else State.STALE, (with_cause(error),), needs)

@@ -7,6 +7,7 @@ from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.errors import UserError
 from dvcfleet.project import project_of
 from dvcfleet.repository import state_folder
+from dvcfleet.terminal.failures import is_mistake
 
 
 class ProjectError(UserError):
@@ -17,7 +18,9 @@ def validate(repo: Repo) -> None:
     """Have the repository's project check its own files; raise ProjectError."""
     try:
         project_of(Path(repo.root_dir)).validate(repo)
-    except UserError as error:
+    except Exception as error:
+        if not is_mistake(error):
+            raise
         raise ProjectError(str(error)) from error
 
 

@@ -35,7 +35,7 @@ from dvcfleet.prefect_adapter.internals import (
 from dvcfleet.record.ledger import begin
 from dvcfleet.runners import Runner
 from dvcfleet.scheduling.resource_pool import Machine
-from dvcfleet.secrets import masked
+from dvcfleet.terminal.secrets import masked
 from dvcfleet.worker.fork_client import ForkServers
 from dvcfleet.worker.jobs import run_job
 from dvcfleet.worker.output import LOGS, log_path

@@ -15,7 +15,7 @@ from typing import Any
 
 from dvcfleet.disk import read_json
 from dvcfleet.record.kept import damaged, is_whole, keep, sha256
-from dvcfleet.secrets import masked
+from dvcfleet.terminal.secrets import masked
 
 ENVIRONMENTS = "environments"
 # Says which image a container was made of, as `name@sha256:...`, where nothing in the container does.

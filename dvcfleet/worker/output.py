@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dvcfleet.repository import STATE_FOLDER
-from dvcfleet.secrets import LineMask, masked, may_hold_credential
+from dvcfleet.terminal.secrets import LineMask, masked, may_hold_credential
 
 LOGS = f"{STATE_FOLDER}/logs"
 TAIL_LINES = 30

@@ -5,15 +5,14 @@ from typing import Annotated
 
 import typer
 
-from dvcfleet.failures import EXIT_CODES, boundary
 from merganser.command_line.check import check
 from merganser.command_line.extract_lora import extract_lora
 from merganser.command_line.import_mergekit import import_mergekit
 from merganser.command_line.merge import merge, reconstruct
 from merganser.command_line.methods import methods
 from merganser.command_line.trust import trust
-from merganser.errors import ExtraError
 from merganser.extras import naming_extras
+from merganser.terminal.failures import EXIT_CODES, boundary
 
 
 def example(command: str, *more: str) -> str:
@@ -53,7 +52,7 @@ def main() -> None:
     """Run the command line of what needs no repository; every error ends in a line and an exit code."""
     app = new_app()
     add_commands(app)
-    with boundary((ExtraError,)), naming_extras():
+    with boundary(), naming_extras():
         app()
 
 

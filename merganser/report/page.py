@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from dvcfleet.secrets import masked
 from merganser.config.params import Params
 from merganser.evaluation.scoring import by_data_set
 from merganser.hashes import sha256_of_json
@@ -31,6 +30,7 @@ from merganser.report.style import VARIABLES
 from merganser.report.sweeps import Curve
 from merganser.report.templates import open_templates
 from merganser.report.wording import title_of
+from merganser.terminal.secrets import masked
 
 EMBEDDED = "examples/"
 # of the templates: every function of `formats`

@@ -187,7 +187,18 @@ def test_ctrl_c_at_a_terminal_ends_a_cluster_of_the_runs_own(toy: Make, runner: 
     lasting = f"sleep 613.{os.getpid()}"
     slow = toy(f"stages: {{slow: {{cmd: 'touch started; {lasting}', deps: [source], outs: [x]}}}}", {"source": ""})
     # A terminal sends the signal to all processes of the group, those of the cluster too.
-    command = [sys.executable, "-m", "merganser.flows", "run", "--runner", runner, "--workers", "1", "--repo", str(slow.path)]
+    command = [
+        sys.executable,
+        "-m",
+        "merganser.flows",
+        "run",
+        "--runner",
+        runner,
+        "--workers",
+        "1",
+        "--repo",
+        str(slow.path),
+    ]
     process = subprocess.Popen(
         command, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -15,7 +15,7 @@ from dvc.exceptions import DvcException
 from prefect.exceptions import PrefectHTTPStatusError
 
 from dvcfleet.errors import BUSY_EXIT_CODE, BusyError, FailedError, SkippedError, UserError
-from dvcfleet.failures import failure_of
+from dvcfleet.terminal.failures import failure_of
 
 
 def raised(function: Callable[[], object]) -> BaseException:
@@ -105,7 +105,7 @@ def test_only_the_last_twenty_tracebacks_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("raising", ["print('x' * 100_000)", "print('x'); raise SystemExit(0)"])
 def test_output_that_cannot_be_written_is_said_in_one_line(raising: str) -> None:
-    script = f"from dvcfleet.failures import boundary\nwith boundary(): {raising}"
+    script = f"from dvcfleet.terminal.failures import boundary\nwith boundary(): {raising}"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -116,7 +116,9 @@ def test_output_that_cannot_be_written_is_said_in_one_line(raising: str) -> None
 
 
 def test_a_reader_that_wants_no_more_is_no_error_to_speak_of() -> None:
-    script = "from dvcfleet.failures import boundary\nwith boundary(): [print('x' * 1000) for _ in range(10_000)]"
+    script = (
+        "from dvcfleet.terminal.failures import boundary\nwith boundary(): [print('x' * 1000) for _ in range(10_000)]"
+    )
     done = subprocess.run(
         f'{sys.executable} -c "{script.replace(chr(10), chr(10))}" | head -1',
         shell=True,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import transformers
 
-from dvcfleet import secrets
 from dvcfleet.errors import UserError
-from dvcfleet.secrets import masked, printable
+from dvcfleet.terminal import secrets
+from dvcfleet.terminal.secrets import masked, printable
 
 PASSWORD = "correct-horse/battery"
 

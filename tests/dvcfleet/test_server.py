@@ -113,7 +113,9 @@ def test_a_run_listens_on_loopback_only_and_ctrl_c_stops_it_in_order(toy: Make, 
 )
 def test_a_run_stops_in_order_when_terminated(toy: Make, kill: Callable[[int, int], None], runner: str) -> None:
     code, printed, errors = stopped(
-        toy(ENDLESS, {}), ["-m", "merganser.flows", "run", "--runner", runner], lambda each: kill(each.pid, signal.SIGTERM)
+        toy(ENDLESS, {}),
+        ["-m", "merganser.flows", "run", "--runner", runner],
+        lambda each: kill(each.pid, signal.SIGTERM),
     )
     assert (code, errors) == (128 + signal.SIGTERM, "")
     assert "a stopped" in printed

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dvcfleet.standard_streams import Output
+from dvcfleet.terminal.standard_streams import Output
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 
 RUN = f'"{sys.executable}" -m dvcfleet run'
 # What a process does with a file that it opens, and a command that it starts, after its streams were made usable.
 OPENS = """
 import subprocess, sys
-from dvcfleet.failures import boundary
+from dvcfleet.terminal.failures import boundary
 with boundary():
     with open(sys.argv[1], "w") as file:
         print("not for the file")
@@ -63,7 +63,7 @@ def test_a_reader_that_goes_away_is_not_written_to_again(capfd: pytest.CaptureFi
 
 
 def test_what_an_encoding_does_not_have_is_escaped() -> None:
-    script = "from dvcfleet.failures import boundary\nwith boundary(): print('stage \\u00e4 \\udcff')"
+    script = "from dvcfleet.terminal.failures import boundary\nwith boundary(): print('stage \\u00e4 \\udcff')"
     for encoding, written in (("ascii", b"stage \\xe4 \\udcff\n"), ("utf-8", b"stage \xc3\xa4 \\udcff\n")):
         done = subprocess.run(
             [sys.executable, "-c", script],

@@ -81,7 +81,9 @@ def test_logs_prints_what_a_stage_printed_and_names_the_nearest(tmp_path: Path, 
     (tmp_path / ".dvcfleet/logs").mkdir(parents=True)
     (tmp_path / ".dvcfleet/logs/merge@ties.log").write_text("layer 1\nlayer 2\n")
     done = subprocess.run(
-        [sys.executable, "-m", "merganser.flows", "logs", "merge@ties", "--repo", str(tmp_path)], capture_output=True, check=True
+        [sys.executable, "-m", "merganser.flows", "logs", "merge@ties", "--repo", str(tmp_path)],
+        capture_output=True,
+        check=True,
     )
     assert done.stdout == b"layer 1\nlayer 2\n"
     assert 'did you mean "merge@ties"?' in refused(tmp_path, "logs", "merge@tie")

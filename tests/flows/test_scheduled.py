@@ -221,7 +221,11 @@ def serving(toy: Toy, **variables: str) -> Iterator["subprocess.Popen[str]"]:
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     environment |= {"PYTHONPATH": str(ROOT), "PREFECT_RUNNER_POLL_FREQUENCY": "1", **variables}
     with subprocess.Popen(
-        [sys.executable, "-m", "merganser.flows", "serve"], cwd=toy.path, env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "merganser.flows", "serve"],
+        cwd=toy.path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             assert process.stdout

@@ -1,7 +1,7 @@
 """How every command ends: an error becomes one line that says what went wrong, where, and what to do.
 
-Errors of libraries are recognised by their classes' names: importing the libraries takes seconds. An unexpected error
-leaves its traceback in a file, which the line names.
+An error with an `exit_code` has a message for the user. Errors of libraries are recognised by their classes' names:
+importing the libraries takes seconds. An unexpected error leaves its traceback in a file, which the line names.
 """
 
 import errno
@@ -19,9 +19,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dvcfleet.errors import BUSY_EXIT_CODE, BusyError, FailedError, SkippedError, UserError
-from dvcfleet.secrets import masked, printable
-from dvcfleet.standard_streams import drop_unwritten, open_streams
+from .secrets import masked, printable
+from .standard_streams import drop_unwritten, open_streams
 
 Words = Callable[[BaseException], str | None]
 
@@ -29,6 +28,7 @@ EXIT_CODES = (
     "Exit codes: 0 done, 1 something failed, 2 your mistake, 75 another run or a dvc command is at work in the "
     "repository (try again later), 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP."
 )
+MISTAKE = 2  # the exit code of a mistake of the user's
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REMEDIES = {
     errno.EIO: "the disk, or what it hangs on, fails; the system's log says more",
@@ -64,13 +64,12 @@ class Failure:
 
 @contextmanager
 def boundary(
-    mistakes: tuple[type[Exception], ...] = (),
     known: Words = lambda error: None,
     state_folder: Callable[[], Path | None] = lambda: None,
 ) -> Iterator[None]:
     """End the process by the line and the exit code of what the block raises.
 
-    `mistakes` and `known` are as in `failure_of`; `state_folder` returns where to keep a traceback.
+    `known` is as in `failure_of`; `state_folder` returns where to keep a traceback.
     """
     open_streams()
     try:
@@ -81,7 +80,7 @@ def boundary(
     except SystemExit:
         raise
     except BaseException as error:
-        failure = failure_of(error, mistakes, known, state_folder)
+        failure = failure_of(error, known, state_folder)
         if isinstance(error, OSError):
             drop_unwritten(sys.stdout)
         if failure.message:
@@ -92,30 +91,31 @@ def boundary(
 
 def failure_of(
     error: BaseException,
-    mistakes: tuple[type[Exception], ...] = (),
     known: Words = lambda error: None,
     state_folder: Callable[[], Path | None] = lambda: None,
 ) -> Failure:
     """Return how a command ends by an error.
 
-    `mistakes` are further exceptions that mean a mistake of the user's; `known` returns what further libraries' errors
-    mean. The traceback of an unexpected error is kept in the folder that `state_folder` returns, else in the
-    system's temporary folder.
+    `known` returns what further libraries' errors mean. The traceback of an unexpected error is kept in the folder that
+    `state_folder` returns, else in the system's temporary folder.
     """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, BusyError):
-        return Failure(str(error), BUSY_EXIT_CODE)
-    if isinstance(error, (UserError, *mistakes)) or is_a(error, "dvc.exceptions.DvcException"):
-        return Failure(_shown(str(error)), 2)
-    if isinstance(error, SkippedError):
-        return Failure(str(error), 0)
+    if is_a(error, "dvc.exceptions.DvcException"):
+        return Failure(_shown(str(error)), MISTAKE)
+    if isinstance(code := getattr(error, "exit_code", None), int):
+        return Failure(_shown(str(error)), code)
     if isinstance(error, KeyboardInterrupt):
         return Failure("stopped", 128 + signal.SIGINT)
     if isinstance(error, BrokenPipeError):
         return Failure("", 1)  # who read the output wants no more of it
     words = known(error) or _words(error) or _unforeseen(error, state_folder)
     return Failure(_shown(words), 1)
+
+
+def is_mistake(error: BaseException) -> bool:
+    """Tell whether an error is the user's mistake: its class has the `exit_code` 2, as a usage error of click has."""
+    return getattr(error, "exit_code", None) == MISTAKE
 
 
 def is_a(error: BaseException, *names: str) -> bool:
@@ -137,9 +137,7 @@ def space_words(path: Path | None = None) -> str:
 
 
 def _words(error: BaseException) -> str | None:
-    """Say what an error of the engine, the system, or a library of the engine's means; None if it is not known."""
-    if isinstance(error, FailedError):
-        return str(error)
+    """Say what an error of the system, or of a library that commands use, means; None if it is not known."""
     if is_a(error, "httpx.HTTPError", "prefect.exceptions.PrefectException"):
         return f"Prefect's server refused a request ({_first_line(error)}){space_words()}"
     if isinstance(error, sqlite3.Error):

@@ -7,9 +7,9 @@ RUN apt-get update \
 WORKDIR /merganser
 # First what the environment is made of and imports while it is: it takes minutes, and edits elsewhere keep it.
 COPY LICENSE Makefile README.md constraints.txt pyproject.toml ./
-COPY dvcfleet dvcfleet
 COPY flows flows
 COPY merganser merganser
+COPY packages packages
 COPY tasks tasks
 RUN make venv
 COPY . .

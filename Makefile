@@ -2,15 +2,15 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(abspath $(VENV))/bin
-# One stamp per content of the two files that fix the environment: changed content, new set-up.
-READY := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
+# One stamp per content of the files that fix the environment: changed content, new set-up.
+READY := $(VENV)/.ready-$(shell cat pyproject.toml packages/*/pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
 PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check --no-compile
 # Its cache, of links to the same files, lies beside them and goes when all are there.
 CACHE := $(VENV)/.cache
 UV := "$(BIN)/uv" pip install --quiet --python "$(BIN)/python" --cache-dir "$(CACHE)"
 # Scripts of an environment name its own Python: in a folder that moved, one that is gone.
 MOVED := $(shell test ! -e "$(BIN)/merganser" || test -x "$$(grep -om1 '/.*/python[0-9.]*' "$(BIN)/merganser")" || echo moved)
-SOURCES := dvcfleet merganser tasks flows examples tests benchmarks
+SOURCES := packages merganser tasks flows examples tests benchmarks
 PRESENT = $(wildcard $(SOURCES))
 
 # The stages' commands say `python`: they mean this one.
@@ -38,8 +38,8 @@ $(READY): $(MOVED)
 	@# uv is five times as fast. Packages that it was killed amid are installed again; pip does it where uv cannot, as with
 	@# settings that are pip's alone.
 	@$(PIP) -c constraints.txt uv
-	@again=$$(test -e "$(CACHE)" && echo --reinstall); $(UV) $$again -c constraints.txt -e ".[dev]" 2>/dev/null \
-	|| $(PIP) -c constraints.txt -e ".[dev]"
+	@again=$$(test -e "$(CACHE)" && echo --reinstall); $(UV) $$again -c constraints.txt -e packages/dvcfleet -e ".[dev]" 2>/dev/null \
+	|| $(PIP) -c constraints.txt -e packages/dvcfleet -e ".[dev]"
 	@rm -rf "$(CACHE)"
 	@# Which compiles them, as nothing has yet: all that a run imports, and the loops, for which no stage waits.
 	@"$(BIN)/python" -c "import merganser.flows.cli, dvcfleet.run, dvcfleet.prefect_adapter.flow, prefect.server.api.server" & \
@@ -93,5 +93,5 @@ ui: $(READY)  ## open the start page, the report and the pages of Prefect and ML
 	@"$(BIN)/merganser" ui
 
 clean:  ## remove what the stages wrote and the tools' caches (DVC's cache and the environment stay)
-	rm -rf data report metrics.json build *.egg-info
+	rm -rf data report metrics.json build *.egg-info packages/*/build packages/*/*.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

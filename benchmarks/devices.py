@@ -96,7 +96,9 @@ def copied(folder: Path, device: str) -> Path:
 def measured(folder: Path, outputs: Mapping[str, Sequence[str]], threads: int) -> dict[str, list[Took]]:
     """Run the stages there, in a process of their own."""
     words = [sys.executable, "-m", "benchmarks.devices", THERE, folder.name, json.dumps(outputs)]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "packages/dvcfleet"), os.environ.get("PYTHONPATH", "")]).rstrip(
+        os.pathsep
+    )
     variables = os.environ | environment(threads) | {"PYTHONPATH": path}
     found = dict[str, list[Took]]()
     with subprocess.Popen(words, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True) as process:

@@ -21,7 +21,7 @@ TOKENS = (SIZE // PATCH) ** 2 + 1
 IMAGES = 64  # a task
 TEXT = {"context_length": 8, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}  # only there to be there
 CLASSES = ["one", "two", "three"]
-CODE = ("merganser", "tasks", "flows", "dvcfleet", "dvc.yaml", ".dvcignore", ".gitignore")
+CODE = ("merganser", "tasks", "flows", "dvc.yaml", ".dvcignore", ".gitignore")
 # What comes before the stages that are measured, in one process, which starts once.
 PREPARE = """
 import sys

@@ -7,6 +7,7 @@ since that commit is measured too.
 
 import argparse
 import filecmp
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -71,7 +72,11 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 def by_code_in(folder: Path, run: Run) -> Run:
     """Let a command run the code in a folder."""
-    return replace(run, folder=folder, environment={**run.environment, "PYTHONPATH": str(folder)})
+    return replace(
+        run,
+        folder=folder,
+        environment={**run.environment, "PYTHONPATH": f"{folder}{os.pathsep}{folder}/packages/dvcfleet"},
+    )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from merganser.tasks.tracking import ARTIFACTS, STORE
 
 TRIALS = Path(STATE_FOLDER, "trials")
 REFERENCES = ("base", "individual")  # methods whose entries every trial keeps
-CODE = ("dvcfleet", "flows", "merganser", "tasks")
+CODE = ("flows", "merganser", "packages", "tasks")
 HEAD = "# A trial of {root}: `merganser run` with other values. What it has otherwise stands under `trial`.\n\n"
 
 

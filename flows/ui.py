@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-import merganser
+import dvcfleet
 from dvcfleet.errors import FailedError
 from dvcfleet.guarded_uvicorn import NAME as GUARDED_PROTOCOL
 from dvcfleet.own_variables import hand_down
@@ -109,7 +109,7 @@ def _mlflow_page(root: Path) -> Iterator[Callable[[], str]]:
         port = probe.getsockname()[1]
     command = ["ui", "--backend-store-uri", store, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     # This package is found also where it is not installed.
-    packages = (str(Path(merganser.__file__).parents[1]), os.environ.get("PYTHONPATH"))
+    packages = (str(Path(dvcfleet.__file__).parents[1]), os.environ.get("PYTHONPATH"))
     # In its own process group, so that its workers can be ended cleanly with it.
     process = subprocess.Popen(
         [sys.executable, "-m", "mlflow", *command],

@@ -11,6 +11,7 @@ EXTRAS = {
     "cryptography": "signing",
     "datasets": "text,vision",
     "dvc": "pipeline",
+    "dvcfleet": "pipeline",
     "filelock": "pipeline",
     "in_toto_attestation": "signing",
     "latex2mathml": "pipeline",

@@ -15,7 +15,8 @@ def clone(tmp_path: Path) -> Path:
     """Return a folder with the Makefile and an environment as it stands after a set-up."""
     folder = tmp_path / "a"
     (folder / ".venv/bin").mkdir(parents=True)
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+    (folder / "packages/dvcfleet").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "packages/dvcfleet/pyproject.toml", "constraints.txt"):
         (folder / name).write_bytes((ROOT / name).read_bytes())
     python = folder / ".venv/bin/python"
     python.touch(0o755)

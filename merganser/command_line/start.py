@@ -13,7 +13,8 @@ from merganser.command_line.trust import is_trusted
 from merganser.errors import InputError
 
 OWN = Path(__file__).resolve().parents[2]  # where this package was imported from
-PIPELINE = ("dvc", "mlflow", "prefect")  # what the extra brings that no other library does
+ENGINE = "packages/dvcfleet"  # in a clone, the folder that the package `dvcfleet` is imported from
+PIPELINE = ("dvc", "dvcfleet", "mlflow", "prefect")  # what the extra brings that no other library does
 # The commands of a repository, as `merganser.flows.cli` has them.
 OF_A_REPOSITORY = (
     "run",
@@ -82,7 +83,7 @@ def other_package(root: Path) -> str:
     """Say that the environment's package is another than the repository's, and what to do."""
     return (
         f"warning: the environment's merganser is that of {OWN}, this repository is {root}, whose own code runs; "
-        f"`make venv` there gives it its own environment, `pip install -e .` points this one at it"
+        f"`make venv` there gives it its own environment, `pip install -e packages/dvcfleet -e .` points this one at it"
     )
 
 
@@ -102,14 +103,15 @@ def advice(command: str, root: Path | None, lacking: Sequence[str]) -> str:
         need = "a clone of Merganser's repository: go into one, or name it by --repo"
         more = "; without one there are merge, reconstruct and methods"
     else:
-        need = f"{', '.join(lacking)}, which the extra `pipeline` brings: pip install -e '{root}[pipeline]'"
+        install = f"pip install -e '{root / ENGINE}' -e '{root}[pipeline]'"
+        need = f"{', '.join(lacking)}, which the extra `pipeline` brings: {install}"
         more = ""
     return str(InputError(f"merganser {command} needs {need}{more}"))
 
 
 def _run_its_own(root: Path) -> NoReturn:
     """Become the command line of a repository, with its own code."""
-    places = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    places = [str(root), str(root / ENGINE), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(places)
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", "merganser.flows", *sys.argv[1:]])

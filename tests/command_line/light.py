@@ -10,6 +10,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from tests import PYTHONPATH
 from tests.tiny import ROOT, environment
 
 ABSENT = """
@@ -55,10 +56,10 @@ def declared() -> set[str]:
 def refused() -> frozenset[str]:
     """Return the packages installed here that an installation of the library alone lacks."""
     brought = declared()
-    return frozenset(
+    return frozenset({"dvcfleet"}).union(
         module
         for module, distributions in packages_distributions().items()
-        if module not in ("dvcfleet", "merganser") and not brought & {distribution(each) for each in distributions}
+        if module != "merganser" and not brought & {distribution(each) for each in distributions}
     )
 
 
@@ -66,5 +67,5 @@ def run_light(folder: Path, code: str, *args: str) -> "subprocess.CompletedProce
     """Run a piece of code in a folder, by a Python that has the declared dependencies only."""
     command = [sys.executable, "-c", f"REFUSED = {refused()!r}\n{ABSENT}\n{code}", *args]
     return subprocess.run(
-        command, cwd=folder, env=environment() | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+        command, cwd=folder, env=environment() | {"PYTHONPATH": PYTHONPATH}, capture_output=True, text=True, check=False
     )

@@ -12,6 +12,7 @@ from merganser.command_line import start
 from merganser.command_line.app import add_commands, new_app
 from merganser.command_line.trust import is_trusted
 from merganser.flows import cli
+from tests import PYTHONPATH
 from tests.command_line.light import refused, run_light
 from tests.small_models import write_models
 from tests.tiny import ROOT, environment, make_clone
@@ -41,7 +42,7 @@ def test_the_light_installation_lists_merges_and_reconstructs(tmp_path: Path) ->
     assert [line.split()[0] for line in printed[1 : 1 + len(registry.names())]] == registry.names()
     assert printed[-1] == ""
     assert {"own.safetensors", "ties", "emr"} <= {path.name for path in tmp_path.iterdir()}
-    no_pipeline = "needs dvc, mlflow, prefect, which the extra `pipeline` brings: pip install -e"
+    no_pipeline = "needs dvc, dvcfleet, mlflow, prefect, which the extra `pipeline` brings: pip install -e"
     assert [f"merganser {name} {no_pipeline}" in done.stderr for name in ("run", "status")] == [True, True]
 
 
@@ -79,7 +80,7 @@ def in_clone(clone: Path, home: Path, *words: str) -> subprocess.CompletedProces
     return subprocess.run(
         [sys.executable, "-P", "-c", code, *words],
         cwd=clone / "tasks",
-        env=environment() | {"PYTHONPATH": str(ROOT), "HOME": str(home)},
+        env=environment() | {"PYTHONPATH": PYTHONPATH, "HOME": str(home)},
         capture_output=True,
         text=True,
     )

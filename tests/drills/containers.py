@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import PYTHONPATH
 from tests.drills.versions import ENDS, make_environment
 from tests.dvcfleet.twins import OURS, THEIRS, Twins, left
 
@@ -77,7 +78,7 @@ class Container:
         environment = {
             "PATH": f"{python.parent}:/usr/bin",
             "HOME": "/home",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": PYTHONPATH,
             "DVC_SITE_CACHE_DIR": "/home/site",
             "PYTHONDONTWRITEBYTECODE": "1",
         }

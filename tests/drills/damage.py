@@ -4,9 +4,10 @@ import os
 import subprocess
 from pathlib import Path
 
+from tests import PYTHONPATH
 from tests.drills.kills import prefect_server
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Toy
-from tests.tiny import ROOT, environment, make_repository, merganser
+from tests.tiny import environment, make_repository, merganser
 from tests.warm import python
 
 
@@ -25,7 +26,7 @@ def drill(folder: Path, sample: bool) -> None:
 def try_all(repository: Path, folder: Path, sample: bool) -> None:
     """Damage the files of copies of a finished repository; raises AssertionError, which says what is wrong."""
     command = [*python(), "-m", "tests.faults.damaged", str(repository), str(folder), *["--sample"] * sample]
-    variables = environment() | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    variables = environment() | {"PYTHONPATH": os.pathsep.join([PYTHONPATH, os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, cwd=folder.parent, env=variables, stdout=subprocess.PIPE, text=True, check=False)
     print(done.stdout, end="", flush=True)
     assert done.returncode == 0, done.stdout

@@ -30,6 +30,7 @@ from merganser.config.loading import load_params
 from merganser.flows.suite_files import POINTERS, pointers
 from merganser.flows.suites import load_suite
 from merganser.sources.pointers import HubPointer, OpenClipPointer, pointer_of
+from tests import PYTHONPATH
 from tests.hub import Hub, serve
 from tests.miniatures import llama, models
 from tests.miniatures.data_sets import OWN_CLASSES, PICTURES, TEXTS, write_data_set, write_own
@@ -137,7 +138,7 @@ def check(root: Path, names: tuple[str, ...], online: dict[str, str]) -> None:
     """Check all of the suites at the hub."""
     began = time.monotonic()
     command = [sys.executable, "-m", "tests.miniatures.checking", *names]
-    paths = {"PYTHONPATH": os.pathsep.join([str(root), str(ROOT)])}
+    paths = {"PYTHONPATH": os.pathsep.join([str(root), PYTHONPATH])}
     done = subprocess.run(command, cwd=root, env=environment() | online | paths, text=True, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
     print(f"{done.stdout}all checked in {time.monotonic() - began:.0f} s", flush=True)

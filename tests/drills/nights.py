@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import PYTHONPATH
+
 NIGHTS, SAMPLE = 400, 6
 MONTH = 28  # nights from one `gc` to the next
 STAGES = """
@@ -44,7 +46,7 @@ def drill(folder: Path, sample: bool) -> None:
     library = folder / "moved_clock.so"
     source = Path(__file__).with_name("moved_clock.c")
     subprocess.run([compiler, "-O2", "-Wall", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    moved = {"LD_PRELOAD": str(library), "MOVED_CLOCK": str(folder / "clock"), "PYTHONPATH": str(ROOT)}
+    moved = {"LD_PRELOAD": str(library), "MOVED_CLOCK": str(folder / "clock"), "PYTHONPATH": PYTHONPATH}
     set_clock(folder, 0)
     nights = SAMPLE if sample else NIGHTS
     command = [sys.executable, "-m", "tests.drills.nights", str(folder), str(nights)]

@@ -14,13 +14,16 @@ import tomllib
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from dvcfleet.dvc_adapter.internals import RANGE
+from tests import PYTHONPATH
 
 ROOT = Path(__file__).parents[2]
+ENGINE = ROOT / "packages/dvcfleet"
 LIBRARIES = ("dvc", "prefect")
 ENDS = ("oldest", "newest")
-# What the engine and its tests import besides, by the ranges of pyproject.toml.
+# What the engine and its tests import besides, by the ranges of both pyproject.toml.
 BESIDES = (
     "coolname", "dpath", "fastapi", "filelock", "openlineage-python", "prov", "psutil", "rich", "ruamel.yaml",
     "SQLAlchemy", "typer", "uvicorn", "PyYAML",
@@ -61,16 +64,21 @@ EXPECTED = re.compile(
 
 def requirements(newest: bool) -> list[str]:
     """Return what to install: the libraries at one end of their ranges, and what is needed besides."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    ranges = {
-        re.split(r"[<>=!~ ]", each)[0]: each
-        for each in [*project["dependencies"], *project["optional-dependencies"]["pipeline"]]
-    }
+    needed = [
+        *_project(ENGINE)["dependencies"],
+        *_project(ROOT)["dependencies"],
+        *_project(ROOT)["optional-dependencies"]["pipeline"],
+    ]
+    ranges = {re.split(r"[<>=!~ ]", each)[0]: each for each in reversed(needed)}
     ends = [ranges[name] for name in LIBRARIES]
     assert ends[0] == RANGE, f"dvcfleet asks for {RANGE}, pyproject.toml for {ends[0]}"
     if not newest:
         ends = [re.sub(r">=([\d.]+).*", r"==\1.0", each) for each in ends]
     return [*ends, *(ranges[name] for name in BESIDES), "pytest", "hypothesis"]
+
+
+def _project(folder: Path) -> dict[str, Any]:
+    return dict(tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"])
 
 
 def make_environment(folder: Path, end: str) -> Path:
@@ -98,7 +106,7 @@ def drill(folder: Path, sample: bool) -> None:
 def run_foreign(python: Path, folder: Path) -> None:
     """Run a foreign repository by `dvc repro` and by the engine, from nothing and after a change, and compare."""
     ours, theirs = folder / "ours", folder / "theirs"
-    shutil.copytree(ROOT / "dvcfleet", folder / "only/dvcfleet", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ENGINE / "dvcfleet", folder / "only/dvcfleet", ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in FOREIGN.items():
         (ours / name).parent.mkdir(parents=True, exist_ok=True)
         (ours / name).write_text(text)
@@ -126,7 +134,7 @@ def run_foreign(python: Path, folder: Path) -> None:
 def _said(python: Path, root: Path, *command: str) -> str:
     """Run a module in a repository; return all that it printed, which says how it failed if it did."""
     done = subprocess.run(
-        [str(python), "-m", *command], cwd=root, env=_environment(python, root.parent / "only"), text=True,
+        [str(python), "-m", *command], cwd=root, env=_environment(python, str(root.parent / "only")), text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}"
@@ -140,7 +148,7 @@ def _logged(root: Path) -> int:
     return sum(len(re.findall(r"^said \d by ", message, re.MULTILINE)) for (message,) in messages)
 
 
-def _environment(python: Path, packages: Path = ROOT) -> dict[str, str]:
+def _environment(python: Path, packages: str = PYTHONPATH) -> dict[str, str]:
     known = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-    return known | {"PATH": path, "PYTHONPATH": str(packages), "DVC_NO_ANALYTICS": "1"}
+    return known | {"PATH": path, "PYTHONPATH": packages, "DVC_NO_ANALYTICS": "1"}

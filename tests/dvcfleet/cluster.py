@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import warm
+from tests import PYTHONPATH, warm
 from tests.waiting import LIMIT_S, wait_until
 from tests.warm import Started
 
@@ -62,7 +62,7 @@ def started(runner: str, prefect_api: str, threads: int = 2, gpus: int = 0) -> I
     pytest.importorskip("prefect_ray" if runner == "ray" else "prefect_dask")
     # The paths of Ray's sockets are long.
     folder = Path(tempfile.mkdtemp(prefix="mc-", dir="/tmp"))
-    code = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    code = os.pathsep.join([PYTHONPATH, os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": code, "RAY_USAGE_STATS_ENABLED": "0"}
     environment |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "PREFECT_API_URL": prefect_api} | SELDOM
     environment.pop("PREFECT_API_AUTH_STRING", None)  # the run itself brings it

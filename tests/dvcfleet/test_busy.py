@@ -16,6 +16,7 @@ from dvc.repo import Repo
 from dvcfleet import repository
 from dvcfleet.errors import BusyError, SkippedError
 from dvcfleet.repository import opened, write_lock
+from tests import PYTHONPATH
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Printed
 from tests.waiting import LIMIT_S, wait_for
 from tests.warm import python
@@ -28,7 +29,7 @@ def start(folder: Path, *options: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [*python(), "-m", "merganser.flows", "run", *options],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": PYTHONPATH},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -18,6 +18,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.cluster_pool import cluster_pool
 from dvcfleet.scheduling.resource_pool import Capacity, Machine
+from tests import PYTHONPATH
 from tests.dvcfleet.cluster import ROOT, free_port, started
 from tests.dvcfleet.test_gpus import GPU_STAGES, GPUS, check_gpus
 from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
@@ -226,7 +227,7 @@ def test_commands_end_on_the_workers_when_the_run_is_killed(toy: Make, cluster: 
     process = subprocess.Popen(
         [*python(), "-c", f"{code} address={address!r})"],
         cwd=slow.path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": PYTHONPATH},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dvcfleet.own_variables import without_own
+from tests import PYTHONPATH
 from tests.dvcfleet.cluster import ROOT, started
 from tests.dvcfleet.toy import Make, Toy
 from tests.shared import forking
@@ -88,7 +89,7 @@ def test_a_stage_gets_the_environment_that_dvc_repro_gives(toy: Make, root: str 
     """Also where the run is itself the command of a stage of another repository."""
     foreign = toy(SEEN, {})
     environment = without_own(os.environ) | {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": PYTHONPATH,
         "CUDA_VISIBLE_DEVICES": "1",
         "A_NAME": "of theirs",
     }
@@ -120,7 +121,7 @@ os.execv(sys.executable, [sys.executable, "-m", "merganser.flows", "run"])
 def test_a_stage_gets_nothing_that_the_engine_hands_down_to_its_own_processes(toy: Make) -> None:
     foreign = toy("stages: {a: {cmd: env > env, outs: [env]}}", {})
     with forking():
-        environment = without_own(os.environ) | {"PYTHONPATH": str(ROOT), "OF_THE_USER": "kept"}
+        environment = without_own(os.environ) | {"PYTHONPATH": PYTHONPATH, "OF_THE_USER": "kept"}
         subprocess.run([*python(), "-c", HANDED_DOWN], cwd=foreign.path, env=environment, check=True)
     seen = foreign.read("env")
     assert "OF_THE_USER=kept" in seen

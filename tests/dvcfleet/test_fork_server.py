@@ -17,6 +17,7 @@ import pytest
 from dvcfleet.worker.fork_client import ForkServer, ForkServers, run_command
 from dvcfleet.worker.fork_server import is_of
 from dvcfleet.worker.output import Lines
+from tests import PYTHONPATH
 from tests.dvcfleet.cluster import ROOT
 from tests.waiting import LIMIT_S, wait_until
 
@@ -54,7 +55,7 @@ def set_grace(monkeypatch: pytest.MonkeyPatch, folder: Path, seconds: float) -> 
     (folder / "site").mkdir()
     code = f"from dvcfleet.worker import termination\ntermination.GRACE_S = {seconds}\n"
     (folder / "site/sitecustomize.py").write_text(code)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder / "site"), str(ROOT)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder / "site"), PYTHONPATH]))
 
 
 def works(server: ForkServer, folder: Path) -> bool:
@@ -273,7 +274,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def warm(tree: Path) -> Iterator[ForkServer]:
     """A server that is asked to import a module from outside, and some of the repository's own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{tree}")
+        patch.setenv("PYTHONPATH", f"{PYTHONPATH}{os.pathsep}{tree}")
         server = ForkServer(tree, ["xmlrpc.client", "other", "flows.words", "top"])
     yield server
     server.stop()
@@ -320,7 +321,7 @@ def test_what_a_preloaded_module_finalizes_at_its_end_is_not_a_commands(tmp_path
     tree.mkdir()
     (tree / "says.py").write_text("import finalizing, weakref; weakref.finalize(finalizing, print, 'the end')")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{tmp_path / 'library'}")
+        patch.setenv("PYTHONPATH", f"{PYTHONPATH}{os.pathsep}{tmp_path / 'library'}")
         server = ForkServer(tree, ["finalizing"])
     try:
         assert lines_of(server, tree, "says") == ["the end"]

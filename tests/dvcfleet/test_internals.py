@@ -18,6 +18,7 @@ from dvcfleet.dvc_adapter.internals import NEEDED, PROTOCOLS
 from dvcfleet.dvc_adapter.repositories import experiment_ref
 from dvcfleet.dvc_adapter.run_cache import entry_hash, run_key
 from dvcfleet.repository import opened
+from merganser import flows
 from tests.dvcfleet.renamed import FAST, renamed_dvc
 from tests.dvcfleet.test_storing import FILES, KINDS, files_below
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
@@ -99,14 +100,13 @@ def test_a_dvc_without_what_is_needed_is_refused_by_name(toy: Make, tmp_path: Pa
 
 
 def test_every_name_of_dvcs_that_is_imported_at_run_time_is_guarded() -> None:
-    root = Path(dvcfleet.__file__).parents[1]
     # A name is guarded by itself or by an attribute of it, a module by any name in it.
     known = {_first(name) for name in NEEDED} | REPLACED
     modules = {name.partition(":")[0] for name in NEEDED}
     unguarded = [
-        f"{path.relative_to(root)}:{node.lineno} {name}"
-        for package in ("dvcfleet", "flows")
-        for path in sorted((root / package).rglob("*.py"))
+        f"{path}:{node.lineno} {name}"
+        for package in (dvcfleet, flows)
+        for path in sorted(Path(str(package.__file__)).parent.rglob("*.py"))
         for node, name in _imported_of_dvc(ast.parse(path.read_text(encoding="utf-8")))
         if name not in known and name.replace(":", ".") not in modules
     ]
@@ -166,11 +166,10 @@ def test_dvcs_objects_have_what_the_protocols_say_is_set_on_them(toy: Make) -> N
 
 
 def test_the_protocols_say_no_more_than_is_used() -> None:
-    root = Path(dvcfleet.__file__).parents[1]
     used = {
         node.attr
-        for package in ("dvcfleet", "flows")
-        for path in (root / package).rglob("*.py")
+        for package in (dvcfleet, flows)
+        for path in Path(str(package.__file__)).parent.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute)
     }

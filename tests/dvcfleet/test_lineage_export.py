@@ -43,6 +43,7 @@ from dvcfleet.lineage.rocrate import PROFILES
 from dvcfleet.lineage.steps import Lineage, Origin
 from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.repository import opened
+from tests import PYTHONPATH
 from tests.dvcfleet.test_experiments import committed
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.warm import python
@@ -165,7 +166,7 @@ def test_the_same_lineage_is_written_with_the_same_bytes(ran: Toy) -> None:
     )
     out, other = ran.path / "out.json", ran.path / "other.json"
     # Two seeds of the hashes: this one, and that of the tests, which is another each time.
-    environment = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": PYTHONPATH}
     subprocess.run([sys.executable, "-c", code, ran.path, out], env=environment, check=True)
     export(ran.path, other)
     assert out.read_text() == other.read_text()
@@ -463,7 +464,7 @@ def test_a_crate_is_valid_by_the_validator_of_its_profile(several: Toy, tmp_path
 
 def test_the_command_exports_what_a_target_comes_from(ran: Toy) -> None:
     command = [*python(), "-m", "merganser.flows", "lineage", "export", "turned.json", "turned"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
     done = subprocess.run(command, cwd=ran.path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "W3C PROV-JSON of 2 stages in turned.json\n")
     assert "stage:end" not in ran.read("turned.json")

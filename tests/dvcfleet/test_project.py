@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import PYTHONPATH
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.warm import python
 
@@ -69,7 +70,12 @@ def test_a_repositorys_own_package_of_our_name_is_not_imported(toy: Make) -> Non
     # As the installed command begins: without the current folder among the places to import from.
     command = [*python(), "-P", "-c", "from flows.__main__ import start; start()", "run"]
     done = subprocess.run(
-        command, cwd=chain.path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+        command,
+        cwd=chain.path,
+        env=os.environ | {"PYTHONPATH": PYTHONPATH},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (chain.path / "imported").exists()

@@ -8,6 +8,7 @@ import pytest
 from dvcfleet.lineage.audit import Audit, audit
 from dvcfleet.lineage.metrics import differences
 from dvcfleet.lineage.rerun import Rerun, RerunError
+from tests import PYTHONPATH
 from tests.dvcfleet.toy import Make, Toy
 from tests.shared import forking
 
@@ -40,7 +41,7 @@ FILES = {
 
 @pytest.fixture
 def scored(toy: Make, monkeypatch: pytest.MonkeyPatch) -> Toy:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     made = toy(SCORED, FILES)
     assert made.run()[0] == 0
     return made

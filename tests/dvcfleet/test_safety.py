@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import PYTHONPATH
 from tests.dvcfleet.toy import Make, Toy
 from tests.shared import forking
 from tests.waiting import LIMIT_S
@@ -25,7 +26,7 @@ SECRET = "no-one-may-read-this"
 def at_work(folder: Path, *args: str, command: Sequence[str] = (sys.executable,)) -> Iterator["subprocess.Popen[str]"]:
     """Run the command line in a folder by a Python, with servers of its own, and end it in order."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_API")}
-    environment |= {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
+    environment |= {"PYTHONPATH": PYTHONPATH, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     with subprocess.Popen(
         [*command, "-m", "merganser.flows", *args],
         cwd=folder,

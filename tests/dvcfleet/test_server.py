@@ -18,6 +18,7 @@ import pytest
 from dvcfleet.errors import FailedError
 from dvcfleet.prefect_adapter.server import Server
 from dvcfleet.services import check_server
+from tests import PYTHONPATH
 from tests.dvcfleet.test_safety import listening
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.shared import forking
@@ -30,7 +31,7 @@ ENDLESS = "stages: {a: {cmd: touch started; sleep 600; echo 1 > x, outs: [x]}}"
 
 def run_in(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-    environment["PYTHONPATH"] = str(ROOT)
+    environment["PYTHONPATH"] = PYTHONPATH
     return subprocess.run(
         [*python(), "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
@@ -137,7 +138,7 @@ def stopped(
 ) -> tuple[int, str, str]:
     """Start a run, stop it in its stage; return its exit code and what it printed."""
     with TemporaryFile("w+") as printed, TemporaryFile("w+") as errors:
-        variables = {**environment, "PYTHONPATH": str(ROOT)}
+        variables = {**environment, "PYTHONPATH": PYTHONPATH}
         process = start(command, slow.path, variables, printed.fileno(), errors.fileno())
         try:
             wait_for(slow.path / "started", process)

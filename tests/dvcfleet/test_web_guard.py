@@ -18,6 +18,7 @@ from websockets.sync.client import connect
 
 from dvcfleet.guarded_uvicorn import NAME
 from dvcfleet.prefect_adapter import access
+from tests import PYTHONPATH
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +41,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Start an application by uvicorn's command, as MLflow starts its own."""
     folder = tmp_path_factory.mktemp("app")
     (folder / "hello.py").write_text(APP)
-    environment = os.environ | {"UVICORN_HTTP": NAME, "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"UVICORN_HTTP": NAME, "PYTHONPATH": PYTHONPATH}
     command = [sys.executable, "-m", "uvicorn", "hello:app", "--port", "0", "--no-access-log"]
     with (
         (folder / "log").open("w") as log,

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import PYTHONPATH
+
 ROOT = Path(__file__).parents[2]
 AT_EXIT = -1
 
@@ -20,7 +22,7 @@ class Injection:
     @property
     def variables(self) -> dict[str, str]:
         """What makes every Python process below count its file operations."""
-        code = os.pathsep.join([str(Path(__file__).parent / "inject"), str(ROOT)])
+        code = os.pathsep.join([str(Path(__file__).parent / "inject"), PYTHONPATH])
         return {"PYTHONPATH": code, "FAULTS": str(self.folder / "plan.json"), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def plan(

@@ -25,6 +25,7 @@ from dvc.repo import Repo
 
 from dvcfleet.own_variables import without_own
 from dvcfleet.workspaces.nodes.clone import make_node
+from tests import PYTHONPATH
 from tests.dvcfleet.cluster import SELDOM, address_in, free_port
 from tests.dvcfleet.conftest import RAY_TOKEN
 from tests.dvcfleet.toy import Toy
@@ -144,7 +145,7 @@ class Cluster:
         self, command: list[str], cwd: Path, name: str, prefix: tuple[str, ...], seen: Mapping[str, str] | None = None
     ) -> Started:
         # A node may join during a run of this process.
-        variables = without_own(environment()) | {"PYTHONPATH": str(ROOT), "DVCFLEET_NODE": str(cwd)}
+        variables = without_own(environment()) | {"PYTHONPATH": PYTHONPATH, "DVCFLEET_NODE": str(cwd)}
         variables |= _TOKEN | SELDOM | dict(seen or {})
         with open(self.folder / f"{name}.log", "wb") as log:
             if not prefix:
@@ -243,7 +244,7 @@ def embedded_source(folder: Path) -> Path:
 def run(folder: Path, *args: str, prefix: tuple[str, ...] = (), **variables: str) -> "subprocess.Popen[str]":
     """Start a run in a folder."""
     command = [*_started_by(prefix), "-m", "merganser.flows", "run", *args]
-    path = {"PYTHONPATH": str(ROOT)}
+    path = {"PYTHONPATH": PYTHONPATH}
     return subprocess.Popen(
         command,
         cwd=folder,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import PYTHONPATH
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
-from tests.faults.injection import ROOT
 from tests.faults.whole import content
 from tests.waiting import LIMIT_S, wait_until
 
@@ -42,7 +42,7 @@ def test_a_clock_that_jumps_during_a_run_changes_nothing(
     with subprocess.Popen(
         [sys.executable, "-c", RUN, "run"],
         cwd=jumping.path,
-        env=os.environ | {"PYTHONPATH": str(ROOT), **moved},
+        env=os.environ | {"PYTHONPATH": PYTHONPATH, **moved},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

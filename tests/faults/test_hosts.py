@@ -7,8 +7,8 @@ import subprocess
 import psutil
 import pytest
 
+from tests import PYTHONPATH
 from tests.dvcfleet.toy import SLOW, Make, Toy, slow_files
-from tests.faults.injection import ROOT
 from tests.waiting import LIMIT_S, wait_for
 from tests.warm import python
 
@@ -24,7 +24,7 @@ def run_and_kill(toy: Toy, words: str, *options: str) -> tuple[int, str]:
     run = subprocess.Popen(
         [*python(), "-c", RUN, "run", "--workers", "2", *options],
         cwd=toy.path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": PYTHONPATH},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -11,7 +11,7 @@ import pytest
 
 from dvcfleet.dvc_adapter.run_cache import run_cache_folder, temporary_mark
 from dvcfleet.repository import opened
-from tests import warm
+from tests import PYTHONPATH, warm
 from tests.dvcfleet.test_run import commands_in
 from tests.dvcfleet.toy import Make, Toy
 from tests.faults.whole import assert_cache_is_whole, content
@@ -57,7 +57,7 @@ RUN = "import sys; from pathlib import Path; from dvcfleet.run import run; sys.e
 
 def start(folder: Path) -> Started:
     """Start a run in a process group of its own, as from a shell."""
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
     with open(os.devnull, "w") as nothing:
         return warm.start(["-c", RUN], folder, environment, nothing.fileno())
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import PYTHONPATH
 from tests.dvcfleet.toy import Make
 from tests.faults.injection import ROOT
 from tests.tiny import environment
@@ -54,7 +55,7 @@ def limited() -> Iterator[Path]:
 def test_a_stage_that_the_kernel_ends_for_its_memory_is_named_and_the_run_lives(toy: Make, limited: Path) -> None:
     greedy = toy(GREEDY, {"source": ""})
     command = f"echo $$ > {limited}; exec {sys.executable} -c '{RUN}' run"
-    variables = environment() | {"PYTHONPATH": str(ROOT)}
+    variables = environment() | {"PYTHONPATH": PYTHONPATH}
     ended = subprocess.run(["bash", "-c", command], cwd=greedy.path, env=variables, capture_output=True, text=True)
     assert ended.returncode == 1
     assert "greedy failed: exit code 137, as when memory runs out (fewer --workers take less)" in ended.stdout

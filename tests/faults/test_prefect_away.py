@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import PYTHONPATH
 from tests.dvcfleet.toy import SLOW, Make, Toy, slow_files
-from tests.faults.injection import ROOT
 from tests.waiting import LIMIT_S
 
 RUN = "from flows.__main__ import start; start()"
@@ -72,7 +72,7 @@ def start(toy: Toy, api: str | None) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", RUN, "run", "--workers", "2"],
         cwd=toy.path,
-        env=environment | {"PYTHONPATH": str(ROOT)} | ({"PREFECT_API_URL": api} if api else {}),
+        env=environment | {"PYTHONPATH": PYTHONPATH} | ({"PREFECT_API_URL": api} if api else {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

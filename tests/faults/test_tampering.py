@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import PYTHONPATH
 from tests.faults.tamperings import TAMPERINGS
 from tests.tiny import ROOT, environment
 from tests.warm import python
@@ -14,7 +15,7 @@ SAMPLE = ("params_removed", "second_model_hidden")
 
 
 def _tried(repository: Path, *options: str) -> str:
-    variables = environment() | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    variables = environment() | {"PYTHONPATH": os.pathsep.join([PYTHONPATH, os.environ.get("PYTHONPATH", "")])}
     command = [*python(), "-m", "tests.faults.tampering", str(repository), *options]
     done = subprocess.run(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0, done.stdout

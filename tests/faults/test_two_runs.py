@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
+from tests import PYTHONPATH
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
-from tests.faults.injection import ROOT
 from tests.waiting import wait_until
 from tests.warm import python
 
@@ -22,7 +22,7 @@ def test_of_runs_started_at_once_one_works_and_the_others_say_who(toy: Make) -> 
         subprocess.Popen(
             [*python(), "-c", RUN, "run"],
             cwd=chain.path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONPATH": PYTHONPATH},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -14,6 +14,7 @@ import httpx
 import yaml
 
 from dvcfleet.prefect_adapter.server import Server
+from tests import PYTHONPATH
 from tests.shared import forking
 from tests.waiting import LIMIT_S, wait_until
 
@@ -34,7 +35,7 @@ class Schedules:
             "PREFECT_WORKER_QUERY_SECONDS": "1",
             "PREFECT_RUNNER_POLL_FREQUENCY": "1",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]),
+            "PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), PYTHONPATH]),
             "HF_HUB_OFFLINE": "1",
         }
         self.environment.pop("DVCFLEET_RUN", None)

@@ -22,6 +22,7 @@ from merganser.flows.archived import restore
 from merganser.flows.cli import main
 from merganser.flows.keys import PrivateKey
 from merganser.flows.signing import sign
+from tests import PYTHONPATH
 from tests.dvcfleet.toy import Make, Toy
 from tests.flows.conftest import Done, Refused
 from tests.flows.test_signing import FILES, MERGES, _commit, keys
@@ -262,7 +263,7 @@ def test_a_killed_archive_leaves_nothing_under_its_name(ran: Toy, tmp_path: Path
         "def dies(source, size, out=None):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
         "form._hashed = dies\narchive.archive(Path(sys.argv[1]), Path(sys.argv[2]), True)\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
     killed = subprocess.run([*python(), "-c", code, str(ran.path), str(out)], env=environment)
     assert killed.returncode == -signal.SIGKILL
     assert not out.exists()

@@ -14,10 +14,10 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Response
 
+from tests import PYTHONPATH
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Toy
 from tests.flows.chromium import MARKS, chromium
 from tests.flows.test_ui import addresses, serving
-from tests.tiny import ROOT
 from tests.warm import python
 
 pytestmark = MARKS
@@ -81,7 +81,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     chain = Toy(tmp_path_factory.mktemp("ran") / "toy", CHAIN, CHAIN_FILES)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_API")}
     command = [*python(), "-m", "merganser.flows", "run"]
-    subprocess.run(command, cwd=chain.path, env=environment | {"PYTHONPATH": str(ROOT)}, check=True)
+    subprocess.run(command, cwd=chain.path, env=environment | {"PYTHONPATH": PYTHONPATH}, check=True)
     with serving(chain.path, MLFLOW_TRACKING_URI=f"sqlite:///{chain.path}/mlflow.db") as process:
         yield addresses(process) | {"path": str(chain.path)}
 

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from dvcfleet.repository import opened, write_lock
+from tests import PYTHONPATH
 from tests.dvcfleet.test_run import commands_in
 from tests.dvcfleet.test_server import servers_of
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
@@ -219,7 +220,7 @@ def test_a_time_that_has_passed_is_due(schedule: dict[str, Any], since: datetime
 def serving(toy: Toy, **variables: str) -> Iterator["subprocess.Popen[str]"]:
     """Serve a repository's schedules once they are announced, with these environment variables besides."""
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-    environment |= {"PYTHONPATH": str(ROOT), "PREFECT_RUNNER_POLL_FREQUENCY": "1", **variables}
+    environment |= {"PYTHONPATH": PYTHONPATH, "PREFECT_RUNNER_POLL_FREQUENCY": "1", **variables}
     with subprocess.Popen(
         [sys.executable, "-m", "merganser.flows", "serve"],
         cwd=toy.path,
@@ -250,7 +251,7 @@ def test_a_mistake_in_prefect_yaml_is_named_before_a_server_is_started(
     if content:
         chain.write("prefect.yaml", yaml.safe_dump(content))
     command = [*python(), "-m", "merganser.flows", "serve"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
     ended = subprocess.run(command, cwd=chain.path, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert ended.stderr.startswith(complaint)

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import PYTHONPATH
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
-from tests.tiny import ROOT
 from tests.waiting import LIMIT_S, wait_until
 
 ELSEWHERE = {"PREFECT_API_URL": "http://prefect.example/api", "MLFLOW_TRACKING_URI": "http://mlflow.example"}
@@ -27,7 +27,7 @@ def serving(folder: Path, *args: str, **variables: str) -> Iterator["subprocess.
     environment = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
     command = [sys.executable, "-m", "merganser.flows", "ui", "--no-browser", *args]
     with subprocess.Popen(
-        command, cwd=folder, env=environment | {"PYTHONPATH": str(ROOT)} | variables, stdout=subprocess.PIPE, text=True
+        command, cwd=folder, env=environment | {"PYTHONPATH": PYTHONPATH} | variables, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             yield process

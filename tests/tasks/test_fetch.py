@@ -25,6 +25,7 @@ from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.models import open_network
 from merganser.tasks import fetch
+from tests import PYTHONPATH
 from tests.hub import COMMIT, TOKEN, Hub, serve
 from tests.tasks.comparison import inside, write_params, write_sources
 from tests.tiny_clip import CLASSES, CONFIG, clip_parameters, pictures, write_clip, write_data_set
@@ -520,7 +521,7 @@ def test_a_hub_data_set_is_fetched_with_the_same_bytes_each_time(tmp_path: Path,
         "fetch_data(task_of(Path('pointer.yaml')), Path('{}'))"
     )
     for name in ("first", "second"):
-        cache = {"HF_HOME": str(tmp_path / f"cache-{name}"), "HF_HUB_OFFLINE": "0", "PYTHONPATH": str(ROOT)}
+        cache = {"HF_HOME": str(tmp_path / f"cache-{name}"), "HF_HUB_OFFLINE": "0", "PYTHONPATH": PYTHONPATH}
         variables = os.environ | cache
         subprocess.run([sys.executable, "-c", command.format(name)], cwd=tmp_path, env=variables, check=True)
     rows = load_from_disk(tmp_path / "first")["test"]

@@ -27,6 +27,7 @@ from merganser.inputs.learned import read_learned
 from merganser.learning.batches import Batches
 from merganser.models import open_network
 from merganser.tasks import learn, merge, prepare_validation, route, surgery
+from tests import PYTHONPATH
 from tests.tasks.comparison import TASKS, inside
 from tests.warm import python
 
@@ -330,7 +331,7 @@ def test_what_is_trained_beside_a_merge_loses_one_task_at_most_to_a_kill(stage: 
 
 def kill(stage: ModuleType, name: str, file: str, times: int = 1) -> None:
     """Run a stage in a process of its own, which is killed when it is about to give a file its name the n-th time."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
     command = [*python(), "-c", KILLED, stage.__name__, name, f"/{file}", str(times)]
     assert subprocess.run(command, env=environment).returncode == -signal.SIGKILL
 
@@ -354,7 +355,7 @@ def test_a_merge_of_what_was_never_learned_says_what_to_run(folder: Path) -> Non
 
 
 def test_a_learner_is_one_module_that_nothing_else_names(folder: Path, tmp_path: Path) -> None:
-    for package in ("merganser", "dvcfleet", "tasks"):
+    for package in ("merganser", "tasks"):
         shutil.copytree(ROOT / package, tmp_path / "code" / package, ignore=shutil.ignore_patterns("*.pyc.*"))
     (tmp_path / "code/merganser/methods/gain.py").write_text(GAIN)
     sections: dict[str, Any] = {

@@ -20,6 +20,7 @@ from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.tasks import record
 from merganser.tasks.tracking import follow_artifacts
+from tests import PYTHONPATH
 from tests.tasks.comparison import METHODS, TASKS, inside, report_without_plots, write_params
 
 
@@ -307,7 +308,7 @@ def test_anything_but_an_entry_or_the_report_is_refused(folder: Path) -> None:
 def test_a_kill_while_the_store_is_made_leaves_nothing_that_stands_in_the_way(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from merganser.tasks.record import open_store; print(open_store().experiment)"]
     environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
-    environment["PYTHONPATH"] = str(Path(record.__file__).parent.parent)
+    environment["PYTHONPATH"] = PYTHONPATH
     for moment in (0.0, 0.3):
         process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
         while not list(tmp_path.glob("mlflow.db.*.draft")):
@@ -344,7 +345,7 @@ def test_a_run_that_a_kill_left_unfinished_is_finished_and_no_second_one_made(fo
     # In the parent run before its parameters are there, then in the entry's own when all is there.
     for call, number in (("log_batch", 1), ("set_terminated", 2)):
         code = KILLED.format(call=call, number=number)
-        environment = os.environ | {"PYTHONPATH": str(Path(record.__file__).parent.parent)}
+        environment = os.environ | {"PYTHONPATH": PYTHONPATH}
         ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
         assert ended.returncode == -signal.SIGKILL
         assert not Path("data/records/average.json").exists()

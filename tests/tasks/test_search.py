@@ -16,6 +16,7 @@ import yaml
 from merganser.config.loading import load_params
 from merganser.report.searches import draw_searches
 from merganser.tasks import evaluate, measure_merged, merge, prepare, prepare_validation, record, search
+from tests import PYTHONPATH
 from tests.tasks.comparison import METHODS, TASKS, inside, report_without_plots
 from tests.warm import python
 
@@ -157,7 +158,7 @@ def test_a_killed_search_goes_on_to_the_same_bytes(folder: Path, name: str) -> N
     out = folder / "data/searches" / name
     undisturbed = files(out)
     shutil.rmtree(out.parent)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     done = subprocess.run([*python(), "-c", KILLED.replace("NAME", repr(name))], env=environment, check=False)
     assert done.returncode == -signal.SIGKILL
     kept = {path: path.stat().st_mtime_ns for path in (out / "state").glob("*.json")}

@@ -18,6 +18,7 @@ from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas
 from merganser.inputs.statistics import open_statistics
 from merganser.tasks import merge, prepare_validation, statistics, study_tasks
+from tests import PYTHONPATH
 from tests.tasks.comparison import TASKS, inside, write_params
 from tests.tasks.test_difference import change_params
 from tests.warm import python
@@ -137,7 +138,7 @@ def test_a_killed_stage_goes_on_to_the_same_bytes(
 ) -> None:
     out = folder / "data/statistics" / name
     shutil.rmtree(out / "dark")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
     killed = subprocess.run([*python(), "-c", KILLED, name, str(at)], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     statistics.main([name, "dark"])

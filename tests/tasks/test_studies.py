@@ -26,6 +26,7 @@ from merganser.report.tables import write_studies
 from merganser.tasks import prepare, study_rank, study_tasks
 from merganser.tasks.stages import MERGE_PROFILES, METRICS
 from merganser.tasks.stages import STUDIES as MEASURED
+from tests import PYTHONPATH
 from tests.tasks.comparison import STUDIES, TASKS, inside
 from tests.tiny_clip import score_clip
 from tests.warm import python
@@ -188,7 +189,7 @@ def test_what_is_half_or_strange_does_not_stay(folder: Path, made: Path) -> None
 def test_a_kill_loses_no_subset_that_was_measured(folder: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = folder / "data/measures/studies/tasks/dare"
     shutil.rmtree(out)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
     killed = subprocess.run([*python(), "-c", KILLED], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     left = sorted(path.is_dir() for path in out.iterdir())

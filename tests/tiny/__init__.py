@@ -18,7 +18,7 @@ from tests.warm import program, python
 
 ROOT = Path(__file__).resolve().parents[2]
 BEING_WRITTEN = shutil.ignore_patterns("*.pyc.*")
-CODE = ("dvcfleet", "merganser", "tasks", "flows", "dvc.yaml", "pyproject.toml", ".dvcignore", ".gitignore")
+CODE = ("merganser", "tasks", "flows", "dvc.yaml", "pyproject.toml", ".dvcignore", ".gitignore")
 
 
 def make_repository(folder: Path, linked: bool = False) -> Path:

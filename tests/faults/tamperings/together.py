@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dvcfleet.dvc_adapter.run_cache import entry_hash, run_key
+from tests import PYTHONPATH
 from tests.faults.tamperings.edits import (
     ENTRY,
     MERGE,
@@ -34,7 +35,7 @@ from tests.faults.tamperings.edits import (
 )
 from tests.faults.tamperings.files import CHECKPOINT, bytecode, hide, second_model, stray_module
 from tests.faults.tamperings.mlflow import FORGED, second_result
-from tests.tiny import ROOT, environment
+from tests.tiny import environment
 
 SCORED, MERGED = f"evaluate@{ENTRY}-{TASK}", f"merge@{ENTRY}"
 TAKEN_OVER = "the run cache vouches for what `dvc commit` took over"
@@ -328,4 +329,4 @@ def again() -> None:
 
 
 def _own() -> dict[str, str]:
-    return environment() | {"PYTHONPATH": str(ROOT), "DVC_NO_ANALYTICS": "1"}
+    return environment() | {"PYTHONPATH": PYTHONPATH, "DVC_NO_ANALYTICS": "1"}

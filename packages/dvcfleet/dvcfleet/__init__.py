@@ -4,6 +4,8 @@ import os
 
 from dvcfleet.own_variables import set_own
 
+__version__ = "0.1.0"
+
 # Set before DVC and Prefect are imported: no usage reports, no check for newer versions, Prefect's logs go to its
 # server and not to the terminal, and calls to a server that does not answer time out soon.
 for _name, _value in {

@@ -9,7 +9,6 @@ goes on.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -37,6 +36,7 @@ from openlineage.client.facet_v2 import (
 )
 from openlineage.client.serde import Serde
 
+from dvcfleet import __version__
 from dvcfleet.lineage.steps import Item, Lineage, Step, as_text, by_ledger
 from dvcfleet.messages import Result
 from dvcfleet.record.ledger import Execution
@@ -73,7 +73,7 @@ def run(stage: str, name: str, flow_run: str | None, began: str, ledger: str = "
     """Return a stage's run, which has the same id in every export, and while it goes on."""
     identity = f"urn:dvcfleet:{flow_run or name}:{stage}" + ("" if flow_run else f":{began}") + ledger
     facets: dict[str, facet_v2.RunFacet] = {
-        "processing_engine": processing_engine_run.ProcessingEngineRunFacet(version("merganser"), "dvcfleet")
+        "processing_engine": processing_engine_run.ProcessingEngineRunFacet(__version__, "dvcfleet")
     }
     if flow_run:
         parent = parent_run.Job(NAMESPACE, "dvc repository")

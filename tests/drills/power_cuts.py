@@ -31,7 +31,7 @@ TOYS, TINIES = 170, 30
 AFTER_S = 7.0
 # How long after the end of a stage.
 AMID_S = 1.5
-# packages/dvcfleet/dvcfleet/dvc_adapter/lockfiles.py: the longest wait for a sync; and that long for a busy machine to notice.
+# lockfiles.py of the engine: the longest wait for a sync; and that long for a busy machine to notice.
 LOST_S = 2.0 + 60.0
 SMALL = """
 stages:

@@ -1,14 +1,17 @@
 """The hooks by which a project extends the runs of its repository, and how the repository declares them.
 
-A repository declares them in pyproject.toml: `project = "module:object"` under `[tool.dvcfleet]`. Without this entry no
-hooks are called.
+A repository declares them in pyproject.toml: `project = "module:object"` under `[tool.dvcfleet]`. Without this table,
+hooks are those that an installed package offers by an entry point of the group `dvcfleet.projects`, if the repository's
+root has a folder of the entry point's name with a dot before it. Otherwise no hooks are called.
 """
 
+import sys
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.errors import UserError, in_one_line
 
 TABLE = "dvcfleet"
+GROUP = "dvcfleet.projects"
 
 
 @dataclass(frozen=True)
@@ -112,24 +116,49 @@ class Project:
 
 
 def project_of(root: Path) -> Project:
-    """Return the project that the repository at `root` declares; raise UserError if it cannot be loaded."""
+    """Return the project of the repository at `root`; raise UserError if it cannot be loaded.
+
+    `[tool.dvcfleet]` in its pyproject.toml goes before a folder of an installed package's project.
+    """
     path = root / "pyproject.toml"
-    if not path.is_file():
+    if path.is_file():
+        stat = path.stat()
+        if declared := _declared(path, stat.st_mtime_ns, stat.st_size):
+            return declared
+    return _offered(root)
+
+
+def _offered(root: Path) -> Project:
+    """Return the project of an installed package whose folder is in `root`; if there is none, one without hooks."""
+    found = [each for each in _entry_points(tuple(sys.path)) if (root / f".{each.name}").is_dir()]
+    if not found:
         return Project()
-    stat = path.stat()
-    return _declared(path, stat.st_mtime_ns, stat.st_size)
+    if len(found) > 1:
+        offers = " and ".join(f".{each.name} ({origin_of(each)})" for each in found)
+        raise UserError(f"{root}: hooks of {offers}: say which by project under [tool.{TABLE}] in pyproject.toml")
+    where = f"{root / f'.{found[0].name}'}: the project {found[0].name}"
+    return _checked(where, origin_of(found[0]), found[0].load)
 
 
 @cache
-def _declared(path: Path, modified: int, size: int) -> Project:
+def _entry_points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """List the projects that packages installed on this path offer."""
+    return tuple(entry_points(group=GROUP))
+
+
+@cache
+def _declared(path: Path, modified: int, size: int) -> Project | None:
+    """Return the project that a pyproject.toml declares; None if it has no table for it."""
     text = path.read_bytes().decode(errors="surrogateescape")
     if TABLE not in text:  # nor is it parsed: DVC would not read it either
-        return Project()
+        return None
     try:
         tools: Any = tomllib.loads(text).get("tool")
     except ValueError as error:
         raise UserError(f"{path}: cannot be read as TOML ({in_one_line(error)}), and it names {TABLE}") from error
-    table = tools.get(TABLE, {}) if isinstance(tools, dict) else {}
+    if not isinstance(tools, dict) or TABLE not in tools:
+        return None
+    table = tools[TABLE]
     if not isinstance(table, dict):
         raise UserError(f'{path}: tool.{TABLE} should be a table with project = "module:object", got {table!r}')
     for key in table:
@@ -143,10 +172,19 @@ def _loaded(path: Path, declared: Any) -> Project:
     module, _, name = declared.partition(":") if isinstance(declared, str) else ("", "", "")
     if not (module and name):
         raise UserError(f'{where} should be "module:object", got {declared!r}')
+    return _checked(where, declared, lambda: getattr(import_module(module), name))
+
+
+def _checked(where: str, what: str, load: Callable[[], Any]) -> Project:
     try:
-        project = getattr(import_module(module), name)
-    except Exception as error:  # the module is the repository's own, and may raise anything
-        raise UserError(f'{where}: "{declared}" cannot be loaded ({in_one_line(error)})') from error
+        project = load()
+    except Exception as error:  # another package's module may raise anything
+        raise UserError(f'{where}: "{what}" cannot be loaded ({in_one_line(error)})') from error
     if not isinstance(project, Project):
-        raise UserError(f'{where}: "{declared}" should be an object of a class that extends dvcfleet.project.Project')
+        raise UserError(f'{where}: "{what}" should be an object of a class that extends dvcfleet.project.Project')
     return project
+
+
+def origin_of(announced: EntryPoint) -> str:
+    """Say which object an entry point names, and of which package."""
+    return f"{announced.value}{f' of {announced.dist.name}' if announced.dist else ''}"

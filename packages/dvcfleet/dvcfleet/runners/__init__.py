@@ -12,13 +12,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dvcfleet.errors import UserError, in_one_line
 from dvcfleet.messages import Job
 from dvcfleet.planning.resources import Resources
+from dvcfleet.project import origin_of
 from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, local_pool
 
 if TYPE_CHECKING:
@@ -130,13 +131,15 @@ def load_runner(name: str) -> RunnerModule:
     if not announced:
         raise UserError(f"no runner {name!r}; there are {', '.join(runner_names())}")
     if len(announced) > 1:
-        raise UserError(f"runner {name}: announced by {' and by '.join(map(_words, announced))}: uninstall one of them")
+        raise UserError(
+            f"runner {name}: announced by {' and by '.join(map(origin_of, announced))}: uninstall one of them"
+        )
     try:
         loaded: RunnerModule = announced[0].load()
     except Exception as error:  # another package's module may raise anything
-        raise UserError(f"runner {name}: {_words(announced[0])} cannot be loaded ({in_one_line(error)})") from error
+        raise UserError(f"runner {name}: {origin_of(announced[0])} cannot be loaded ({in_one_line(error)})") from error
     if not (hasattr(loaded, "TAKES_ADDRESS") and hasattr(loaded, "open_runner")):
-        raise UserError(f"runner {name}: {_words(announced[0])} should have TAKES_ADDRESS and open_runner")
+        raise UserError(f"runner {name}: {origin_of(announced[0])} should have TAKES_ADDRESS and open_runner")
     return loaded
 
 
@@ -152,7 +155,3 @@ def open_runner(name: str, asked: Asked) -> Iterator[Runner]:
         except ImportError as error:
             raise UserError(f"--runner {name} needs packages that are not installed: {error}") from error
         yield runner
-
-
-def _words(announced: EntryPoint) -> str:
-    return f"{announced.value}{f' of {announced.dist.name}' if announced.dist else ''}"

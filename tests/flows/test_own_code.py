@@ -5,16 +5,15 @@ from contextlib import chdir
 from pathlib import Path
 
 import merganser
-import tasks
 from dvcfleet.lineage.findings import Finding
 from merganser.flows.own_code import own_code
 from merganser.flows.report_audit import ReportKind
 
 
 def test_what_another_version_computes_alike_is_compared_and_the_rest_is_named(tmp_path: Path) -> None:
-    for package in (merganser, tasks):
-        source = Path(str(package.__file__)).parent
-        shutil.copytree(source, tmp_path / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("merganser", "tasks"):
+        source = Path(merganser.__file__).parents[1] / name
+        shutil.copytree(source, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     differs = Finding(ReportKind.DIFFERS, "report/index.html", "not what its inputs give")
     with chdir(tmp_path):
         assert own_code().compared("the report", lambda: [differs]) == [differs]

@@ -15,7 +15,7 @@ from tests.tiny import ROOT
 Defined = ast.FunctionDef | ast.ClassDef
 DVC_YAML = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 COMMANDS = {name: str(each.get("do", each)["cmd"]) for name, each in DVC_YAML.items()}
-MODULES = {name: re.findall(r"python -m (tasks\.\w+)", command) for name, command in COMMANDS.items()}
+MODULES = {name: re.findall(r"python -m (merganser\.tasks\.\w+)", command) for name, command in COMMANDS.items()}
 
 
 @cache

@@ -167,9 +167,9 @@ def files_of(place: Path) -> list[str]:
 
 def faults(path: str, said: list[Said], place: Path, before: dict[str, str]) -> Iterator[str]:
     """Say what is wrong with what the commands said of a damaged file, or left behind."""
-    named = False
+    named, names = False, [path, *links_of(place, path)]
     for each in said:
-        named = named or is_named(path, each.text)
+        named = named or any(is_named(name, each.text) for name in names)
         if "Traceback" in each.text:
             yield f"{each.command}: a traceback ({each.text.strip().splitlines()[-1]})"
         elif each.code not in CODES:
@@ -184,6 +184,15 @@ def faults(path: str, said: list[Said], place: Path, before: dict[str, str]) -> 
             name for name in differing if name.startswith(("data/", "mlartifacts/", ".dvc/cache/", "dvc.lock"))
         ]:
             yield f"lineage verify finds nothing, and these are not what they were: {', '.join(lies[:3])}"
+
+
+def links_of(place: Path, path: str) -> list[str]:
+    """List the outputs that are hard links to a file of DVC's cache: to damage one is to damage all."""
+    damaged = place / path
+    if not damaged.is_file() or "/.dvc/cache/files/" not in f"/{path}":
+        return []
+    files = (file for file in (place / "repo/data").rglob("*") if file.is_file())
+    return [str(file.relative_to(place)) for file in files if file.samefile(damaged)]
 
 
 def is_named(path: str, text: str) -> bool:

@@ -86,6 +86,14 @@ def wrapping_of(path: Path, config: Mapping[str, Any]) -> Wrapping:
     return Wrapping(tuple(names), tuple(map(str, listed)) if isinstance(listed, list) else None)
 
 
+def _names(path: Path, field: str, value: Any) -> list[str]:
+    """Return the names or patterns of a configuration's field; raise InputError for anything else."""
+    names = [value] if isinstance(value, str) else value or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{path}: {field} is {value!r}, not names of modules; save the adapter again")
+    return names
+
+
 @dataclass(frozen=True)
 class Kind:
     """One of PEFT's kinds of adapters, with the configuration of an adapter of that kind."""
@@ -126,11 +134,10 @@ class Kind:
         targets = self.settings.get("target_modules")
         if not targets or targets == "all-linear" or self.settings.get("ensure_weight_tying"):
             return
-        texts = [self.settings.get(name) for name in ("target_modules", "exclude_modules", "layers_pattern")]
-        patterns = [text for each in texts for text in ([each] if isinstance(each, str) else each or [])]
+        fields = ("target_modules", "exclude_modules", "layers_pattern")
         try:
-            for pattern in patterns:
-                check_pattern(str(pattern))
+            for pattern in [text for name in fields for text in _names(path, name, self.settings.get(name))]:
+                check_pattern(pattern)
         except ValueError:
             return
         with warnings.catch_warnings():

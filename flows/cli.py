@@ -222,6 +222,26 @@ def use(
     print("`merganser run --prune` makes it, and takes what only another comparison needs out of the workspace")
 
 
+@app.command(epilog=example("merganser init demo --suite image", EXIT_CODES))
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is new or empty.")],
+    suite: Annotated[str, typer.Option(metavar="NAME", help="The suite that it compares.")],
+) -> None:
+    """Begin a comparison in a repository of its own, run by the installed Merganser."""
+    from merganser.flows.repositories import init
+
+    print(*map(printable, init(folder, suite)), sep="\n")
+    print(f"`cd {folder} && merganser run` makes it")
+
+
+@app.command(epilog=example("merganser update", EXIT_CODES))
+def update(repo: RepoOption = Path()) -> None:
+    """Bring a comparison to the installed Merganser, after another version was installed."""
+    from merganser.flows.repositories import update
+
+    print(*map(printable, update(root_around(repo))), sep="\n")
+
+
 @app.command(epilog=example("merganser new ../clip --suite clip-vit-b-32-8", EXIT_CODES))
 def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet, outside this one.")],

@@ -80,7 +80,11 @@ class Merganser(MerganserLineage, Project):
         from merganser.config.headers import check_sources
         from merganser.config.loading import complete_file, load_params
         from merganser.flows.licences import licence_notes
+        from merganser.tasks.code import digests
+        from merganser.tasks.code_record import refuse_other_code
+        from merganser.tasks.stage import code_tree
 
+        refuse_other_code(Path(), digests(code_tree()))
         notes: list[str] = []
         unknown: list[Path] = []
 
@@ -164,14 +168,15 @@ class Merganser(MerganserLineage, Project):
         """Return the digests that the stage `code` will write; None for other stages, and if it will fail."""
         if stage != "code":
             return None
-        from merganser.code_digest import CodeTree, read_texts
         from merganser.tasks.code import digests
-        from merganser.tasks.stage import TEXTS
+        from merganser.tasks.code_record import refuse_other_code
+        from merganser.tasks.stage import code_tree
         from merganser.tasks.stages import CODE
 
         try:
-            code = CodeTree(Path(), read_texts(CODE / TEXTS))
-            return {f"{CODE}/{name}": text for name, text in digests(code).items()}
+            found = digests(code_tree())
+            refuse_other_code(Path(), found)
+            return {f"{CODE}/{name}": text for name, text in found.items()}
         except InputError:
             return None
 

@@ -12,10 +12,12 @@ from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
+import merganser
 from merganser.config.completing import Addition, additions, completed, filled
 from merganser.config.inputs import SECTIONS
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_small, read_yaml
+from merganser.tasks.code_record import RECORD
 
 SUITES = Path("suites")
 TABLES = SUITES / "tables"
@@ -35,8 +37,24 @@ _FROM = re.compile(r"\A# From suites/.*\n\n?")
 
 
 def suite_names(root: Path) -> list[str]:
-    """List the files of `suites/`."""
-    return sorted(path.stem for path in (root / SUITES).glob("*.yaml"))
+    """List the suites: the files of `suites/`."""
+    return sorted({path.stem for place in places(root) for path in (place / SUITES).glob("*.yaml")})
+
+
+def shipped() -> Path:
+    """Return the folder of the suites and of what else a comparison begins with: in a clone, its root."""
+    inside = Path(merganser.__file__).parent / "shipped"
+    return inside if inside.is_dir() else inside.parents[1]
+
+
+def places(root: Path) -> list[Path]:
+    """List where suites and tables are looked for: in the repository, and for a comparison in the package too."""
+    return [root, shipped()] if (root / RECORD).is_file() else [root]
+
+
+def at(root: Path, path: Path) -> Path:
+    """Return the first place where a file is; where it is in none, the repository's."""
+    return next((place / path for place in places(root) if (place / path).is_file()), root / path)
 
 
 def read_suite(root: Path, name: str) -> dict[str, Any]:
@@ -67,7 +85,7 @@ def suite_text(root: Path, name: str, *, grids: bool = False) -> str:
     """Return the text of the params.yaml that a suite is; one that is written as such keeps its comments."""
     path = SUITES / f"{name}.yaml"
     if not grids and not {ABOUT, EACH, EXTENDS, GRIDS} & read_once(root, path).keys():
-        return without_head(completed(read_small(root / path).decode(), str(path))[0])
+        return without_head(completed(read_small(at(root, path)).decode(), str(path))[0])
     return written(suite_params(root, name, grids=grids)[0])
 
 
@@ -112,10 +130,11 @@ def written(content: Mapping[str, Any]) -> str:
 
 def pointers(root: Path) -> dict[Path, Any]:
     """Return the content of each pointer file that a suite may name, by its place: the table of pointers."""
-    table = read_once(root, POINTERS) if (root / POINTERS).is_file() else {}
+    file = at(root, POINTERS)
+    table = read_once(root, POINTERS) if file.is_file() else {}
     if not all(isinstance(named, dict) for named in table.values()):
         raise InputError(f"{POINTERS}: expected a mapping of names to pointers for each folder")
-    return _placed((root / POINTERS).absolute(), _state(root / POINTERS))
+    return _placed(file.absolute(), _state(file))
 
 
 def pointer_text(content: Mapping[str, Any]) -> str:
@@ -125,7 +144,8 @@ def pointer_text(content: Mapping[str, Any]) -> str:
 
 def read_once(root: Path, path: Path) -> dict[str, Any]:
     """Return the content of a file that is a mapping; read once while it is the same. Raises InputError."""
-    content = _parsed((root / path).absolute(), _state(root / path))
+    file = at(root, path)
+    content = _parsed(file.absolute(), _state(file))
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping")
     return content
@@ -147,7 +167,7 @@ def _read(root: Path, name: str, path: Path, within: tuple[str, ...]) -> dict[st
 
 def _place(root: Path, name: Any, path: Path) -> Path:
     """Return the file of a name that another extends: a table's or a suite's."""
-    tables = {table.stem: TABLES / table.name for table in (root / TABLES).glob("*.yaml")}
+    tables = {table.stem: TABLES / table.name for place in places(root) for table in (place / TABLES).glob("*.yaml")}
     known = {each: SUITES / f"{each}.yaml" for each in suite_names(root)} | tables
     if not isinstance(name, str) or name not in known:
         raise InputError(f"{path}: {EXTENDS}: no suite or table is called {name!r}{did_you_mean(str(name), known)}")

@@ -6,7 +6,8 @@ from pathlib import Path
 from merganser.code_digest import CodeTree, texts_as_json
 from merganser.errors import InputError
 from merganser.outputs import fresh_folder
-from merganser.tasks.stage import FOUND_BY_NAME, TEXTS, card_line, end_well
+from merganser.tasks.code_record import refuse_other_code
+from merganser.tasks.stage import FOUND_BY_NAME, TEXTS, card_line, code_tree, end_well
 from merganser.tasks.stages import CODE
 
 CARDS = "cards"  # of families
@@ -29,8 +30,9 @@ def main(argv: list[str]) -> None:
     """Write all digests, and what the modules' own texts say, by their bytes: no other stage has to parse them."""
     if argv:
         raise InputError(f"merganser.tasks.code: takes no arguments, got {' '.join(argv)}")
-    code = CodeTree(Path())
+    code = code_tree()
     found = digests(code)
+    refuse_other_code(Path(), found)
     with fresh_folder(CODE) as folder:
         for kind in (*FOUND_BY_NAME, CARDS):
             (folder / kind).mkdir()

@@ -13,9 +13,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from merganser.code_digest import KNOWN, CodeTree, read_texts
+from merganser.code_digest import KNOWN, ROOT, CodeTree, read_texts
 from merganser.errors import InputError
 from merganser.outputs import write_json
+from merganser.tasks.code_record import RECORD
 from merganser.tasks.stages import CODE, PROFILES
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported
@@ -91,16 +92,27 @@ def _check(module: str, digest: str, text: Callable[[CodeTree], str]) -> None:
     file = CODE / digest
     if "DVC_STAGE" not in os.environ or not file.is_file():
         return
-    recorded, here = set(file.read_text(encoding="utf-8").splitlines()), text(_code(Path.cwd())).splitlines()
+    recorded, here = set(file.read_text(encoding="utf-8").splitlines()), text(_code(code_root())).splitlines()
     differing = sorted({line.split()[0] for line in recorded.symmetric_difference(here)})
     if differing:
         reason = f"edited since {file} was written: {', '.join(differing)}"
-        raise InputError(f"{module}: {reason}; run again, all of it: `merganser run` or `dvc repro`")
+        again = "`merganser update`, then" if RECORD.is_file() else "all of it:"
+        raise InputError(f"{module}: {reason}; run again, {again} `merganser run` or `dvc repro`")
+
+
+def code_root() -> Path:
+    """Return the folder whose code runs: that of the clone in which this is, else where this package is installed."""
+    return Path.cwd() if Path("merganser/tasks").is_dir() else ROOT
+
+
+def code_tree() -> CodeTree:
+    """Return the code that runs here, with what the last `code` stage knew of it: what is still so needs no parsing."""
+    return CodeTree(code_root(), read_texts(CODE / TEXTS))
 
 
 @cache
 def _code(root: Path) -> CodeTree:
-    KNOWN.update(read_texts(root / CODE / TEXTS))
+    KNOWN.update(read_texts(CODE / TEXTS))
     return CodeTree(root, KNOWN)
 
 

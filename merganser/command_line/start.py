@@ -14,6 +14,7 @@ from merganser.errors import InputError
 
 OWN = Path(__file__).resolve().parents[2]  # where this package was imported from
 ENGINE = "packages/dvcfleet"  # in a clone, the folder that the package `dvcfleet` is imported from
+RECORD = ".merganser/code.json"  # of a comparison
 PIPELINE = ("dvc", "dvcfleet", "mlflow", "prefect")  # what the extra brings that no other library does
 # The commands of a repository, as `merganser.flows.cli` has them.
 OF_A_REPOSITORY = (
@@ -23,6 +24,8 @@ OF_A_REPOSITORY = (
     "diff",
     "logs",
     "suites",
+    "init",
+    "update",
     "use",
     "rename",
     "new",
@@ -39,18 +42,18 @@ OF_A_REPOSITORY = (
 def start() -> None:
     """Run the command line, then exit."""
     named = _option(sys.argv[1:], "--repo")
-    root = (repository_around(Path(named)) if named else None) or repository_around(Path.cwd()) or repository_at(OWN)
+    root = (code_around(Path(named)) if named else None) or code_around(Path.cwd())
     lacking = [name for name in PIPELINE if find_spec(name) is None]
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     of_a_repository = command in OF_A_REPOSITORY
-    if root and root != OWN and not lacking:
+    if root and root != OWN and repository_at(root) and not lacking:
         if of_a_repository and not is_trusted(root, OWN):
             print(untrusted(root), file=sys.stderr)
             sys.exit(2)
         if of_a_repository:
             print(other_package(root), file=sys.stderr)
             _run_its_own(root)
-    if repository_at(OWN) and not lacking:
+    if not lacking:
         import_module("merganser.flows.__main__").start()
         return
     from merganser.command_line.app import main
@@ -61,10 +64,13 @@ def start() -> None:
     main()
 
 
-def repository_around(folder: Path) -> Path | None:
-    """Return the clone of Merganser's repository that a folder is in; None where it is in none."""
+def code_around(folder: Path) -> Path | None:
+    """Return the comparison or the clone of Merganser's repository that a folder is in; None where it is in neither.
+
+    A comparison in a repository of its own has no code: it runs by the installed package.
+    """
     folder = folder.resolve()
-    return next((each for each in (folder, *folder.parents) if repository_at(each)), None)
+    return next((each for each in (folder, *folder.parents) if (each / RECORD).is_file() or repository_at(each)), None)
 
 
 def repository_at(folder: Path) -> Path | None:
@@ -99,13 +105,10 @@ def untrusted(root: Path) -> str:
 
 def advice(command: str, root: Path | None, lacking: Sequence[str]) -> str:
     """Say what a command of a repository needs: where to stand, or what to install."""
-    if root is None:
-        need = "a clone of Merganser's repository: go into one, or name it by --repo"
-        more = "; without one there are merge, reconstruct and methods"
-    else:
-        install = f"pip install -e '{root / ENGINE}' -e '{root}[pipeline]'"
-        need = f"{', '.join(lacking)}, which the extra `pipeline` brings: {install}"
-        more = ""
+    is_clone = root is not None and repository_at(root) is not None
+    what = f"-e '{root}/{ENGINE}' -e '{root}[pipeline]'" if is_clone else "'merganser[pipeline]'"
+    more = "; without it there are merge, check, reconstruct and methods"
+    need = f"{', '.join(lacking)}, which the extra `pipeline` brings: pip install {what}"
     return str(InputError(f"merganser {command} needs {need}{more}"))
 
 

@@ -42,7 +42,7 @@ def test_the_light_installation_lists_merges_and_reconstructs(tmp_path: Path) ->
     assert [line.split()[0] for line in printed[1 : 1 + len(registry.names())]] == registry.names()
     assert printed[-1] == ""
     assert {"own.safetensors", "ties", "emr"} <= {path.name for path in tmp_path.iterdir()}
-    no_pipeline = "needs dvc, dvcfleet, mlflow, prefect, which the extra `pipeline` brings: pip install -e"
+    no_pipeline = "needs dvc, dvcfleet, mlflow, prefect, which the extra `pipeline` brings: pip install"
     assert [f"merganser {name} {no_pipeline}" in done.stderr for name in ("run", "status")] == [True, True]
 
 
@@ -50,11 +50,6 @@ def test_what_an_extra_brings_is_named_with_it(tmp_path: Path) -> None:
     code = "from merganser.extras import naming_extras\nwith naming_extras():\n    import transformers.models"
     done = run_light(tmp_path, code)
     assert "transformers, which is not installed: pip install 'merganser[text]'" in done.stderr.splitlines()[-1]
-
-
-def test_a_command_of_a_repository_says_where_to_stand() -> None:
-    said = start.advice("run", None, [])
-    assert said.startswith("merganser run needs a clone of Merganser's repository: go into one")
 
 
 def test_the_commands_of_a_repository_are_those_that_flows_adds() -> None:
@@ -65,13 +60,13 @@ def test_the_commands_of_a_repository_are_those_that_flows_adds() -> None:
 
 
 def test_a_repository_is_found_from_below_and_another_is_none(tmp_path: Path) -> None:
-    assert start.repository_around(ROOT / "merganser/methods") == ROOT
+    assert start.code_around(ROOT / "merganser/methods") == ROOT
     for name in ("flows/cli.py", "dvc.yaml", "merganser/__init__.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert start.repository_around(tmp_path) is None
+    assert start.code_around(tmp_path) is None
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "ducks"\n')
-    assert start.repository_around(tmp_path) is None
+    assert start.code_around(tmp_path) is None
 
 
 def in_clone(clone: Path, home: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -134,9 +134,10 @@ class Kind:
         targets = self.settings.get("target_modules")
         if not targets or targets == "all-linear" or self.settings.get("ensure_weight_tying"):
             return
-        fields = ("target_modules", "exclude_modules", "layers_pattern")
+        lists = ("target_modules", "exclude_modules", "layers_pattern")
+        patterns = [text for name in lists for text in _names(path, name, self.settings.get(name))]
         try:
-            for pattern in [text for name in fields for text in _names(path, name, self.settings.get(name))]:
+            for pattern in patterns:
                 check_pattern(pattern)
         except ValueError:
             return

@@ -200,7 +200,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("LOHA", {}, {"peft_type": "MAGIC"}, "an adapter of type MAGIC, which PEFT .* does not know; upgrade it"),
     ("LOHA", {}, {"target_modules": 4}, "target_modules is 4, not names of modules; save the adapter again"),
     ("LOHA", {}, {"exclude_modules": ["fc", 4]}, "exclude_modules is .*, not names of modules"),
-    ("LOHA", {}, {"layers_pattern": {"a": 1}}, "layers_pattern is .*, not names of modules"),
+    ("LOHA", {}, {"layers_to_transform": [0], "layers_pattern": [1]}, "layers_pattern is .*, not names of modules"),
     ("LOHA", {}, {"r": "many"}, "PEFT cannot put it on this base"),
     ("LOHA", {}, {"r": 7}, "PEFT cannot put it on this base: .*size mismatch"),
     ("LOHA", {}, {"r": 10**9}, "PEFT cannot put it on this base: a tensor of 16000000000 values"),

@@ -64,9 +64,7 @@ def update(root: Path) -> list[str]:
     Nothing runs: the next run brings the results up to date. Raises InputError in a clone, which has its own code.
     """
     if not (root / RECORD).is_file():
-        raise InputError(
-            f"{root}: has no {RECORD}; a clone of Merganser's repository runs its own code, and needs no update"
-        )
+        raise InputError(f"{root}: has no {RECORD} to update; a clone of Merganser's runs its own code")
     with opened(root) as repo, write_lock(repo):
         before, now = read_record(root), installed_code(digests(code_tree()))
         differing = other_code(before, now)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,18 @@ def parse_yaml(text: str, where: str) -> Any:
         raise InputError(f"{where}: not YAML: {error}") from error
     if _is_larger_than(VALUES, content):
         raise InputError(f"{where}: more than {VALUES} values with its aliases (*name) expanded; use fewer aliases")
+    if (key := next(_lists_as_keys(content), None)) is not None:
+        raise InputError(f"{where}: the key {key} is a list; a key is a name")
     return content
+
+
+def _lists_as_keys(content: Any) -> Iterator[list[Any]]:
+    """Give the keys of mappings, at any depth, that YAML has as lists."""
+    if isinstance(content, dict):
+        yield from (list(key) for key in content if isinstance(key, tuple))
+    inside = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    for each in inside:
+        yield from _lists_as_keys(each)
 
 
 def check_depth(text: str) -> None:

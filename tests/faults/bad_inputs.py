@@ -290,6 +290,7 @@ YAML_TEXTS: dict[str, tuple[str | bytes, str]] = {
     "a date that there is not": ("seed: 2001-99-99\n", "not YAML: month must be in 1..12"),
     "a number of five thousand digits": ("seed: " + "9" * 5000, "not YAML: Exceeds the limit"),
     "a zero byte": ("seed: \x00", "not YAML"),
+    "a list as a key": ("? [a]\n: b", "the key ['a'] is a list"),
 }
 PARAMS: dict[str, tuple[Spoil, str]] = {
     "a missing key": (replaced("params.yaml", "source: hub/base, ", ""), "base.source: missing"),

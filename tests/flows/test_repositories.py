@@ -26,7 +26,6 @@ def begun(tmp_path: Path) -> Path:
     folder = tmp_path / "mine"
     init(folder, "image")
     shutil.rmtree(folder / "examples")
-    (folder / "pyproject.toml").write_text('[tool.dvcfleet]\nproject = "merganser.flows.project:MERGANSER"\n')
     params = yaml.safe_load((ROOT / "tests/tiny/params.yaml").read_text())
     sections = ("seed", "base", "parameters", "tasks", "decompose", "merge", "evaluation")
     few = {key: params[key] for key in sections} | {"methods": {"ties": params["methods"]["ties"]}}

@@ -4,6 +4,7 @@ DRILL_TORCH says which torch, as pip takes it; any if it is not set. Torch's bui
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,8 +17,8 @@ from tests.tiny import ROOT
 LIMIT_S = 120  # of `pip install .`, torch being there
 LIMIT_BYTES = 1.5e9  # of the environment with torch's build for CPUs
 REST_BYTES = 0.75e9  # without torch
-PACKAGES = {"dvcfleet", "merganser"}
-OF_A_CLONE = {"flows", "tasks"}
+PACKAGES = {"merganser": ".", "dvcfleet": "packages/dvcfleet"}  # and the folder of each
+OF_MERGANSER = ("merganser/tasks/merge.py", "merganser/flows/cli.py", "merganser/flows/start.html.j2")
 TORCH = ("torch", "functorch", "torchgen", "triton", "nvidia")
 API = """
 import merganser
@@ -33,10 +34,13 @@ except merganser.ExtraError as error:
 def drill(folder: Path, sample: bool) -> None:
     """Build the wheel and look into it; unless it is a sample, install it and merge."""
     source = copy_of_the_sources(folder / "source")
-    wheel = build(source, folder / "wheel")
-    with zipfile.ZipFile(wheel) as file:
-        tops = {name.partition("/")[0] for name in file.namelist()}
-    assert {top for top in tops if not top.endswith(".dist-info")} == PACKAGES
+    for name, place in PACKAGES.items():
+        wheel = build(source / place, folder / f"wheel-{name}")
+        with zipfile.ZipFile(wheel) as file:
+            files = file.namelist()
+        assert {each.partition("/")[0] for each in files if ".dist-info/" not in each} == {name}
+        assert f"{name}/terminal/failures.py" in files
+        assert set(OF_MERGANSER).issubset(files) == (name == "merganser")
     if sample:
         return
     light(source, folder)
@@ -47,9 +51,9 @@ def copy_of_the_sources(folder: Path) -> Path:
     """Copy what git knows of the repository."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, names.split("\0")):
-        if (ROOT / name).is_file():
+        if (ROOT / name).is_file() or (ROOT / name).is_symlink():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes((ROOT / name).read_bytes())
+            shutil.copyfile(ROOT / name, folder / name, follow_symlinks=False)
     return folder
 
 
@@ -58,7 +62,7 @@ def build(source: Path, out: Path) -> Path:
     out.mkdir()
     code = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
     run(sys.executable, "-c", code, str(out), cwd=source)
-    (wheel,) = out.glob("merganser-*.whl")
+    (wheel,) = out.glob("*.whl")
     return wheel
 
 
@@ -94,10 +98,12 @@ def light(source: Path, folder: Path) -> None:
 def editable(source: Path, folder: Path) -> None:
     """Install a clone in place, whose stages and flows can then be imported from anywhere."""
     python = environment(folder)
-    pip(python, "install", "--no-deps", "-e", str(source))
+    pip(python, "install", "--no-deps", *(word for place in PACKAGES.values() for word in ("-e", str(source / place))))
     code = "import importlib.util as util, sys; print(*(util.find_spec(name).origin for name in sys.argv[1:]))"
-    found = run(python, "-c", code, *sorted(PACKAGES | OF_A_CLONE), cwd=folder).split()
-    assert [Path(each).parents[1] for each in found] == [source.resolve()] * 4
+    places = {name: (source / place / name).resolve() for name, place in PACKAGES.items()}
+    places |= {f"merganser.{name}": (source / name).resolve() for name in ("flows", "tasks")}
+    found = run(python, "-c", code, *places, cwd=folder).split()
+    assert [Path(each).resolve().parent for each in found] == list(places.values())
 
 
 def environment(folder: Path) -> Path:

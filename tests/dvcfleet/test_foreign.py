@@ -9,7 +9,7 @@ import pytest
 
 from dvcfleet.own_variables import without_own
 from tests import PYTHONPATH
-from tests.dvcfleet.cluster import ROOT, started
+from tests.dvcfleet.cluster import started
 from tests.dvcfleet.toy import Make, Toy
 from tests.shared import forking
 from tests.warm import python
@@ -22,7 +22,7 @@ FILES = {
     "tasks/stage.py": "from flows.words import WORD\n",
     "tasks/write.py": """
 import pathlib, sys
-from merganser.tasks.stage import WORD
+from tasks.stage import WORD
 ours = [name for name in sys.modules if name.partition(".")[0] in ("dvcfleet", "merganser")]
 pathlib.Path(sys.argv[1]).write_text(f"{WORD} {sys.prefix} {ours}\\n")
 """,
@@ -32,18 +32,18 @@ pathlib.Path(sys.argv[1]).write_text(f"{WORD} {sys.prefix} {ours}\\n")
 }
 DVC_YAML = """
 stages:
-  warm: {cmd: python -m merganser.tasks.write warm.txt, deps: [source, flows, tasks], outs: [warm.txt]}
-  cold: {cmd: python -m merganser.tasks.write cold.txt; true, deps: [source, flows, tasks], outs: [cold.txt]}
+  warm: {cmd: python -m tasks.write warm.txt, deps: [source, flows, tasks], outs: [warm.txt]}
+  cold: {cmd: python -m tasks.write cold.txt; true, deps: [source, flows, tasks], outs: [cold.txt]}
   top: {cmd: python -m train top.txt, deps: [source, warm.txt, train.py], outs: [top.txt]}
 """
 
 
 def merganser(folder: Path, path: str) -> "subprocess.CompletedProcess[str]":
     """Run the command line from elsewhere, with its own interpreter by its full path and another PATH."""
-    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from flows.__main__ import start; start()"
+    code = "import os, sys; sys.path[:0] = sys.argv.pop(1).split(os.pathsep); from flows.__main__ import start; start()"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PATH": path}
     return subprocess.run(
-        [*python(), "-P", "-c", code, str(ROOT), "run", "--repo", str(folder)],
+        [*python(), "-P", "-c", code, PYTHONPATH, "run", "--repo", str(folder)],
         cwd=folder.parent,
         env=environment,
         capture_output=True,
@@ -139,11 +139,11 @@ PROJECT = Edited()
 EDITED = """
 stages:
   first:
-    cmd: python -m merganser.tasks.first
+    cmd: python -m tasks.first
     deps: [source]
     outs: [first.txt]
   second:
-    cmd: python -m merganser.tasks.second
+    cmd: python -m tasks.second
     deps: [first.txt, tasks/work.py]
     outs: [second.txt]
 """
@@ -163,7 +163,7 @@ pathlib.Path("first.txt").write_text("1")
 """,
     "tasks/second.py": """
 import pathlib, sys
-from merganser.tasks.work import WORD
+from tasks.work import WORD
 pathlib.Path("second.txt").write_text(f"{WORD} {'xmlrpc.client' in sys.modules}")
 """,
     "source": "1",
@@ -176,7 +176,7 @@ def edited(toy: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     repository = toy(EDITED, EDITED_FILES)
     (tmp_path / "project").mkdir()
     (tmp_path / "project/edited_project.py").write_text(PROJECT)
-    places = [str(tmp_path / "project"), str(repository.path), str(ROOT)]
+    places = [str(tmp_path / "project"), str(repository.path), PYTHONPATH]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.syspath_prepend(places[0])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dvcfleet.errors import UserError
+from merganser.errors import InputError
 from merganser.flows.cli import app
 from merganser.flows.devices import changes_for
 from merganser.flows.project import MERGANSER
@@ -52,7 +52,7 @@ def test_stages_that_compute_on_a_gpu_and_ask_for_none_are_refused(tmp_path: Pat
     declare(tmp_path, "cuda", "cuda", "cuda")
     said = re.escape(f"{place}.device is cuda, and the stage {stage} is given no GPU; ")
     with inside(tmp_path):
-        with pytest.raises(UserError, match=rf"{said}.* `{kind}: {{resources: {{gpus: 1}}}}`"):
+        with pytest.raises(InputError, match=rf"{said}.* `{kind}: {{resources: {{gpus: 1}}}}`"):
             MERGANSER.check_gpus({stage: 0})
         MERGANSER.check_gpus({stage: 1})
 
@@ -93,7 +93,7 @@ def test_a_score_may_move_by_two_examples_on_another_device(
 
 def lineage(folder: Path, *args: str) -> str:
     """Verify the lineage of a comparison by the command line, which refuses it; return what it says."""
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(InputError) as refused:
         app(["lineage", "verify", "--repo", str(folder), *args], standalone_mode=False)
     return str(refused.value)
 

@@ -15,11 +15,11 @@ import pytest
 import yaml
 from dvc.repo import Repo
 
-from dvcfleet.errors import UserError
 from dvcfleet.lineage.audit import audit, look_up
 from dvcfleet.lineage.findings import Finding, FindingKind
 from dvcfleet.lineage.targets import find_target
 from dvcfleet.repository import opened
+from merganser.errors import InputError
 from merganser.flows.cli import main
 from merganser.flows.project import Merganser
 from tests.dvcfleet.test_lineage import overwrite
@@ -402,7 +402,7 @@ def test_a_report_cell_a_run_and_a_metric_lead_to_the_same_checkpoints(project: 
             assert set(find(f"ties/{column}").stages) == {"evaluate@ties-dark", "evaluate@ties-light"}
         before = find("regmean/before_s").stages
         assert set(before) == {"statistics@gram-dark", "statistics@gram-light"}
-        with pytest.raises(UserError, match='no such column of ties; did you mean "dark"'):
+        with pytest.raises(InputError, match='no such column of ties; did you mean "dark"'):
             find("ties/drak")
     origins = {origin.path: origin for step in lineage.steps.values() for origin in step.origins}
     assert origins["data/checkpoints/dark"].source == "hub/dark"

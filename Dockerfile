@@ -6,7 +6,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /merganser
 # First what the environment is made of and imports while it is: it takes minutes, and edits elsewhere keep it.
-COPY LICENSE Makefile README.md constraints.txt pyproject.toml ./
+COPY LICENSE Makefile README.md constraints.txt pyproject.toml setup.py ./
 COPY flows flows
 COPY merganser merganser
 COPY packages packages

@@ -81,10 +81,11 @@ class Merganser(MerganserLineage, Project):
         from merganser.config.loading import complete_file, load_params
         from merganser.flows.licences import licence_notes
         from merganser.tasks.code import digests
-        from merganser.tasks.code_record import refuse_other_code
+        from merganser.tasks.code_record import RECORD, refuse_other_code
         from merganser.tasks.stage import code_tree
 
-        refuse_other_code(Path(), digests(code_tree()))
+        if RECORD.is_file():
+            refuse_other_code(Path(), digests(code_tree()))
         notes: list[str] = []
         unknown: list[Path] = []
 

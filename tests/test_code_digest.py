@@ -21,12 +21,12 @@ FILES = {
     "merganser/report/page.py": 'LOADER = PackageLoader("merganser.report", ".")\n',
     "merganser/report/page.css": "a { color: red }\n",
     "merganser/errors.py": "import merganser.linalg.svd\n",
-    "tasks/__init__.py": "",
-    "tasks/factor.py": "import merganser.linalg.svd\nimport torch\n\n\ndef main():\n    pass\n",
-    "tasks/lazy.py": LAZY,
-    "tasks/measure.py": "from merganser import models, errors\n",
-    "tasks/report.py": "from merganser.report.page import LOADER\n",
-    "tasks/typed.py": TYPED,
+    "merganser/tasks/__init__.py": "",
+    "merganser/tasks/factor.py": "import merganser.linalg.svd\nimport torch\n\n\ndef main():\n    pass\n",
+    "merganser/tasks/lazy.py": LAZY,
+    "merganser/tasks/measure.py": "from merganser import models, errors\n",
+    "merganser/tasks/report.py": "from merganser.report.page import LOADER\n",
+    "merganser/tasks/typed.py": TYPED,
 }
 
 
@@ -40,7 +40,7 @@ def tree(tmp_path: Path) -> Path:
 
 def listings(tree: Path) -> dict[str, str]:
     code = CodeTree(tree)
-    return {name: code.listing(f"tasks.{name}") for name in ("factor", "lazy", "measure", "report", "typed")}
+    return {name: code.listing(f"merganser.tasks.{name}") for name in ("factor", "lazy", "measure", "report", "typed")}
 
 
 def changed(tree: Path, file: str, text: str) -> set[str]:
@@ -90,8 +90,14 @@ def test_the_data_of_a_package_named_in_a_string_counts_as_bytes(tree: Path) -> 
 
 
 def test_imports_for_type_checkers_alone_are_not_followed(tree: Path) -> None:
-    names = [module.name for module in CodeTree(tree).followed("tasks.typed")]
-    assert names == ["merganser", "merganser.models", "merganser.models.small", "tasks", "tasks.typed"]
+    names = [module.name for module in CodeTree(tree).followed("merganser.tasks.typed")]
+    assert names == [
+        "merganser",
+        "merganser.models",
+        "merganser.models.small",
+        "merganser.tasks",
+        "merganser.tasks.typed",
+    ]
 
 
 def test_what_only_decides_what_is_accepted_is_left_out(tree: Path) -> None:
@@ -99,11 +105,11 @@ def test_what_only_decides_what_is_accepted_is_left_out(tree: Path) -> None:
 
 
 def test_a_module_that_is_missing_or_no_python_is_named(tree: Path) -> None:
-    with pytest.raises(InputError, match=r"^tasks\.nothing: no such module in "):
-        CodeTree(tree).listing("tasks.nothing")
+    with pytest.raises(InputError, match=r"^merganser\.tasks\.nothing: no such module in "):
+        CodeTree(tree).listing("merganser.tasks.nothing")
     (tree / "merganser/linalg/svd.py").write_text("def svd(:\n")
     with pytest.raises(InputError, match=r"merganser/linalg/svd\.py: not Python: invalid syntax .*line 1"):
-        CodeTree(tree).listing("tasks.factor")
+        CodeTree(tree).listing("merganser.tasks.factor")
 
 
 def test_the_digest_for_fingerprints_is_of_this_installation() -> None:
@@ -113,14 +119,16 @@ def test_the_digest_for_fingerprints_is_of_this_installation() -> None:
 
 def test_known_texts_are_not_parsed_and_give_the_same_digests(tree: Path) -> None:
     first = CodeTree(tree)
-    whole = [first.listing(f"tasks.{name}") for name in ("factor", "lazy", "measure", "report", "typed")]
+    whole = [first.listing(f"merganser.tasks.{name}") for name in ("factor", "lazy", "measure", "report", "typed")]
     (tree / "texts.json").write_text(texts_as_json(first.texts))
     again = CodeTree(tree, read_texts(tree / "texts.json"))
-    assert [again.listing(f"tasks.{name}") for name in ("factor", "lazy", "measure", "report", "typed")] == whole
+    assert [
+        again.listing(f"merganser.tasks.{name}") for name in ("factor", "lazy", "measure", "report", "typed")
+    ] == whole
     assert again.texts == first.texts
     (tree / "merganser/linalg/svd.py").write_text(SVD.replace("2", "3"))
     edited = CodeTree(tree, read_texts(tree / "texts.json"))
-    assert edited.listing("tasks.factor") == CodeTree(tree).listing("tasks.factor") != whole[0]
+    assert edited.listing("merganser.tasks.factor") == CodeTree(tree).listing("merganser.tasks.factor") != whole[0]
     assert len(edited.texts) == len(first.texts) + 1
 
 

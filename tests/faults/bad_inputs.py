@@ -722,7 +722,7 @@ def run_in(folder: Path, command: tuple[str, ...]) -> tuple[int, str]:
     argv = sys.argv
     with chdir(folder), redirect_stdout(said), redirect_stderr(said):
         try:
-            if command[0].startswith("tasks."):
+            if command[0].startswith("merganser.tasks."):
                 sys.argv = list(command)
                 stage.run({"merganser.tasks.fetch": fetch.main, "merganser.tasks.evaluate": evaluate.main}[command[0]])
             else:

@@ -259,7 +259,7 @@ def test_what_is_not_as_recorded_is_not_archived(ran: Toy, tmp_path: Path, refus
 def test_a_killed_archive_leaves_nothing_under_its_name(ran: Toy, tmp_path: Path) -> None:
     out = tmp_path / "all.tar"
     code = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom flows import archive, archive_form as form\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom merganser.flows import archive, archive_form as form\n"
         "def dies(source, size, out=None):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
         "form._hashed = dies\narchive.archive(Path(sys.argv[1]), Path(sys.argv[2]), True)\n"
     )

@@ -70,6 +70,7 @@ def test_it_runs_and_dvc_alone_reproduces_it(begun: Path, tmp_path: Path) -> Non
     assert update(begun)[-1].endswith(": nothing changes")
 
 
+@pytest.mark.drill
 def test_results_of_other_code_are_refused_until_an_update(begun: Path) -> None:
     assert merganser(begun, "run", "code").returncode == 0
     # As by another version, whose ties was other code.

@@ -20,6 +20,7 @@ from dvcfleet.errors import UserError, in_one_line
 
 TABLE = "dvcfleet"
 GROUP = "dvcfleet.projects"
+_EVERYWHERE = {".dvc", ".dvcfleet", ".git"}  # of no project
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ def project_of(root: Path) -> Project:
 
 def _offered(root: Path) -> Project:
     """Return the project of an installed package whose folder is in `root`; if there is none, one without hooks."""
-    found = [each for each in _entry_points(tuple(sys.path)) if (root / f".{each.name}").is_dir()]
+    folders = {path.name for path in root.glob(".*") if path.is_dir()} - _EVERYWHERE
+    found = [each for each in _entry_points(tuple(sys.path)) if f".{each.name}" in folders] if folders else []
     if not found:
         return Project()
     if len(found) > 1:

@@ -36,7 +36,7 @@ def keep_lock_file(repo: Repo, params: Path) -> None:
 def restore_lock_file(repo: Repo, params: Path) -> None:
     """Write into dvc.lock what was kept of this params.yaml's stages; leave the entries of other stages there.
 
-    Those are of the comparison before: by them `merganser run --prune` finds the outputs that it takes away.
+    Those are of the comparison before: by them `merganser run` finds the outputs that it takes away.
     """
     entries = read_lock_file(_kept(repo, params))
     if not entries:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.project import Expected, Project
@@ -15,6 +15,9 @@ from merganser.config.params import Params
 from merganser.errors import InputError
 from merganser.flows.lineage_hooks import MerganserLineage
 from merganser.flows.so_far import SoFar, first_evaluations
+
+if TYPE_CHECKING:
+    from dvcfleet.dvc_adapter.lockfiles import LockFiles
 
 PARAMS = Path("params.yaml")
 
@@ -133,6 +136,12 @@ class Merganser(MerganserLineage, Project):
         from merganser.flows.moving_sources import follow_sources
 
         follow_sources(say)
+
+    def follow_declared(self, repo: Repo, lock_files: "LockFiles", say: Callable[[str], None]) -> None:
+        """Take out the outputs of entries that params.yaml no longer declares, and put back those declared again."""
+        from merganser.flows.undeclared import follow_declared
+
+        follow_declared(repo, lock_files, say)
 
     def distrusted(self, stages: Sequence[Stage]) -> Mapping[str, str]:
         """Return the stages whose results MLflow has no record of any more."""

@@ -14,7 +14,6 @@ import yaml
 from safetensors.torch import load_file
 
 from dvcfleet.lineage.audit import audit
-from dvcfleet.lineage.findings import FindingKind
 from dvcfleet.options import Options
 from dvcfleet.planning.plan import State, plan
 from merganser.checkpoints.writing import save_tensors
@@ -220,7 +219,33 @@ def test_a_run_does_what_was_added_or_lost_and_nothing_for_a_comment_or_for_keys
     assert after["ties"] != before["ties"]
     assert set(json.loads((tiny_copy / "metrics.json").read_text())) >= {"average", "ties", "tsv_m"}
     assert stale(tiny_copy) == set()
-    assert {finding.kind for finding in audit(tiny_copy).findings} == {FindingKind.UNDECLARED}  # until --prune
+    assert audit(tiny_copy).findings == ()
+    assert is_clean(tiny_copy)
+
+
+def test_a_run_takes_out_an_entry_that_was_removed_and_restores_it_when_it_is_put_back(
+    tiny_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    before, text = locked(tiny_copy), (tiny_copy / "params.yaml").read_text()
+    params = yaml.safe_load(text)
+    del params["methods"]["ties"]
+    (tiny_copy / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    merganser(tiny_copy, "run", "merge@average")
+    assert locked(tiny_copy) == before  # a run of named stages takes nothing out
+    done = merganser(tiny_copy, "run").stdout
+    assert "no longer in dvc.yaml, and out of the workspace" in done
+    assert ran_in(done) == {"report"}
+    assert not [*tiny_copy.glob("data/me*/ties*"), *tiny_copy.glob("data/records/ties*")]
+    assert not {name for name in locked(tiny_copy) if "@ties" in name}
+    assert audit(tiny_copy).findings == ()
+    assert is_clean(tiny_copy)
+    (tiny_copy / "params.yaml").write_text(text)
+    assert ran_in(merganser(tiny_copy, "run").stdout) <= {"report"}
+    assert {name: entry["outs"] for name, entry in locked(tiny_copy).items() if name != "report"} == {
+        name: entry["outs"] for name, entry in before.items() if name != "report"
+    }
+    assert audit(tiny_copy).findings == ()
     assert is_clean(tiny_copy)
 
 
@@ -236,12 +261,12 @@ def test_sections_that_nothing_uses_may_be_left_out(tiny_copy: Path) -> None:
 
 
 @pytest.mark.drill
-def test_prune_takes_a_removed_task_joints_and_difference_vectors_out_of_the_workspace(tiny_copy: Path) -> None:
+def test_a_run_takes_a_removed_task_joints_and_difference_vectors_out_of_the_workspace(tiny_copy: Path) -> None:
     params = yaml.safe_load((tiny_copy / "params.yaml").read_text())
     del params["tasks"]["light"], params["differences"]["from_average"], params["joints"]["rows"]
     params["methods"] = {"average": params["methods"]["average"]}
     (tiny_copy / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
-    merganser(tiny_copy, "run", "--prune", "--workers", "1")
+    merganser(tiny_copy, "run", "--workers", "1")
     assert not list(tiny_copy.glob("data/**/light*"))
     assert not (tiny_copy / "data/differences").exists()
     assert not (tiny_copy / "data/joints").exists()

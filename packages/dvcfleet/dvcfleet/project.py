@@ -13,10 +13,13 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.errors import UserError, in_one_line
+
+if TYPE_CHECKING:
+    from dvcfleet.dvc_adapter.lockfiles import LockFiles
 
 TABLE = "dvcfleet"
 GROUP = "dvcfleet.projects"
@@ -72,6 +75,9 @@ class Project:
 
     def before_planning(self, say: Callable[[str], None]) -> None:
         """Update files that stages read and no stage writes, such as pointers to a branch of a source."""
+
+    def follow_declared(self, repo: Repo, lock_files: "LockFiles", say: Callable[[str], None]) -> None:
+        """Take out of dvc.lock and the workspace what is no longer declared; called where no stages are named."""
 
     def distrusted(self, stages: Sequence[Stage]) -> Mapping[str, str]:
         """Return why stages whose outputs DVC has must run all the same, by their names; called at each plan."""

@@ -201,6 +201,7 @@ class RepositoryRun:
         if self.options.prune:
             prune_orphans(self.repo, self.lock_files, self.console)
         elif not self.options.targets:
+            self.project.follow_declared(self.repo, self.lock_files, partial(self.console.print, markup=False))
             show_orphans(find_orphans(self.repo), self.console)
         self.recorded = _recorded(self.repo, self.place, self._warn)
         _check_options(self.options, on_nodes=self.recorded is not None)

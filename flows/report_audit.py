@@ -10,6 +10,7 @@ from dvcfleet.disk import read_json
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.steps import Lineage
 from merganser.config.loading import load_params
+from merganser.report.origin import FILE, Origin
 from merganser.tasks.report import PAGE, SUMMARY, read_content, write_content
 from merganser.tasks.stages import REPORT
 
@@ -26,13 +27,22 @@ def check_report(lineage: Lineage) -> Iterator[Finding]:
     """Find tables, numbers and a page of the report that its inputs do not give.
 
     Runs in a Merganser project's folder whose files are as recorded. Plots are taken as they are, and what changed
-    since another run, which no input says, is not compared.
+    since another run, which no input says, is not compared. Whose result it is, is taken from
+    origin.json, which dvc.lock fixes.
     """
     for step in lineage.steps.values():
         if any(item.path == str(REPORT) for item in step.outputs):
             for name in _differing():
                 message = f"not what its inputs give: `merganser run --force {step.stage}` makes it again"
                 yield Finding(ReportKind.DIFFERS, str(name), message, (step.stage,))
+
+
+def _origin() -> Origin | None:
+    """Return whose result the report says to be; None for a report of earlier versions, or no such file."""
+    try:
+        return Origin.from_json(read_json(REPORT / FILE))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
 
 
 def _differing() -> Iterator[Path]:
@@ -43,7 +53,7 @@ def _differing() -> Iterator[Path]:
     plots = {path.stem: path.read_text(encoding="utf-8") for path in sorted((REPORT / "plots").glob("*.svg"))}
     with TemporaryDirectory(prefix="merganser-report-") as name:
         folder = Path(name)
-        write_content(folder, params, content, plots, None)
+        write_content(folder, params, content, plots, None, _origin())
         made, there = (
             {path.relative_to(root) for path in root.rglob("*") if path.is_file()} for root in (folder, REPORT)
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from merganser.config.loading import PARAMS
 from merganser.config.params import Params
 from merganser.config.published import Published
 from merganser.outputs import fresh_folder, read_json, write_json
@@ -17,6 +18,7 @@ from merganser.report.confusions import Confusions, draw_confusions, read_confus
 from merganser.report.explanation_plots import draw_explanations
 from merganser.report.explanations import Explanations, find_explanations
 from merganser.report.measured import Measured
+from merganser.report.origin import FILE, Origin, read_origin
 from merganser.report.page import render_page
 from merganser.report.plots import make_plots
 from merganser.report.published import Reproduced, reproduce
@@ -91,9 +93,14 @@ def read_content(params: Params) -> Content:
 
 
 def write_content(
-    folder: Path, params: Params, content: Content, plots: Mapping[str, str], changes: Changes | None
+    folder: Path,
+    params: Params,
+    content: Content,
+    plots: Mapping[str, str],
+    changes: Changes | None,
+    origin: Origin | None = None,
 ) -> None:
-    """Write a report's tables, its page and its plots into an empty folder."""
+    """Write a report's tables, its page and its plots into an empty folder; `origin`: whose result it is."""
     (folder / "plots").mkdir()
     tables.write_tables(folder, content.rows, params.measured, params.evaluation.partial)
     tables.write_routed(folder, content.rows)
@@ -129,7 +136,10 @@ def write_content(
         content.confusions,
         content.searches,
         content.unseen,
+        origin,
     )
+    if origin:
+        write_json(folder / FILE, origin.as_json())
     (folder / PAGE).write_text(page)
 
 
@@ -148,7 +158,7 @@ def main(params: Params) -> None:
             changes, worse=worse_scores(entries, list(tasks), list(params.unseen), PREVIOUS, METRICS.parent)
         )
     with fresh_folder(REPORT) as folder:
-        write_content(folder, params, content, plots, changes)
+        write_content(folder, params, content, plots, changes, read_origin(PARAMS))
     write_json(SUMMARY, content.numbers)
     print(f"{REPORT}/{PAGE}: {len(rows)} entries on {len(tasks)} tasks")
 

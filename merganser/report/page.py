@@ -21,6 +21,7 @@ from merganser.report.formulas import mathml
 from merganser.report.glossary import TERMS
 from merganser.report.layers import short_names
 from merganser.report.measured import BY_LAYER, Measured
+from merganser.report.origin import Origin
 from merganser.report.published import Reproduced
 from merganser.report.rows import GROUPS, Row, best_values, by_family, sampling_error
 from merganser.report.significance import MEAN, Significance, on_unseen
@@ -52,6 +53,7 @@ def render_page(
     confusions: Confusions,
     searches: Mapping[str, Curve],
     unseen: Significance | None,
+    origin: Origin | None = None,
 ) -> str:
     """Return the page's HTML, without credentials that an address in params.yaml may hold."""
     rows = list(rows)
@@ -95,6 +97,7 @@ def render_page(
         unseen_verdicts=unseen.verdicts if unseen else {},
         best_unseen=best_values(on_unseen(rows), list(params.unseen)) if unseen else {},
         changes=changes,
+        origin=origin,
         reproduced=reproduced,
         baselines={
             name: [mean_of(baselines, name), *(getattr(each, name) for each in baselines)]

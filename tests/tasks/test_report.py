@@ -1,7 +1,10 @@
 import csv
+import getpass
+import hashlib
 import json
 import re
 import shutil
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -17,6 +20,9 @@ from mlflow import MlflowClient
 from scipy.stats import binomtest, pearsonr, spearmanr
 
 import merganser
+from dvcfleet.messages import Ending, Result
+from dvcfleet.record.chain import anchor_of
+from dvcfleet.record.ledger import Ledger
 from merganser import registry
 from merganser.config.loading import load_params
 from merganser.errors import InputError
@@ -31,6 +37,7 @@ from merganser.report.formats import digits
 from merganser.report.glossary import TERMS
 from merganser.report.labels import LINE, place_labels, spread
 from merganser.report.layers import by_depth, panels, short_names
+from merganser.report.origin import read_origin
 from merganser.report.style import VARIABLES
 from merganser.report.tables import IDENTITY, write_published
 from merganser.standalone.results import TEXTS
@@ -520,10 +527,15 @@ def test_heatmaps_and_lines_follow_the_theme_of_the_page(page: str) -> None:
     assert page.count("fill-opacity") > 10
 
 
-def test_the_same_results_give_the_same_report(folder: Path) -> None:
-    before = {file: file.read_bytes() for file in (folder / "report").rglob("*") if file.is_file()}
+def test_the_same_results_give_the_same_report_but_for_whose_it_is(folder: Path) -> None:
+    before = {file: file.read_text() for file in (folder / "report").rglob("*") if file.is_file()}
     report.main([])
-    assert {file: file.read_bytes() for file in (folder / "report").rglob("*") if file.is_file()} == before
+    after = {file: file.read_text() for file in (folder / "report").rglob("*") if file.is_file()}
+    assert before.keys() == after.keys()
+    assert {file.name for file in before if before[file] != after[file]} <= {"origin.json", "index.html"}
+    box = re.compile(r'<section id="origin">.*?</section>', re.S)
+    pages = [box.sub("", found[folder / "report/index.html"]) for found in (before, after)]
+    assert pages[0] == pages[1]
 
 
 def test_a_missing_record_is_named(folder: Path) -> None:
@@ -604,3 +616,26 @@ def test_licences_that_do_not_go_together_stand_at_the_head_of_the_page(folder: 
     report_without_plots()
     said = (folder / "report/index.html").read_text().split('id="licences"')[1].split("</aside>")[0]
     assert re.findall(r"<li>(.*?)</li>", said) == ["first &lt;b&gt;", "second"]
+
+
+def test_the_page_says_whose_result_it_is_and_how_to_check_it(folder: Path, page: str) -> None:
+    (section,) = re.findall(r'<section id="origin".*?</section>', page, flags=re.S)
+    found = json.loads((folder / "report/origin.json").read_text())
+    assert found["choices"] == hashlib.sha256((folder / "params.yaml").read_bytes()).hexdigest()
+    assert (found["user"], found["host"]) == (getpass.getuser(), socket.gethostname())
+    assert (found["head"], found["anchor"]) == (None, None)  # no run wrote a ledger here
+    for said in (found["written"], found["user"], found["host"], found["choices"], "merganser lineage verify"):
+        assert said in section
+    assert "none: no run had written a line" in section
+
+
+def test_the_head_of_the_ledger_is_an_anchor_that_the_engine_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("seed: 0\n")
+    Path(".dvcfleet").mkdir()
+    ledger = Ledger(Path(".dvcfleet").absolute(), "run", lambda: None)
+    for name in ("one", "two"):
+        ledger.note(Ending(name, Result.FAILED), None, {})
+    assert read_origin(Path("params.yaml")).anchor == str(anchor_of(Path(".dvcfleet")))

@@ -28,6 +28,7 @@ from merganser.flows.mlflow_differences import (
     Texts,
     artifacts_of,
     detail_differences,
+    metric_differences,
     names_in,
     rows_of,
     table_differences,
@@ -50,6 +51,7 @@ from merganser.tasks.recorded import (
     RUN,
     TABLE,
     Held,
+    comparison_metrics,
     comparison_run,
     described,
     relative_metrics,
@@ -252,15 +254,14 @@ class _Audit(Records):
             yield from self._files(parent, stage)
 
     def _comparison(self, parent: Run) -> Iterator[str]:
-        """Compare the texts, details and numbers of the run of a comparison; it has no numbers of its own."""
+        """Compare the texts, details and numbers of the run of a comparison."""
         name = str(parent.data.tags[COMPARISON])
         held = comparison_run(self.params, name)
         entries = {f"{ENTRY}.{entry}": str(receipt.get("run_id")) for entry, receipt in self._noted.items()}
         tags = {**held.tags, **entries, REPORTED: self._digest, _LOGGED: LOGGED}
         yield from text_differences(parent, Texts(held.name, tags, held.params, {COMMIT, PREFECT, _NOTE}))
         yield from detail_differences(parent, list(self._noted.values()))
-        if parent.data.metrics:
-            yield f"metric {some(sorted(parent.data.metrics))} is none that `record` writes"
+        yield from metric_differences(parent, comparison_metrics(self._scores))
         ran = [one for several in self.lineage.executions.values() for one in several if one.run == name]
         for tag, values in {COMMIT: {one.commit for one in ran}, PREFECT: {one.flow_run for one in ran}}.items():
             if ran and parent.data.tags.get(tag) not in values:

@@ -10,7 +10,7 @@ from mlflow.entities import Run
 from dvcfleet.disk import read_json
 from dvcfleet.errors import some
 from merganser.flows.lost_evidence import local_folder
-from merganser.tasks.recorded import TABLE, run_details
+from merganser.tasks.recorded import SOURCE, TABLE, USER, run_details
 from merganser.tasks.tracking import ARTIFACTS
 
 NAME, TRIAL = "mlflow.runName", "merganser.trial"
@@ -31,7 +31,11 @@ def text_differences(run: Run, expected: Texts) -> Iterator[str]:
     """Compare a run's name, tags and parameters: those that it should have, and no others."""
     if run.info.run_name != expected.name:
         yield f"its name is {run.info.run_name!r}, not {expected.name!r}"
-    tags = {key: text for key, text in run.data.tags.items() if key not in (NAME, *expected.free)}
+    free = (NAME, USER, *SOURCE, *expected.free)
+    tags = {key: text for key, text in run.data.tags.items() if key not in free}
+    for key, text in (SOURCE | {USER: run.info.user_id}).items():  # earlier versions wrote none of them
+        if run.data.tags.get(key, text) != text:
+            yield f"tag {key} is {run.data.tags[key]!r}, not {text!r}"
     for what, holds, should in (("parameter", run.data.params, expected.params), ("tag", tags, expected.tags)):
         if lost := sorted(should.keys() - holds.keys()):
             yield f"{what} {some(lost)} is not there any more"
@@ -40,6 +44,16 @@ def text_differences(run: Run, expected: Texts) -> Iterator[str]:
         for key in sorted(should.keys() & holds.keys()):
             if holds[key] != should[key]:
                 yield f"{what} {key} is {holds[key]!r}, not {should[key]!r}"
+
+
+def metric_differences(run: Run, expected: Mapping[str, float]) -> Iterator[str]:
+    """Compare the numbers of a comparison's run: all of them, or none, as of versions that logged none."""
+    found = run.data.metrics
+    if more := sorted(found.keys() - expected.keys()):
+        yield f"metric {some(more)} is none that `record` writes"
+    for name, value in expected.items() if found else ():
+        if found.get(name) != value:
+            yield f"{name} is {found.get(name)!r}, the metric files say {value!r}"
 
 
 def detail_differences(run: Run, receipts: Collection[Mapping[str, Any]]) -> Iterator[str]:

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from merganser.errors import InputError
 from merganser.evaluation.examples import read_results
 from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.outputs import read_json, write_json
+from merganser.report.origin import commit_of, user_name
 from merganser.report.scores import read_scores
 from merganser.tasks.recorded import (
     COMMIT,
@@ -35,9 +35,12 @@ from merganser.tasks.recorded import (
     PREFECT,
     REPORTED,
     RUN,
+    SOURCE,
     TABLE,
+    USER,
     Curve,
     Held,
+    comparison_metrics,
     comparison_run,
     described,
     entry_run,
@@ -59,7 +62,7 @@ EXPERIMENT = "merganser"
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # which pages MLflow shows: of models, not of prompts
 LOCK, LEDGER = Path(".dvcfleet/mlflow.lock"), Path(".dvcfleet/ledger.jsonl")
 BATCH = 1000  # metrics that MLflow takes at once
-SOURCE = "merganser.source"
+MODEL_SOURCE = "merganser.source"
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ def _link(store: Store, run_id: str, params: Params, held: Held) -> None:
     store.client.log_inputs(run_id, [DatasetInput(each, [split]) for each in data.values()], models)
     values = {name: masked(str(value)) for name, value in parameters(params, entry).items()}
     made = store.client.create_logged_model(
-        store.experiment, entry, run_id, {SOURCE: str(MERGED / entry)}, values, "merge"
+        store.experiment, entry, run_id, {MODEL_SOURCE: str(MERGED / entry)}, values, "merge"
     )
     store.client.finalize_logged_model(made.model_id, "READY")
     now = int(time.time() * 1000)
@@ -208,7 +211,7 @@ def _model(store: Store, name: str, source: str) -> str:
     found = store.client.search_logged_models([store.experiment], f"tags.`merganser.key` = '{key}'", max_results=1)
     if found:
         return str(found[0].model_id)
-    made = store.client.create_logged_model(store.experiment, name, tags={SOURCE: source, "merganser.key": key})
+    made = store.client.create_logged_model(store.experiment, name, tags={MODEL_SOURCE: source, "merganser.key": key})
     store.client.finalize_logged_model(made.model_id, "READY")
     return str(made.model_id)
 
@@ -238,9 +241,9 @@ def _log(store: Store, run_id: str, metrics: Mapping[str, float], values: Mappin
 
 
 def _origin() -> dict[str, str]:
-    """Say which commit this is; nothing outside a git repository."""
-    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return {COMMIT: found.stdout.strip()} if found.returncode == 0 else {}
+    """Say who records, by what, and which commit this is, as MLflow's own clients do; nothing that is not known."""
+    known = {USER: user_name(), COMMIT: commit_of()}
+    return SOURCE | {tag: text for tag, text in known.items() if text is not None}
 
 
 def _write_receipt(store: Store, entry: str, run_id: str, key: str) -> None:
@@ -284,6 +287,7 @@ def record_report(params: Params) -> None:
             receipt = read_json(RECORDS / f"{entry}.json")
             _log(store, receipt["run_id"], relative_metrics(found, entry), {})
             store.client.set_tag(parent, f"{ENTRY}.{entry}", receipt["run_id"])
+        _log(store, parent, comparison_metrics(scores), {})
         store.client.log_dict(parent, summary_table(scores), TABLE)
         store.client.set_tag(parent, "mlflow.loggedArtifacts", LOGGED)
         flow_run = _flow_run(comparison_name(params))

@@ -25,6 +25,8 @@ PARTIAL = "merganser.partial"  # of runs whose scores are of some examples
 WARNED = "merganser.licences"  # which licences of its models do not go together
 REPORTED = "merganser.report"  # the digest of the report's files
 PARENT, COMMIT = "mlflow.parentRunId", "mlflow.source.git.commit"
+USER, SOURCE_NAME, SOURCE_TYPE = "mlflow.user", "mlflow.source.name", "mlflow.source.type"
+SOURCE = {SOURCE_NAME: "merganser", SOURCE_TYPE: "LOCAL"}  # what MLflow's own clients say of a script
 MEAN = "score_mean"
 TABLE = "comparison.json"
 LOGGED = json.dumps([{"path": TABLE, "type": "table"}])  # by which MLflow shows the table
@@ -180,6 +182,11 @@ def summary_table(scores: Mapping[str, Scores]) -> dict[str, Any]:
     ]
     tasks = next(iter(scores.values())).values
     return {"columns": ["entry", MEAN, "stderr", "normalised_score", "score_drop_rate", "amr", *tasks], "data": rows}
+
+
+def comparison_metrics(scores: Mapping[str, Scores]) -> dict[str, float]:
+    """Return the numbers of a comparison's run: each entry's mean score, `score_mean/ENTRY`."""
+    return {f"{MEAN}/{entry}": found.mean for entry, found in scores.items()}
 
 
 def run_details(info: Any) -> dict[str, Any]:

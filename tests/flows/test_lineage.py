@@ -89,6 +89,35 @@ def test_of_an_untouched_project_it_is_said_what_was_compared_and_the_exit_code_
     assert counts["size"] > 1e5
 
 
+def test_the_commands_that_the_report_prints_check_it(project: Path, done: Done) -> None:
+    origin = json.loads((project / "report/origin.json").read_text())
+    assert origin["anchor"] == f"Ledger-Anchor: {origin['lines']} {origin['head']}"
+    assert origin["anchor"] in (project / "report/index.html").read_text()
+    assert origin["lines"] == 61  # all stages but the report's own
+    assert done(project, "lineage", "verify", "--anchored", origin["anchor"]).startswith("nothing has changed: ")
+
+
+def test_records_of_versions_that_wrote_neither_user_nor_means_do_not_differ(project: Path) -> None:
+    with closing(sqlite3.connect(project / "mlflow.db")) as store, store:
+        for table in ("metrics", "latest_metrics"):
+            store.execute(f"DELETE FROM {table} WHERE key LIKE 'score_mean/%'")
+        store.execute("DELETE FROM tags WHERE key LIKE 'mlflow.source.%' AND key NOT LIKE '%commit'")
+        store.execute("DELETE FROM tags WHERE key = 'mlflow.user'")
+    assert findings(project) == ()
+
+
+@pytest.mark.parametrize("key", ["mlflow.user", "mlflow.source.name", "score_mean/ties"])
+def test_another_user_source_or_mean_in_mlflow_is_found(project: Path, key: str) -> None:
+    with closing(sqlite3.connect(project / "mlflow.db")) as store, store:
+        if "/" in key:
+            store.execute("UPDATE latest_metrics SET value = 0.5 WHERE key = ?", (key,))
+        else:
+            store.execute("UPDATE tags SET value = 'mallory' WHERE key = ?", (key,))
+    found = findings(project)
+    assert found
+    assert all(key in each.message for each in found)
+
+
 def test_lineage_is_shown_from_any_folder_of_the_project_by_paths_from_there(project: Path, done: Done) -> None:
     cell = done(project, "lineage", "show", "data/metrics/ties/dark.json").replace("data/metrics", "metrics")
     shown = done(project / "data", "lineage", "show", "metrics/ties/dark.json").replace("data/metrics", "metrics")

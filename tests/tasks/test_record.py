@@ -1,3 +1,4 @@
+import getpass
 import json
 import os
 import shutil
@@ -225,10 +226,13 @@ def test_the_report_is_logged_once_with_the_relative_scores(in_reported: Path) -
         "report/results.csv",
         "report/plots",
     }
-    assert parent.data.metrics == {}
     table = json.loads(Path(client.download_artifacts(parent.info.run_id, "comparison.json")).read_text())
     lines = {line["entry"]: line for line in (dict(zip(table["columns"], row, strict=True)) for row in table["data"])}
     assert set(lines) == set(METHODS)
+    assert parent.data.metrics == {f"score_mean/{entry}": line["score_mean"] for entry, line in lines.items()}
+    for run in runs():
+        assert run.data.tags["mlflow.user"] == run.info.user_id == getpass.getuser()
+        assert (run.data.tags["mlflow.source.name"], run.data.tags["mlflow.source.type"]) == ("merganser", "LOCAL")
     assert lines["individual"]["normalised_score"] == 1
     mean = children(runs())["average"].data.metrics["score_mean"]
     assert (lines["average"]["score_mean"], lines["average"]["stderr"]) == (

@@ -620,12 +620,11 @@ def test_licences_that_do_not_go_together_stand_at_the_head_of_the_page(folder: 
 
 def test_the_page_says_whose_result_it_is_and_how_to_check_it(folder: Path, page: str) -> None:
     (section,) = re.findall(r'<section id="origin".*?</section>', page, flags=re.S)
-    found = json.loads((folder / "report/origin.json").read_text())
-    assert found["choices"] == hashlib.sha256((folder / "params.yaml").read_bytes()).hexdigest()
-    assert (found["user"], found["host"]) == (getpass.getuser(), socket.gethostname())
-    assert (found["head"], found["anchor"]) == (None, None)  # no run wrote a ledger here
-    for said in (found["written"], found["user"], found["host"], found["choices"], "merganser lineage verify"):
+    choices = hashlib.sha256((folder / "params.yaml").read_bytes()).hexdigest()
+    for said in (getpass.getuser(), socket.gethostname(), choices, "merganser lineage verify", "--signed-by KEY"):
         assert said in section
+    found = read_origin(folder / "params.yaml").as_json()
+    assert (found["choices"], found["head"], found["anchor"]) == (choices, None, None)  # no run wrote a ledger here
     assert "none: no run had written a line" in section
 
 

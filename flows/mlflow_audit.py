@@ -263,7 +263,10 @@ class _Audit(Records):
         yield from detail_differences(parent, list(self._noted.values()))
         yield from metric_differences(parent, comparison_metrics(self._scores))
         ran = [one for several in self.lineage.executions.values() for one in several if one.run == name]
-        for tag, values in {COMMIT: {one.commit for one in ran}, PREFECT: {one.flow_run for one in ran}}.items():
+        flow_runs = {one.flow_run for one in ran}
+        if all(one.stage == str(REPORT) for one in ran):  # when it was recorded, the ledger had no line of this run
+            flow_runs.add(None)
+        for tag, values in {COMMIT: {one.commit for one in ran}, PREFECT: flow_runs}.items():
             if ran and parent.data.tags.get(tag) not in values:
                 yield f"tag {tag} is {parent.data.tags.get(tag)!r}, the ledger says {some(sorted(map(repr, values)))}"
 

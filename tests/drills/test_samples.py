@@ -11,8 +11,20 @@ from tests.drills.__main__ import DRILLS, TESTS, run
 # tests/test_pipeline.py compares `dvc repro` with the tiny comparison's run. Remotes differ by what DVC does; a sample
 # of nodes has a folder as its remote. tests/evaluation and tests/tasks/test_texts.py hold scores to transformers' and
 # lm-eval's own, and tests/flows/test_suites.py the suites that the miniatures run. tests/flows/test_gc.py frees what
-# nights leave.
-ELSEWHERE = (TESTS, "suites", "real", "resume", "comparisons", "repro", "remotes", "strangers", "miniatures", "nights")
+# nights leave, and tests/dvcfleet/test_twins.py has a repository without git and of another owner.
+ELSEWHERE = (
+    TESTS,
+    "containers",
+    "suites",
+    "real",
+    "resume",
+    "comparisons",
+    "repro",
+    "remotes",
+    "strangers",
+    "miniatures",
+    "nights",
+)
 SAMPLED = [name for name in DRILLS if name not in ELSEWHERE]
 
 

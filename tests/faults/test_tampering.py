@@ -22,6 +22,7 @@ def _tried(repository: Path, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.drill
 def test_a_sample_of_the_tamperings_is_found(tiny_run: Path) -> None:
     said = _tried(tiny_run, "--workers", "1", "--only", *SAMPLE)
     assert "`verify` finds 2 of 2 tamperings, 1 of which edit several files consistently" in said

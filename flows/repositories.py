@@ -69,7 +69,12 @@ def update(root: Path) -> list[str]:
         before, now = read_record(root), installed_code(digests(code_tree()))
         differing = other_code(before, now)
         text = dvc_yaml()
-        changes = [str(DVC_YAML)] if (root / DVC_YAML).read_text(encoding="utf-8") != text else []
+        here = (root / DVC_YAML).read_text(encoding="utf-8")
+        changes = [str(DVC_YAML)] if here != text else []
+        if changes and git_if_any(root, "show", f"HEAD:./{DVC_YAML}") != here:
+            raise InputError(
+                f"{DVC_YAML}: has changes that are in no commit, and update would overwrite them; commit it"
+            )
         for path, content in ((DVC_YAML, text), (RECORD, record_text(now))):
             with replacing(root / path) as out:
                 out.write(content.encode())
@@ -125,8 +130,8 @@ def _examples(params: Params) -> Iterator[Path]:
 
 def _made_by_runs(folder: str, names: list[str]) -> set[str]:
     """Leave out what git ignores in a clone: what the examples' stages made there."""
-    made = {"__pycache__", "datasets", "hub", "ratings", ".gitignore"} & set(names)
-    return made | ({"dvc.lock"} & set(names))
+    made = {"__pycache__", "datasets", "hub", "ratings", "dvc.lock"} & set(names)
+    return made
 
 
 def _present(folder: Path) -> Path:

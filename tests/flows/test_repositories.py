@@ -43,6 +43,10 @@ def test_a_comparison_begins_with_the_users_files_alone_and_a_commit(tmp_path: P
     assert {"params.yaml", "dvc.yaml", "profiles.yaml", "prefect.yaml", "README.md", str(RECORD)} <= kept
     assert not [name for name in kept if name.startswith(("merganser/", "tasks/", "flows/", "dvcfleet/", "suites/"))]
     assert git(tmp_path / "demo", "status", "--porcelain") == ""
+    assert f"deps: [{RECORD}]\n" in (tmp_path / "demo/dvc.yaml").read_text()
+    (tmp_path / "demo/dvc.yaml").write_text("stages: {}\n")
+    with pytest.raises(InputError, match=r"dvc\.yaml: has changes that are in no commit"):
+        update(tmp_path / "demo")
     with pytest.raises(InputError, match="demo: "):
         init(tmp_path / "demo", "image")
     with pytest.raises(InputError, match=r"no suite is called 'imgae'.*did you mean \"image\""):
@@ -79,13 +83,14 @@ def test_results_of_other_code_are_refused_until_an_update(begun: Path) -> None:
     (begun / RECORD).write_text(json.dumps(record | {"version": "0.0.9"}))
     refused = merganser(begun, "run", check=False)
     assert refused.returncode == 2
-    assert "by Merganser 0.0.9" in refused.stderr
-    assert "has other code of methods/ties; `merganser update` says" in refused.stderr
+    assert "by Merganser 0.0.9" in refused.stdout + refused.stderr
+    assert "has other code of methods/ties; `merganser update` says" in refused.stdout + refused.stderr
     command = ["dvc", "repro", "--single-item", "code"]
     plain = subprocess.run(command, cwd=begun, env=environment(), capture_output=True, text=True, check=False)
     assert "`merganser update`" in plain.stdout + plain.stderr
     assert plain.returncode != 0
     (begun / "dvc.yaml").write_text("stages: {}\n")
+    git(begun, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "edited", "dvc.yaml")
     said = update(begun)
     assert said[0].startswith("from Merganser 0.0.9 to ")
     assert said[1:] == [

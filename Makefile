@@ -10,7 +10,7 @@ CACHE := $(VENV)/.cache
 UV := "$(BIN)/uv" pip install --quiet --python "$(BIN)/python" --cache-dir "$(CACHE)"
 # Scripts of an environment name its own Python: in a folder that moved, one that is gone.
 MOVED := $(shell test ! -e "$(BIN)/merganser" || test -x "$$(grep -om1 '/.*/python[0-9.]*' "$(BIN)/merganser")" || echo moved)
-SOURCES := packages merganser tasks flows examples tests benchmarks
+SOURCES := packages merganser tasks flows examples tests benchmarks tools
 PRESENT = $(wildcard $(SOURCES))
 
 # The stages' commands say `python`: they mean this one.
@@ -67,12 +67,13 @@ test: $(READY)  ## run the tests; the last lines name the ten slowest and the ti
 drills: $(READY)  ## try hundreds of kills, thousands of broken inputs, all of `dvc repro`, clusters: hours
 	@OMP_NUM_THREADS=1 "$(BIN)/python" -m tests.drills $(DRILLS)
 
-check: site  ## formatting, lint, spelling, types, import rules, links of the docs
+check: site  ## formatting, lint, spelling, types, import rules, links of the docs, classes of code
 	"$(BIN)/ruff" format --check .
 	"$(BIN)/ruff" check .
 	"$(BIN)/codespell"
 	"$(BIN)/mypy"
 	"$(BIN)/lint-imports"
+	"$(BIN)/python" -m tools.equivalence --check
 
 format: $(READY)  ## put the code into the one format
 	"$(BIN)/ruff" format .

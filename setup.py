@@ -7,7 +7,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 SHIPPED = (
-    *(".dvc/config", ".dvcignore", ".gitignore", "dvc.yaml", "prefect.yaml", "profiles.yaml"),
+    *(".dvc/config", ".dvcignore", ".gitignore", "CHANGELOG.md", "dvc.yaml", "prefect.yaml", "profiles.yaml"),
     *(
         "published",
         "suites",

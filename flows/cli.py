@@ -235,11 +235,23 @@ def init(
 
 
 @app.command(epilog=example("merganser update", EXIT_CODES))
-def update(repo: RepoOption = Path()) -> None:
-    """Bring a comparison to the installed Merganser, after another version was installed."""
-    from merganser.flows.repositories import update
+def update(
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Keep the results of a method or stage that changed; `all`: of each."),
+    ] = None,
+    repo: RepoOption = Path(),
+) -> None:
+    """Bring a comparison to the installed Merganser, and say what the next run runs again and what that takes.
 
-    print(*map(printable, update(root_around(repo))), sep="\n")
+    A run does so by itself; what was kept stays so until an update without --keep.
+    """
+    from dvcfleet.run import run as run_stages
+    from merganser.flows.updating import update
+
+    root = root_around(repo)
+    print(*map(printable, update(root, keep or ())), sep="\n", flush=True)
+    raise typer.Exit(run_stages(repo=root, dry_run=True))
 
 
 @app.command(epilog=example("merganser new ../clip --suite clip-vit-b-32-8", EXIT_CODES))

@@ -1,7 +1,9 @@
 """Merganser's hooks in the lineage of its own repository: see `dvcfleet.lineage.hooks.LineageHooks`."""
 
+import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,21 @@ from dvcfleet.disk import read_json
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.hooks import LineageHooks
+from dvcfleet.lineage.show import SHORT
 from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
 from merganser.flows.own_code import own_code
 from merganser.flows.untrusted import compared, is_description
-from merganser.tasks.stages import DATA, RECORDS, REPORT, SERVED
+from merganser.tasks.code import recorded_code
+from merganser.tasks.code_record import Digest
+from merganser.tasks.stage import code_tree
+from merganser.tasks.stages import CODE, DATA, RECORDS, REPORT, SERVED
 
 DESCRIPTION = "source.json"  # written by `fetch` next to a checkpoint or a data set
+
+
+@cache
+def _codes() -> Mapping[str, Digest]:
+    return {f"{CODE}/{file}": known for file, known in recorded_code(Path(), code_tree()).items()}
 
 
 class MerganserLineage(LineageHooks):
@@ -36,6 +47,13 @@ class MerganserLineage(LineageHooks):
         from merganser.flows.targets import entries
 
         return entries()
+
+    def about(self, path: str, md5: str | None) -> str | None:
+        """Say the class and the digest of a stage's code, as they were when the stage `code` ran last."""
+        known = _codes().get(path)
+        if known is None or md5 != hashlib.md5(f"{known.of}\n".encode(), usedforsecurity=False).hexdigest():
+            return None
+        return f"(class {known.of[:SHORT]}, digest {known.digest[:SHORT]})"
 
     def origin(self, path: Path) -> Origin | None:
         """Read the `source.json` of a fetched checkpoint or data set."""

@@ -83,12 +83,7 @@ class Merganser(MerganserLineage, Project):
         from merganser.config.headers import check_sources
         from merganser.config.loading import complete_file, load_params
         from merganser.flows.licences import licence_notes
-        from merganser.tasks.code import digests
-        from merganser.tasks.code_record import RECORD, refuse_other_code
-        from merganser.tasks.stage import code_tree
 
-        if RECORD.is_file():
-            refuse_other_code(Path(), digests(code_tree()))
         notes: list[str] = []
         unknown: list[Path] = []
 
@@ -131,10 +126,13 @@ class Merganser(MerganserLineage, Project):
                 remedy = f"run by a --profile that has `{line}` among its stages in profiles.yaml, or set it to cpu"
                 raise InputError(f"{PARAMS}: {place} is cuda, and the stage {stage} is given no GPU; {remedy}")
 
-    def before_planning(self, say: Callable[[str], None]) -> None:
-        """Pin the sources that follow a branch to its latest commit."""
+    def before_planning(self, repo: Repo, say: Callable[[str], None]) -> None:
+        """Bring the comparison to the installed version; pin the sources that follow a branch to its latest commit."""
         from merganser.flows.moving_sources import follow_sources
+        from merganser.flows.updating import renew
 
+        for line in renew(repo):
+            say(line)
         follow_sources(say)
 
     def follow_declared(self, repo: Repo, lock_files: "LockFiles", say: Callable[[str], None]) -> None:
@@ -144,10 +142,11 @@ class Merganser(MerganserLineage, Project):
         follow_declared(repo, lock_files, say)
 
     def distrusted(self, stages: Sequence[Stage]) -> Mapping[str, str]:
-        """Return the stages whose results MLflow has no record of any more."""
+        """Return the stages whose results MLflow lost its record of, and `code` where other code is installed."""
         from merganser.flows.lost_evidence import lost_evidence
+        from merganser.flows.updating import other_version
 
-        return lost_evidence(stages)
+        return {**lost_evidence(stages), **other_version(Path())}
 
     def is_download(self, path: Path) -> bool:
         """Tell whether a source is a file that names a model or data on a hub."""
@@ -178,17 +177,16 @@ class Merganser(MerganserLineage, Project):
         """Return the digests that the stage `code` will write; None for other stages, and if it will fail."""
         if stage != "code":
             return None
-        from merganser.tasks.code import digests
-        from merganser.tasks.code_record import refuse_other_code
+        from merganser.flows.updating import updated_record
+        from merganser.tasks.code import texts
         from merganser.tasks.stage import code_tree
         from merganser.tasks.stages import CODE
 
         try:
-            found = digests(code_tree())
-            refuse_other_code(Path(), found)
-            return {f"{CODE}/{name}": text for name, text in found.items()}
+            found = texts(code_tree(), updated_record(Path()))
         except InputError:
             return None
+        return {f"{CODE}/{name}": text for name, text in found.items()}
 
     def before_running(self, folder: Path, causes: Mapping[str, Sequence[str]], run: str) -> None:
         """Save the metrics before the run, for the report."""

@@ -5,27 +5,22 @@ results are made, and the stage `code` depends on it.
 """
 
 import logging
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from dvcfleet.crash_recovery import sync
 from dvcfleet.disk import sync_file_systems
 from dvcfleet.git import GitError, git, git_if_any, own_environment
-from dvcfleet.repository import opened, state_folder, write_lock
+from dvcfleet.repository import opened
 from merganser.config.params import Params
-from merganser.errors import InputError, some
+from merganser.errors import InputError
 from merganser.flows.suite_files import shipped
 from merganser.flows.suites import EXAMPLES, check_name, sources_of, use
-from merganser.outputs import new_folder, replacing
-from merganser.tasks.code import digests
-from merganser.tasks.code_record import RECORD, installed_code, other_code, read_record, record_text
-from merganser.tasks.stage import code_tree
+from merganser.flows.updating import DVC_YAML, dvc_yaml, new_record
+from merganser.outputs import new_folder
+from merganser.tasks.code_record import RECORD, record_text
 
-DVC_YAML = Path("dvc.yaml")
 FILES = (Path(".dvcignore"), Path(".gitignore"), Path("prefect.yaml"), Path("profiles.yaml"))
-_OF_CLONE = re.compile(r"deps: \[.*merganser, tasks\]")  # of the stage `code`
 _NOBODY = ("-c", "user.name=merganser", "-c", "user.email=merganser@localhost")
 _README = """# {name}
 
@@ -58,41 +53,6 @@ def init(folder: Path, suite: str) -> list[str]:
     return [*lines, *([f"it is in the git repository {around.strip()}, uncommitted"] if around else [])]
 
 
-def update(root: Path) -> list[str]:
-    """Bring a comparison to the installed code: its dvc.yaml, and the record of code; return what there is to say.
-
-    Nothing runs: the next run brings the results up to date. Raises InputError in a clone, which has its own code.
-    """
-    if not (root / RECORD).is_file():
-        raise InputError(f"{root}: has no {RECORD} to update; a clone of Merganser's runs its own code")
-    with opened(root) as repo, write_lock(repo):
-        before, now = read_record(root), installed_code(digests(code_tree()))
-        differing = other_code(before, now)
-        text = dvc_yaml()
-        here = (root / DVC_YAML).read_text(encoding="utf-8")
-        changes = [str(DVC_YAML)] if here != text else []
-        if changes and git_if_any(root, "show", f"HEAD:./{DVC_YAML}") != here:
-            raise InputError(
-                f"{DVC_YAML}: has changes that are in no commit, and update would overwrite them; commit it"
-            )
-        for path, content in ((DVC_YAML, text), (RECORD, record_text(now))):
-            with replacing(root / path) as out:
-                out.write(content.encode())
-        sync(repo, state_folder(repo))
-    version = f"from Merganser {before.version} to {now.version}" if before.version != now.version else now.version
-    if not differing and not changes:
-        return [f"{version}: nothing changes"]
-    said = [f"changed: the code of {some(differing)}"] if differing else []
-    said += [f"written anew: {', '.join(changes)}"] if changes else []
-    return [version, *said, "`merganser run --dry-run` says what will run again"]
-
-
-def dvc_yaml() -> str:
-    """Return the dvc.yaml of a comparison."""
-    text = (shipped() / DVC_YAML).read_text(encoding="utf-8")
-    return _OF_CLONE.sub(f"deps: [{RECORD}]", text)
-
-
 def _fill(root: Path, folder: Path, suite: str, *, own_git: bool) -> None:
     """Write all of a new comparison; `folder`: where it will be."""
     from dvc.repo import Repo
@@ -104,7 +64,7 @@ def _fill(root: Path, folder: Path, suite: str, *, own_git: bool) -> None:
     for path in (*FILES, Path(".dvc/config")):
         shutil.copyfile(shipped() / path, root / path)
     (root / DVC_YAML).write_text(dvc_yaml(), encoding="utf-8")
-    code = installed_code(digests(code_tree()))
+    code = new_record()
     (root / RECORD).parent.mkdir()
     (root / RECORD).write_text(record_text(code), encoding="utf-8")
     with opened(root):

@@ -1,6 +1,8 @@
 """Digests of the code that a module runs: its own and that of all the project's modules that it imports.
 
 Comments, docstrings and formatting do not count: editing them changes no digest. Modules are parsed, not imported.
+Digests of code that was shown to write the same bytes are a class (`CLASSES`, written by `tools.equivalence`): results
+depend on the class.
 """
 
 import ast
@@ -8,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import resolve_name
 from itertools import accumulate
 from pathlib import Path
@@ -22,6 +24,9 @@ PACKAGES = ("merganser",)  # the project's own; a digest does not cover other pa
 # Left out, with what only they import: they decide what is accepted, how it is refused, and where files are. The values
 # they read are parameters of the stages, and dvc.yaml holds the paths too. No stage calls the functions for users.
 NEUTRAL = ("merganser.api", "merganser.config", "merganser.errors", "merganser.limits", "merganser.tasks.stages")
+
+# A line a class: modules, and the digests that they and all they import had; the first names the class.
+CLASSES = Path("merganser/code_classes.txt")
 
 # What this process knows of modules, by their names and the bytes of their files: none is parsed twice.
 KNOWN: dict[str, "Text"] = {}
@@ -76,6 +81,21 @@ class CodeTree:
     def listing(self, name: str) -> str:
         """Return one line per module that a module imports, with its name and digest."""
         return "".join(f"{module.name} {module.digest}\n" for module in self.followed(name))
+
+    def code_class(self, *names: str) -> str:
+        """Return the class of modules' code: the digest of code that writes the same bytes, or else its own."""
+        digest = self.digest(*names)
+        return self.classes.get("+".join(names), {}).get(digest, digest)
+
+    def digest(self, *names: str) -> str:
+        """Return the digest of modules and of all that they import."""
+        return listing_digest("".join(map(self.listing, names)))
+
+    @cached_property
+    def classes(self) -> Mapping[str, Mapping[str, str]]:
+        """The class of each known digest, by module."""
+        path = self.root / CLASSES
+        return read_classes(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
     def names(self, package: str) -> list[str]:
         """List the names of a package's modules, without its sub-packages."""
@@ -134,15 +154,32 @@ class CodeTree:
 
 @cache
 def code_digest(*names: str) -> str:
-    """Return one digest of all the code that these modules import, for a fingerprint."""
-    code = CodeTree(ROOT, KNOWN)
-    return hashlib.sha256("".join(code.listing(name) for name in names).encode()).hexdigest()
+    """Return the class of the code of these modules together, for a fingerprint."""
+    return _own_code().code_class(*names)
+
+
+@cache
+def _own_code() -> CodeTree:
+    return CodeTree(ROOT, KNOWN)
+
+
+def listing_digest(listing: str) -> str:
+    """Return the digest of a module's listing, as `CLASSES` has it."""
+    return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def read_classes(text: str) -> dict[str, dict[str, str]]:
+    """Read the table of classes: the class of each digest, by module."""
+    found: dict[str, dict[str, str]] = {}
+    for name, *digests in map(str.split, text.splitlines()):
+        found.setdefault(name, {}).update(dict.fromkeys(digests, digests[0]))
+    return found
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
     """List a package's data files, including those in its folders but not in its sub-packages."""
     for path in folder.glob("[!.]*"):
-        if path.is_file() and path.suffix not in (".py", ".pyc"):
+        if path.is_file() and path.suffix not in (".py", ".pyc") and path.name != CLASSES.name:
             yield path
         elif path.is_dir() and path.name != "__pycache__" and not (path / "__init__.py").exists():
             yield from _files_below(path)

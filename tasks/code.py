@@ -1,45 +1,98 @@
 """Write the digests of the code that stages run; every other stage depends on its own, by dvc.yaml."""
 
-from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 
-from merganser.code_digest import CodeTree, texts_as_json
+from merganser.code_digest import CodeTree, listing_digest, texts_as_json
 from merganser.errors import InputError
-from merganser.outputs import fresh_folder
-from merganser.tasks.code_record import refuse_other_code
-from merganser.tasks.stage import FOUND_BY_NAME, TEXTS, card_line, code_tree, end_well
+from merganser.outputs import fresh_folder, read_json, write_json
+from merganser.tasks.code_record import RECORD, Code, Digest, kept_digests, read_record, refuse_other_code
+from merganser.tasks.stage import FOUND_BY_NAME, LISTINGS, TEXTS, card_line, class_line, code_tree, end_well
 from merganser.tasks.stages import CODE
 
 CARDS = "cards"  # of families
 
 
-def digests(code: CodeTree) -> Mapping[str, str]:
-    """Return a file's text for each stage (`<module>.txt`) and each module found by its name: a line a module.
+def modules(code: CodeTree) -> dict[str, str]:
+    """Return the module behind each file of digests: a stage's (`<module>.txt`), or one found by its name.
 
-    The digest of a method (`methods/<name>.txt`), a family or a kind is not part of its stages': they depend on both.
-    Of a family, merges depend on what it says of its models in cards alone (`cards/<name>.txt`).
+    The code of a method (`methods/<name>.txt`), a family or a kind is not part of its stages': they depend on both.
     """
     stages = [name for name in code.names("merganser.tasks") if code.runs_by_itself(f"merganser.tasks.{name}")]
-    listed = {f"{name}.txt": code.listing(f"merganser.tasks.{name}") for name in stages}
+    found = {f"{name}.txt": f"merganser.tasks.{name}" for name in stages}
     for folder, package in FOUND_BY_NAME.items():
-        listed |= {f"{folder}/{name}.txt": code.listing(f"{package}.{name}") for name in code.names(package)}
-    return listed | {f"{CARDS}/{name}.txt": card_line(code, name) for name in code.names(FOUND_BY_NAME["families"])}
+        found |= {f"{folder}/{name}.txt": f"{package}.{name}" for name in code.names(package)}
+    return found
 
 
-def main(argv: list[str]) -> None:
-    """Write all digests, and what the modules' own texts say, by their bytes: no other stage has to parse them."""
-    if argv:
-        raise InputError(f"merganser.tasks.code: takes no arguments, got {' '.join(argv)}")
+def listings(code: CodeTree) -> dict[str, str]:
+    """Return what each file stands for: a line a module that it imports, with its digest."""
+    return {file: code.listing(module) for file, module in modules(code).items()}
+
+
+def installed_code(code: CodeTree) -> Code:
+    """Return the code that runs here: the class and the digest of what each file stands for."""
+    return Code(
+        version("merganser"),
+        {file: Digest(code.code_class(module), code.digest(module)) for file, module in modules(code).items()},
+    )
+
+
+def recorded_code(root: Path, code: CodeTree) -> dict[str, Digest]:
+    """Return the classes and digests that the last stage `code` wrote, by file; nothing where it never ran.
+
+    Before version 0.2.0 each file was what it stands for: its class is that of its digest in the table of `code`.
+    """
+    folder = root / CODE
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.txt"))}
+    written = {file: path.read_text(encoding="utf-8") for file, path in files.items()}
+    if (folder / LISTINGS).is_file():
+        listed = read_json(folder / LISTINGS)
+        return {file: Digest(text.strip(), listing_digest(listed.get(file, text))) for file, text in written.items()}
+    named = modules(code)
+    digests = {file: listing_digest(text) for file, text in written.items()}
+    return {
+        file: Digest(code.classes.get(named.get(file, ""), {}).get(digest, digest), digest)
+        for file, digest in digests.items()
+    }
+
+
+def texts(code: CodeTree, recorded: Code | None = None) -> dict[str, str]:
+    """Return the text of each file that stages depend on; `recorded`: a comparison's record, which may keep classes.
+
+    Of a family, merges depend on what it says of its models in cards alone (`cards/<name>.txt`).
+    """
+    kept = {file: f"{digest.of}\n" for file, digest in kept_digests(recorded).items()}
+    found = {file: class_line(code, module) for file, module in modules(code).items()}
+    cards = {f"{CARDS}/{name}.txt": card_line(code, name) for name in code.names(FOUND_BY_NAME["families"])}
+    return found | kept | cards
+
+
+def write_code() -> int:
+    """Write all classes, and what the modules' own texts say, by their bytes: no other stage has to parse them.
+
+    Returns how many there are. Raises InputError where a comparison's record is of other code.
+    """
     code = code_tree()
-    found = digests(code)
-    refuse_other_code(Path(), found)
+    recorded = read_record(Path()) if RECORD.is_file() else None
+    if recorded:
+        refuse_other_code(recorded, installed_code(code))
+    found = texts(code, recorded)
     with fresh_folder(CODE) as folder:
         for kind in (*FOUND_BY_NAME, CARDS):
             (folder / kind).mkdir()
         for name, text in found.items():
             (folder / name).write_text(text, encoding="utf-8")
         (folder / TEXTS).write_text(texts_as_json(code.texts), encoding="utf-8")
-    print(f"{CODE}: digests of the code of {len(found)} stages and of what is found by its name")
+        write_json(folder / LISTINGS, listings(code))
+    return len(found)
+
+
+def main(argv: list[str]) -> None:
+    """Write the classes of all code."""
+    if argv:
+        raise InputError(f"merganser.tasks.code: takes no arguments, got {' '.join(argv)}")
+    print(f"{CODE}: the classes of the code of {write_code()} stages and of what is found by its name")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.metadata import version
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from merganser.errors import InputError, some
@@ -15,21 +14,38 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
+class Digest:
+    """The code of a stage or a module found by its name: the class `of` its results, and its digest.
+
+    `kept`: the version of Merganser whose results a comparison keeps, though the installed code makes others.
+    """
+
+    of: str
+    digest: str
+    kept: str | None = None
+
+
+@dataclass(frozen=True)
 class Code:
-    """A version of Merganser, and the sha256 of what `digests` says of each stage and each module found by its name."""
+    """A version of Merganser, its code by the names of files below `data/code`, and the digest of its dvc.yaml."""
 
     version: str
-    digests: Mapping[str, str]
+    digests: Mapping[str, Digest]
+    pipeline: str = ""
 
 
-def installed_code(found: Mapping[str, str]) -> Code:
-    """Return the code that runs here; `found`: its `digests`."""
-    return Code(version("merganser"), {name: hashlib.sha256(text.encode()).hexdigest() for name, text in found.items()})
+def pipeline_digest(text: str) -> str:
+    """Return the digest of a dvc.yaml."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def record_text(code: Code) -> str:
     """Return the text of the record."""
-    content = {"format": FORMAT, "version": code.version, "code": dict(sorted(code.digests.items()))}
+    said = {
+        name: {key: value for key, value in asdict(digest).items() if value is not None}
+        for name, digest in sorted(code.digests.items())
+    }
+    content = {"format": FORMAT, "version": code.version, "pipeline": code.pipeline, "code": said}
     return json.dumps(content, indent=1) + "\n"
 
 
@@ -42,25 +58,35 @@ def read_record(root: Path) -> Code:
             raise InputError(
                 f"{path}: of format {content['format']}; a newer Merganser reads it: pip install -U merganser"
             )
-        return Code(str(content["version"]), {str(name): str(digest) for name, digest in content["code"].items()})
+        digests = {str(name): Digest(**digest) for name, digest in content["code"].items()}
+        return Code(str(content["version"]), digests, str(content["pipeline"]))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"{path}: not a record of code ({reason}); `git checkout {RECORD}` brings it back") from error
 
 
+def kept_digests(recorded: Code | None) -> dict[str, Digest]:
+    """Return what a comparison keeps of versions before; `recorded`: its record, if it has one."""
+    return {name: digest for name, digest in recorded.digests.items() if digest.kept} if recorded else {}
+
+
 def other_code(recorded: Code, installed: Code) -> list[str]:
     """Name the stages and modules whose code differs, or that only one of both has."""
     names = sorted(recorded.digests.keys() | installed.digests.keys())
-    differing = [name for name in names if recorded.digests.get(name) != installed.digests.get(name)]
-    return [name.removesuffix(".txt") for name in differing]
+    return [name for name in names if recorded.digests.get(name) != installed.digests.get(name)]
 
 
-def refuse_other_code(root: Path, found: Mapping[str, str]) -> None:
-    """Refuse to run in a comparison whose record is of other code; a clone has none, and runs its own."""
-    if not (root / RECORD).is_file():
-        return
-    recorded, installed = read_record(root), installed_code(found)
-    if differing := other_code(recorded, installed):
+def other_results(recorded: Code, installed: Code) -> list[str]:
+    """Name those of them that were not shown to write the same bytes."""
+    both = recorded.digests.keys() & installed.digests.keys()
+    return sorted(name for name in both if recorded.digests[name].of != installed.digests[name].of)
+
+
+def refuse_other_code(recorded: Code, installed: Code) -> None:
+    """Refuse to run where a comparison's record is of other code; what it keeps of versions before refuses to run."""
+    kept = kept_digests(recorded)
+    differing = [name.removesuffix(".txt") for name in other_code(recorded, installed) if name not in kept]
+    if differing:
         raise InputError(
             f"the results here are by Merganser {recorded.version}, and the installed {installed.version} has other "
             f"code of {some(differing)}; `merganser update` says what that changes, "

@@ -7,18 +7,20 @@ from typing import Any
 
 from merganser.code_digest import code_digest
 from merganser.config.params import Params
+from merganser.hashes import sha256_of_json
 
 FINGERPRINT = "fingerprint"
 
 
 def digest_of_code(params: Params, *modules: str, kinds: Collection[str] | None = None) -> str:
-    """Return a digest of the code of these modules, of the family, and of kinds of task: of all tasks' by default."""
+    """Return a digest of the classes of these modules, of the family, and of kinds of task: of all by default.
+
+    Each stands in the table of classes: it is a stage's, or found by its name.
+    """
     named = {task.kind for task in params.tasks.values()} if kinds is None else kinds
-    return code_digest(
-        *modules,
-        f"merganser.models.families.{params.base.family}",
-        *(f"merganser.evaluation.kinds.{kind}" for kind in sorted(named)),
-    )
+    family = f"merganser.models.families.{params.base.family}"
+    found = [*modules, family, *(f"merganser.evaluation.kinds.{kind}" for kind in sorted(named))]
+    return sha256_of_json({module: code_digest(module) for module in found})
 
 
 def read_kept(path: Path, fingerprint: str) -> dict[str, Any] | None:

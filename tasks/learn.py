@@ -123,8 +123,7 @@ def base_of(entry: LearnedEntry) -> Path:
 
 def origin_of(params: Params, entry: LearnedEntry, settings: LearnerSettings, tasks: list[str]) -> str:
     """Return a digest of all that a state follows from: settings but the number of steps, seed, code and files."""
-    modules = ("learning.loop", "learning.labelled", f"methods.{entry.learner}")
-    code = digest_of_code(params, *(f"merganser.{name}" for name in modules))
+    code = digest_of_code(params, "merganser.tasks.learn", f"merganser.methods.{entry.learner}")
     folder, source = base_of(entry), DATA / entry.of
     read = [
         source / f"{task}.safetensors" if (source / f"{task}.safetensors").is_file() else source / task

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from merganser.code_digest import KNOWN, ROOT, CodeTree, read_texts
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.outputs import write_json
-from merganser.tasks.code_record import RECORD
+from merganser.tasks.code_record import RECORD, read_record
 from merganser.tasks.stages import CODE, PROFILES
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 DIGESTS_ITSELF = "merganser.tasks.code"  # the stage that writes the digests of all others
-TEXTS = "texts.json"  # beside the digests, in `CODE`
+TEXTS, LISTINGS = "texts.json", "listings.json"  # beside the classes, in `CODE`: what was parsed, what each is of
 # By their folder in data/code, the packages of what is found by its name; a whole name would count as an import.
 _PACKAGES = {
     "additions": "at_run_time.additions",
@@ -67,18 +67,23 @@ def end_well(main: Callable[[list[str]], None]) -> None:
         sys.exit(f"{refusal}, and run again: what is done is kept")
 
 
-def check_code(module: str, digest: str) -> None:
-    """Refuse to run a module whose code DVC has another digest of, under DVC or `merganser run`.
+def check_code(module: str, file: str) -> None:
+    """Refuse to run a module whose code DVC has another class of, under DVC or `merganser run`.
 
     Raises InputError where a module was edited since the stage `code` ran, or this node's checkout is another: the
     results would be recorded as those of the old code.
     """
-    _check(module, digest, lambda code: code.listing(module))
+    _check(module, file, lambda code: class_line(code, module))
 
 
 def check_card(family: str) -> None:
     """Refuse to write a card where DVC has something else that a family says of its models there."""
     _check(f"{FOUND_BY_NAME['families']}.{family}", f"cards/{family}.txt", lambda code: card_line(code, family))
+
+
+def class_line(code: CodeTree, module: str) -> str:
+    """Return what stages that run a module depend on: the class of its code."""
+    return f"{code.code_class(module)}\n"
 
 
 def card_line(code: CodeTree, family: str) -> str:
@@ -88,16 +93,32 @@ def card_line(code: CodeTree, family: str) -> str:
     return f"{module} {json.dumps({name: constants.get(name) for name in IN_CARDS})}\n"
 
 
-def _check(module: str, digest: str, text: Callable[[CodeTree], str]) -> None:
-    file = CODE / digest
-    if "DVC_STAGE" not in os.environ or not file.is_file():
+def _check(module: str, file: str, text: Callable[[CodeTree], str]) -> None:
+    path = CODE / file
+    if "DVC_STAGE" not in os.environ or not path.is_file():
         return
-    recorded, here = set(file.read_text(encoding="utf-8").splitlines()), text(_code(code_root())).splitlines()
-    differing = sorted({line.split()[0] for line in recorded.symmetric_difference(here)})
-    if differing:
-        reason = f"edited since {file} was written: {', '.join(differing)}"
-        again = "`merganser update`, then" if RECORD.is_file() else "all of it:"
-        raise InputError(f"{module}: {reason}; run again, {again} `merganser run` or `dvc repro`")
+    code = _code(code_root())
+    if text(code) == path.read_text(encoding="utf-8"):
+        return
+    if RECORD.is_file() and (version := read_record(Path()).digests[file].kept):
+        reason = f"{RECORD} keeps the results of Merganser {version}, and the installed version makes others"
+        raise InputError(f"{module}: {reason}; `merganser update` lets it run")
+    edited = ", ".join(_edited(code, module, file)) or module
+    again = "`merganser update`, then" if RECORD.is_file() else "all of it:"
+    raise InputError(
+        f"{module}: edited since {path} was written: {edited}; run again, {again} `merganser run` or `dvc repro`"
+    )
+
+
+def _edited(code: CodeTree, module: str, file: str) -> list[str]:
+    """Name the modules that differ from those the stage `code` saw; none where that is not known, as on nodes."""
+    path = CODE / LISTINGS
+    if not path.is_file():
+        return []
+    with refusing(f"{path}: not what the stage `code` writes", "run that stage again"):
+        recorded = json.loads(path.read_text(encoding="utf-8")).get(file)
+    lines = {*recorded.splitlines()} ^ {*code.listing(module).splitlines()} if recorded else ()
+    return sorted({line.split()[0] for line in lines})
 
 
 def code_root() -> Path:

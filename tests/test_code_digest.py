@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from merganser.code_digest import CodeTree, code_digest, read_texts, texts_as_json
+from merganser.code_digest import CLASSES, CodeTree, code_digest, read_texts, texts_as_json
 from merganser.errors import InputError
 
 SVD = '"""Decompose."""\n\nRANK = 2  # kept\n\n\ndef svd(a):\n    """Find it."""\n    return a, RANK\n'
@@ -115,6 +115,17 @@ def test_a_module_that_is_missing_or_no_python_is_named(tree: Path) -> None:
 def test_the_digest_for_fingerprints_is_of_this_installation() -> None:
     assert code_digest("merganser.linalg.svd") == code_digest("merganser.linalg.svd")
     assert code_digest("merganser.linalg.svd") != code_digest("merganser.linalg.polar")
+
+
+def test_a_class_is_the_first_digest_of_its_line_and_unknown_code_is_its_own(tree: Path) -> None:
+    name = "merganser.tasks.factor"
+    digest = CodeTree(tree).digest(name)
+    assert CodeTree(tree).code_class(name) == digest
+    (tree / CLASSES).write_text(f"{name} first {digest}\n{name} second other\nmerganser.tasks.lazy {digest}\n")
+    assert CodeTree(tree).digest(name) == digest  # the table is no data of the package
+    assert CodeTree(tree).code_class(name) == "first"
+    (tree / "merganser/linalg/svd.py").write_text(SVD.replace("2", "3"))
+    assert CodeTree(tree).code_class(name) == CodeTree(tree).digest(name) != digest
 
 
 def test_known_texts_are_not_parsed_and_give_the_same_digests(tree: Path) -> None:

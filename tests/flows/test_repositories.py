@@ -1,6 +1,7 @@
 """A comparison in a repository of its own: begun by the package, run, reproduced by DVC, brought to other code."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,9 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dvcfleet.repository import opened
 from merganser.errors import InputError
-from merganser.flows.repositories import dvc_yaml, init, update
-from merganser.tasks.code_record import RECORD
+from merganser.flows.repositories import init
+from merganser.flows.updating import dvc_yaml, other_version, renew, update
+from merganser.tasks.code import texts, write_code
+from merganser.tasks.code_record import RECORD, Digest, pipeline_digest, read_record
+from merganser.tasks.stage import check_found, code_tree
 from tests.drills.repro import hashes
 from tests.tiny import ROOT, dvc, environment, is_clean, make_models, merganser
 from tests.tiny_clip import write_data_set
@@ -44,9 +49,6 @@ def test_a_comparison_begins_with_the_users_files_alone_and_a_commit(tmp_path: P
     assert not [name for name in kept if name.startswith(("merganser/", "tasks/", "flows/", "dvcfleet/", "suites/"))]
     assert git(tmp_path / "demo", "status", "--porcelain") == ""
     assert f"deps: [{RECORD}]\n" in (tmp_path / "demo/dvc.yaml").read_text()
-    (tmp_path / "demo/dvc.yaml").write_text("stages: {}\n")
-    with pytest.raises(InputError, match=r"dvc\.yaml: has changes that are in no commit"):
-        update(tmp_path / "demo")
     with pytest.raises(InputError, match="demo: "):
         init(tmp_path / "demo", "image")
     with pytest.raises(InputError, match=r"no suite is called 'imgae'.*did you mean \"image\""):
@@ -74,39 +76,80 @@ def test_it_runs_and_dvc_alone_reproduces_it(begun: Path, tmp_path: Path) -> Non
     assert update(begun)[-1].endswith(": nothing changes")
 
 
+def as_by(folder: Path, version: str, **codes: dict[str, str]) -> None:
+    """Have a comparison's record say that another version made its results, by this code of methods."""
+    record = json.loads((folder / RECORD).read_text())
+    for method, code in codes.items():
+        record["code"][f"methods/{method}.txt"] |= code
+    (folder / "dvc.yaml").write_text("stages: {}\n")  # as that version wrote it
+    (folder / RECORD).write_text(json.dumps(record | {"version": version, "pipeline": pipeline_digest("stages: {}\n")}))
+
+
 @pytest.mark.drill
-def test_results_of_other_code_are_refused_until_an_update(begun: Path) -> None:
-    assert merganser(begun, "run", "code").returncode == 0
-    # As by another version, whose ties was other code.
-    record = json.loads((begun / RECORD).read_text())
-    record["code"]["methods/ties.txt"] = "0" * 64
-    (begun / RECORD).write_text(json.dumps(record | {"version": "0.0.9"}))
-    refused = merganser(begun, "run", check=False)
-    assert refused.returncode == 2
-    assert "by Merganser 0.0.9" in refused.stdout + refused.stderr
-    assert "has other code of methods/ties; `merganser update` says" in refused.stdout + refused.stderr
+def test_a_run_brings_a_comparison_to_the_installed_version_and_runs_what_has_other_results(begun: Path) -> None:
+    assert merganser(begun, "run").returncode == 0
+    as_by(begun, "0.0.9", ties={"of": "0" * 64, "digest": "1" * 64}, average={"digest": "2" * 64})
+    (begun / "data/code/methods/ties.txt").chmod(0o644)
+    (begun / "data/code/methods/ties.txt").write_text("0" * 64 + "\n")
     command = ["dvc", "repro", "--single-item", "code"]
+    shutil.copyfile(ROOT / "dvc.yaml", begun / "dvc.yaml")
     plain = subprocess.run(command, cwd=begun, env=environment(), capture_output=True, text=True, check=False)
-    assert "`merganser update`" in plain.stdout + plain.stderr
     assert plain.returncode != 0
     (begun / "dvc.yaml").write_text("stages: {}\n")
-    git(begun, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "edited", "dvc.yaml")
-    said = update(begun)
-    assert said[0].startswith("from Merganser 0.0.9 to ")
-    assert said[1:] == [
-        "changed: the code of methods/ties",
-        "written anew: dvc.yaml",
-        "`merganser run --dry-run` says what will run again",
-    ]
+    done = merganser(begun, "run", "--workers", "2").stdout
+    assert "the results here are by 0.0.9" in done
+    assert "methods/ties: other results" in done
+    assert "merge@ties" not in re.findall(r"([^ ]+) done in", done)  # its class is that of dvc.lock again
     assert (begun / "dvc.yaml").read_text() == dvc_yaml()
-    assert "1 restored" in merganser(begun, "run", "code").stdout  # the record is the one of this code again
+    assert is_clean(begun)
 
 
-def test_a_clone_needs_no_update(tmp_path: Path) -> None:
+def test_an_update_says_which_results_change_and_keeps_what_it_is_told(begun: Path) -> None:
+    before = read_record(begun)
+    assert update(begun) == [f"Merganser {before.version}: nothing changes"]
+    as_by(begun, "0.0.9", ties={"of": "0" * 64, "digest": "1" * 64}, average={"digest": "2" * 64})
+    assert set(other_version(begun)) == {"code"}
+    with pytest.raises(InputError, match=r"--keep: the installed version changes no results of methods/average"):
+        update(begun, ["methods/average"])
+    assert update(begun, ["methods/ties"]) == [
+        f"Merganser {before.version}; the results here are by 0.0.9",
+        "1 stages and methods have other code that writes the same bytes: their results stay",
+        "kept as before, and refused if they have to run: methods/ties",
+    ]
+    kept = read_record(begun)
+    assert kept.digests["methods/ties.txt"] == Digest("0" * 64, "1" * 64, "0.0.9")
+    assert texts(code_tree(), kept)["methods/ties.txt"] == "0" * 64 + "\n"
+    assert (begun / "dvc.yaml").read_text() == dvc_yaml()
+    assert other_version(begun) == {}
+    with opened(begun) as repo:
+        assert list(renew(repo)) == []  # a run keeps it too
+    assert update(begun) == ["methods/ties: other results"]
+    assert read_record(begun) == before
+
+
+def test_plain_dvc_refuses_other_code_and_a_kept_method_does_not_run(
+    begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(begun)
+    as_by(begun, "0.0.9", ties={"of": "0" * 64, "digest": "1" * 64})
+    with pytest.raises(
+        InputError, match=r"by Merganser 0\.0\.9, .* has other code of methods/ties; `merganser update`"
+    ):
+        write_code()
+    update(begun, ["all"])
+    write_code()
+    monkeypatch.setenv("DVC_STAGE", "merge@ties")
+    with pytest.raises(InputError, match=r"methods\.ties: .*keeps the results of Merganser 0\.0\.9"):
+        check_found("methods", "ties")
+    check_found("methods", "average")
+
+
+def test_an_edited_pipeline_is_refused_and_a_clone_needs_no_update(begun: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a clone of Merganser's runs its own code"):
         update(tmp_path)
-    begun = tmp_path / "demo"
-    init(begun, "image")
+    (begun / "dvc.yaml").write_text("stages: {}\n")
+    with pytest.raises(InputError, match=r"dvc\.yaml: was edited since Merganser .* wrote it"):
+        update(begun)
     for text in ("", "[]", '{"format": 9, "version": "9.0.0", "code": {}}', '{"format": 1}'):
         (begun / RECORD).write_text(text)
         with pytest.raises(InputError, match=f"{RECORD}: "):

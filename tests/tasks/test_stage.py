@@ -1,5 +1,6 @@
 """How a stage learns what it is to work on."""
 
+import json
 import os
 import re
 import subprocess
@@ -10,8 +11,8 @@ import pytest
 
 from merganser.code_digest import CodeTree, texts_as_json
 from merganser.errors import InputError
-from merganser.tasks.code import digests
-from merganser.tasks.stage import arguments, check_card, check_code, end_well, names_of
+from merganser.tasks.code import texts
+from merganser.tasks.stage import arguments, check_card, check_code, class_line, end_well, names_of
 from tests.warm import python
 
 HOSTILE = "x; touch y $(touch y) `touch y` @ z"
@@ -83,7 +84,10 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "merganser/tasks/double.py").write_text("from merganser import factor\n")
     (tmp_path / "merganser/factor.py").write_text("FACTOR = 2\n")
     (tmp_path / "data/code").mkdir(parents=True)
-    (tmp_path / "data/code/double.txt").write_text(CodeTree(tmp_path).listing("merganser.tasks.double"))
+    code = CodeTree(tmp_path)
+    (tmp_path / "data/code/double.txt").write_text(class_line(code, "merganser.tasks.double"))
+    listing = {"double.txt": code.listing("merganser.tasks.double")}
+    (tmp_path / "data/code/listings.json").write_text(json.dumps(listing))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DVC_STAGE", "double")
     return tmp_path
@@ -119,7 +123,7 @@ def test_a_card_is_written_by_what_a_family_said_when_it_was_digested_whatever_e
     text = 'LIBRARY = "a"\nPIPELINES = {"Model": "b"}\nSIZE = 1\n'
     family.write_text(text)
     (checkout / "data/code/cards").mkdir()
-    (checkout / "data/code/cards/toy.txt").write_text(digests(CodeTree(checkout))["cards/toy.txt"])
+    (checkout / "data/code/cards/toy.txt").write_text(texts(CodeTree(checkout))["cards/toy.txt"])
     family.write_text(text.replace("1", "2"))
     check_card("toy")
     family.write_text(text.replace('"b"', '"c"'))

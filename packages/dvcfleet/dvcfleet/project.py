@@ -73,7 +73,7 @@ class Project:
     def check_gpus(self, gpus: Mapping[str, int]) -> None:
         """Refuse stages that compute on a GPU and ask for none; `gpus`: how many each stage that will run asks for."""
 
-    def before_planning(self, say: Callable[[str], None]) -> None:
+    def before_planning(self, repo: Repo, say: Callable[[str], None]) -> None:
         """Update files that stages read and no stage writes, such as pointers to a branch of a source."""
 
     def follow_declared(self, repo: Repo, lock_files: "LockFiles", say: Callable[[str], None]) -> None:

@@ -194,7 +194,7 @@ class RepositoryRun:
         validated = is_validated(self.repo)
         if not validated:
             validate(self.repo)
-        self.project.before_planning(self.console.print)
+        self.project.before_planning(self.repo, self.console.print)
         if not (self.root / "dvc.lock").exists():
             self.services.start()  # there will be work: the server starts while the run is planned
         self.lock_files = recovered_lock_files(self.repo, state_folder(self.repo))

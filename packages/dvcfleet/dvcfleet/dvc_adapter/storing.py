@@ -31,7 +31,7 @@ def save_inputs(stage: Stage, allow_missing: bool = False) -> None:
 
     for dep in stage.deps:
         try:
-            _save_input(dep)
+            save_input(dep)
         except DependencyDoesNotExistError:
             if not allow_missing:
                 raise
@@ -51,7 +51,7 @@ def save_changed_inputs(stage: Stage, seen: Seen) -> list[str]:
     for dep, before in zip(stage.deps, seen, strict=True):
         if before is None or _seen(dep.fs_path) != before:
             hash_before = dep.hash_info
-            _save_input(dep)
+            save_input(dep)
             if dep.hash_info != hash_before:
                 changed.append(str(dep))
     return changed
@@ -78,7 +78,8 @@ def _stat_of(path: str) -> tuple[object, ...]:
 
 
 @otherwise("hashing files", lambda dep: dep.save())
-def _save_input(dep: Item) -> None:
+def save_input(dep: Item) -> None:
+    """Save the hash of an input."""
     from dvc.dependency import Dependency
 
     info = _file_info(dep) if type(dep) is Dependency else None

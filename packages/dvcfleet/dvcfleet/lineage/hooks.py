@@ -29,6 +29,10 @@ class LineageHooks:
         """List the names that `find` knows, for suggestions."""
         return ()
 
+    def about(self, path: str, md5: str | None) -> str | None:
+        """Say in a few words what a stage's input or output of these bytes is; None for most."""
+        return None
+
     def origin(self, path: Path) -> Origin | None:
         """Return the source from which an output folder was fetched, if it records one."""
         return None

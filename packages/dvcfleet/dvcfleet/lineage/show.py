@@ -75,7 +75,7 @@ def _description(step: Step) -> Iterator[str]:
 
 
 def _items(word: str, items: Iterable[Item]) -> Iterator[str]:
-    found = [f"{item.path} {(item.hash or 'unknown')[:SHORT]}" for item in items]
+    found = [f"{item.path} {item.about or (item.hash or 'unknown')[:SHORT]}" for item in items]
     if found:
         yield f"{word:<8} {', '.join(found)}"
 

@@ -16,7 +16,8 @@ class Item:
     """A file or folder that a stage read or wrote, with its hash in dvc.lock.
 
     `hash` is the md5 of a file's bytes, or that of a folder's listing with the suffix `.dir`; None if DVC recorded
-    another kind. `kind`: data is written by a stage, code is tracked by git, and a source is neither.
+    another kind. `kind`: data is written by a stage, code is tracked by git, and a source is neither. `about`: what the
+    repository's project says of it.
     """
 
     path: str
@@ -24,6 +25,7 @@ class Item:
     size: int | None
     kind: Literal["data", "code", "source"]
     made_by: tuple[str, ...] = ()
+    about: str | None = None
 
     @property
     def content(self) -> str:

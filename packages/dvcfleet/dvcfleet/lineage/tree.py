@@ -170,7 +170,7 @@ class _Reader:
             kind: Literal["data", "code", "source"] = "data"
             if makers is not None and not made_by:
                 kind = "code" if str(Path(self._repo.root_dir, path)) in tracked_paths(self._repo) else "source"
-            yield Item(path, one.get("md5"), one.get("size"), kind, made_by)
+            yield Item(path, one.get("md5"), one.get("size"), kind, made_by, self._hooks.about(path, one.get("md5")))
 
     def _origins(self, outputs: Iterable[Item]) -> Iterator[Origin]:
         for item in outputs:

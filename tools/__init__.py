@@ -1,0 +1,1 @@
+"""What the project's developers run: no part of what is installed."""

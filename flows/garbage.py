@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.disk import read_json
+from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import names_by_lock_file, parse_lock_file, read_lock_file
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.unused import cache_of, hashes_of, unused_objects, unused_runs, used_hashes
+from dvcfleet.errors import some
 from dvcfleet.git import git, git_if_any
 from dvcfleet.prefect_adapter import retention
 from dvcfleet.record.changes import CHANGES
@@ -32,8 +34,10 @@ from dvcfleet.repository import STATE_FOLDER, state_folder
 from dvcfleet.worker.output import LOGS, log_path
 from merganser.errors import MALFORMED
 from merganser.flows import kept_lock_files
-from merganser.flows.kept_runs import SavedRun, experiment_commits, split_runs
+from merganser.flows.identity import history_of, identity
+from merganser.flows.kept_runs import SavedRun, experiments, split_runs
 from merganser.flows.mlflow_gc import delete_runs, old_runs, store_here
+from merganser.flows.shared_caches import LIST, cache_folder, sharers
 from merganser.flows.signing import SIGNATURES, read_signature
 from merganser.limits import parse_json
 from merganser.tasks.stages import RECORDS
@@ -58,6 +62,9 @@ class Garbage:
         self._repo, self._others, self._since = repo, others, since
         self._root, self._state = Path(repo.root_dir), state_folder(repo)
         self._stay, self._go = split_runs(self._root, since, best)
+        # A worktree has the commits of the others of its git repository.
+        with_git = [*(each for each in others if under_git(each)), repo]
+        self._with_commits = list({history_of(Path(each.root_dir)): each for each in with_git}.values())
         self._old_lock_files = [path for path in _lock_files(self._state) if _is_older(path, since)]
         self._entries = list(self._kept_entries())
         self.left: list[str] = []
@@ -66,6 +73,9 @@ class Garbage:
         """Name each kind, in the order in which they are to be freed: names go before what they name."""
         runs = f"{_counted(len(self._go), 'run')} of {_dates(self._go)}" if self._go else ""
         yield Part("experiments", runs, 0, partial(_forget, self._root, self._go))
+        own = identity(self._root)
+        if others := [run for run in experiments(self._root) if run.identity not in ("", own)]:
+            self.left.append(f"experiments: {_counted(len(others), 'run')} of other comparisons in this git repository")
         yield _files("comparisons that were in use", "comparison", self._old_lock_files)
         yield from self._data()
         yield from self._mlflow()
@@ -82,9 +92,13 @@ class Garbage:
         if not any(cache.is_relative_to(folder) for folder in known):
             self.left.append(f"DVC's cache: {cache} lies outside, and others may use it; see `dvc gc --projects`")
             return
-        commits = experiment_commits(self._root) - {run.commit for run in self._go}
-        used = used_hashes(self._repo, sorted(commits))
-        used |= {each for other in self._others for each in _used_there(other)}
+        if gone := [str(folder) for folder in sharers(self._repo) if not (folder / ".dvc").is_dir()]:
+            where = cache_folder(self._repo) / LIST
+            self.left.append(
+                f"DVC's cache: {some(gone)} shares it, and is not there; if it was removed, strike it from {where}"
+            )
+            return
+        used = {each for repo in (self._repo, *self._others) for each in self._used(repo)}
         used |= set(hashes_of(self._repo, self._entries))
         objects = unused_objects(self._repo, used)
         yield _files("DVC's cache", "file", objects)
@@ -151,18 +165,27 @@ class Garbage:
             for path in (*own, *_lock_files(Path(repo.root_dir, STATE_FOLDER))):
                 if path not in self._old_lock_files:
                     yield from read_lock_file(path).values()
-        heads = git_if_any(self._root, "for-each-ref", "--format=%(objectname)", "refs/heads", "refs/tags") or ""
-        for commit in dict.fromkeys(["HEAD", *heads.split(), *(run.commit for run in self._stay)]):
-            listed = git_if_any(self._root, "ls-tree", "-r", "-z", "--name-only", commit) or ""
-            for name in (name for name in listed.split("\0") if Path(name).name == "dvc.lock"):
-                text = git_if_any(self._root, "show", f"{commit}:./{name}")
-                yield from parse_lock_file(text or "", f"{commit}:{name}").values()
+        for repo in self._with_commits:
+            root = Path(repo.root_dir)
+            heads = git_if_any(root, "for-each-ref", "--format=%(objectname)", "refs/heads", "refs/tags") or ""
+            for commit in dict.fromkeys(["HEAD", *heads.split(), *self._kept_commits(root)]):
+                yield from _entries_of(root, commit)
+
+    def _kept_commits(self, root: Path) -> list[str]:
+        """Return the commits of the experiments that stay in a git repository."""
+        return sorted({run.commit for run in experiments(root)} - {run.commit for run in self._go})
+
+    def _used(self, repo: Repo) -> set[str]:
+        """Return what a comparison uses: its workspace, and its branches, tags and experiments if no other has them."""
+        with chdir(repo.root_dir):
+            return used_hashes(repo, self._kept_commits(Path(repo.root_dir)) if repo in self._with_commits else None)
 
 
-def _used_there(repo: Repo) -> set[str]:
-    """Return what the workspace of another comparison uses."""
-    with chdir(repo.root_dir):
-        return used_hashes(repo, commits=None)
+def _entries_of(root: Path, commit: str) -> Iterator[Entry]:
+    listed = git_if_any(root, "ls-tree", "-r", "-z", "--name-only", commit) or ""
+    for name in (name for name in listed.split("\0") if Path(name).name == "dvc.lock"):
+        text = git_if_any(root, "show", f"{commit}:./{name}")
+        yield from parse_lock_file(text or "", f"{commit}:{name}").values()
 
 
 def _lock_files(state: Path) -> list[Path]:

@@ -19,6 +19,7 @@ from dvcfleet.repository import opened, refuse_unfinished, write_lock
 from merganser.errors import InputError
 from merganser.flows.garbage import Garbage, Part
 from merganser.flows.history import read_history
+from merganser.flows.shared_caches import sharers
 from merganser.flows.trials import TRIALS
 
 _TIME = re.compile(r"(\d+)([hdw])")
@@ -58,7 +59,7 @@ def collect_garbage(repo: Path, keep: timedelta, best: bool, do: bool) -> Freed:
         dvc_repo = stack.enter_context(opened(repo))
         root = Path(dvc_repo.root_dir)
         stack.enter_context(write_lock(dvc_repo))
-        others = [stack.enter_context(opened(folder)) for folder in _beside(root)]
+        others = [stack.enter_context(opened(folder)) for folder in _beside(dvc_repo)]
         for other in others:
             stack.enter_context(write_lock(other))
         stack.enter_context(chdir(root))
@@ -74,9 +75,11 @@ def collect_garbage(repo: Path, keep: timedelta, best: bool, do: bool) -> Freed:
     return Freed(parts, tuple(found.left), do)
 
 
-def _beside(root: Path) -> list[Path]:
-    """List the other folders whose results are in the same cache: comparisons of `new`, and trials."""
-    own = [root, *worktrees_of(root)]
+def _beside(repo: Repo) -> list[Path]:
+    """List the other folders whose results are in the same cache: worktrees, comparisons begun with it, and trials."""
+    root = Path(repo.root_dir)
+    begun = [folder.resolve() for folder in sharers(repo) if (folder / ".dvc").is_dir()]
+    own = list(dict.fromkeys([root.resolve(), *(folder.resolve() for folder in worktrees_of(root)), *begun]))
     trials = [path.parent for folder in own for path in sorted((folder / TRIALS).glob("*/.dvc"))]
     return [*own[1:], *trials]
 

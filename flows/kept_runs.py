@@ -9,43 +9,60 @@ from typing import Any
 
 from dvcfleet.git import git_if_any
 from dvcfleet.record.ledger import executions
+from dvcfleet.record.saved_ends import identity_in
 from dvcfleet.repository import STATE_FOLDER
+from merganser.flows.identity import identity
 
 _NAMES = 5  # parts of a reference refs/exps/aa/bbb.../NAME
 
 
 @dataclass(frozen=True)
 class SavedRun:
-    """A run that is saved as an experiment: its name, its git reference and commit, and when it was saved."""
+    """A run that is saved as an experiment: its name, its git reference and commit, and when it was saved.
+
+    `by_engine`: not by DVC. `identity`: of the comparison whose run it is, empty if it does not say.
+    """
 
     name: str
     ref: str
     commit: str
     saved: datetime
+    by_engine: bool
+    identity: str
 
 
 def saved_runs(root: Path) -> list[SavedRun]:
-    """List the runs that the engine saved as experiments, oldest first; none of DVC's own experiments.
+    """List the runs of this comparison that the engine saved as experiments, oldest first; none of DVC's own.
 
     Those of one second, which is all that git knows of a time, are in the ledger's order.
     """
-    form = "--format=%(refname)%00%(objectname)%00%(committerdate:unix)%00%(subject)"
-    listed = git_if_any(root, "for-each-ref", form, "refs/exps") or ""
-    fields = (line.split("\0") for line in listed.splitlines())
     order = {line.run: number for number, line in enumerate(executions(root / STATE_FOLDER))}
-    found = [
-        SavedRun(ref.rpartition("/")[2], ref, commit, datetime.fromtimestamp(int(date), UTC))
-        for ref, commit, date, subject in fields
-        if ref.count("/") == _NAMES - 1 and subject == f"run {ref.rpartition('/')[2]}"
-    ]
+    found = [run for run in own_experiments(root) if run.by_engine]
     return sorted(found, key=lambda run: (run.saved, order.get(run.name, -1)))
 
 
-def experiment_commits(root: Path) -> set[str]:
-    """Return the commits of all experiments, those that DVC itself saved among them."""
-    listed = git_if_any(root, "for-each-ref", "--format=%(refname)%00%(objectname)", "refs/exps") or ""
-    fields = (line.split("\0") for line in listed.splitlines())
-    return {commit for ref, commit in fields if ref.count("/") == _NAMES - 1}
+def own_experiments(root: Path) -> list[SavedRun]:
+    """List the experiments of this comparison, and those that do not say whose they are: DVC's own, older ones.
+
+    Other comparisons in the git repository have theirs in the same place.
+    """
+    own = identity(root)
+    return [run for run in experiments(root) if run.identity in ("", own)]
+
+
+def experiments(root: Path) -> list[SavedRun]:
+    """List all experiments, those of other comparisons and of DVC itself among them."""
+    form = "--format=%(refname)%00%(objectname)%00%(committerdate:unix)%00%(contents)%00"
+    fields = (git_if_any(root, "for-each-ref", form, "refs/exps") or "").split("\0")
+    listed = zip(fields[::4], fields[1::4], fields[2::4], fields[3::4], strict=False)
+    found = ((ref.strip(), *others) for ref, *others in listed)
+    return [_read(*each) for each in found if each[0].count("/") == _NAMES - 1]
+
+
+def _read(ref: str, commit: str, date: str, message: str) -> SavedRun:
+    name, saved = ref.rpartition("/")[2], datetime.fromtimestamp(int(date), UTC)
+    by_engine = message.partition("\n")[0] == f"run {name}"
+    return SavedRun(name, ref, commit, saved, by_engine, identity_in(message))
 
 
 def numbers_of(root: Path, run: SavedRun) -> dict[str, dict[str, Any]]:

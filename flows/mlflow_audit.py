@@ -36,7 +36,7 @@ from merganser.flows.mlflow_differences import (
 )
 from merganser.flows.mlflow_records import Records, is_elsewhere
 from merganser.limits import read_yaml
-from merganser.tasks.record import EXPERIMENT, Store
+from merganser.tasks.record import Store, experiment_in
 from merganser.tasks.recorded import (
     COMMIT,
     COMPARISON,
@@ -113,8 +113,8 @@ def _known_store() -> Store | None:
     if not uri and not STORE.exists():
         return None
     client = MlflowClient(uri or f"sqlite:///{STORE.absolute()}")
-    experiment = client.get_experiment_by_name(EXPERIMENT)
-    return Store(client, experiment.experiment_id) if experiment else None
+    known = experiment_in(client)
+    return Store(client, known) if known else None
 
 
 class _Audit(Records):

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from dvcfleet.errors import FailedError
 from dvcfleet.sqlite_files import compact
 from merganser.flows.lost_evidence import local_folder
+from merganser.tasks.identity import experiment_names
 from merganser.tasks.recorded import COMPARISON, ENTRY, PARENT
 from merganser.tasks.tracking import STORE, store_words
 
@@ -57,10 +58,12 @@ def old_runs(store: Path, since: datetime, needed: Collection[str]) -> OldRuns:
 
 
 def _found(connection: sqlite3.Connection, store: Path, since: datetime, needed: Collection[str]) -> OldRuns:
-    # Of this project's experiment, and of what was deleted there but not yet for good.
+    # Of this comparison's experiment, and of what was deleted there but not yet for good.
+    names = experiment_names(Path())
     listed = connection.execute(
-        "SELECT run_uuid, COALESCE(end_time, start_time), artifact_uri FROM runs"
-        " WHERE experiment_id IN (SELECT experiment_id FROM experiments WHERE name = 'merganser')"
+        "SELECT run_uuid, COALESCE(end_time, start_time), artifact_uri FROM runs WHERE experiment_id IN"
+        f" (SELECT experiment_id FROM experiments WHERE name IN ({', '.join('?' * len(names))}))",
+        names,
     ).fetchall()
     tags = connection.execute("SELECT run_uuid, key, value FROM tags").fetchall()
     moment = since.timestamp() * 1000

@@ -53,6 +53,12 @@ class Merganser(MerganserLineage, Project):
         own = [module for kind in kinds for module in constants(KINDS, kind).get("PRELOAD", ())]
         return (*PRELOAD, *(TRANSFORMERS if library == "transformers" else ()), *own)
 
+    def identity(self, root: Path) -> str:
+        """Return the comparison's id, folder and worktree."""
+        from merganser.flows.identity import identity
+
+        return identity(root)
+
     @property
     def saves_experiments(self) -> bool:
         """Save each run: the history of a comparison is made of them."""

@@ -19,6 +19,7 @@ from merganser.flows.suites import EXAMPLES, check_name, sources_of, use
 from merganser.flows.updating import DVC_YAML, dvc_yaml, new_record
 from merganser.outputs import new_folder
 from merganser.tasks.code_record import RECORD, record_text
+from merganser.tasks.identity import write_id
 
 FILES = (Path(".dvcignore"), Path(".gitignore"), Path("prefect.yaml"), Path("profiles.yaml"))
 _NOBODY = ("-c", "user.name=merganser", "-c", "user.email=merganser@localhost")
@@ -67,6 +68,7 @@ def _fill(root: Path, folder: Path, suite: str, *, own_git: bool) -> None:
     code = new_record()
     (root / RECORD).parent.mkdir()
     (root / RECORD).write_text(record_text(code), encoding="utf-8")
+    write_id(root)
     with opened(root):
         params = use(root, suite, force=True)
     for example in _examples(params):

@@ -17,6 +17,7 @@ from dvcfleet.record.environments import environment_file
 from dvcfleet.record.ledger import Execution, executions
 from dvcfleet.repository import STATE_FOLDER, opened
 from merganser.errors import InputError
+from merganser.flows.kept_runs import own_experiments
 from merganser.flows.trials import TRIALS
 from merganser.limits import parse_yaml
 from merganser.outputs import write_whole
@@ -125,9 +126,9 @@ def read_run(root: Path, name: str) -> Run:
 
 
 def run_names(root: Path) -> dict[str, str]:
-    """Return the git reference of each run that `dvc exp show` lists, by its name, the newest first."""
-    found = git_if_any(root, "for-each-ref", "--sort=-committerdate", "--format=%(refname)", "refs/exps") or ""
-    return {ref.rpartition("/")[2]: ref for ref in found.split()}
+    """Return the git reference of each run of this comparison that `dvc exp show` lists, by name, the newest first."""
+    newest_first = sorted(own_experiments(root), key=lambda run: run.saved, reverse=True)
+    return {run.name: run.ref for run in newest_first}
 
 
 def _listed(run: Run, objects: Mapping[str, Path]) -> dict[str, str]:

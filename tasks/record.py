@@ -24,6 +24,7 @@ from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.outputs import read_json, write_json
 from merganser.report.origin import commit_of, user_name
 from merganser.report.scores import read_scores
+from merganser.tasks.identity import experiment_names
 from merganser.tasks.recorded import (
     COMMIT,
     COMPARISON,
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-EXPERIMENT = "merganser"
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # which pages MLflow shows: of models, not of prompts
 LOCK, LEDGER = Path(".dvcfleet/mlflow.lock"), Path(".dvcfleet/ledger.jsonl")
 BATCH = 1000  # metrics that MLflow takes at once
@@ -96,11 +96,17 @@ def open_store() -> Store:
         follow_artifacts(Path())
     # Absolute: MLflow keeps one connection a URI, and a long-lived worker may serve more than one repository.
     client = MlflowClient(uri or f"sqlite:///{STORE.absolute()}")
-    experiment = client.get_experiment_by_name(EXPERIMENT)
-    if experiment:
-        return Store(client, experiment.experiment_id)
+    if known := experiment_in(client):
+        return Store(client, known)
     location = None if uri else ARTIFACTS.absolute().as_uri()
-    return Store(client, client.create_experiment(EXPERIMENT, artifact_location=location, tags=KIND))
+    name = experiment_names(Path())[0]
+    return Store(client, client.create_experiment(name, artifact_location=location, tags=KIND))
+
+
+def experiment_in(client: "MlflowClient") -> str | None:
+    """Return the id of the comparison's experiment in a store; None if it has none."""
+    known = (client.get_experiment_by_name(name) for name in experiment_names(Path()))
+    return next((str(each.experiment_id) for each in known if each), None)
 
 
 def _make_store() -> None:

@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from merganser.tasks.identity import experiment_names
 from merganser.terminal.secrets import masked
 
 _PLACES = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))
@@ -30,7 +31,9 @@ def follow_artifacts(root: Path) -> None:
     if not store.is_file() or not here.is_dir() or here.is_symlink():
         return
     with suppress(sqlite3.Error), closing(sqlite3.connect(store)) as connection, connection:
-        found = connection.execute("SELECT artifact_location FROM experiments WHERE name = 'merganser'").fetchone()
+        names = experiment_names(root)
+        which = f"name IN ({', '.join('?' * len(names))})"
+        found = connection.execute(f"SELECT artifact_location FROM experiments WHERE {which}", names).fetchone()
         old = str(found[0]) if found and found[0] else ""
         if not old.startswith("file://") or Path(unquote(urlsplit(old).path)).exists():
             return

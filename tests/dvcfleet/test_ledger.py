@@ -220,7 +220,7 @@ def test_lines_older_than_chains_cut_off_or_written_twice_are_no_faults(toy: Mak
     chain = toy.ran(CHAIN, CHAIN_FILES)
     state = chain.path / ".dvcfleet"
     lines = (state / LEDGER).read_bytes().splitlines()
-    newer = ("before", "user", "varies", "changes", "was", "why", "unproven")
+    newer = ("before", "user", "varies", "changes", "was", "why", "unproven", "identity")
     old = [_without(line, *newer) for line in lines]
     (state / SYNCED).unlink()  # which did not name the ledger's end then
     # Without the end of the second line, as a power cut may leave it; the next run goes on from the first.

@@ -15,6 +15,7 @@ from merganser.flows.repositories import init
 from merganser.flows.updating import dvc_yaml, other_version, renew, update
 from merganser.tasks.code import texts, write_code
 from merganser.tasks.code_record import RECORD, Digest, pipeline_digest, read_record
+from merganser.tasks.identity import FILE
 from merganser.tasks.stage import check_found, code_tree
 from tests.drills.repro import hashes
 from tests.tiny import ROOT, dvc, environment, is_clean, make_models, merganser
@@ -45,7 +46,7 @@ def test_a_comparison_begins_with_the_users_files_alone_and_a_commit(tmp_path: P
     (said,) = init(tmp_path / "demo", "image")
     assert said.startswith(f"{tmp_path}/demo: the comparison image")
     kept = set(git(tmp_path / "demo", "ls-files").splitlines())
-    assert {"params.yaml", "dvc.yaml", "profiles.yaml", "prefect.yaml", "README.md", str(RECORD)} <= kept
+    assert {"params.yaml", "dvc.yaml", "profiles.yaml", "prefect.yaml", "README.md", str(RECORD), str(FILE)} <= kept
     assert not [name for name in kept if name.startswith(("merganser/", "tasks/", "flows/", "dvcfleet/", "suites/"))]
     assert git(tmp_path / "demo", "status", "--porcelain") == ""
     assert f"deps: [{RECORD}]\n" in (tmp_path / "demo/dvc.yaml").read_text()

@@ -49,6 +49,13 @@ class Project:
         """Name third-party modules that a warm process imports before it runs stages; without any there is none."""
         return ()
 
+    def identity(self, root: Path) -> str:
+        """Return what tells the repository at `root` from others that share git's experiments with it; empty: nothing.
+
+        Each line of the ledger and each saved experiment has it.
+        """
+        return ""
+
     @property
     def saves_experiments(self) -> bool:
         """Tell whether each run that succeeds is saved as a DVC experiment, not only with `--save-experiment`."""

@@ -293,7 +293,7 @@ class RepositoryRun:
                         pool,
                         resources,
                         progress,
-                        Ledger(state, name, flow_run_id),
+                        Ledger(state, name, flow_run_id, self.project.identity(self.root)),
                         Durations(seconds_before(state), restorable),
                         self.undeclared,
                         events,

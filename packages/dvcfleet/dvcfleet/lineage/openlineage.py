@@ -121,6 +121,7 @@ def _about(one: Execution, step: Step | None, environment: Mapping[str, Any]) ->
         "commit": one.commit,
         "changed_since_commit": one.dirty,
         "environment": one.environment,
+        "identity": one.identity,
         "other_ledger": one.ledger,
         **{name: environment.get(name) or None for name in _ABOUT_ENVIRONMENT},
     }

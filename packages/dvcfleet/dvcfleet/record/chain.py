@@ -32,7 +32,7 @@ from dvcfleet.record.saved_ends import SavedEnd, saved_ends
 _DIGEST = re.compile("[0-9a-f]{64}")
 _ANCHOR = re.compile(r"Ledger-Anchor: (\d+) ([0-9a-f]{64})\b")
 # What no line without `before` has: versions that wrote these chained all lines.
-_SINCE_CHAINS = frozenset({"user", "changes", "was", "why", "unproven"})
+_SINCE_CHAINS = frozenset({"user", "changes", "was", "why", "unproven", "identity"})
 
 
 @dataclass(frozen=True)

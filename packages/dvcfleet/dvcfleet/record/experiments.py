@@ -25,8 +25,11 @@ from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.dvc_adapter.repositories import experiment_ref
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
 from dvcfleet.git import GitError, git, git_if_any
+from dvcfleet.project import project_of
 from dvcfleet.record.chain import end_of, files_of
+from dvcfleet.record.saved_ends import identity_in
 from dvcfleet.repository import state_folder
+from dvcfleet.run_names import RUN_NAME_VARIABLE
 
 _ADDRESS = "dvcfleet@localhost"
 _NOBODY = (
@@ -56,10 +59,24 @@ def save_experiment(repo: Repo, name: str) -> str | None:
         return None
     head = repo.scm.get_rev()
     objects = _git_path(repo, "objects")
+    ref = experiment_ref(head, name)
+    _refuse_anothers(repo, ref)
     commit = _commit_whole(repo, head, name, objects)
     sync_file_systems([objects, state_folder(repo)])  # the commit names the ledger's last line
-    _git(repo, None, "-c", "core.fsync=reference", "update-ref", experiment_ref(head, name), commit)
+    _git(repo, None, "-c", "core.fsync=reference", "update-ref", ref, commit)
     return commit
+
+
+def _refuse_anothers(repo: Repo, ref: str) -> None:
+    """Raise GitError if another repository that shares this git has an experiment of this name on this commit."""
+    there = identity_in(git_if_any(repo.root_dir, "log", "-1", "--format=%B", ref) or "")
+    if there not in ("", _identity(repo)):
+        raise GitError(f"{there} has one of this name on this commit; {RUN_NAME_VARIABLE} gives a run another name")
+
+
+def _identity(repo: Repo) -> str:
+    root = Path(repo.root_dir)
+    return project_of(root).identity(root)
 
 
 def _commit_whole(repo: Repo, head: str, name: str, objects: Path) -> str:
@@ -97,7 +114,9 @@ def _commit(repo: Repo, head: str, name: str) -> str:
     texts = {os.path.relpath(state / path, repo.root_dir): text for path, text in files_of(state, name).items()}
     hidden = _hidden_outputs(repo)
     tree = workspace_tree(repo, [path for path in described_by(repo) if path not in hidden], texts)
-    message = f"run {name}\n\n{end_of(state_folder(repo))}".strip()
+    identity = _identity(repo)
+    trailers = filter(None, [end_of(state), f"Identity: {identity}" if identity else ""])
+    message = "\n".join([f"run {name}", "", *trailers]).strip()
     is_known = git_if_any(repo.root_dir, "var", "GIT_COMMITTER_IDENT", environment=_environment()) is not None
     return _git(repo, None, *(() if is_known else _NOBODY), "commit-tree", tree, "-p", head, "-m", message)
 

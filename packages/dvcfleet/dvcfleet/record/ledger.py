@@ -41,7 +41,8 @@ class Execution:
     time in UTC (ISO 8601), `dirty` whether files that git tracks differed from the commit, `changes` the digest of a
     patch in `changes/` of what differed when the run began, untracked code included. `varies`: the outputs that
     dvc.yaml said to differ from run to run; `before`: the sha256 of the line before, see
-    `dvcfleet.record.chain`. These and `user` are None in lines of older versions. `was`: of a change of names, the
+    `dvcfleet.record.chain`. `identity`: which repository's run it is, see `dvcfleet.project.Project.identity`. All of
+    these and `user` are None in lines of older versions. `was`: of a change of names, the
     `stage` that it was before, and the digest of the `entry` that this had. `why`: why a stage failed, in words.
     `unproven`: of a restoration from the run cache, whether no ledger told that commands had made this entry. `ledger`
     is not in the line: the file of another machine's ledger that has it, None for the repository's own.
@@ -66,6 +67,7 @@ class Execution:
     was: dict[str, str] | None = None
     why: str | None = None
     unproven: bool | None = None
+    identity: str | None = None
     ledger: str | None = None
 
     @property
@@ -91,8 +93,9 @@ class Ledger:
     restored from the run cache though no ledger tells that commands had made their entries.
     """
 
-    def __init__(self, folder: Path, run: str, flow_run: Callable[[], str | None]) -> None:
+    def __init__(self, folder: Path, run: str, flow_run: Callable[[], str | None], identity: str = "") -> None:
         self._folder = folder
+        self._identity = identity or None
         self._run = run
         self._flow_run = flow_run
         self._unwritten = b""
@@ -137,6 +140,7 @@ class Ledger:
             was=was and {"stage": was[0], "entry": entry_digest(was[1])},
             why=ending.why or None,
             unproven=unproven,
+            identity=self._identity,
         )
         line = execution.line
         self._last = sha256(line)
@@ -289,6 +293,7 @@ def _is_sound(execution: Execution) -> bool:
     began, was = datetime.fromisoformat(execution.began), execution.was
     is_known &= was is None or (isinstance(was, dict) and all(isinstance(was.get(k), str) for k in ("stage", "entry")))
     others = (execution.flow_run, execution.commit, execution.user, execution.changes, execution.before, execution.why)
+    others += (execution.identity,)
     is_known &= all(each is None or isinstance(each, str) for each in others)
     is_known &= isinstance(execution.varies, dict | None) and isinstance(execution.peak_rss_bytes, int)
     # Digests that are names of files.

@@ -1,9 +1,11 @@
 """An archive that somebody sends writes nothing outside its folder, runs nothing, and is refused by name."""
 
 import gzip
+import marshal
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
 from types import MappingProxyType
 
@@ -238,6 +240,10 @@ SETTINGS = {
     "site_cache_dir = x\n": "site_cache_dir",
 }
 
+# Compiled Python that writes into the home, for this version, which does not look at the source.
+_RAN = compile("open(__import__('os').environ['HOME'] + '/ran', 'w')", "x", "exec")
+COMPILED = MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(_RAN)
+
 # What restores, and must not be followed, read or run.
 HARMLESS: dict[str, Sent] = {
     "an import of a repository": Sent({"x.dvc": IMPORT}),
@@ -262,6 +268,14 @@ HARMLESS: dict[str, Sent] = {
             "sitecustomize.py": "open('OUTSIDE/ran', 'w')\n",
             "flows/__init__.py": "open('OUTSIDE/ran', 'w')\n",
         }
+    ),
+    "compiled modules in the way": Sent(
+        {
+            **{f"{name}.pyc": COMPILED for name in ("yaml", "sitecustomize", "flows/__init__", "merganser/__init__")},
+            "tasks/__init__.py": "",
+            cache_from_source("tasks/__init__.py"): COMPILED,
+        },
+        files={cache_from_source("yaml.py"): COMPILED},
     ),
 }
 
@@ -371,6 +385,7 @@ def test_what_does_no_harm_is_restored_and_neither_followed_nor_run(what: str, o
     again = outside.parent / f"again-{path.stem}"
     restore(path, again)
     assert _whole(outside) == {"one.txt": b"precious", "one.yaml": b"a: precious", "sub/own.txt": b"precious"}
+    assert not (outside.parent / "home/ran").exists()
     assert (again / ".git/hooks").exists() is False
 
 

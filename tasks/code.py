@@ -8,7 +8,7 @@ from merganser.errors import InputError
 from merganser.outputs import fresh_folder, read_json, write_json
 from merganser.tasks.code_record import RECORD, Code, Digest, kept_digests, read_record, refuse_other_code
 from merganser.tasks.stage import FOUND_BY_NAME, LISTINGS, TEXTS, card_line, class_line, code_tree, end_well
-from merganser.tasks.stages import CODE
+from merganser.tasks.stages import CODE, KEPT
 
 CARDS = "cards"  # of families
 
@@ -65,7 +65,8 @@ def texts(code: CodeTree, recorded: Code | None = None) -> dict[str, str]:
     kept = {file: f"{digest.of}\n" for file, digest in kept_digests(recorded).items()}
     found = {file: class_line(code, module) for file, module in modules(code).items()}
     cards = {f"{CARDS}/{name}.txt": card_line(code, name) for name in code.names(FOUND_BY_NAME["families"])}
-    return found | kept | cards
+    said = (f"{file.removesuffix('.txt')} {digest.kept}\n" for file, digest in kept_digests(recorded).items())
+    return found | kept | cards | {KEPT: "".join(sorted(said))}
 
 
 def write_code() -> int:

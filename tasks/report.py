@@ -31,7 +31,9 @@ from merganser.report.study_plots import draw_studies
 from merganser.report.sweeps import Curve
 from merganser.tasks.stage import run, stage
 from merganser.tasks.stages import (
+    CODE,
     EXAMPLES,
+    KEPT,
     MERGE_MEASURES,
     MERGE_PROFILES,
     METRICS,
@@ -158,7 +160,7 @@ def main(params: Params) -> None:
             changes, worse=worse_scores(entries, list(tasks), list(params.unseen), PREVIOUS, METRICS.parent)
         )
     with fresh_folder(REPORT) as folder:
-        write_content(folder, params, content, plots, changes, read_origin(PARAMS))
+        write_content(folder, params, content, plots, changes, read_origin(PARAMS, CODE / KEPT))
     write_json(SUMMARY, content.numbers)
     print(f"{REPORT}/{PAGE}: {len(rows)} entries on {len(tasks)} tasks")
 

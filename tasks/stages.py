@@ -19,6 +19,7 @@ BASE = Path("data/base")
 BUDGET_STUDIES = Path("data/measures/studies/budgets")
 CHECKPOINTS = Path("data/checkpoints")
 CODE = Path("data/code")
+KEPT = "kept.txt"  # there: what an update was told to keep
 COMPANIONS = Path("data/companions")
 DATA = Path("data")
 DATASETS = Path("data/datasets")

@@ -28,7 +28,8 @@ class Origin:
 
     `written`: a time in UTC (ISO 8601). `run`: the run's name, None under `dvc repro`. `commit`: the one checked out.
     `choices`: the sha256 of the bytes of params.yaml. `lines`, `head`: how many lines the ledger had, and the sha256
-    of the last one: all stages that had ended before, not the report's own line.
+    of the last one: all stages that had ended before, not the report's own line. `kept`: the stages and methods whose
+    results are by an earlier version, which an update was told to keep, each with that version.
     """
 
     written: str
@@ -40,6 +41,7 @@ class Origin:
     choices: str
     lines: int
     head: str | None
+    kept: tuple[str, ...] = ()
 
     @property
     def anchor(self) -> str | None:
@@ -53,11 +55,12 @@ class Origin:
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> "Origin":
         """Return what `as_json` wrote; raise TypeError or AttributeError for anything else."""
-        return cls(**{name: value for name, value in found.items() if name != "anchor"})
+        known = {name: value for name, value in found.items() if name != "anchor"}
+        return cls(**known | {"kept": tuple(known.get("kept", ()))})
 
 
-def read_origin(params: Path) -> Origin:
-    """Read whose result is written now, in the comparison's folder."""
+def read_origin(params: Path, kept: Path) -> Origin:
+    """Read whose result is written now, in the comparison's folder; `kept`: the file that lists what is kept."""
     head = list(_line_digests())
     return Origin(
         written=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -69,6 +72,7 @@ def read_origin(params: Path) -> Origin:
         choices=sha256_of(params),
         lines=len(head),
         head=head[-1] if head else None,
+        kept=tuple(kept.read_text(encoding="utf-8").splitlines()) if kept.is_file() else (),
     )
 
 

@@ -119,7 +119,8 @@ def test_an_update_says_which_results_change_and_keeps_what_it_is_told(begun: Pa
     ]
     kept = read_record(begun)
     assert kept.digests["methods/ties.txt"] == Digest("0" * 64, "1" * 64, "0.0.9")
-    assert texts(code_tree(), kept)["methods/ties.txt"] == "0" * 64 + "\n"
+    written = texts(code_tree(), kept)
+    assert (written["methods/ties.txt"], written["kept.txt"]) == ("0" * 64 + "\n", "methods/ties 0.0.9\n")
     assert (begun / "dvc.yaml").read_text() == dvc_yaml()
     assert other_version(begun) == {}
     with opened(begun) as repo:

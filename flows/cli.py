@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from dvcfleet import command_line
 from dvcfleet.command_line import JsonOption, RepoOption
@@ -19,6 +20,7 @@ from dvcfleet.repository import root_around
 from dvcfleet.terminal.failures import EXIT_CODES, boundary, is_a
 from dvcfleet.terminal.secrets import masked, printable
 from merganser.command_line.app import add_commands, example, new_app
+from merganser.command_line.merge import named_values
 from merganser.errors import InputError
 from merganser.extras import naming_extras
 from merganser.flows import lineage_cli
@@ -222,15 +224,60 @@ def use(
     print("`merganser run` makes it, and takes what only another comparison needs out of the workspace")
 
 
-@app.command(epilog=example("merganser init demo --suite image", EXIT_CODES))
+class Listed(TyperCommand):
+    """A command that takes `--models a=A b=B` for `--models a=A --models b=B`, and `--data` likewise."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Repeat the option before each further value."""
+        told, option = list[str](), None
+        for word in args:
+            if option and "=" in word and not word.startswith("-") and told[-1] != option:
+                told.append(option)
+            option = word if word in ("--models", "--data") else option if "=" in word else None
+            told.append(word)
+        return super().parse_args(ctx, told)
+
+
+@app.command(
+    cls=Listed,
+    epilog=example(
+        "merganser init demo --suite image",
+        "merganser init mine --models base=BASE one=MODEL two=MODEL --data one=FOLDER two=FOLDER",
+        EXIT_CODES,
+    ),
+)
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is new or empty.")],
-    suite: Annotated[str, typer.Option(metavar="NAME", help="The suite that it compares.")],
+    suite: Annotated[str | None, typer.Option(metavar="NAME", help="The suite that it compares.")] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=MODEL ...",
+            help="Your models, each a folder, a file, an adapter's folder or org/name@revision of a hub; base=MODEL is "
+            "what they were fine-tuned from, by default their mean.",
+        ),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=DATA ...",
+            help="What each is measured on: a folder of DatasetDict.save_to_disk, or org/name@revision of a hub.",
+        ),
+    ] = None,
 ) -> None:
     """Begin a comparison in a repository of its own, run by the installed Merganser."""
-    from merganser.flows.repositories import init
+    from merganser.flows.repositories import Models, Suite, init
 
-    print(*map(printable, init(folder, suite)), sep="\n")
+    if (suite is None) == (models is None):
+        raise InputError("say what it compares: --suite NAME, or --models base=MODEL one=MODEL ...")
+    if data and not models:
+        raise InputError("--data is of --models: a suite has its own")
+    choices = (
+        Suite(suite)
+        if suite is not None
+        else Models(named_values("--models", models or []), named_values("--data", data or []))
+    )
+    print(*map(printable, init(folder, choices)), sep="\n")
     print(f"`cd {folder} && merganser run` makes it")
 
 

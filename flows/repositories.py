@@ -6,7 +6,9 @@ results are made, and the stage `code` depends on it.
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from dvcfleet.disk import sync_file_systems
@@ -14,13 +16,16 @@ from dvcfleet.git import GitError, git, git_if_any, own_environment
 from dvcfleet.repository import opened
 from merganser.config.params import Params
 from merganser.errors import InputError
+from merganser.flows.project import MERGANSER, PARAMS
 from merganser.flows.suite_files import shipped
 from merganser.flows.suites import EXAMPLES, check_name, sources_of, use
 from merganser.flows.updating import DVC_YAML, dvc_yaml, new_record
-from merganser.outputs import new_folder
+from merganser.limits import read_yaml
+from merganser.outputs import new_folder, refuse_existing
 from merganser.tasks.code_record import RECORD, record_text
 from merganser.tasks.identity import write_id
 
+DRAFT = "begun"  # in an empty folder, until the comparison there is whole
 FILES = (Path(".dvcignore"), Path(".gitignore"), Path("prefect.yaml"), Path("profiles.yaml"))
 _NOBODY = ("-c", "user.name=merganser", "-c", "user.email=merganser@localhost")
 _README = """# {name}
@@ -37,25 +42,82 @@ The report is `report/index.html`. `git clone` and `dvc pull` bring the comparis
 """
 
 
-def init(folder: Path, suite: str) -> list[str]:
-    """Begin a suite's comparison in a folder that is new or empty; return what there is to say.
+@dataclass(frozen=True)
+class Suite:
+    """What a comparison begins with: a suite."""
+
+    name: str
+
+    def write(self, root: Path, folder: Path) -> list[str]:
+        """Write params.yaml and all that it reads and the package has; return what there is to say."""
+        check_name(root, self.name)
+        with opened(root):
+            params = use(root, self.name, force=True)
+        for example in _examples(params):
+            shutil.copytree(shipped() / example, root / example, ignore=_made_by_runs)
+        return [f"{folder}: the comparison {self.name}"]
+
+
+@dataclass(frozen=True)
+class Models:
+    """What a comparison begins with: models by task, the base by `base`, and data by task; paths or names on a hub."""
+
+    models: Mapping[str, str]
+    data: Mapping[str, str]
+
+    def write(self, root: Path, folder: Path) -> list[str]:
+        """Write params.yaml, complete where the models and data say what is needed; return what there is to say."""
+        from merganser.config.drafting import draft  # imports torch
+
+        found = draft(self.models, self.data, root)
+        (root / PARAMS).write_text(found.text, encoding="utf-8")
+        lines = [f"{folder}: a comparison of {', '.join(name for name in self.models if name != 'base')}"]
+        lines += [f"read of the models and data: {', '.join(found.read)}"] if found.read else []
+        with opened(root) as repo:
+            try:
+                MERGANSER.validate(repo)
+            except InputError as error:
+                lines += [
+                    "to be filled in or mended before it runs:",
+                    *(f"  {line}" for line in str(error).splitlines()),
+                ]
+        return lines
+
+
+def init(folder: Path, choices: Suite | Models) -> list[str]:
+    """Begin a comparison in a folder that is new or empty; return what there is to say.
 
     It has its name once it is whole. In a git repository it becomes a part of that, else it has its own, with a first
-    commit. Raises InputError for an unknown suite, a folder with something in it, and where git refuses.
+    commit. Raises InputError for choices that cannot be, a folder with something in it, and where git refuses.
     """
     folder = folder.absolute()
-    if folder.is_dir() and not any(folder.iterdir()) and folder != Path.cwd():
-        folder.rmdir()
-    check_name(shipped(), suite)
-    around = git_if_any(_present(folder.parent), "rev-parse", "--show-toplevel", environment=own_environment())
-    with new_folder(folder) as draft:
-        _fill(draft, folder, suite, own_git=around is None)
-    lines = [f"{folder}: the comparison {suite}; params.yaml says what it compares, README.md how to go on"]
+    refuse_existing(folder)
+    around = git_if_any(_present(folder), "rev-parse", "--show-toplevel", environment=own_environment())
+    with _place(folder) as draft:
+        lines = _fill(draft, folder, choices, own_git=around is None)
+    lines += ["params.yaml says what it compares, README.md how to go on"]
     return [*lines, *([f"it is in the git repository {around.strip()}, uncommitted"] if around else [])]
 
 
-def _fill(root: Path, folder: Path, suite: str, *, own_git: bool) -> None:
-    """Write all of a new comparison; `folder`: where it will be."""
+@contextmanager
+def _place(folder: Path) -> Iterator[Path]:
+    """Give where a comparison is made before it is whole: beside a new folder, and inside one that is there.
+
+    That may be a shell's present one, so it stays.
+    """
+    if not folder.is_dir():
+        with new_folder(folder) as draft:
+            yield draft
+        return
+    with new_folder(folder / DRAFT) as draft:
+        yield draft
+    for path in (folder / DRAFT).iterdir():
+        path.rename(folder / path.name)
+    (folder / DRAFT).rmdir()
+
+
+def _fill(root: Path, folder: Path, choices: Suite | Models, *, own_git: bool) -> list[str]:
+    """Write all of a new comparison; `folder`: where it will be. Return what there is to say."""
     from dvc.repo import Repo
 
     if own_git:
@@ -69,19 +131,23 @@ def _fill(root: Path, folder: Path, suite: str, *, own_git: bool) -> None:
     (root / RECORD).parent.mkdir()
     (root / RECORD).write_text(record_text(code), encoding="utf-8")
     write_id(root)
-    with opened(root):
-        params = use(root, suite, force=True)
-    for example in _examples(params):
-        shutil.copytree(shipped() / example, root / example, ignore=_made_by_runs)
-    extra = "text" if params.base.family != "open_clip" else "vision"
-    (root / "README.md").write_text(
-        _README.format(name=folder.name, version=code.version, extra=extra), encoding="utf-8"
-    )
+    lines = choices.write(root, folder)
+    readme = _README.format(name=folder.name, version=code.version, extra=_extra(root))
+    (root / "README.md").write_text(readme, encoding="utf-8")
     if own_git:
         _git(folder, root, "add", "--all")
         known = git_if_any(root, "var", "GIT_COMMITTER_IDENT", environment=own_environment()) is not None
-        _git(folder, root, *(() if known else _NOBODY), "commit", "-q", "-m", f"Begin the comparison {suite}")
+        _git(folder, root, *(() if known else _NOBODY), "commit", "-q", "-m", f"Begin the comparison {folder.name}")
     sync_file_systems([root])
+    return lines
+
+
+def _extra(root: Path) -> str:
+    """Name the package's extras that the family of models needs."""
+    from merganser.models import TakesImages, has_ability  # imports torch
+
+    family = read_yaml(root / PARAMS)["base"].get("family")
+    return "vision,text" if family is None else "vision" if has_ability(family, TakesImages) else "text"
 
 
 def _examples(params: Params) -> Iterator[Path]:

@@ -153,16 +153,19 @@ def _recipe(method: str, given: dict[str, Any]) -> "Recipe":
     from merganser.config.recipes import Recipe, source_named
     from merganser.limits import parse_yaml
 
-    models = _pairs("--model", given.get("--model", []))
+    models = named_values("--model", given.get("--model", []))
     if not models:
         raise InputError("--model: name a fine-tuned model by --model NAME=PATH, once per task")
     for name in models:
         if not NAME.fullmatch(name):
             rule = "use at most 100 letters, digits, - and _, the first a letter or digit"
             raise InputError(f"--model {name}: not a name; {rule}")
-    values = {key: parse_yaml(value, f"--set {key}") for key, value in _pairs("--set", given.get("--set", [])).items()}
+    values = {
+        key: parse_yaml(value, f"--set {key}") for key, value in named_values("--set", given.get("--set", [])).items()
+    }
     named = {
-        name: _lines("--classes", Path(path)) for name, path in _pairs("--classes", given.get("--classes", [])).items()
+        name: _lines("--classes", Path(path))
+        for name, path in named_values("--classes", given.get("--classes", [])).items()
     }
     size = given.get("--max-shard-size")
     return Recipe(
@@ -177,7 +180,7 @@ def _recipe(method: str, given: dict[str, Any]) -> "Recipe":
         dtype=given.get("--dtype"),
         max_shard_size=parse_size(size) if size else None,
         tokenizer=given.get("--tokenizer"),
-        rows=_pairs("--rows", given.get("--rows", []), last=True),
+        rows=named_values("--rows", given.get("--rows", []), last=True),
         chat_template=given.get("--chat-template"),
     )
 
@@ -215,17 +218,17 @@ def reconstruct(
     print(f"the model of {task} is in {out}")
 
 
-def _pairs(option: str, given: list[str], last: bool = False) -> dict[str, str]:
+def named_values(option: str, given: list[str], last: bool = False) -> dict[str, str]:
     """Split NAME=VALUE arguments, at the first = or the last; a name may come once."""
-    pairs: dict[str, str] = {}
+    found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.rpartition("=") if last else text.partition("=")
         if not (name and equals and value):
             raise InputError(f"{option}: expected NAME=VALUE, got {text!r}")
-        if name in pairs:
+        if name in found:
             raise InputError(f"{option}: {name} is given twice")
-        pairs[name] = value
-    return pairs
+        found[name] = value
+    return found
 
 
 def _lines(option: str, path: Path) -> list[str]:

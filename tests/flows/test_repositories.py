@@ -1,6 +1,7 @@
 """A comparison in a repository of its own: begun by the package, run, reproduced by DVC, brought to other code."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -10,16 +11,20 @@ import pytest
 import yaml
 
 from dvcfleet.repository import opened
+from merganser.config.loading import load_params
 from merganser.errors import InputError
-from merganser.flows.repositories import init
+from merganser.flows.repositories import Suite, init
 from merganser.flows.updating import dvc_yaml, other_version, renew, update
 from merganser.tasks.code import texts, write_code
 from merganser.tasks.code_record import RECORD, Digest, pipeline_digest, read_record
 from merganser.tasks.identity import FILE
 from merganser.tasks.stage import check_found, code_tree
+from tests.config.test_drafting import write_texts
 from tests.drills.repro import hashes
+from tests.flows.conftest import Done, Refused
 from tests.tiny import ROOT, dvc, environment, is_clean, make_models, merganser
 from tests.tiny_clip import write_data_set
+from tests.tiny_transformers import write_model
 
 
 def git(folder: Path, *args: str) -> str:
@@ -30,7 +35,7 @@ def git(folder: Path, *args: str) -> str:
 def begun(tmp_path: Path) -> Path:
     """Begin a comparison, and give it tiny models, data and choices."""
     folder = tmp_path / "mine"
-    init(folder, "image")
+    init(folder, Suite("image"))
     shutil.rmtree(folder / "examples")
     params = yaml.safe_load((ROOT / "tests/tiny/params.yaml").read_text())
     sections = ("seed", "base", "parameters", "tasks", "decompose", "merge", "evaluation")
@@ -43,24 +48,46 @@ def begun(tmp_path: Path) -> Path:
 
 
 def test_a_comparison_begins_with_the_users_files_alone_and_a_commit(tmp_path: Path) -> None:
-    (said,) = init(tmp_path / "demo", "image")
-    assert said.startswith(f"{tmp_path}/demo: the comparison image")
+    said = init(tmp_path / "demo", Suite("image"))
+    assert said[0] == f"{tmp_path}/demo: the comparison image"
     kept = set(git(tmp_path / "demo", "ls-files").splitlines())
     assert {"params.yaml", "dvc.yaml", "profiles.yaml", "prefect.yaml", "README.md", str(RECORD), str(FILE)} <= kept
     assert not [name for name in kept if name.startswith(("merganser/", "tasks/", "flows/", "dvcfleet/", "suites/"))]
     assert git(tmp_path / "demo", "status", "--porcelain") == ""
     assert f"deps: [{RECORD}]\n" in (tmp_path / "demo/dvc.yaml").read_text()
     with pytest.raises(InputError, match="demo: "):
-        init(tmp_path / "demo", "image")
+        init(tmp_path / "demo", Suite("image"))
     with pytest.raises(InputError, match=r"no suite is called 'imgae'.*did you mean \"image\""):
-        init(tmp_path / "other", "imgae")
+        init(tmp_path / "other", Suite("imgae"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo"]
+
+
+def test_models_and_data_say_what_they_are_and_what_they_do_not_say_is_named(
+    tmp_path: Path, done: Done, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed, name in enumerate(("base", "kind", "subject")):
+        write_model(tmp_path / "mine" / name, "bert", seed=seed)
+    write_texts(tmp_path / "mine/data")
+    (here := tmp_path / "one").mkdir()
+    monkeypatch.chdir(here)  # a shell's present folder, which stays its own
+    models = [f"{name}=../mine/{name}" for name in ("base", "kind", "subject")]
+    said = done(here, "init", ".", "--models", *models, "--data", "kind=../mine/data")
+    assert os.path.samefile(".", here)
+    assert "base.family: encoder, base.heads: [classifier.*], tasks.kind.kind: text_classification" in said
+    assert f"data: {{source: {tmp_path}/mine/data, columns: " in Path("params.yaml").read_text()
+    for words in (said, refused(here, "run", "--dry-run")):
+        assert "tasks.subject.data: missing" in words
+    own = [*models, "--data", "kind=../mine/data", "subject=../mine/data"]
+    assert "filled in" not in done(here, "init", "../two", "--models", *own)
+    params = load_params(tmp_path / "two/params.yaml")
+    assert (params.tasks["subject"].kind, params.evaluation.split) == ("text_classification", "test")
+    assert git(tmp_path / "two", "status", "--porcelain") == ""
 
 
 def test_in_a_git_repository_it_becomes_a_part_of_it(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
-    said = init(tmp_path / "study/first", "image")
-    assert said[1] == f"it is in the git repository {tmp_path}, uncommitted"
+    said = init(tmp_path / "study/first", Suite("image"))
+    assert said[-1] == f"it is in the git repository {tmp_path}, uncommitted"
     assert not (tmp_path / "study/first/.git").exists()
     assert dvc(tmp_path / "study/first", "root") == ".\n"
 

@@ -292,8 +292,8 @@ def _is_sound(execution: Execution) -> bool:
     is_known = execution.entry is None or isinstance(execution.entry, str)
     began, was = datetime.fromisoformat(execution.began), execution.was
     is_known &= was is None or (isinstance(was, dict) and all(isinstance(was.get(k), str) for k in ("stage", "entry")))
-    others = (execution.flow_run, execution.commit, execution.user, execution.changes, execution.before, execution.why)
-    others += (execution.identity,)
+    others = [execution.flow_run, execution.commit, execution.user, execution.changes, execution.before, execution.why]
+    others.append(execution.identity)
     is_known &= all(each is None or isinstance(each, str) for each in others)
     is_known &= isinstance(execution.varies, dict | None) and isinstance(execution.peak_rss_bytes, int)
     # Digests that are names of files.

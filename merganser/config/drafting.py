@@ -1,0 +1,205 @@
+"""A short params.yaml for models and data that are named on a command line, with what their files say of them.
+
+Imports torch, as what reads models does.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from merganser.checkpoints.adapters.files import Adapter, open_model
+from merganser.config.completing import READ, additions, filled
+from merganser.config.explaining import as_flow, as_line
+from merganser.config.inferring import kind_of
+from merganser.config.params import NAME, OWN_MODELS, UNMEASURED
+from merganser.config.tasks import fits
+from merganser.errors import InputError, did_you_mean
+from merganser.evaluation import get_kind, kind_names
+from merganser.evaluation.labels import WORDS
+from merganser.evaluation.saved import features_of
+from merganser.models import family_names
+from merganser.models.sequence_classifier import HEAD_NAMES
+from merganser.sources.hub import COMMIT
+from merganser.sources.named import HEAD, hub_name
+from merganser.sources.packages import lying
+from merganser.sources.pointers import POINTER_SUFFIXES, pointer_of, read_pointer
+
+BASE = "base"
+POINTERS = Path("sources")  # the folder of the files that name what is on a hub
+METHODS = ("base", "individual", "average", "task_arithmetic", "ties", "tsv_m")
+ORDER = ("source", "family", "heads", "kind", "data")
+TEXT_COLUMNS = ("text", "pair")
+ABOUT_DATA = "a folder that DatasetDict.save_to_disk wrote, or a pointer file: docs/params.md"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The text of a params.yaml, and in words what of it the models and data said."""
+
+    text: str
+    read: tuple[str, ...]
+
+
+def draft(models: Mapping[str, str], data: Mapping[str, str], root: Path) -> Draft:
+    """Draft a params.yaml for models and data by task, each a path or a name on a hub; `base` names the base.
+
+    `root`: the comparison's folder, where the files are written that name what is on a hub. Raises InputError for a
+    name or a source that cannot be one.
+    """
+    _check_names(models, data)
+    base: dict[str, Any] = {"source": str(OWN_MODELS)}
+    tasks: dict[str, Any] = {}
+    for name, text in models.items():
+        entry = {"source": _source(name, text, root, "--models")}
+        if name == BASE:
+            base = entry
+        else:
+            tasks[name] = entry
+    for name, text in data.items():
+        tasks[name]["data"] = {"source": _source(f"{name}-data", text, root, "--data")}
+    if heads := _heads([base, *tasks.values()], root):
+        base["heads"] = heads
+    content = {"base": base, "tasks": tasks, "methods": dict.fromkeys(METHODS)}
+    content = filled(content, [each for each in additions(content, root) if each[0][-1] in READ])
+    for task in content["tasks"].values():
+        _match_columns(task, content["base"].get("family"), root)
+    return Draft("\n".join([*_lines(content), ""]), tuple(_read(content)))
+
+
+def _check_names(models: Mapping[str, str], data: Mapping[str, str]) -> None:
+    for name in models:
+        if not NAME.fullmatch(name):
+            raise InputError(
+                f"--models: {name!r} is no name: use letters, digits, - and _, the first a letter or digit"
+            )
+    tasks = [name for name in models if name != BASE]
+    if not tasks:
+        raise InputError("--models: there is no task's model; name each task: --models base=SOURCE task=SOURCE")
+    for name in data:
+        if name not in tasks:
+            raise InputError(
+                f"--data: no task is called {name!r}{did_you_mean(name, tasks)}; there is {', '.join(tasks)}"
+            )
+
+
+def _source(name: str, text: str, root: Path, option: str) -> str:
+    """Return a source as params.yaml has it: an absolute path, or a file of `sources/`."""
+    if named := hub_name(text):
+        hub, revision = named
+        which = {"revision": revision} if revision and COMMIT.fullmatch(revision) else {"follow": revision or HEAD}
+        return _write_pointer(name, {"hub": hub, **which}, root)
+    path = Path(os.path.abspath(os.path.expanduser(text)))
+    if not path.exists():
+        beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise InputError(f"{option}: {name}: no such file or folder: {text}{did_you_mean(path.name, beside)}")
+    if path.suffix in POINTER_SUFFIXES and path.is_file():
+        return _write_pointer(name, _pointer(path), root)
+    return str(path)
+
+
+def _pointer(path: Path) -> dict[str, Any]:
+    """Return what a pointer file says, which a comparison has of its own: a run writes commits into it."""
+    found = read_pointer(path)
+    assert found is not None, "what ends as a pointer file is one"
+    return found.model_dump(exclude_none=True)
+
+
+def _write_pointer(name: str, content: dict[str, Any], root: Path) -> str:
+    path = POINTERS / f"{name}.yaml"
+    pointer_of(content, path)
+    (root / POINTERS).mkdir(exist_ok=True)
+    lines = [f"{as_line(key, value)}\n" for key, value in content.items()]
+    (root / path).write_text("".join(lines), encoding="utf-8")
+    return path.as_posix()
+
+
+def _heads(models: Sequence[Mapping[str, Any]], root: Path) -> list[str]:
+    """Return the patterns of the heads that classifiers of transformers have, of the models that lie here."""
+    names = {name for each in models for name in _parameters(root / str(each["source"]))}
+    return [pattern for pattern in HEAD_NAMES if any(fnmatchcase(name, pattern) for name in names)]
+
+
+def _parameters(source: Path) -> list[str]:
+    with suppress(InputError, OSError):
+        if path := lying(source):
+            model = open_model(path)
+            return list(model.updates if isinstance(model, Adapter) else model.names)
+    return []
+
+
+def _match_columns(task: dict[str, Any], family: str | None, root: Path) -> None:
+    """Say in a task which columns its data has for those that its kind reads, if one kind can then read it."""
+    data = task.get("data")
+    if data is None or "kind" in task or family is None:
+        return
+    columns = _columns(root / data["source"])
+    if kind := kind_of({**data, "columns": columns}, family, root / data["source"]):
+        renamed = {own: name for own, name in columns.items() if own != name}
+        task["data"] = {**data, "columns": renamed}
+        task["kind"] = kind
+
+
+def _columns(source: Path) -> dict[str, str]:
+    """Pair the columns that kinds of task read with those of a data set of the same type; none if it is not here."""
+    from datasets import ClassLabel, Image
+
+    try:
+        path = lying(source)
+        features = features_of(path) if path else {}
+    except (InputError, OSError):
+        return {}
+    types = {name: getattr(feature, "dtype", None) for name, feature in features.items()}
+    classes = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
+    labels = classes or [name for name, dtype in types.items() if str(dtype).startswith("float")]
+    images = [name for name, feature in features.items() if isinstance(feature, Image)]
+    texts = [name for name, dtype in types.items() if dtype in WORDS]
+    found = {"label": labels[0]} if len(labels) == 1 else {}
+    found |= {"image": images[0]} if len(images) == 1 else {}
+    return found | (dict(zip(TEXT_COLUMNS, texts, strict=False)) if len(texts) <= len(TEXT_COLUMNS) else {})
+
+
+def _lines(content: Mapping[str, Any]) -> Iterator[str]:
+    """Write a params.yaml; what its files do not say stands there as a comment."""
+    yield "# What is compared: docs/params.md"
+    base, family = content["base"], content["base"].get("family")
+    yield "base:"
+    yield from (f"  {as_line(key, base[key])}" for key in ORDER if key in base)
+    if family is None:
+        yield f"  # fill in family: one of {', '.join(family_names())}"
+    yield "tasks:"
+    for name, task in content["tasks"].items():
+        yield f"  {name}:"
+        yield from (f"    {as_line(key, task[key])}" for key in ORDER if key in task)
+        if "kind" not in task:
+            yield f"    # fill in kind: {_kinds(family)}"
+        if "data" not in task:
+            yield f"    # fill in data: {as_flow({'source': f'datasets/{name}'})}: {ABOUT_DATA}"
+    yield "methods: # base and individual are the marks: before fine-tuning, and each task by its own model"
+    yield from (f"  {name}:" for name in content["methods"])
+
+
+def _kinds(family: str | None) -> str:
+    """List the kinds of task that a family does, each with the keys of its data that it needs."""
+    kinds = [name for name in kind_names() if name != UNMEASURED and (family is None or fits(get_kind(name), family))]
+    needed = {
+        name: [key for key, each in get_kind(name).Settings.model_fields.items() if each.is_required()]
+        for name in kinds
+    }
+    with_keys = [f"{name} (data needs {', '.join(keys)})" if keys else name for name, keys in needed.items()]
+    return f"{' or '.join(with_keys)}: docs/kinds.md"
+
+
+def _read(content: Mapping[str, Any]) -> Iterator[str]:
+    """Say what the files of the models and data said."""
+    for key in ("family", "heads"):
+        if key in content["base"]:
+            yield as_line(f"base.{key}", content["base"][key])
+    for name, task in content["tasks"].items():
+        if "kind" in task:
+            yield as_line(f"tasks.{name}.kind", task["kind"])
+        if columns := task.get("data", {}).get("columns"):
+            yield as_line(f"tasks.{name}.data.columns", columns)

@@ -1,0 +1,69 @@
+"""A params.yaml for models and data that are named: what their files say stands in it, the rest is to be filled in."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+
+from merganser.config.drafting import draft
+from merganser.errors import InputError
+from tests.tiny_transformers import write_model
+
+
+def write_texts(folder: Path) -> None:
+    """Write a data set of one sentence, whose columns have names of their own."""
+    features = Features({"sentence": Value("string"), "class": ClassLabel(names=["no", "yes"]), "idx": Value("int32")})
+    rows = Dataset.from_list([{"sentence": "the cat sat", "class": 0, "idx": 7}], features=features)
+    DatasetDict({"test": rows}).save_to_disk(folder)
+
+
+def test_what_files_say_stands_there_and_the_rest_is_a_comment_to_fill_in(tmp_path: Path) -> None:
+    write_model(tmp_path / "mine", "bert")
+    write_texts(tmp_path / "data")
+    mine, data = str(tmp_path / "mine"), str(tmp_path / "data")
+    (root := tmp_path / "draft").mkdir()
+    found = draft({"base": mine, "one": mine, "two": mine}, {"one": data}, root)
+    said = {"text": "sentence", "label": "class"}
+    assert yaml.safe_load(found.text) == {
+        "base": {"source": mine, "family": "encoder", "heads": ["classifier.*"]},
+        "tasks": {
+            "one": {"source": mine, "kind": "text_classification", "data": {"source": data, "columns": said}},
+            "two": {"source": mine},
+        },
+        "methods": dict.fromkeys(["base", "individual", "average", "task_arithmetic", "ties", "tsv_m"]),
+    }
+    assert found.read[:2] == ("base.family: encoder", "base.heads: [classifier.*]")
+    comments = [line.strip() for line in found.text.splitlines() if "# fill in" in line]
+    assert comments == [
+        "# fill in kind: regression or text_classification: docs/kinds.md",
+        "# fill in data: {source: datasets/two}: a folder that DatasetDict.save_to_disk wrote, or a pointer file: "
+        "docs/params.md",
+    ]
+
+
+def test_what_is_on_a_hub_gets_a_file_that_names_it(tmp_path: Path) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    found = draft({"one": "org/model@main", "two": f"org/other@{commit}"}, {"one": "org/data"}, tmp_path)
+    assert "# fill in family: one of causal, clip, encoder" in found.text
+    assert yaml.safe_load(found.text)["base"] == {"source": "data/checkpoints"}
+    assert {path.name: path.read_text() for path in (tmp_path / "sources").iterdir()} == {
+        "one.yaml": "hub: org/model\nfollow: main\n",
+        "two.yaml": f"hub: org/other\nrevision: {commit}\n",
+        "one-data.yaml": "hub: org/data\nfollow: main\n",
+    }
+    again = draft({"one": str(tmp_path / "sources/one.yaml")}, {}, tmp_path)
+    assert yaml.safe_load(again.text)["tasks"]["one"]["source"] == "sources/one.yaml"
+
+
+def test_a_name_or_a_source_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    base = str(tmp_path / "base")
+    for models, data, words in (
+        ({"one": str(tmp_path / "bse")}, {}, 'one: no such file or folder: .*; did you mean "base"'),
+        ({"a b": base}, {}, "'a b' is no name"),
+        ({"base": base}, {}, "there is no task's model"),
+        ({"base": base, "digits": base}, {"digit": base}, "no task is called 'digit'; did you mean \"digits\""),
+    ):
+        with pytest.raises(InputError, match=words):
+            draft(models, data, tmp_path)

@@ -264,19 +264,22 @@ def init(
             help="What each is measured on: a folder of DatasetDict.save_to_disk, or org/name@revision of a hub.",
         ),
     ] = None,
+    clone: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="CLONE", help="Take the comparison out of a clone of Merganser's repository."),
+    ] = None,
 ) -> None:
     """Begin a comparison in a repository of its own, run by the installed Merganser."""
-    from merganser.flows.repositories import Models, Suite, init
+    from merganser.flows.repositories import Clone, Models, Suite, init
 
-    if (suite is None) == (models is None):
-        raise InputError("say what it compares: --suite NAME, or --models base=MODEL one=MODEL ...")
+    if [suite, models, clone].count(None) != 2:
+        raise InputError("say what it compares: --suite NAME, --models base=MODEL one=MODEL ..., or --from CLONE")
     if data and not models:
         raise InputError("--data is of --models: a suite has its own")
-    choices = (
-        Suite(suite)
-        if suite is not None
-        else Models(named_values("--models", models or []), named_values("--data", data or []))
-    )
+    if models is not None:
+        choices: Suite | Models | Clone = Models(named_values("--models", models), named_values("--data", data or []))
+    else:
+        choices = Clone(clone) if clone is not None else Suite(str(suite))
     print(*map(printable, init(folder, choices)), sep="\n")
     print(f"`cd {folder} && merganser run` makes it")
 

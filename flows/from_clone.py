@@ -8,6 +8,7 @@ package's commands and classes of code, and the ledger says that names alone cha
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,7 @@ from dvcfleet.messages import Ending, Result
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.repository import STATE_FOLDER, opened, state_folder, write_lock
 from merganser.config.loading import load_params
-from merganser.config.params import Params
-from merganser.errors import InputError
+from merganser.errors import InputError, some
 from merganser.flows.signing import RECORDED, SIGNATURES
 from merganser.flows.suites import PARAMS, sources_of
 from merganser.tasks.code import recorded_code, write_code
@@ -33,11 +33,29 @@ from merganser.tasks.stages import CODE
 from merganser.tasks.tracking import ARTIFACTS, STORE
 
 LOCK = Path("dvc.lock")
+SHOWN = 8  # stages that are named
 RUN = "update"  # in the ledger, in the place of a run's name
 # What comes along as it is; in the state folder, what says what ran.
 KEPT = (*(path for path in RECORDED if path.parts[0] == STATE_FOLDER), SIGNATURES, STORE, ARTIFACTS, CODE)
 SETTINGS = (LOCK, PARAMS, Path(".dvc/cache"), Path(".dvc/config.local"), Path("prefect.yaml"), Path("profiles.yaml"))
 WRITTEN_IN_PLACE = (".db", ".json", ".jsonl", ".lock", ".local", ".yaml")
+
+
+@dataclass(frozen=True)
+class Clone:
+    """What a comparison begins with: the one in a clone of Merganser's repository."""
+
+    path: Path
+
+    def write(self, root: Path, folder: Path) -> list[str]:
+        """Bring the comparison; return what there is to say. Raises InputError where there is none."""
+        refuse_other_folders(self.path)
+        if not (root / ".git").exists():
+            raise InputError(f"{folder}: lies in a git repository, and a clone's comparison has a history of its own")
+        bring(self.path.absolute(), root)
+        kept, again = convert(root)
+        lines = [f"{folder}: the comparison of {self.path}; {len(kept)} stages keep their results"]
+        return lines + [f"{len(again)} run again, whose code has other results: {some(again, SHOWN)}"] * bool(again)
 
 
 def refuse_other_folders(clone: Path) -> None:
@@ -51,14 +69,15 @@ def refuse_other_folders(clone: Path) -> None:
             )
 
 
-def bring(clone: Path, draft: Path) -> Params:
-    """Bring a clone's history, choices, sources, cache and records into a new git repository; return the choices.
+def bring(clone: Path, draft: Path) -> None:
+    """Bring a clone's history, choices, sources, cache and records into a new git repository.
 
     Files that nothing writes into are hard links where the disk allows.
     """
     with opened(clone) as repo, write_lock(repo):
         git(draft, "fetch", "-q", str(clone), "HEAD", "+refs/exps/*:refs/exps/*", environment=own_environment())
         git(draft, "update-ref", "HEAD", "FETCH_HEAD", environment=own_environment())
+        tracked = set(git(clone, "ls-files", "-z", environment=own_environment()).split("\0"))
         for path in (*KEPT, *SETTINGS):
             _bring(clone / path, draft / path)
         params = load_params(draft / PARAMS)
@@ -66,7 +85,9 @@ def bring(clone: Path, draft: Path) -> Params:
         for path in (each for each in sources_of(params) if not each.is_absolute()):
             if not {clone / path, *(clone / path).parents} & outs:
                 _bring(clone / path, draft / path)
-    return params
+                if not any(name == str(path) or name.startswith(f"{path}/") for name in tracked):
+                    with (draft / ".gitignore").open("a") as ignored:  # as git had it: not at all
+                        ignored.write(f"/{path}\n")
 
 
 def _bring(source: Path, target: Path) -> None:
@@ -122,6 +143,13 @@ def convert(root: Path) -> tuple[list[str], list[str]]:
         sync(repo, state_folder(repo))
     sync_file_systems([root])
     return kept, again
+
+
+def check_out(root: Path) -> None:
+    """Bring what dvc.lock names from the cache into the workspace of a comparison that has its final place."""
+    with opened(root) as repo, write_lock(repo):
+        for out in (each for stage in repo.index.stages for each in stage.outs if each.hash_info and each.use_cache):
+            out.checkout(force=True)
 
 
 def _converted(stage: PipelineStage, entry: Mapping[str, Any], before: Mapping[str, Digest]) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from dvcfleet.git import GitError, git, git_if_any, own_environment
 from dvcfleet.repository import opened
 from merganser.config.params import Params
 from merganser.errors import InputError
+from merganser.flows.from_clone import Clone, check_out
 from merganser.flows.project import MERGANSER, PARAMS
 from merganser.flows.suite_files import shipped
 from merganser.flows.suites import EXAMPLES, check_name, sources_of, use
@@ -84,7 +85,7 @@ class Models:
         return lines
 
 
-def init(folder: Path, choices: Suite | Models) -> list[str]:
+def init(folder: Path, choices: Suite | Models | Clone) -> list[str]:
     """Begin a comparison in a folder that is new or empty; return what there is to say.
 
     It has its name once it is whole. In a git repository it becomes a part of that, else it has its own, with a first
@@ -95,6 +96,8 @@ def init(folder: Path, choices: Suite | Models) -> list[str]:
     around = git_if_any(_present(folder), "rev-parse", "--show-toplevel", environment=own_environment())
     with _place(folder) as draft:
         lines = _fill(draft, folder, choices, own_git=around is None)
+    if isinstance(choices, Clone):
+        check_out(folder)
     lines += ["params.yaml says what it compares, README.md how to go on"]
     return [*lines, *([f"it is in the git repository {around.strip()}, uncommitted"] if around else [])]
 
@@ -116,7 +119,7 @@ def _place(folder: Path) -> Iterator[Path]:
     (folder / DRAFT).rmdir()
 
 
-def _fill(root: Path, folder: Path, choices: Suite | Models, *, own_git: bool) -> list[str]:
+def _fill(root: Path, folder: Path, choices: Suite | Models | Clone, *, own_git: bool) -> list[str]:
     """Write all of a new comparison; `folder`: where it will be. Return what there is to say."""
     from dvc.repo import Repo
 

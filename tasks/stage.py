@@ -22,7 +22,6 @@ from merganser.tasks.stages import CODE, PROFILES
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
-DIGESTS_ITSELF = "merganser.tasks.code"  # the stage that writes the digests of all others
 TEXTS, LISTINGS = "texts.json", "listings.json"  # beside the classes, in `CODE`: what was parsed, what each is of
 # By their folder in data/code, the packages of what is found by its name; a whole name would count as an import.
 _PACKAGES = {
@@ -54,8 +53,9 @@ def end_well(main: Callable[[list[str]], None]) -> None:
     """Run a stage's main; a user's mistake exits 2 with its message, and what the system refuses 1 with its own."""
     try:
         spec = unwrap(main).__globals__.get("__spec__")
-        if spec and spec.name != DIGESTS_ITSELF:
-            check_code(spec.name, f"{spec.name.removeprefix('merganser.tasks.')}.txt")
+        name = spec.name.rpartition(".")[2] if spec else CODE.name
+        if name != CODE.name:  # which writes the classes of all others
+            check_code(spec.name, f"{name}.txt")
         main(arguments())
     except InputError as error:
         print(error, file=sys.stderr)

@@ -31,7 +31,7 @@ from tools.golden.run import FOUND
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = "data/code"
-NOT_COMPARED = {"code.txt", "record.txt", "report.txt"}  # what they write says when it was written
+NOT_COMPARED = {"code.txt", *(f"{kind}.txt" for kind in golden.LEFT_OUT)}  # what they write says when it was written
 FINGERPRINT = "fingerprint"  # of a file that a stage that is started again may keep: no result
 # What a stage's fingerprints are of, where that is less than all of its code.
 PARTS = {"decompose.txt": factors.CODE, "join.txt": (joints.CODE,)}

@@ -71,10 +71,8 @@ def test_nothing_runs_again_but_what_the_changelog_names_and_the_audit_is_silent
     said = merganser(tmp_path, "init", "--from", "clone", "mine").stdout
     mine = tmp_path / "mine"
     assert not (mine / "merganser").exists()
-    verified = merganser(mine, "lineage", "verify", check=False)
-    assert verified.returncode == 0, verified.stdout + verified.stderr + said
     done = merganser(mine, "run", "--workers", "2").stdout
-    assert {name.partition("@")[0] for name in re.findall(r"(\S+) done in", done)} <= AGAIN, done
+    assert {name.partition("@")[0] for name in re.findall(r"(\S+) done in", done)} <= AGAIN, said + done
     assert is_clean(mine)
     assert "nothing has changed" in merganser(mine, "lineage", "verify").stdout
     assert runs.splitlines()[0].split()[-1] in merganser(mine, "history").stdout

@@ -3,6 +3,7 @@
 Each is a params.yaml beside this file, and models and data that are drawn with the same bytes each time.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.tiny_clip import write_data_set
 from tests.tiny_transformers import random_model, tokenizer, write_model
 from tests.worded_models import save
 
+SKIPPED = "skipped.json"  # in a comparison's folder
 HERE = Path(__file__).parent
 PICTURES = {"dark": 9, "light": 10, "held": 8}  # examples of each data set's test split
 
@@ -80,12 +82,17 @@ MAKERS: Mapping[str, Callable[[Path], None]] = {
     "seq2seq": _seq2seq,
     "vocabulary": _vocabulary,
     "image": _image,
+    "choices": _image,
 }
+# Kinds of stage that do not run: nobody compares what they write, or another golden comparison has them.
+LEFT_OUT = ("record", "report")
+LEFT_OUT_OF = {"choices": ("evaluate", "measure", "measure_merged")}
 
 
 def write(name: str, folder: Path) -> None:
     """Write what a golden comparison reads."""
     MAKERS[name](folder)
+    (folder / SKIPPED).write_text(json.dumps([*LEFT_OUT, *LEFT_OUT_OF.get(name, ())]))
 
 
 def _move(model: Any, seed: int) -> Any:

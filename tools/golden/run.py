@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 LOADED = ("torch", "transformers", "open_clip", "datasets", "scipy.linalg", "peft", "matplotlib.pyplot", "mlflow")
-FOUND = Path("stages.json")
+FOUND, SKIPPED = Path("stages.json"), Path("skipped.json")
 
 
 def main(arguments: list[str]) -> None:
@@ -40,7 +40,8 @@ def compare(only: str) -> None:
 
     with Repo() as repo:
         own = (stage for stage in reversed([*_order(repo.index.graph)]) if stage.relpath == "dvc.yaml")
-        stages = {stage.addressing: stage for stage in own}
+        skipped = json.loads(SKIPPED.read_text())
+        stages = {each.addressing: each for each in own if each.addressing.partition("@")[0] not in skipped}
         noted = {name: described(stage, varying(stage)) for name, stage in stages.items()}
         commands = {name: stage.cmd for name, stage in stages.items()}
     for name in [only] if only else stages:

@@ -135,9 +135,10 @@ class Merganser(MerganserLineage, Project):
     def before_planning(self, repo: Repo, say: Callable[[str], None]) -> None:
         """Bring the comparison to the installed version; pin the sources that follow a branch to its latest commit."""
         from merganser.flows.moving_sources import follow_sources
+        from merganser.flows.older_lock import carry_over
         from merganser.flows.updating import renew
 
-        for line in renew(repo):
+        for line in (*renew(repo), *carry_over(repo)):
             say(line)
         follow_sources(say)
 

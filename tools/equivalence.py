@@ -23,6 +23,7 @@ import yaml
 from safetensors import safe_open
 
 from merganser.code_digest import CLASSES, CodeTree
+from merganser.config.completing import completed
 from merganser.inputs import factors, joints
 from merganser.tasks.code import modules, recorded_code
 from merganser.tasks.code_record import Digest
@@ -178,11 +179,12 @@ def begin(comparison: str, folder: Path) -> tuple[Path, Path]:
     params = old / "tools/golden" / f"{comparison}.yaml"
     inputs = folder / "inputs" / comparison
     golden.write(comparison, inputs)
+    text, _ = completed((params if params.is_file() else golden.HERE / params.name).read_text(), str(params))
     places = (folder / f"old-{comparison}", folder / f"new-{comparison}")
     for tree, place in zip((old, folder / "new"), places, strict=True):
         shutil.copytree(tree, place, symlinks=True)
         shutil.copytree(inputs, place, dirs_exist_ok=True)
-        shutil.copyfile(params if params.is_file() else golden.HERE / params.name, place / "params.yaml")
+        (place / "params.yaml").write_text(text)
     return places
 
 

@@ -19,14 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from safetensors import safe_open
 
 from merganser.code_digest import CLASSES, CodeTree
 from merganser.config.completing import completed
+from merganser.config.loading import check_params
 from merganser.inputs import factors, joints
+from merganser.limits import read_yaml
 from merganser.tasks.code import modules, recorded_code
 from merganser.tasks.code_record import Digest
+from merganser.tasks.stages import MERGED
 from tools import golden
 from tools.golden.run import FOUND
 
@@ -200,7 +202,7 @@ def run(tree: Path, folders: Iterable[Path], *options: str) -> "subprocess.Popen
 def gather(found: dict[str, Evidence], old: Path, new: Path) -> None:
     """Add what two runs of a comparison say: of the stages that read the same, whether they wrote the same."""
     before, after = (json.loads((folder / FOUND).read_text()) for folder in (old, new))
-    used = set(strings(yaml.safe_load((new / "params.yaml").read_text())))
+    used = used_by(new)
     for name in before.keys() & after.keys():
         one, two = before[name], after[name]
         inputs = [path for path in {*one["deps"], *two["deps"]} if not path.startswith(CODE)]
@@ -223,6 +225,14 @@ def code_files(root: Path, path: str, used: set[str]) -> Iterator[str]:
         yield place.relative_to(root / CODE).as_posix()
     elif path.startswith(f"{CODE}/"):
         yield from (file.relative_to(root / CODE).as_posix() for file in place.glob("*.txt") if file.stem in used)
+
+
+def used_by(folder: Path) -> set[str]:
+    """Return what a comparison that ran names, and what its merges need at run time, whose names their files have."""
+    content = read_yaml(folder / "params.yaml")
+    params = check_params(content, folder / "params.yaml")
+    kinds = {task.kind for task in (*params.tasks.values(), *params.unseen.values())}
+    return kinds | {*strings(content)} | {path.stem for path in (folder / MERGED).rglob("*.*")}
 
 
 def strings(content: Any) -> Iterator[str]:

@@ -4,6 +4,7 @@ Each is a params.yaml beside this file, and models and data that are drawn with 
 """
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ PICTURES = {"dark": 9, "light": 10, "held": 8}  # examples of each data set's te
 def _image(folder: Path) -> None:
     make_models(folder / "hub")
     _pictures(folder, {name: {"validation": 6, "test": count} for name, count in PICTURES.items()})
+    shutil.copyfile(HERE / "published", folder / "published.yaml")
 
 
 def _dual(kind: str, dtype: torch.dtype) -> Callable[[Path], None]:

@@ -1,0 +1,31 @@
+"""Comparisons by earlier versions are verified, restored, continued and compared by this one."""
+
+import lzma
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import ROOT, is_clean, merganser
+
+ARCHIVES = sorted((ROOT / "tests/versions").glob("*.tar.xz"))
+ALWAYS_AGAIN = {"code", "record", "report"}  # after a change of their code: what they write says when it was written
+
+
+def test_each_version_has_its_archive() -> None:
+    assert [path.name for path in ARCHIVES] == ["0.2.0.tar.xz"]
+
+
+@pytest.mark.parametrize("kept", ARCHIVES, ids=lambda path: path.name)
+def test_a_comparison_by_a_version_is_verified_restored_and_continued(kept: Path, tmp_path: Path) -> None:
+    archive, folder = tmp_path / "archive.tar", tmp_path / "again"
+    archive.write_bytes(lzma.decompress(kept.read_bytes()))
+    assert "nothing has changed" in merganser(tmp_path, "lineage", "verify", "--archive", str(archive)).stdout
+    merganser(tmp_path, "archive", "--restore", str(archive), str(folder))
+    done = merganser(folder, "run").stdout
+    ran = {name.partition("@")[0] for name in re.findall(r"(\S+) done in", done)}
+    changed = set(re.findall(r"^(\S+): other results", done, re.MULTILINE))
+    assert changed or ran <= ALWAYS_AGAIN, done
+    assert is_clean(folder)
+    assert "nothing has changed" in merganser(folder, "lineage", "verify").stdout
+    assert "parameters: the same" in merganser(folder, "diff", "HEAD", "workspace").stdout

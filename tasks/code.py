@@ -50,11 +50,12 @@ def recorded_code(root: Path, code: CodeTree) -> dict[str, Digest]:
         listed = read_json(folder / LISTINGS)
         return {file: Digest(text.strip(), listing_digest(listed.get(file, text))) for file, text in written.items()}
     named = modules(code)
-    digests = {file: listing_digest(text) for file, text in written.items()}
-    return {
-        file: Digest(code.classes.get(named.get(file, ""), {}).get(digest, digest), digest)
-        for file, digest in digests.items()
-    }
+    found = {}
+    for file, text in written.items():
+        digest = listing_digest(text)
+        of = code.classes.get(named[file], {}).get(digest, digest) if file in named else text.strip()
+        found[file] = Digest(of, digest)
+    return found
 
 
 def texts(code: CodeTree, recorded: Code | None = None) -> dict[str, str]:

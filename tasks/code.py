@@ -53,8 +53,8 @@ def recorded_code(root: Path, code: CodeTree) -> dict[str, Digest]:
     found = {}
     for file, text in written.items():
         digest = listing_digest(text)
-        of = code.classes.get(named[file], {}).get(digest, digest) if file in named else text.strip()
-        found[file] = Digest(of, digest)
+        known = code.classes.get(named.get(file, ""), {})
+        found[file] = Digest(text.strip() if file.startswith(f"{CARDS}/") else known.get(digest, digest), digest)
     return found
 
 

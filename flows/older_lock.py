@@ -11,7 +11,7 @@ from typing import Any
 
 from dvcfleet.crash_recovery import recovered_lock_files, sync
 from dvcfleet.dvc_adapter.lockfiles import lock_file_of, read_lock_file
-from dvcfleet.dvc_adapter.protocols import PipelineStage, Repo
+from dvcfleet.dvc_adapter.protocols import Dependency, PipelineStage, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stages import fill_from_lock, in_dvc_yaml, lock_entry_of, varying
 from dvcfleet.dvc_adapter.storing import save_input, save_inputs, save_output
@@ -21,7 +21,7 @@ from dvcfleet.record.ledger import Ledger
 from dvcfleet.repository import state_folder
 from merganser.tasks.code import recorded_code, write_code
 from merganser.tasks.code_record import Digest
-from merganser.tasks.stage import code_tree
+from merganser.tasks.stage import LISTINGS, code_tree
 from merganser.tasks.stages import CODE
 
 LOCK = Path("dvc.lock")
@@ -34,9 +34,10 @@ def carry_over(repo: Repo) -> list[str]:
     """Write the dvc.lock of a repository whose lock is held as this version would have; return what there is to say."""
     path = os.path.join(repo.root_dir, LOCK)
     entries = read_lock_file(path) if os.path.isfile(path) else {}
-    if not any(str(entry.get("cmd")).startswith(_OLD) for entry in entries.values()):
+    is_old = any(str(entry.get("cmd")).startswith(_OLD) for entry in entries.values())
+    if not is_old or (CODE / LISTINGS).is_file():  # what is old after that runs again
         return []
-    before = recorded_code(Path(), code_tree())
+    before, hashes = recorded_code(Path(), code_tree()), _code_hashes(repo)
     ledger = Ledger(state_folder(repo), RUN, lambda: None)
     locks = recovered_lock_files(repo, state_folder(repo))
     stages = [stage for stage in repo.index.stages if in_dvc_yaml(stage) and lock_file_of(stage) == path]
@@ -49,7 +50,7 @@ def carry_over(repo: Repo) -> list[str]:
             for out in stage.outs:
                 save_output(out)
             ledger.note(Ending(stage.addressing, Result.DONE), locks.record(stage), varying(stage))
-        elif entry and (now := _converted(stage, entry, before)):
+        elif entry and (now := _converted(stage, entry, before, hashes)):
             locks.record(stage, now)
             ledger.note(Ending(stage.addressing, Result.RENAMED), now, varying(stage), (stage.addressing, entry))
             kept.append(stage.addressing)
@@ -63,12 +64,34 @@ def carry_over(repo: Repo) -> list[str]:
     return said + [f"{len(again)} run again, whose code has other results: {some(again, _SHOWN)}"] * bool(again)
 
 
-def _converted(stage: PipelineStage, entry: Mapping[str, Any], before: Mapping[str, Digest]) -> dict[str, Any] | None:
-    """Return a stage's entry as the installed package writes it; None where that would not write the same."""
-    fill_from_lock(stage, entry)
-    code = [dep for dep in stage.deps if dep.def_path.startswith(f"{CODE}/")]
+def _code_hashes(repo: Repo) -> dict[str, str | None]:
+    """Return the hashes of what stages depend on in `data/code`, as it is there now."""
+    found = dict[str, str | None]()
+    for dep in (dep for stage in repo.index.stages for dep in _code_of(stage)):
+        if dep.def_path not in found and os.path.exists(dep.fs_path):
+            save_input(dep)
+            found[dep.def_path] = dep.hash_info.value
+    return found
+
+
+def _code_of(stage: Stage) -> list[Dependency]:
+    return [dep for dep in stage.deps if dep.def_path.startswith(f"{CODE}/")]
+
+
+def _converted(
+    stage: PipelineStage, entry: Mapping[str, Any], before: Mapping[str, Digest], hashes: Mapping[str, str | None]
+) -> dict[str, Any] | None:
+    """Return a stage's entry as the installed package writes it; None where that would not write the same.
+
+    `before`, `hashes`: what `data/code` held, and the hashes of that: of code of another time nothing is known.
+    """
+    code = _code_of(stage)
+    recorded = {dep["path"]: dep.get("md5") for dep in entry.get("deps", ())}
+    if not all(recorded.get(dep.def_path) == hashes.get(dep.def_path) for dep in code):
+        return None
     if not all(_is_known(dep.def_path, before) for dep in code):
         return None
+    fill_from_lock(stage, entry)
     for dep in code:
         save_input(dep)
     now = lock_entry_of(stage)

@@ -231,7 +231,7 @@ def used_by(folder: Path) -> set[str]:
     """Return what a comparison that ran names, and what its merges need at run time, whose names their files have."""
     content = read_yaml(folder / "params.yaml")
     params = check_params(content, folder / "params.yaml")
-    kinds = {task.kind for task in (*params.tasks.values(), *params.unseen.values())}
+    kinds = {params.about(name).kind for name in (*params.tasks, *params.unseen)}
     return kinds | {*strings(content)} | {path.stem for path in (folder / MERGED).rglob("*.*")}
 
 

@@ -148,6 +148,10 @@ class Merganser(MerganserLineage, Project):
 
         follow_declared(repo, lock_files, say)
 
+    def takes_out(self, lock_file: Path) -> bool:
+        """Tell that it is the comparison's own dvc.lock, and none of an example's."""
+        return lock_file.parent == Path.cwd()
+
     def distrusted(self, stages: Sequence[Stage]) -> Mapping[str, str]:
         """Return the stages whose results MLflow lost its record of, and `code` where other code is installed."""
         from merganser.flows.lost_evidence import lost_evidence

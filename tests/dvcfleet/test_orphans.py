@@ -1,5 +1,10 @@
 """Outputs without a stage are named, and removed from the workspace by --prune."""
 
+from pathlib import Path
+
+from dvcfleet.lineage.audit import audit
+from dvcfleet.lineage.findings import FindingKind
+from dvcfleet.project import Project
 from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
 from tests.dvcfleet.toy import Make, Toy
 
@@ -51,3 +56,21 @@ def test_an_output_without_a_stage_that_was_edited_is_left_alone(toy: Make) -> N
     _, text = family.run(prune=True)
     assert family.read("each/b") == "my own words"
     assert "each/b was changed, or is not in the cache: not removed" in text
+
+
+class Follows(Project):
+    """A project that takes out of the root's dvc.lock what is no longer declared."""
+
+    def takes_out(self, lock_file: Path) -> bool:
+        return lock_file.parent == Path.cwd()
+
+
+FOLLOWS = Follows()
+
+
+def test_what_the_next_run_takes_out_by_itself_is_said_to_go_then(toy: Make) -> None:
+    family = reduced(toy)
+    family.write("pyproject.toml", '[tool.dvcfleet]\nproject = "tests.dvcfleet.test_orphans:FOLLOWS"\n')
+    assert NAMED.replace("--prune", "the next run") in family.run(dry_run=True)[1]
+    found = [each.message for each in audit(family.path).findings if each.kind is FindingKind.UNDECLARED]
+    assert found == ["dvc.lock has it, dvc.yaml does not; the next run removes it"] * 3

@@ -86,6 +86,10 @@ class Project:
     def follow_declared(self, repo: Repo, lock_files: "LockFiles", say: Callable[[str], None]) -> None:
         """Take out of dvc.lock and the workspace what is no longer declared; called where no stages are named."""
 
+    def takes_out(self, lock_file: Path) -> bool:
+        """Tell whether `follow_declared` takes out what a dvc.lock has of stages that are no longer declared."""
+        return False
+
     def distrusted(self, stages: Sequence[Stage]) -> Mapping[str, str]:
         """Return why stages whose outputs DVC has must run all the same, by their names; called at each plan."""
         return {}

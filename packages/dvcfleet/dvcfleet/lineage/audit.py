@@ -131,7 +131,7 @@ def _beside_stages(repo: Repo, kept: Iterable[tuple[Path, dict[str, Any]]]) -> I
     for path in edited_entries(repo, kept):
         yield Finding(FindingKind.CACHE, os.path.relpath(path), "not the entry that its name says; remove it")
     for orphan in find_orphans(repo):
-        message = "dvc.lock has it, dvc.yaml does not; run --prune removes it"
+        message = f"dvc.lock has it, dvc.yaml does not; {'the next run' if orphan.by_run else 'run --prune'} removes it"
         yield Finding(FindingKind.UNDECLARED, orphan.name, message)
 
 

@@ -96,7 +96,8 @@ class Lineage:
     """Steps in topological order; environments by their digest; and the requested stages that never ran.
 
     `executions`: all that the ledger knows of, by their stages, oldest first: those that failed, and that restored
-    what had run before, too. `repository`: the address of git's remote, if there is one.
+    what had run before, too. `repository`: the address of git's remote, if there is one. `identity`: what tells the
+    repository from others that share git's experiments, see `dvcfleet.project.Project.identity`.
     """
 
     steps: dict[str, Step]
@@ -105,6 +106,7 @@ class Lineage:
     stages: dict[str, Stage] = field(default_factory=dict, repr=False, compare=False)
     executions: dict[str, tuple[Execution, ...]] = field(default_factory=dict, repr=False)
     repository: str | None = None
+    identity: str = ""
 
     def step_of(self, stage: str, one: Execution) -> Step | None:
         """Return what an execution of a stage read and wrote; None if its entry is no longer in dvc.lock."""

@@ -18,6 +18,7 @@ from dvcfleet.lineage.steps import Item, Lineage, Origin, Step
 from dvcfleet.messages import Result
 from dvcfleet.options import Options
 from dvcfleet.paths import from_root, overlap
+from dvcfleet.project import project_of
 from dvcfleet.record.environments import read_environment
 from dvcfleet.record.ledger import Execution, entry_digest, executions
 from dvcfleet.repository import state_folder
@@ -41,7 +42,9 @@ def read_lineage(repo: Repo, names: Sequence[str] = ()) -> Lineage:
     found = {digest: read_environment(state_folder(repo), digest) for digest in digests}
     environments = {digest: content for digest, content in found.items() if content is not None}
     stages = {stage.addressing: stage for stage in order}
-    return Lineage(steps, environments, tuple(never_ran), stages, told, repository_of(Path(repo.root_dir)))
+    root = Path(repo.root_dir)
+    identity = project_of(root).identity(root)
+    return Lineage(steps, environments, tuple(never_ran), stages, told, repository_of(root), identity)
 
 
 def repository_of(root: Path) -> str | None:

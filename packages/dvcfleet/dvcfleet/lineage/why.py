@@ -18,7 +18,8 @@ class Why:
 
     `parameters`: those of all these stages, by file and key; `commits`: with the digest of a patch where the code
     differed; `seconds`: of all stages together. Times are in UTC. Stages that ran outside this engine have none.
-    `other_ledgers`: those of others that tell of stages of which the repository's own ledger does not.
+    `other_ledgers`: those of others that tell of stages of which the repository's own ledger does not. `identity`: of
+    this repository; `made_in`: those of the others in which some of these stages ran.
     """
 
     target: Target
@@ -38,6 +39,8 @@ class Why:
     environments: tuple[str, ...]
     tracked: tuple[str, ...]
     other_ledgers: tuple[str, ...] = ()
+    identity: str = ""
+    made_in: tuple[str, ...] = ()
 
 
 def why(target: Target, lineage: Lineage) -> Why:
@@ -68,6 +71,8 @@ def why(target: Target, lineage: Lineage) -> Why:
         environments=tuple(dict.fromkeys(each.environment for each in ran)),
         tracked=tuple(f"{run.tracker} run {run.id}" for step in steps if (run := step.tracking_run)),
         other_ledgers=tuple(dict.fromkeys(each.ledger for each in ran if each.ledger)),
+        identity=lineage.identity,
+        made_in=tuple(dict.fromkeys(one.identity for one in ran if one.identity not in (None, lineage.identity))),
     )
 
 
@@ -93,6 +98,7 @@ def why_lines(found: Why, lineage: Lineage) -> Iterator[str]:
         "ran": f"{found.began} to {found.ended}, {found.seconds:.1f} s of stages" if found.began else "",
         "where": f"{', '.join(found.hosts)}, by {', '.join(found.users) or 'unknown'}, run {some(found.runs)}"
         * bool(found.hosts),
+        "made in": f"another repository, {some(found.made_in)}; this one is {found.identity}" * bool(found.made_in),
         "told by": f"also {some(found.other_ledgers)} in {LEDGERS}, of others" * bool(found.other_ledgers),
         "with": "; ".join(environment_words(content) for content in lineage.environments.values()),
         "tracked": ", ".join(found.tracked),

@@ -17,6 +17,7 @@ from dvcfleet.dvc_adapter.protocols import Output, Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stages import locked_stage
 from dvcfleet.errors import some, stage_count
+from dvcfleet.project import project_of
 
 _MOST_NAMES = 10
 
@@ -26,7 +27,7 @@ class Orphan:
     """A stage that only dvc.lock holds, and its outputs in the workspace.
 
     `readers` are the stages that read a whole folder with one of these outputs in it: in this workspace they read more
-    than in a clean clone.
+    than in a clean clone. `by_run`: the next run takes it out, without `--prune`.
     """
 
     name: str
@@ -34,10 +35,12 @@ class Orphan:
     readers: tuple[str, ...]
     lock_file: str = field(repr=False)
     entry: dict[str, Any] = field(repr=False, compare=False)
+    by_run: bool = False
 
 
 def find_orphans(repo: Repo) -> Iterator[Orphan]:
     """Find the entries of dvc.lock files whose stage is no longer in dvc.yaml."""
+    project = project_of(Path(repo.root_dir))
     for lock_file, declared in names_by_lock_file(repo.index.stages).items():
         names = set(declared)
         has_others = os.path.exists(lock_file) and _may_hold_others(Path(lock_file), names)
@@ -45,22 +48,28 @@ def find_orphans(repo: Repo) -> Iterator[Orphan]:
         for name, entry in entries.items():
             if name not in names:
                 outs = [out for out in _lone_outs(repo, lock_file, entry) if out.exists]
-                yield Orphan(name, tuple(map(str, outs)), _readers(repo, outs), lock_file, entry)
+                by_run = project.takes_out(Path(lock_file))
+                yield Orphan(name, tuple(map(str, outs)), _readers(repo, outs), lock_file, entry, by_run)
 
 
 def orphan_lines(orphans: Sequence[Orphan]) -> Iterator[str]:
-    """Describe the outputs that no longer belong to a stage, what they may change, and how to remove them."""
+    """Describe the outputs that no longer belong to a stage, what they may change, and what removes them."""
+    for by_run, remover in ((True, "the next run"), (False, "--prune")):
+        yield from _removed_by(remover, [orphan for orphan in orphans if orphan.by_run is by_run])
+
+
+def _removed_by(remover: str, orphans: Sequence[Orphan]) -> Iterator[str]:
     if not orphans:
         return
     count = stage_count(len(orphans), " is", " are")
     names = some([orphan.name for orphan in orphans], _MOST_NAMES)
-    yield f"{count} no longer in dvc.yaml: {names}; --prune removes their outputs from the workspace"
+    yield f"{count} no longer in dvc.yaml: {names}; {remover} removes their outputs from the workspace"
     readers = list(dict.fromkeys(reader for orphan in orphans for reader in orphan.readers))
     if readers:
         outs = some([out for orphan in orphans if orphan.readers for out in orphan.outs], _MOST_NAMES)
         yield (
             f"warning: {some(readers, _MOST_NAMES)} read whole folders with such outputs in them ({outs}): "
-            "until --prune removes these, their hashes differ from those of a clean clone"
+            f"until {remover} removes these, their hashes differ from those of a clean clone"
         )
 
 

@@ -268,19 +268,34 @@ def init(
         Path | None,
         typer.Option("--from", metavar="CLONE", help="Take the comparison out of a clone of Merganser's repository."),
     ] = None,
+    cache_of: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A comparison whose DVC cache it shares: what either computes the other restores. Without --suite and "
+            "--models it has that one's params.yaml too.",
+        ),
+    ] = None,
 ) -> None:
-    """Begin a comparison in a repository of its own, run by the installed Merganser."""
-    from merganser.flows.repositories import Clone, Models, Suite, init
+    """Begin a comparison in a repository of its own, run by the installed Merganser.
 
-    if [suite, models, clone].count(None) != 2:
-        raise InputError("say what it compares: --suite NAME, --models base=MODEL one=MODEL ..., or --from CLONE")
+    In a git repository it becomes a folder of it.
+    """
+    from merganser.flows.repositories import Choices, Clone, Models, Same, Suite, init
+
+    other = None if cache_of is None else root_around(cache_of)
     if data and not models:
         raise InputError("--data is of --models: a suite has its own")
-    if models is not None:
-        choices: Suite | Models | Clone = Models(named_values("--models", models), named_values("--data", data or []))
-    else:
-        choices = Clone(clone) if clone is not None else Suite(str(suite))
-    print(*map(printable, init(folder, choices)), sep="\n")
+    given: list[Choices] = [Suite(suite)] if suite is not None else []
+    given += [Models(named_values("--models", models), named_values("--data", data or []))] if models else []
+    given += [Clone(clone)] if clone is not None else []
+    given = given or ([Same(other)] if other else [])
+    if len(given) != 1:
+        ways = "--suite NAME, --models base=MODEL one=MODEL ..., --from CLONE, or --cache-of DIR"
+        raise InputError(f"say what it compares, in one way: {ways}")
+    if clone is not None and other:
+        raise InputError("--cache-of: what --from takes out of a clone has a cache of its own; leave one of them out")
+    print(*map(printable, init(folder, given[0], other)), sep="\n")
     print(f"`cd {folder} && merganser run` makes it")
 
 
@@ -304,20 +319,19 @@ def update(
     raise typer.Exit(run_stages(repo=root, dry_run=True))
 
 
-@app.command(epilog=example("merganser new ../clip --suite clip-vit-b-32-8", EXIT_CODES))
+@app.command(deprecated=True)
 def new(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet, outside this one.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet.")],
     suite: Annotated[
         str | None, typer.Option(metavar="NAME", help="Begin with this suite; without, with the params.yaml here.")
     ] = None,
     repo: RepoOption = Path(),
 ) -> None:
-    """Start another comparison beside this one: it shares the code and DVC's cache, and both may run at once."""
-    from merganser.flows.comparisons import new
-
-    for line in new(root_around(repo), folder, suite):
-        print(line)
-    print(f"`cd {folder} && merganser run` makes it; `git worktree remove {folder}` takes it away, the cache stays")
+    """Begin a comparison with the cache of this one: `merganser init DIR --cache-of .` has replaced it."""
+    root = root_around(repo)
+    more = f" --suite {suite}" if suite else ""
+    print(f"`merganser new` goes in 0.3: say `merganser init {folder}{more} --cache-of {os.path.relpath(root)}`")
+    init(folder, suite, cache_of=root)
 
 
 @app.command(epilog=example("merganser rename digits numerals", EXIT_CODES))

@@ -34,10 +34,10 @@ from dvcfleet.repository import STATE_FOLDER, state_folder
 from dvcfleet.worker.output import LOGS, log_path
 from merganser.errors import MALFORMED
 from merganser.flows import kept_lock_files
-from merganser.flows.identity import history_of, identity
+from merganser.flows.identity import history_of, own_identities
 from merganser.flows.kept_runs import SavedRun, experiments, split_runs
 from merganser.flows.mlflow_gc import delete_runs, old_runs, store_here
-from merganser.flows.shared_caches import LIST, cache_folder, sharers
+from merganser.flows.shared_caches import LIST, cache_folder, lost_sharers
 from merganser.flows.signing import SIGNATURES, read_signature
 from merganser.limits import parse_json
 from merganser.tasks.stages import RECORDS
@@ -73,8 +73,8 @@ class Garbage:
         """Name each kind, in the order in which they are to be freed: names go before what they name."""
         runs = f"{_counted(len(self._go), 'run')} of {_dates(self._go)}" if self._go else ""
         yield Part("experiments", runs, 0, partial(_forget, self._root, self._go))
-        own = identity(self._root)
-        if others := [run for run in experiments(self._root) if run.identity not in ("", own)]:
+        own = own_identities(self._root)
+        if others := [run for run in experiments(self._root) if run.identity not in own]:
             self.left.append(f"experiments: {_counted(len(others), 'run')} of other comparisons in this git repository")
         yield _files("comparisons that were in use", "comparison", self._old_lock_files)
         yield from self._data()
@@ -92,7 +92,7 @@ class Garbage:
         if not any(cache.is_relative_to(folder) for folder in known):
             self.left.append(f"DVC's cache: {cache} lies outside, and others may use it; see `dvc gc --projects`")
             return
-        if gone := [str(folder) for folder in sharers(self._repo) if not (folder / ".dvc").is_dir()]:
+        if gone := list(map(str, lost_sharers(self._repo))):
             where = cache_folder(self._repo) / LIST
             self.left.append(
                 f"DVC's cache: {some(gone)} shares it, and is not there; if it was removed, strike it from {where}"

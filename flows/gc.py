@@ -12,14 +12,13 @@ from rich.filesize import decimal
 
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.dvc_adapter.unused import worktrees_of
 from dvcfleet.errors import UserError
 from dvcfleet.git import GitError, git
 from dvcfleet.repository import opened, refuse_unfinished, write_lock
 from merganser.errors import InputError
 from merganser.flows.garbage import Garbage, Part
 from merganser.flows.history import read_history
-from merganser.flows.shared_caches import sharers
+from merganser.flows.shared_caches import beside
 from merganser.flows.trials import TRIALS
 
 _TIME = re.compile(r"(\d+)([hdw])")
@@ -76,12 +75,10 @@ def collect_garbage(repo: Path, keep: timedelta, best: bool, do: bool) -> Freed:
 
 
 def _beside(repo: Repo) -> list[Path]:
-    """List the other folders whose results are in the same cache: worktrees, comparisons begun with it, and trials."""
-    root = Path(repo.root_dir)
-    begun = [folder.resolve() for folder in sharers(repo) if (folder / ".dvc").is_dir()]
-    own = list(dict.fromkeys([root.resolve(), *(folder.resolve() for folder in worktrees_of(root)), *begun]))
-    trials = [path.parent for folder in own for path in sorted((folder / TRIALS).glob("*/.dvc"))]
-    return [*own[1:], *trials]
+    """List the other folders whose results are in the same cache: comparisons, and the trials of all."""
+    others = beside(repo)
+    folders = [Path(repo.root_dir), *others]
+    return [*others, *(path.parent for folder in folders for path in sorted((folder / TRIALS).glob("*/.dvc")))]
 
 
 def _ask_git(repo: Repo) -> None:

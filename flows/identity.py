@@ -18,6 +18,15 @@ def identity(root: Path) -> str:
     return f"{read_id(root) or CLONE}{folder and f':{quote(folder)}'}{'' if own == common else f'@{quote(own.name)}'}"
 
 
+def own_identities(root: Path) -> set[str]:
+    """Return those that saved runs of a comparison may have.
+
+    Runs of older versions have none. Those that were taken out of a clone (`merganser init --from`) have the clone's.
+    """
+    own = identity(root)
+    return {"", own, CLONE + own.removeprefix(read_id(root) or CLONE)}
+
+
 def history_of(root: Path) -> tuple[Path, str]:
     """Return where the commits of a comparison are: the git repository, and the folder in it."""
     folder, _, common = _in_git(root)

@@ -11,7 +11,7 @@ from dvcfleet.git import git_if_any
 from dvcfleet.record.ledger import executions
 from dvcfleet.record.saved_ends import identity_in
 from dvcfleet.repository import STATE_FOLDER
-from merganser.flows.identity import identity
+from merganser.flows.identity import own_identities
 
 _NAMES = 5  # parts of a reference refs/exps/aa/bbb.../NAME
 
@@ -46,8 +46,8 @@ def own_experiments(root: Path) -> list[SavedRun]:
 
     Other comparisons in the git repository have theirs in the same place.
     """
-    own = identity(root)
-    return [run for run in experiments(root) if run.identity in ("", own)]
+    own = own_identities(root)
+    return [run for run in experiments(root) if run.identity in own]
 
 
 def experiments(root: Path) -> list[SavedRun]:

@@ -14,11 +14,14 @@ from pathlib import Path
 from dvcfleet.disk import sync_file_systems
 from dvcfleet.git import GitError, git, git_if_any, own_environment
 from dvcfleet.repository import opened
+from merganser.config.loading import load_params
 from merganser.config.params import Params
 from merganser.errors import InputError
+from merganser.flows.comparisons import copy_choices, copy_ledger, link_sources, share_cache
 from merganser.flows.from_clone import Clone, check_out
 from merganser.flows.project import MERGANSER, PARAMS
-from merganser.flows.suite_files import shipped
+from merganser.flows.shared_caches import note_sharers
+from merganser.flows.suite_files import SUITES, shipped
 from merganser.flows.suites import EXAMPLES, check_name, sources_of, use
 from merganser.flows.updating import DVC_YAML, dvc_yaml, new_record
 from merganser.limits import read_yaml
@@ -54,8 +57,7 @@ class Suite:
         check_name(root, self.name)
         with opened(root):
             params = use(root, self.name, force=True)
-        for example in _examples(params):
-            shutil.copytree(shipped() / example, root / example, ignore=_made_by_runs)
+        _copy_examples(root, params)
         return [f"{folder}: the comparison {self.name}"]
 
 
@@ -85,17 +87,33 @@ class Models:
         return lines
 
 
-def init(folder: Path, choices: Suite | Models | Clone) -> list[str]:
+@dataclass(frozen=True)
+class Same:
+    """What a comparison begins with: the choices of another one, as they stand."""
+
+    other: Path
+
+    def write(self, root: Path, folder: Path) -> list[str]:
+        """Say whose choices it has, which are copied; add the code that makes an embedded suite's models."""
+        _copy_examples(root, load_params(root / PARAMS))
+        return [f"{folder}: a comparison like {self.other}"]
+
+
+Choices = Suite | Models | Clone | Same
+
+
+def init(folder: Path, choices: Choices, cache_of: Path | None = None) -> list[str]:
     """Begin a comparison in a folder that is new or empty; return what there is to say.
 
     It has its name once it is whole. In a git repository it becomes a part of that, else it has its own, with a first
-    commit. Raises InputError for choices that cannot be, a folder with something in it, and where git refuses.
+    commit. `cache_of`: another comparison, whose DVC cache it has: what either computes the other restores. Raises
+    InputError for choices that cannot be, a folder with something in it, and where git refuses.
     """
     folder = folder.absolute()
     refuse_existing(folder)
     around = git_if_any(_present(folder), "rev-parse", "--show-toplevel", environment=own_environment())
     with _place(folder) as draft:
-        lines = _fill(draft, folder, choices, own_git=around is None)
+        lines = _fill(draft, folder, choices, cache_of, own_git=around is None)
     if isinstance(choices, Clone):
         check_out(folder)
     lines += ["params.yaml says what it compares, README.md how to go on"]
@@ -119,7 +137,7 @@ def _place(folder: Path) -> Iterator[Path]:
     (folder / DRAFT).rmdir()
 
 
-def _fill(root: Path, folder: Path, choices: Suite | Models | Clone, *, own_git: bool) -> list[str]:
+def _fill(root: Path, folder: Path, choices: Choices, cache_of: Path | None, *, own_git: bool) -> list[str]:
     """Write all of a new comparison; `folder`: where it will be. Return what there is to say."""
     from dvc.repo import Repo
 
@@ -134,7 +152,7 @@ def _fill(root: Path, folder: Path, choices: Suite | Models | Clone, *, own_git:
     (root / RECORD).parent.mkdir()
     (root / RECORD).write_text(record_text(code), encoding="utf-8")
     write_id(root)
-    lines = choices.write(root, folder)
+    lines = choices.write(root, folder) if cache_of is None else _sharing(root, folder, choices, cache_of)
     readme = _README.format(name=folder.name, version=code.version, extra=_extra(root))
     (root / "README.md").write_text(readme, encoding="utf-8")
     if own_git:
@@ -145,6 +163,21 @@ def _fill(root: Path, folder: Path, choices: Suite | Models | Clone, *, own_git:
     return lines
 
 
+def _sharing(root: Path, folder: Path, choices: Choices, other: Path) -> list[str]:
+    """Write the choices of a comparison that has another one's cache, and what it restores by it."""
+    cache = share_cache(other, root)
+    copy_ledger(other, root)
+    if not isinstance(choices, Models):
+        copy_choices(other, root)
+    if isinstance(choices, Suite) and (other / SUITES).is_dir() and not other.samefile(shipped()):
+        shutil.copytree(other / SUITES, root / SUITES)
+    lines = choices.write(root, folder)
+    if not isinstance(choices, Models):
+        lines += [f"{link} leads to that of {other}, which git does not keep" for link in link_sources(other, root)]
+    note_sharers(cache, other, folder)
+    return [*lines, f"it has the DVC cache of {other}"]
+
+
 def _extra(root: Path) -> str:
     """Name the package's extras that the family of models needs."""
     from merganser.models import TakesImages, has_ability  # imports torch
@@ -153,10 +186,11 @@ def _extra(root: Path) -> str:
     return "vision,text" if family is None else "vision" if has_ability(family, TakesImages) else "text"
 
 
-def _examples(params: Params) -> Iterator[Path]:
-    """Give the folders of examples that make what a params.yaml reads, and what they share."""
+def _copy_examples(root: Path, params: Params) -> None:
+    """Copy the folders of examples that make what a params.yaml reads, and what they share."""
     read = {EXAMPLES / source.parts[1] for source in sources_of(params) if source.parts[:1] == EXAMPLES.parts}
-    yield from sorted({EXAMPLES / "common", *read} if read else read)
+    for example in sorted({EXAMPLES / "common", *read} if read else read):
+        shutil.copytree(shipped() / example, root / example, ignore=_made_by_runs, dirs_exist_ok=True)
 
 
 def _made_by_runs(folder: str, names: list[str]) -> set[str]:

@@ -1,6 +1,6 @@
 """All that papers report beside all suites that were run: what of each paper reproduces, what does not, and why.
 
-A suite's figures are its last report's: that of this comparison, of one beside it (a git worktree), or, where neither
+A suite's figures are its last report's: that of this comparison, of one that shares its cache, or, where neither
 has the suite, of the newest run whose report is in DVC's cache. Nothing is checked out, and nothing runs.
 """
 
@@ -15,13 +15,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dvcfleet.git import git_if_any
 from dvcfleet.repository import opened
 from merganser.config.published import MEAN, SEARCHED
 from merganser.errors import InputError
 from merganser.flows.answer import REPORT
 from merganser.flows.reproduced import CHECKPOINTS, plain
 from merganser.flows.run_diff import read_run, run_names
+from merganser.flows.shared_caches import beside
 from merganser.flows.suite_files import suite_names
 from merganser.flows.suites import PARAMS, load_suite
 from merganser.limits import parse_yaml
@@ -161,13 +161,11 @@ def write_all_page(every: All, out: Path) -> None:
 
 def _reports(root: Path) -> Iterator[tuple[str, Mapping[str, Any], str]]:
     """Give each comparison's place, params.yaml and table of figures: the folders first, then runs from the newest."""
-    listed = (git_if_any(root, "worktree", "list", "--porcelain") or "").splitlines()
-    others = [Path(line.removeprefix("worktree ")) for line in listed if line.startswith("worktree ")]
-    for folder in dict.fromkeys([root.resolve(), *(each.resolve() for each in others)]):
-        table, params = folder / REPORT / TABLE, _made_by(folder)
-        if params and table.is_file():
-            yield str(folder), params, table.read_text(encoding="utf-8")
     with opened(root) as repo:
+        for folder in (root.resolve(), *beside(repo)):
+            table, params = folder / REPORT / TABLE, _made_by(folder)
+            if params and table.is_file():
+                yield str(folder), params, table.read_text(encoding="utf-8")
         for name in run_names(root):
             run = read_run(root, name)
             text = _of_cache(repo, run.files.get(REPORT))

@@ -1,25 +1,32 @@
-"""Which comparisons have one DVC cache in common: the cache itself lists those that were begun with another's."""
+"""Which comparisons have one DVC cache in common: the cache itself lists them, once one was begun with another's."""
 
 from pathlib import Path
 
 from dvcfleet.dvc_adapter.protocols import Repo
+from dvcfleet.dvc_adapter.unused import worktrees_of
 from merganser.outputs import replacing
 
 LIST = "comparisons"  # in the cache's folder: the absolute path of a comparison a line
 
 
-def note_sharer(cache: Path, root: Path) -> None:
-    """Note that a comparison uses a cache that lies in another one, for the `merganser gc` there."""
-    lines = dict.fromkeys([*_lines(cache), str(root)])
+def note_sharers(cache: Path, *roots: Path) -> None:
+    """Note that comparisons share a cache, for the `merganser gc` of each."""
+    folders = dict.fromkeys([*_sharers(cache), *roots])
     cache.mkdir(parents=True, exist_ok=True)
     with replacing(cache / LIST) as out:
-        out.write("".join(f"{line}\n" for line in lines).encode())
+        out.write("".join(f"{folder}\n" for folder in folders).encode())
 
 
-def sharers(repo: Repo) -> list[Path]:
-    """List the folders of the comparisons that were begun with the cache of this one; some may be gone."""
+def beside(repo: Repo) -> list[Path]:
+    """List the folders of the other comparisons that share the cache of this one, or that are its worktrees."""
     root = Path(repo.root_dir).resolve()
-    return [Path(line) for line in _lines(cache_folder(repo)) if Path(line).resolve() != root]
+    found = [*worktrees_of(root), *(folder for folder in _sharers(cache_folder(repo)) if _is_there(folder))]
+    return [folder for folder in dict.fromkeys(each.resolve() for each in found) if folder != root]
+
+
+def lost_sharers(repo: Repo) -> list[Path]:
+    """List the folders that share the cache, and that are not there: removed, moved, or on a disk that is away."""
+    return [folder for folder in _sharers(cache_folder(repo)) if not _is_there(folder)]
 
 
 def cache_folder(repo: Repo) -> Path:
@@ -27,6 +34,10 @@ def cache_folder(repo: Repo) -> Path:
     return Path(repo.cache.legacy.path)
 
 
-def _lines(cache: Path) -> list[str]:
+def _sharers(cache: Path) -> list[Path]:
     path = cache / LIST
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return list(map(Path, path.read_text(encoding="utf-8").splitlines())) if path.is_file() else []
+
+
+def _is_there(folder: Path) -> bool:
+    return (folder / ".dvc").is_dir()

@@ -17,7 +17,7 @@ from dvcfleet.repository import STATE_FOLDER, opened
 from merganser.config.completing import additions, filled
 from merganser.config.loading import check_params
 from merganser.errors import InputError, did_you_mean
-from merganser.flows.comparisons import LOCAL_CONFIG, link_sources, share
+from merganser.flows.comparisons import LOCAL_CONFIG, copy_choices, link_sources, share_cache
 from merganser.flows.suite_files import only_what_is_read, written
 from merganser.flows.suites import PARAMS, sources_of
 from merganser.hashes import sha256_of_json
@@ -86,7 +86,8 @@ def make_trial(root: Path, wish: Wish) -> tuple[Path, list[str]]:
     linked = [source for source in sources_of(params) if (root / source).is_dir()]
     _copy(root, folder, [path for path in _files(root) if not any(each in path.parents for each in linked)])
     if not (folder / LOCAL_CONFIG).is_file():
-        share(root, folder)
+        share_cache(root, folder)
+        copy_choices(root, folder)
         with opened(folder) as repo, repo.config.edit("local") as config:
             config["core"]["no_scm"] = True  # it lies in a folder that git ignores
     (folder / PARAMS).write_text(HEAD.format(root=root.name) + written(content), encoding="utf-8")

@@ -61,7 +61,7 @@ def settings_file() -> Path:
 
 
 def worktrees_of(clone: Path) -> set[Path]:
-    """Return the worktrees that a clone's own git knows, as `merganser new` makes them; and the clone's."""
+    """Return the worktrees that a clone's own git knows, as `git worktree add` makes them; and the clone's."""
     git = clone / ".git"
     if git.is_file():  # a worktree itself
         git = Path(git.read_text(encoding="utf-8").removeprefix("gitdir: ").strip()).parents[1]

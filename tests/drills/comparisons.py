@@ -20,7 +20,7 @@ def drill(folder: Path, sample: bool) -> None:
         places = {name: folder / f"{name}-{number}" for name in NAMES}
         shutil.rmtree(root / ".dvc/cache", ignore_errors=True)
         for name, place in places.items():
-            merganser(root, "new", str(place), "--suite", name)
+            merganser(root, "init", str(place), "--suite", name, "--cache-of", ".")
         with ThreadPoolExecutor(len(NAMES)) as beside:
             runs = {name: beside.submit(run, place) for name, place in places.items()}
             ran = {name: done.result() for name, done in runs.items()}

@@ -3,13 +3,16 @@
 import json
 import shutil
 import subprocess
+from contextlib import chdir
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from dvc.repo import Repo
 
-from dvcfleet.lineage.audit import audit
+from dvcfleet.lineage.audit import audit, look_up
+from dvcfleet.lineage.steps import Lineage
+from dvcfleet.lineage.why import Why, why, why_lines
 from dvcfleet.project import Project
 from dvcfleet.record.ledger import executions
 from merganser.errors import InputError
@@ -17,7 +20,7 @@ from merganser.flows.gc import collect_garbage
 from merganser.flows.history import read_history
 from merganser.flows.identity import identity
 from merganser.flows.run_diff import run_names
-from merganser.flows.shared_caches import LIST, note_sharer
+from merganser.flows.shared_caches import LIST, note_sharers
 from merganser.tasks.identity import FILE, experiment_names, write_id
 from tests.dvcfleet.test_experiments import committed, git, run
 from tests.dvcfleet.toy import Make, Toy
@@ -33,6 +36,12 @@ class Named(Project):
 
 NAMED = Named()
 DECLARED = '[tool.dvcfleet]\nproject = "tests.flows.test_identity:NAMED"\n'
+
+
+def why_of(root: Path, target: str) -> tuple[Why, Lineage]:
+    with chdir(root):
+        found, lineage = look_up(root, target)
+    return why(found, lineage), lineage
 
 
 def compare(folder: Path, density: float) -> Toy:
@@ -54,7 +63,7 @@ def two(tmp_path: Path, toy: Make, monkeypatch: pytest.MonkeyPatch) -> tuple[Toy
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     first, second = (compare(tmp_path / name, density) for name, density in (("first", 0.5), ("second", 0.1)))
     second.write(".dvc/config.local", f"[cache]\n    dir = {first.path / '.dvc/cache'}\n")
-    note_sharer(first.path / ".dvc/cache", second.path)
+    note_sharers(first.path / ".dvc/cache", first.path, second.path)
     committed(first)
     for made, name, dark in ((first, "old-run", 120), (second, "only-run", 140), (first, "new-run", 130)):
         write(made, dark)
@@ -80,6 +89,10 @@ def test_each_has_a_history_of_its_own_and_so_have_a_copy_and_a_worktree_but_not
     places = [folder / "first" for folder in (tmp_path, tmp_path / "clone", tmp_path / "beside")]
     assert [identity(place) for place in places] == [f"{own}:first", f"{own}:first", f"{own}:first@beside"]
     third = Toy(tmp_path / "third", "", {})
+    for made, other in ((first, False), (third, True)):
+        said = list(why_lines(*why_of(made.path, "data/metrics/ties/dark.json")))
+        line = f"made in    another repository, {own}:first; this one is {own}:third"
+        assert (line in said, any(each.startswith("made in") for each in said)) == (other, other)
     write(third, 150)
     assert "not saved as a DVC experiment" in run(third, "new-run", monkeypatch)[1]
     write(third, 160)

@@ -144,14 +144,14 @@ def diff(
 
 @suites_app.callback(invoke_without_command=True, epilog=example("merganser suites --json"))
 def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
-    """List the ready comparisons of suites/: family, tasks, entries, download, GPU; * is the one in use."""
+    """List the ready comparisons: family, tasks, entries, download, GPU; * is the one in use."""
     if context.invoked_subcommand:
         return
     from merganser.command_line.tables import print_table
-    from merganser.flows.suite_files import suite_names
+    from merganser.flows.suite_files import suite_names, suites_root
     from merganser.flows.suites import ROW, describe, suite_row
 
-    root = root_around(repo)
+    root = suites_root(repo)
     found = [describe(root, name) for name in suite_names(root)]
     if as_json:
         print(json.dumps([asdict(suite) for suite in found], indent=2))
@@ -171,8 +171,10 @@ def suites_check(
 ) -> None:
     """Check a suite without downloading it: choices, pointers, figures; with a network that its sources exist."""
     from merganser.flows.suite_check import check, check_lines
+    from merganser.flows.suite_files import suites_root
 
-    found = check(root_around(repo), name, online=not offline or pin, pin_them=pin)
+    root = root_around(repo) if pin else suites_root(repo)
+    found = check(root, name, online=not offline or pin, pin_them=pin)
     print(json.dumps(asdict(found), indent=2) if as_json else "\n".join(check_lines(found)))
     raise typer.Exit(2 if found.mistakes else 0)
 

@@ -15,14 +15,13 @@ from dvcfleet.disk import sync_file_systems
 from dvcfleet.git import GitError, git, git_if_any, own_environment
 from dvcfleet.repository import opened
 from merganser.config.loading import load_params
-from merganser.config.params import Params
 from merganser.errors import InputError
 from merganser.flows.comparisons import copy_choices, copy_ledger, link_sources, share_cache
 from merganser.flows.from_clone import Clone, check_out
 from merganser.flows.project import MERGANSER, PARAMS
 from merganser.flows.shared_caches import note_sharers
 from merganser.flows.suite_files import SUITES, shipped
-from merganser.flows.suites import EXAMPLES, check_name, sources_of, use
+from merganser.flows.suites import bring_examples, check_name, use
 from merganser.flows.updating import DVC_YAML, dvc_yaml, new_record
 from merganser.limits import read_yaml
 from merganser.outputs import new_folder, refuse_existing
@@ -56,8 +55,7 @@ class Suite:
         """Write params.yaml and all that it reads and the package has; return what there is to say."""
         check_name(root, self.name)
         with opened(root):
-            params = use(root, self.name, force=True)
-        _copy_examples(root, params)
+            use(root, self.name, force=True)
         return [f"{folder}: the comparison {self.name}"]
 
 
@@ -95,7 +93,7 @@ class Same:
 
     def write(self, root: Path, folder: Path) -> list[str]:
         """Say whose choices it has, which are copied; add the code that makes an embedded suite's models."""
-        _copy_examples(root, load_params(root / PARAMS))
+        bring_examples(root, load_params(root / PARAMS))
         return [f"{folder}: a comparison like {self.other}"]
 
 
@@ -184,19 +182,6 @@ def _extra(root: Path) -> str:
 
     family = read_yaml(root / PARAMS)["base"].get("family")
     return "vision,text" if family is None else "vision" if has_ability(family, TakesImages) else "text"
-
-
-def _copy_examples(root: Path, params: Params) -> None:
-    """Copy the folders of examples that make what a params.yaml reads, and what they share."""
-    read = {EXAMPLES / source.parts[1] for source in sources_of(params) if source.parts[:1] == EXAMPLES.parts}
-    for example in sorted({EXAMPLES / "common", *read} if read else read):
-        shutil.copytree(shipped() / example, root / example, ignore=_made_by_runs, dirs_exist_ok=True)
-
-
-def _made_by_runs(folder: str, names: list[str]) -> set[str]:
-    """Leave out what git ignores in a clone: what the examples' stages made there."""
-    made = {"__pycache__", "datasets", "hub", "ratings", "dvc.lock"} & set(names)
-    return made
 
 
 def _present(folder: Path) -> Path:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import merganser
+from dvcfleet.errors import NoRepositoryError
+from dvcfleet.repository import root_around
 from merganser.config.completing import Addition, additions, completed, filled
 from merganser.config.inputs import SECTIONS
 from merganser.errors import InputError, did_you_mean
@@ -45,6 +47,14 @@ def shipped() -> Path:
     """Return the folder of the suites and of what else a comparison begins with: in a clone, its root."""
     inside = Path(merganser.__file__).parent / "shipped"
     return inside if inside.is_dir() else inside.parents[1]
+
+
+def suites_root(path: Path) -> Path:
+    """Return the repository around a path, whose suites are listed; outside of one, the folder of the package's."""
+    try:
+        return root_around(path)
+    except NoRepositoryError:
+        return shipped()
 
 
 def places(root: Path) -> list[Path]:

@@ -1,5 +1,6 @@
 """Ready comparisons: files of `suites/`, one of which is put in place of the root's params.yaml."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,6 +26,7 @@ from merganser.flows.suite_files import (
     pointer_text,
     pointers,
     read_suite,
+    shipped,
     suite_names,
     suite_params,
     suite_text,
@@ -138,6 +140,7 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
             out.write(with_head(text, name, grids=grids).encode())
         if added := suite_params(root, name, grids=grids)[1]:
             print(f"{PARAMS}: wrote what {SUITES}/{name}.yaml leaves out: {addition_names(added)}", file=sys.stderr)
+        bring_examples(root, params)
         ignore_unused_examples(root)
         restore_lock_file(repo, root / PARAMS)
         sync(repo, state_folder(repo))
@@ -212,6 +215,20 @@ def check_name(root: Path, name: str) -> None:
     if name not in names:
         known = f"there are {', '.join(names)}" if names else f"{root / SUITES} has none"
         raise InputError(f"no suite is called {name!r}{did_you_mean(name, names)}; {known}")
+
+
+def bring_examples(root: Path, params: Params) -> None:
+    """Write the folders of examples that make what a params.yaml reads, and what they share; leave those there."""
+    read = {EXAMPLES / source.parts[1] for source in sources_of(params) if source.parts[:1] == EXAMPLES.parts}
+    for example in sorted({EXAMPLES / "common", *read} if read else read):
+        if (shipped() / example).is_dir() and not (root / example).exists():
+            shutil.copytree(shipped() / example, root / example, ignore=_made_by_runs)
+
+
+def _made_by_runs(folder: str, names: list[str]) -> set[str]:
+    """Leave out what git ignores in a clone: what the examples' stages made there."""
+    made = {"__pycache__", "datasets", "hub", "ratings", "dvc.lock"} & set(names)
+    return made
 
 
 def ignore_unused_examples(root: Path) -> None:

@@ -18,7 +18,7 @@ from dvcfleet.record.ledger import executions
 from merganser.errors import InputError
 from merganser.flows.gc import collect_garbage
 from merganser.flows.history import read_history
-from merganser.flows.identity import identity
+from merganser.flows.identity import identity, own_identities
 from merganser.flows.run_diff import run_names
 from merganser.flows.shared_caches import LIST, note_sharers
 from merganser.tasks.identity import FILE, experiment_names, write_id
@@ -88,6 +88,7 @@ def test_each_has_a_history_of_its_own_and_so_have_a_copy_and_a_worktree_but_not
     (own,) = (first.path / FILE).read_text().split()
     places = [folder / "first" for folder in (tmp_path, tmp_path / "clone", tmp_path / "beside")]
     assert [identity(place) for place in places] == [f"{own}:first", f"{own}:first", f"{own}:first@beside"]
+    assert own_identities(first.path) == {"", f"{own}:first", "clone:first"}
     third = Toy(tmp_path / "third", "", {})
     for made, other in ((first, False), (third, True)):
         said = list(why_lines(*why_of(made.path, "data/metrics/ties/dark.json")))

@@ -14,6 +14,7 @@ from dvcfleet.repository import opened
 from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.flows.repositories import Suite, init
+from merganser.flows.suites import use
 from merganser.flows.updating import dvc_yaml, other_version, renew, update
 from merganser.tasks.code import texts, write_code
 from merganser.tasks.code_record import RECORD, Digest, pipeline_digest, read_record
@@ -55,6 +56,9 @@ def test_a_comparison_begins_with_the_users_files_alone_and_a_commit(tmp_path: P
     assert not [name for name in kept if name.startswith(("merganser/", "tasks/", "flows/", "dvcfleet/", "suites/"))]
     assert git(tmp_path / "demo", "status", "--porcelain") == ""
     assert f"deps: [{RECORD}]\n" in (tmp_path / "demo/dvc.yaml").read_text()
+    use(tmp_path / "demo", "encoder")
+    assert "params.yaml" in git(tmp_path / "demo", "status", "--porcelain")
+    assert (tmp_path / "demo/examples/texts/encoder/dvc.yaml").is_file()
     with pytest.raises(InputError, match="demo: "):
         init(tmp_path / "demo", Suite("image"))
     with pytest.raises(InputError, match=r"no suite is called 'imgae'.*did you mean \"image\""):

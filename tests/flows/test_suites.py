@@ -423,11 +423,14 @@ def test_the_command_line_lists_and_uses_suites_from_a_folder_inside(
     assert [row["in_use"] for row in json.loads(said[said.index("[") :])] == [False, True]
 
 
-def test_a_folder_outside_a_repository_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["merganser", "suites", "--repo", str(tmp_path)])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    assert left.value.code == 2
+def test_outside_a_repository_the_packages_suites_are_checked_and_none_is_put_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for code, words in ((0, ["suites", "check", "image", "--offline"]), (2, ["use", "image"])):
+        monkeypatch.setattr(sys, "argv", ["merganser", *words, "--repo", str(tmp_path)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        assert left.value.code == code
 
 
 @pytest.mark.parametrize("name", EACH_SHAPE)

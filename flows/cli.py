@@ -321,7 +321,7 @@ def update(
     raise typer.Exit(run_stages(repo=root, dry_run=True))
 
 
-@app.command(deprecated=True)
+@app.command(deprecated=True, epilog=example("merganser new ../clip --suite clip-vit-b-32-8"))
 def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet.")],
     suite: Annotated[

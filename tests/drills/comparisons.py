@@ -20,7 +20,7 @@ def drill(folder: Path, sample: bool) -> None:
         places = {name: folder / f"{name}-{number}" for name in NAMES}
         shutil.rmtree(root / ".dvc/cache", ignore_errors=True)
         for name, place in places.items():
-            merganser(root, "init", str(place), "--suite", name, "--cache-of", ".")
+            merganser(folder, "init", str(place), "--suite", name, "--cache-of", str(root))
         with ThreadPoolExecutor(len(NAMES)) as beside:
             runs = {name: beside.submit(run, place) for name, place in places.items()}
             ran = {name: done.result() for name, done in runs.items()}

@@ -17,10 +17,10 @@ from typer.core import TyperGroup
 from merganser.config.completing import additions, filled
 from merganser.config.params import Params
 from merganser.flows.cli import app
-from tests.tiny import ROOT, environment, make_clone
+from tests.tiny import ROOT, environment
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# `<!-- test: WHAT -->` before a block has it run, in the order of the page: `python`, `sh`, or the file to write it to.
+# `<!-- test: WHAT -->` before a block has it run, in the order of the page: `python` or `sh`.
 BLOCK = re.compile(
     r"(?:^ *<!-- test: (?P<test>\S+) -->\n)?^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$", re.M | re.S
 )
@@ -96,14 +96,13 @@ def test_the_keys_and_values_of_params_yaml_in_a_page_are_accepted(page: Path) -
 def test_the_blocks_of_a_page_do_what_it_says(
     page: Path, tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clone = make_clone(tmp_path / "clone")
-    monkeypatch.chdir(clone)
+    monkeypatch.chdir(tmp_path)
     names = {"__name__": "__main__"}  # a reader goes on in one session
     for block in blocks(page):
         if block.test == "python":
             exec(compile(block.text, str(page), "exec"), names)
         elif block.test == "sh":
-            script = f'merganser() {{ python -m merganser.flows "$@"; }}\n{block.text}'
+            script = f'merganser() {{ python -m merganser.flows "$@"; }}\n{block.text}\npwd > {tmp_path}/folder'
             done = subprocess.run(
                 ["bash", "-e", "-c", script],
                 env=environment() | {"PREFECT_API_URL": prefect_api},
@@ -111,5 +110,4 @@ def test_the_blocks_of_a_page_do_what_it_says(
                 capture_output=True,
             )
             assert done.returncode == 0, done.stdout + done.stderr
-        elif block.test:
-            (clone / block.test).write_text(block.text)
+            monkeypatch.chdir((tmp_path / "folder").read_text().strip())  # a reader goes on in one shell

@@ -637,4 +637,4 @@ def test_the_head_of_the_ledger_is_an_anchor_that_the_engine_finds(
     ledger = Ledger(Path(".dvcfleet").absolute(), "run", lambda: None)
     for name in ("one", "two"):
         ledger.note(Ending(name, Result.FAILED), None, {})
-    assert read_origin(Path("params.yaml")).anchor == str(anchor_of(Path(".dvcfleet")))
+    assert read_origin(Path("params.yaml"), Path("kept.txt")).anchor == str(anchor_of(Path(".dvcfleet")))

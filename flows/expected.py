@@ -1,7 +1,8 @@
 """What stages that never ran here will download, write and take, by what hubs say and by the table of stages.
 
 Times are by one rule: a start, the bytes that a stage writes and that those it reads from write, and its tokens through
-a network of the base's size, at what this machine does in a second. docs/engine.md says how far off it was.
+a network of the base's size, at what this machine does in a second. packages/dvcfleet/docs/engine.md says how far off
+it was.
 """
 
 from collections.abc import Callable, Collection, Mapping

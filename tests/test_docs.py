@@ -19,7 +19,12 @@ from merganser.config.params import Params
 from merganser.flows.cli import app
 from tests.tiny import ROOT, environment
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOLDERS = (ROOT / "docs", ROOT / "packages")
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(page for folder in FOLDERS for page in folder.rglob("*.md")),
+]
 # `<!-- test: WHAT -->` before a block has it run, in the order of the page: `python` or `sh`.
 BLOCK = re.compile(
     r"(?:^ *<!-- test: (?P<test>\S+) -->\n)?^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$", re.M | re.S
@@ -67,7 +72,8 @@ def test_every_command_of_a_page_is_one_and_has_these_options(page: Path) -> Non
 def test_the_picture_of_the_engine_has_the_packages_of_the_import_rules_in_their_order() -> None:
     rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = (rule["layers"] for rule in rules if rule.get("containers") == ["dvcfleet"])
-    picture = next(block.text for block in blocks(ROOT / "docs/engine.md") if block.text.startswith("command_line "))
+    texts = [block.text for block in blocks(ROOT / "packages/dvcfleet/docs/engine.md")]
+    picture = next(text for text in texts if text.startswith("command_line "))
     assert [line.split()[0] for line in picture.splitlines()] == " | ".join(layers).split(" | ")
 
 

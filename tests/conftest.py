@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from functools import partial
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def import_in_turn(config: Any) -> None:
 
     In a new clone nothing is, and pytest's own compiling takes seconds.
     """
-    files = sorted(TESTS.rglob("test_*.py"))
+    files = [Path(name) for name in sorted(glob(f"{TESTS}/**/test_*.py", recursive=True))]  # through the link dvcfleet
     number, workers = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
     first = len(files) * number // workers
     for file in (*files[first:], *files[:first]):

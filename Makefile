@@ -18,7 +18,7 @@ export PATH := $(BIN):$(PATH)
 # Images of containers set it, and each process would compile anew what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv moved outlook run test drills check format bench docs site ui clean
+.PHONY: help venv moved outlook run test drills check format bench docs site dist ui clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -89,6 +89,13 @@ docs: $(READY)  ## write the pages about the methods from the registry, and quot
 # Not --quiet, which lets dead links pass. MkDocs would announce its successor at each start.
 site: $(READY)  ## write the docs as a site to build/site; a dead link is an error
 	@NO_MKDOCS_2_WARNING=1 "$(BIN)/mkdocs" build --strict
+
+# Checked by the newest tools, of which nothing here needs a version.
+dist: $(READY)  ## build the wheels and source distributions of the last commit into build/dist, the same bytes each time
+	@rm -rf build/dist && .ci/dist build/dist
+	@"$(BIN)/uv" tool run --quiet --with 'readme_renderer[md]' twine check --strict build/dist/*
+	@"$(BIN)/uv" tool run --quiet check-wheel-contents build/dist/*.whl
+	@cd build/dist && sha256sum *
 
 ui: $(READY)  ## open the start page, the report and the pages of Prefect and MLflow on this machine
 	@"$(BIN)/merganser" ui

@@ -1,5 +1,6 @@
-"""What a wheel holds beside the packages: what `merganser init` puts into a comparison. A clone has it at the top."""
+"""What a wheel holds beside the packages: the files that `merganser init` puts into a comparison, and the README."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -48,7 +49,17 @@ def _files() -> list[str]:
         return [name for name in listed.stdout.split("\0") if name]
     places = (Path(name) for name in SHIPPED)
     found = (file for place in places for file in (place.rglob("*") if place.is_dir() else [place]))
-    return [str(file) for file in found if file.is_file()]
+    return [str(file) for file in found if not file.is_dir()]
 
 
-setup(cmdclass={"build_py": BuildPy})
+def _description() -> str:
+    """Return the README for a package index, where pictures of the repository and links into it would be dead."""
+    text = Path("README.md").read_text(encoding="utf-8")
+    return re.sub(r"\[([^]]*)\]\((?!https?:)[^)]*\)", r"\1", re.sub(r"!\[[^]]*\]\([^)]*\)\n*", "", text))
+
+
+setup(
+    cmdclass={"build_py": BuildPy},
+    long_description=_description(),
+    long_description_content_type="text/markdown",
+)

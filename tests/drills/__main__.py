@@ -37,7 +37,7 @@ DRILLS = {
     "strangers": "merges scored by transformers alone, lm-eval's command line and `transformers serve`: to the digit",
     "suites": "the text suites from nothing on two seeds, their scores in order, and one seed by `dvc repro`",
     "real": "the suite of a real model from nothing, cut down, whose scores are those of transformers alone",
-    "install": "the library alone, installed beside torch: in two minutes and 1.5 GB it merges",
+    "install": "both packages built twice; the library alone beside torch: in two minutes and 1.5 GB it merges",
     "versions": "a foreign repository, with the oldest and the newest DVC and Prefect of the declared ranges",
 }
 

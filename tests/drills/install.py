@@ -1,4 +1,4 @@
-"""Install the library alone into an environment of its own beside torch: in time, small, and it merges there.
+"""Build the packages as they are released, and install the library alone beside torch: in time, small, and it merges.
 
 DRILL_TORCH says which torch, as pip takes it; any if it is not set. Torch's builds for GPUs are larger than the limit.
 """
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from glob import glob
 from pathlib import Path
 
 from tests.small_models import write_models
@@ -18,7 +19,6 @@ LIMIT_S = 120  # of `pip install .`, torch being there
 LIMIT_BYTES = 1.5e9  # of the environment with torch's build for CPUs
 REST_BYTES = 0.75e9  # without torch
 PACKAGES = {"merganser": ".", "dvcfleet": "packages/dvcfleet"}  # and the folder of each
-OF_MERGANSER = ("merganser/tasks/merge.py", "merganser/flows/cli.py", "merganser/flows/start.html.j2")
 TORCH = ("torch", "functorch", "torchgen", "triton", "nvidia")
 API = """
 import merganser
@@ -32,36 +32,57 @@ except merganser.ExtraError as error:
 
 
 def drill(folder: Path, sample: bool) -> None:
-    """Build the wheel and look into it; unless it is a sample, install it and merge."""
+    """Build the packages and look into them; unless it is a sample, build them in other ways, install and merge."""
     source = copy_of_the_sources(folder / "source")
+    built = released(source, folder / "dist")
     for name, place in PACKAGES.items():
-        wheel = build(source / place, folder / f"wheel-{name}")
+        (wheel,) = (folder / "dist").glob(f"{name}-*.whl")
         with zipfile.ZipFile(wheel) as file:
             files = file.namelist()
         assert {each.partition("/")[0] for each in files if ".dist-info/" not in each} == {name}
-        assert f"{name}/terminal/failures.py" in files
-        assert set(OF_MERGANSER).issubset(files) == (name == "merganser")
+        assert {f"{name}/{each}" for each in files_of(source / place / name)}.issubset(files)
     if sample:
         return
+    assert released(source, folder / "again") == built
+    for place in PACKAGES.values():
+        wheel = build(source / place, folder / "wheels" / place)
+        assert (wheel.name, wheel.read_bytes()) in built.items(), "the source distribution lacks something"
     light(source, folder)
     editable(source, folder / "editable")
 
 
+def released(source: Path, out: Path) -> dict[str, bytes]:
+    """Build wheels and source distributions of a repository's last commit; return their bytes by their names."""
+    run(str(source / ".ci/dist"), str(out), cwd=source)
+    return {file.name: file.read_bytes() for file in out.iterdir()}
+
+
+def files_of(package: Path) -> list[str]:
+    """List a package's files, also those behind links: modules, templates, tables and the mark that it is typed."""
+    found = glob("**", root_dir=package, recursive=True)
+    assert "py.typed" in found
+    return [each for each in found if (package / each).is_file()]
+
+
 def copy_of_the_sources(folder: Path) -> Path:
-    """Copy what git knows of the repository."""
+    """Copy what git knows of the repository into a repository with one commit."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, names.split("\0")):
         if (ROOT / name).is_file() or (ROOT / name).is_symlink():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, folder / name, follow_symlinks=False)
+            shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
+    git = ("git", "-c", "user.name=T", "-c", "user.email=t@example.org")
+    for words in (["init", "-q"], ["add", "--all", "--force"], ["commit", "-q", "-m", "all"]):
+        run(*git, *words, cwd=folder)
     return folder
 
 
 def build(source: Path, out: Path) -> Path:
-    """Build the wheel with the setuptools that is here."""
-    out.mkdir()
+    """Build the wheel of a folder as it is, with the setuptools that is here."""
+    out.mkdir(parents=True)
     code = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    run(sys.executable, "-c", code, str(out), cwd=source)
+    time_of_commit = run("git", "log", "-1", "--format=%ct", cwd=source).strip()
+    run(sys.executable, "-c", code, str(out), cwd=source, SOURCE_DATE_EPOCH=time_of_commit)
     (wheel,) = out.glob("*.whl")
     return wheel
 
@@ -91,8 +112,8 @@ def light(source: Path, folder: Path) -> None:
     count, missing = run(python, "-c", API, cwd=models).splitlines()
     assert count.endswith(" True")
     assert "pip install 'merganser[text" in missing
-    assert "needs a clone of Merganser's repository" in run(command, "run", cwd=models, exit_code=2)
-    assert "which the extra `pipeline` brings" in run(command, "run", cwd=source, exit_code=2)
+    for place in (models, source):
+        assert "which the extra `pipeline` brings" in run(command, "run", cwd=place, exit_code=2)
 
 
 def editable(source: Path, folder: Path) -> None:
@@ -117,10 +138,13 @@ def pip(python: Path, *args: str, cwd: Path | None = None) -> None:
     run(python, "-m", "pip", "--quiet", "--disable-pip-version-check", *args, cwd=cwd or ROOT)
 
 
-def run(command: Path | str, *args: str, cwd: Path, exit_code: int = 0) -> str:
+def run(command: Path | str, *args: str, cwd: Path, exit_code: int = 0, **variables: str) -> str:
     """Run a command without this process's own places to import from; return what it printed, or why it was refused."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([str(command), *args], cwd=cwd, env=kept, capture_output=True, text=True, check=False)
+    kept["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+    done = subprocess.run(
+        [str(command), *args], cwd=cwd, env=kept | variables, capture_output=True, text=True, check=False
+    )
     assert done.returncode == exit_code, done.stdout + done.stderr
     return done.stderr if exit_code else done.stdout
 

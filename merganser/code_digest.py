@@ -127,7 +127,8 @@ class CodeTree:
             self.texts[key] = _text(name, path, content)
         text = self.texts[key]
         # A string that names a module counts as an import of it; a string that names a package, also of its data files.
-        named = [string for string in text.strings if self._path(string)]
+        # Of the whole package they are not data of a module: a wheel has more there than a clone.
+        named = [string for string in text.strings if "." in string and self._path(string)]
         files = "".join(
             f"{file.relative_to(self.root)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n"
             for package in named

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dvcfleet.disk import sync_file_systems, sync_names
 from dvcfleet.errors import in_one_line, some
@@ -22,11 +22,13 @@ from dvcfleet.record.environments import ENVIRONMENTS
 from dvcfleet.record.ledger import LEDGER, LEDGERS
 from dvcfleet.repository import STATE_FOLDER, opened
 from merganser.errors import MALFORMED, InputError
-from merganser.flows.keys import PrivateKey, PublicKey
 from merganser.flows.provenance import read_subjects, statement
 from merganser.limits import parse_json, read_small
 from merganser.outputs import fresh_folder
 from merganser.tasks.stages import MERGED, REPORT
+
+if TYPE_CHECKING:  # archives need no keys, nor what the extra `signing` brings
+    from merganser.flows.keys import PrivateKey, PublicKey
 
 SIGNATURES = Path("signatures")
 PAYLOAD = "application/vnd.in-toto+json"
@@ -58,7 +60,7 @@ class _Signed:
         return {path.as_posix(): digest_of(path, "sha256") for path in self.files}
 
 
-def sign(repo: Path, key: PrivateKey, model_key: PrivateKey | None) -> str:
+def sign(repo: Path, key: "PrivateKey", model_key: "PrivateKey | None") -> str:
     """Sign a comparison and its merges anew, in the folder `signatures`; say what was signed.
 
     `model_key` is for model-signing, which takes keys on a curve only.
@@ -84,7 +86,7 @@ def sign(repo: Path, key: PrivateKey, model_key: PrivateKey | None) -> str:
 
 
 def check(
-    repo: Path, key: PublicKey, model_key: PublicKey | None, known: Collection[str] = ()
+    repo: Path, key: "PublicKey", model_key: "PublicKey | None", known: Collection[str] = ()
 ) -> tuple[list[Finding], list[str]]:
     """Compare a comparison with what was signed; return what differs, and what was compared in words.
 
@@ -122,7 +124,7 @@ def files_in(paths: Iterable[Path]) -> Iterator[Path]:
         yield from [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
 
 
-def _check_statement(signed: _Signed, key: PublicKey, known: Collection[str]) -> Iterator[Finding]:
+def _check_statement(signed: _Signed, key: "PublicKey", known: Collection[str]) -> Iterator[Finding]:
     """Compare files with a statement about them: it is by this key, and of these files as they are now."""
     stages = tuple(step.stage for step in signed.steps) if len(signed.steps) == 1 else ()
     try:
@@ -137,7 +139,7 @@ def _check_statement(signed: _Signed, key: PublicKey, known: Collection[str]) ->
         yield Finding(SignatureKind.SIGNED, some(changed), message, stages)
 
 
-def _noted(envelope: Path, key: PublicKey) -> dict[str, str]:
+def _noted(envelope: Path, key: "PublicKey") -> dict[str, str]:
     """Return the sha256 of each file in a statement that this key signed; raise InputError if there is none."""
     from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import Error
@@ -172,7 +174,7 @@ def _signature(folder: Path, entry: str) -> Path:
     return folder / "merges" / f"{entry}.sig"
 
 
-def _sign_models(merges: Iterable[str], key: PrivateKey, folder: Path) -> None:
+def _sign_models(merges: Iterable[str], key: "PrivateKey", folder: Path) -> None:
     from model_signing import hashing, signing
 
     # DVC may have linked the merge's files to its cache.
@@ -183,7 +185,7 @@ def _sign_models(merges: Iterable[str], key: PrivateKey, folder: Path) -> None:
         config.sign(MERGED / entry, _signature(folder, entry))
 
 
-def _check_models(merges: Mapping[str, Step], key: PublicKey, known: Collection[str]) -> Iterator[Finding]:
+def _check_models(merges: Mapping[str, Step], key: "PublicKey", known: Collection[str]) -> Iterator[Finding]:
     """Check the models' signatures as `model_signing verify` does."""
     from cryptography.exceptions import InvalidSignature
     from model_signing import verifying

@@ -29,6 +29,17 @@ import merganser, pathlib
 print(*(name for name in REFUSED if name in sys.modules))
 """
 
+MODULES = """
+import importlib, pkgutil
+import merganser.flows
+
+for module in pkgutil.iter_modules(merganser.flows.__path__):
+    try:
+        importlib.import_module(f"merganser.flows.{module.name}")
+    except ModuleNotFoundError as error:
+        print(module.name, error.name)
+"""
+
 
 def test_the_light_installation_lists_merges_and_reconstructs(tmp_path: Path) -> None:
     write_models(tmp_path)
@@ -50,6 +61,12 @@ def test_what_an_extra_brings_is_named_with_it(tmp_path: Path) -> None:
     code = "from merganser.extras import naming_extras\nwith naming_extras():\n    import transformers.models"
     done = run_light(tmp_path, code)
     assert "transformers, which is not installed: pip install 'merganser[text]'" in done.stderr.splitlines()[-1]
+
+
+def test_the_extra_pipeline_brings_what_the_modules_of_a_comparison_import(tmp_path: Path) -> None:
+    done = run_light(tmp_path, MODULES, extras=("pipeline",))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["keys", "securesystemslib", "site", "mkdocs"]
 
 
 def test_the_commands_of_a_repository_are_those_that_flows_adds() -> None:

@@ -5,6 +5,7 @@ ever made anew.
 """
 
 import lzma
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, new_output(FOLDER / f"{version('merganser')}.tar.xz") as out:
         comparison, archive = Path(scratch, "comparison"), Path(scratch, "archive.tar")
         init(comparison, Suite("encoder"))
+        shutil.rmtree(comparison / "examples")
         write_sources(comparison / "sources")
         (comparison / "params.yaml").write_text(yaml.safe_dump(PARAMS, sort_keys=False))
         for command in (["run"], ["archive", "--data", str(archive)]):

@@ -623,7 +623,7 @@ def test_the_page_says_whose_result_it_is_and_how_to_check_it(folder: Path, page
     choices = hashlib.sha256((folder / "params.yaml").read_bytes()).hexdigest()
     for said in (getpass.getuser(), socket.gethostname(), choices, "merganser lineage verify", "--signed-by KEY"):
         assert said in section
-    found = read_origin(folder / "params.yaml").as_json()
+    found = read_origin(folder / "params.yaml", folder / "kept.txt").as_json()
     assert (found["choices"], found["head"], found["anchor"]) == (choices, None, None)  # no run wrote a ledger here
     assert "none: no run had written a line" in section
 

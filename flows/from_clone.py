@@ -7,14 +7,18 @@ package's commands and classes of code, and the ledger says that names alone cha
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from dvcfleet.git import git, own_environment
-from dvcfleet.repository import STATE_FOLDER, opened, write_lock
+from dvcfleet.record.ledger import executions
+from dvcfleet.repository import STATE_FOLDER, opened, state_folder, write_lock
 from merganser.config.loading import load_params
-from merganser.errors import InputError
+from merganser.errors import InputError, some
+from merganser.flows.kept_runs import experiments
 from merganser.flows.older_lock import LOCK, carry_over
+from merganser.flows.shared_caches import cache_folder, note_sharers
 from merganser.flows.signing import RECORDED, SIGNATURES
 from merganser.flows.suites import PARAMS, sources_of
 from merganser.tasks.code_record import RECORD
@@ -23,8 +27,8 @@ from merganser.tasks.tracking import ARTIFACTS, STORE
 
 # What comes along as it is; in the state folder, what says what ran.
 KEPT = (*(path for path in RECORDED if path.parts[0] == STATE_FOLDER), SIGNATURES, STORE, ARTIFACTS, CODE)
-SETTINGS = (LOCK, PARAMS, Path(".dvc/cache"), Path(".dvc/config.local"), Path("prefect.yaml"), Path("profiles.yaml"))
-WRITTEN_IN_PLACE = (".db", ".json", ".jsonl", ".lock", ".local", ".yaml")
+SETTINGS = (LOCK, PARAMS, *map(Path, (".dvc/cache/runs", ".dvc/config.local", "prefect.yaml", "profiles.yaml")))
+OBJECTS = Path(".dvc/cache/files")
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,15 @@ class Clone:
         refuse_other_folders(self.path)
         if not (root / ".git").exists():
             raise InputError(f"{folder}: lies in a git repository, and a clone's comparison has a history of its own")
-        bring(self.path.absolute(), root)
+        clone = self.path.absolute()
+        bring(clone, root)
         with opened(root) as repo, write_lock(repo):
             said = carry_over(repo)
-        return [f"{folder}: the comparison of {self.path}", *said]
+            cache = cache_folder(repo)
+        if not cache.is_relative_to(root):  # a cache that the clone shares with others too
+            note_sharers(cache, clone, folder)
+        left = f"other files stay in {self.path}, such as code of your own; git's history here has what was committed"
+        return [f"{folder}: the comparison of {self.path}", *said, left]
 
 
 def refuse_other_folders(clone: Path) -> None:
@@ -58,14 +67,19 @@ def refuse_other_folders(clone: Path) -> None:
 def bring(clone: Path, draft: Path) -> None:
     """Bring a clone's history, choices, sources, cache and records into a new git repository.
 
-    Files that nothing writes into are hard links where the disk allows.
+    The objects of the cache, into which nothing writes, are hard links where the disk allows. Of the saved runs those
+    come along that the clone's own ledger tells of: other comparisons may have theirs in the same git repository.
     """
     with opened(clone) as repo, write_lock(repo):
-        git(draft, "fetch", "-q", str(clone), "HEAD", "+refs/exps/*:refs/exps/*", environment=own_environment())
+        names = {one.run for one in executions(state_folder(repo)) if one.ledger is None}
+        runs = [f"+{run.ref}:{run.ref}" for run in experiments(clone) if run.name in names]
+        wanted = "\n".join(["HEAD", *runs])
+        git(draft, "fetch", "-q", "--stdin", str(clone), given=wanted, environment=own_environment())
         git(draft, "update-ref", "HEAD", "FETCH_HEAD", environment=own_environment())
         tracked = set(git(clone, "ls-files", "-z", environment=own_environment()).split("\0"))
         for path in (*KEPT, *SETTINGS):
             _bring(clone / path, draft / path)
+        _bring(clone / OBJECTS, draft / OBJECTS, _link)
         params = load_params(draft / PARAMS)
         outs = {Path(out.fs_path) for out in repo.index.outs}
         for path in (each for each in sources_of(params) if not each.is_absolute()):
@@ -76,27 +90,34 @@ def bring(clone: Path, draft: Path) -> None:
                         ignored.write(f"/{path}\n")
 
 
-def _bring(source: Path, target: Path) -> None:
+def _bring(source: Path, target: Path, copy: Callable[[str, str], object] = shutil.copy2) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        shutil.copytree(source, target, symlinks=True, copy_function=_link, dirs_exist_ok=True)
+        shutil.copytree(source, target, symlinks=True, copy_function=copy, dirs_exist_ok=True)
     elif source.is_file():
-        _link(str(source), str(target))
+        copy(str(source), str(target))
 
 
 def _link(source: str, target: str) -> None:
-    """Link a file, or copy one that is written in place, or where its disk has no links."""
+    """Link a file, or copy it where its disk has no links."""
     try:
-        if not source.endswith(WRITTEN_IN_PLACE):
-            os.link(source, target)
-            return
+        os.link(source, target)
     except OSError:
-        pass
-    shutil.copy2(source, target)
+        shutil.copy2(source, target)
 
 
-def check_out(root: Path) -> None:
-    """Bring what dvc.lock names from the cache into the workspace of a comparison that has its final place."""
+def check_out(root: Path) -> list[str]:
+    """Bring what dvc.lock names from the cache into the workspace of a comparison that has its final place.
+
+    Returns what there is to say of outputs that the cache does not have.
+    """
+    from dvc.exceptions import DvcException
+
+    lacking = []
     with opened(root) as repo, write_lock(repo):
         for out in (each for stage in repo.index.stages for each in stage.outs if each.hash_info and each.use_cache):
-            out.checkout(force=True)
+            try:
+                out.checkout(force=True)
+            except DvcException:
+                lacking.append(str(out))
+    return [f"DVC's cache does not have {some(lacking)}: the next run makes it again"] * bool(lacking)

@@ -24,8 +24,8 @@ DESCRIPTION = "source.json"  # written by `fetch` next to a checkpoint or a data
 
 
 @cache
-def _codes() -> Mapping[str, Digest]:
-    return {f"{CODE}/{file}": known for file, known in recorded_code(Path(), code_tree()).items()}
+def _codes(root: Path) -> Mapping[str, Digest]:
+    return {f"{CODE}/{file}": known for file, known in recorded_code(root, code_tree()).items()}
 
 
 class MerganserLineage(LineageHooks):
@@ -50,7 +50,7 @@ class MerganserLineage(LineageHooks):
 
     def about(self, path: str, md5: str | None) -> str | None:
         """Say the class and the digest of a stage's code, as they were when the stage `code` ran last."""
-        known = _codes().get(path)
+        known = _codes(Path.cwd()).get(path)
         if known is None or md5 != hashlib.md5(f"{known.of}\n".encode(), usedforsecurity=False).hexdigest():
             return None
         return f"(class {known.of[:SHORT]}, digest {known.digest[:SHORT]})"

@@ -19,6 +19,7 @@ from dvcfleet.errors import some
 from dvcfleet.messages import Ending, Result
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.repository import state_folder
+from merganser.flows.identity import identity
 from merganser.tasks.code import recorded_code, write_code
 from merganser.tasks.code_record import Digest
 from merganser.tasks.stage import LISTINGS, code_tree
@@ -38,7 +39,7 @@ def carry_over(repo: Repo) -> list[str]:
     if not is_old or (CODE / LISTINGS).is_file():  # what is old after that runs again
         return []
     before, hashes = recorded_code(Path(), code_tree()), _code_hashes(repo)
-    ledger = Ledger(state_folder(repo), RUN, lambda: None)
+    ledger = Ledger(state_folder(repo), RUN, lambda: None, identity(Path(repo.root_dir)))
     locks = recovered_lock_files(repo, state_folder(repo))
     stages = [stage for stage in repo.index.stages if in_dvc_yaml(stage) and lock_file_of(stage) == path]
     kept, again = list[str](), list[str]()

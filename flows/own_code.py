@@ -8,6 +8,8 @@ from pathlib import Path
 import merganser
 from dvcfleet.errors import FailedError, some
 from dvcfleet.lineage.findings import Finding
+from merganser.flows.updating import new_record
+from merganser.tasks.code_record import RECORD, other_code, read_record
 
 _NAMED = 3
 
@@ -46,7 +48,10 @@ class OwnCode:
 
 
 def own_code() -> OwnCode:
-    """Compare the packages in the present folder with those of this process."""
+    """Compare the packages in the present folder, or the record of a comparison's code, with those of this process."""
+    if RECORD.is_file():
+        other = other_code(read_record(Path()), new_record())
+        return OwnCode(tuple(name.removesuffix(".txt") for name in other))
     differing = []
     root = Path(merganser.__file__).parents[1]
     for own in (root / "merganser", root / "tasks"):

@@ -29,6 +29,7 @@ from merganser import registry
 from merganser.config.loading import PARAMS, check_params
 from merganser.config.params import Entry, Params
 from merganser.config.renaming import renamed
+from merganser.flows.identity import identity
 from merganser.inputs.joints import DELTAS
 from merganser.limits import parse_yaml, read_small
 from merganser.merging.method import Method
@@ -97,7 +98,7 @@ def _keep(repo: Repo, was: Mapping[Stage, Stage], current: set[str], names: Name
     """Record under their new names the stages that are kept; return them, and those that were current and are not."""
     graph, order = stage_graph(repo, ALL)
     locks = recovered_lock_files(repo, state_folder(repo))
-    ledger = Ledger(state_folder(repo), RUN, lambda: None)
+    ledger = Ledger(state_folder(repo), RUN, lambda: None, identity(Path(repo.root_dir)))
     kept, again = list[str](), list[str]()
     for stage in (each for each in order if was[each].addressing in current):
         old = was[stage]

@@ -113,7 +113,7 @@ def init(folder: Path, choices: Choices, cache_of: Path | None = None) -> list[s
     with _place(folder) as draft:
         lines = _fill(draft, folder, choices, cache_of, own_git=around is None)
     if isinstance(choices, Clone):
-        check_out(folder)
+        lines += check_out(folder)
     lines += ["params.yaml says what it compares, README.md how to go on"]
     return [*lines, *([f"it is in the git repository {around.strip()}, uncommitted"] if around else [])]
 

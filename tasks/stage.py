@@ -100,7 +100,7 @@ def _check(module: str, file: str, text: Callable[[CodeTree], str]) -> None:
     code = _code(code_root())
     if text(code) == path.read_text(encoding="utf-8"):
         return
-    if RECORD.is_file() and (version := read_record(Path()).digests[file].kept):
+    if RECORD.is_file() and (version := _kept_version(file)):
         reason = f"{RECORD} keeps the results of Merganser {version}, and the installed version makes others"
         raise InputError(f"{module}: {reason}; `merganser update` lets it run")
     edited = ", ".join(_edited(code, module, file)) or module
@@ -108,6 +108,12 @@ def _check(module: str, file: str, text: Callable[[CodeTree], str]) -> None:
     raise InputError(
         f"{module}: edited since {path} was written: {edited}; run again, {again} `merganser run` or `dvc repro`"
     )
+
+
+def _kept_version(file: str) -> str | None:
+    """Return the version whose results a comparison keeps; None where it moves with the installed one, as cards do."""
+    digest = read_record(Path()).digests.get(file)
+    return digest.kept if digest else None
 
 
 def _edited(code: CodeTree, module: str, file: str) -> list[str]:

@@ -50,8 +50,6 @@ def old(clone: Path, *args: str) -> str:
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """Run a comparison in a clone at version 0.1.0."""
-    if subprocess.run(["git", "cat-file", "-e", OLD], cwd=ROOT, capture_output=True, check=False).returncode:
-        pytest.skip(f"this clone's history does not reach to {OLD}")
     folder = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", "--shared", str(ROOT), str(folder)], check=True)
     subprocess.run(["git", "checkout", "-q", OLD], cwd=folder, check=True)

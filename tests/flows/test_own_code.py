@@ -2,12 +2,15 @@
 
 import shutil
 from contextlib import chdir
+from dataclasses import replace
 from pathlib import Path
 
 import merganser
 from dvcfleet.lineage.findings import Finding
 from merganser.flows.own_code import own_code
 from merganser.flows.report_audit import ReportKind
+from merganser.flows.updating import new_record
+from merganser.tasks.code_record import RECORD, Digest, record_text
 
 
 def test_what_another_version_computes_alike_is_compared_and_the_rest_is_named(tmp_path: Path) -> None:
@@ -27,3 +30,15 @@ def test_what_another_version_computes_alike_is_compared_and_the_rest_is_named(t
     (failed,) = own.compared("the report", lambda: [{}["amr"]])
     assert failed.kind == "not compared"
     assert "KeyError" in failed.message
+
+
+def test_of_a_comparison_its_record_of_code_says_what_differs(tmp_path: Path) -> None:
+    differs = Finding(ReportKind.DIFFERS, "report/index.html", "not what its inputs give")
+    (tmp_path / RECORD).parent.mkdir()
+    record = new_record()
+    with chdir(tmp_path):
+        RECORD.write_text(record_text(record))
+        assert own_code().compared("the report", lambda: [differs]) == [differs]
+        other = {"report.txt": Digest("0" * 64, "0" * 64)}
+        RECORD.write_text(record_text(replace(record, digests={**record.digests, **other})))
+        assert own_code().differing == ("report",)

@@ -20,8 +20,8 @@ from tests.tiny import make_models
 from tests.tiny_clip import write_data_set
 from tests.tiny_transformers import random_model, tokenizer, write_model
 from tests.worded_models import save
+from tools.golden.run import SKIPPED
 
-SKIPPED = "skipped.json"  # in a comparison's folder
 HERE = Path(__file__).parent
 PICTURES = {"dark": 9, "light": 10, "held": 8}  # examples of each data set's test split
 
@@ -29,7 +29,7 @@ PICTURES = {"dark": 9, "light": 10, "held": 8}  # examples of each data set's te
 def _image(folder: Path) -> None:
     make_models(folder / "hub")
     _pictures(folder, {name: {"validation": 6, "test": count} for name, count in PICTURES.items()})
-    shutil.copyfile(HERE / "published", folder / "published.yaml")
+    shutil.copyfile(HERE / "figures.yaml", folder / "published.yaml")
 
 
 def _dual(kind: str, dtype: torch.dtype) -> Callable[[Path], None]:

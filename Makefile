@@ -42,7 +42,7 @@ $(READY): $(MOVED)
 	|| $(PIP) -c constraints.txt -e packages/dvcfleet -e ".[dev]"
 	@rm -rf "$(CACHE)"
 	@# Which compiles them, as nothing has yet: all that a run imports, and the loops, for which no stage waits.
-	@"$(BIN)/python" -c "import merganser.flows.cli, dvcfleet.run, dvcfleet.prefect_adapter.flow, prefect.server.api.server" & \
+	@"$(BIN)/python" -c "import merganser.flows.commands.cli, dvcfleet.run, dvcfleet.prefect_adapter.flow, prefect.server.api.server" & \
 	"$(BIN)/python" -c "import merganser.linalg.loops, open_clip, datasets, matplotlib.pyplot, mlflow.store.tracking.sqlalchemy_store" \
 	2>/dev/null; wait
 	@rm -f "$(VENV)"/.ready-* && touch "$@"
@@ -83,8 +83,8 @@ bench: $(READY)  ## measure the engine and the merges against what they replace:
 	@"$(BIN)/python" -m benchmarks
 
 docs: $(READY)  ## write the pages about the methods from the registry, and quoted figures from docs/results.md
-	@"$(BIN)/python" -m merganser.flows.catalogue
-	@"$(BIN)/python" -m merganser.flows.figures
+	@"$(BIN)/python" -m tools.catalogue
+	@"$(BIN)/python" -m tools.figures
 
 # Not --quiet, which lets dead links pass. MkDocs would announce its successor at each start.
 site: $(READY)  ## write the docs as a site to build/site; a dead link is an error

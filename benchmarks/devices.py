@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 
 from benchmarks.harness import MB, RESULTS, ROOT, as_table, described, machine, write_results
 from benchmarks.projects import environment
-from merganser.flows.devices import changes_for
+from merganser.flows.steps.devices import changes_for
 from merganser.tasks.stage import run
 from merganser.tasks.stages import PROFILES, STAGES
 

@@ -34,7 +34,7 @@ from benchmarks.harness import (
     write_results,
 )
 
-RUN = "from merganser.flows.cli import main; main()"
+RUN = "from merganser.flows.commands.cli import main; main()"
 OURS, THEIRS = "merganser run", "dvc repro"
 STAGES, MANY, WORKERS, TIMES = 650, 5000, 4, 3
 

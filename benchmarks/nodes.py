@@ -82,7 +82,7 @@ def _pushed_pipeline(folder: Path, size: int) -> Path:
     _sh(source, "git", "init", "-q")
     _sh(source, sys.executable, "-m", "dvc", "init", "-q")
     _sh(source, sys.executable, "-m", "dvc", "remote", "add", "-q", "-d", "store", str(folder / "remote"))
-    _sh(source, sys.executable, "-c", "from merganser.flows.cli import main; main()", "run")
+    _sh(source, sys.executable, "-c", "from merganser.flows.commands.cli import main; main()", "run")
     _sh(source, sys.executable, "-m", "dvc", "push", "-q", "--run-cache")
     with chdir(source), Repo() as repo:
         ObjectStore(repo, print).open()

@@ -69,7 +69,7 @@ STAND_IN = """
     done
 } < "stand-ins/$DVC_STAGE"
 """
-RUN = "from merganser.flows.cli import main; main()"
+RUN = "from merganser.flows.commands.cli import main; main()"
 CONTENT = "content"  # a file in each folder that a stage writes
 
 

@@ -76,7 +76,7 @@ def here(words: list[str]) -> None:
 
     dvcfleet.disk.sync_file_systems, os.fsync = timed(sync_file_systems), timed(fsync)
     # After the calls were replaced: modules import them by name.
-    from merganser.flows.cli import main as merganser
+    from merganser.flows.commands.cli import main as merganser
 
     sys.argv = ["merganser", *words]
     began = time.monotonic()

@@ -3,7 +3,7 @@
 from functools import partial
 
 from dvcfleet.__main__ import start as start_command
-from merganser.flows.cli import main
+from merganser.flows.commands.cli import main
 
 start = partial(start_command, main)
 

@@ -23,8 +23,8 @@ from dvcfleet.repository import root_around
 from dvcfleet.run import run as run_stages
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 from merganser.errors import InputError
-from merganser.flows.answer import REPORT, WORSE, worse_scores
-from merganser.flows.gc import collect_garbage, lines_of, time_before
+from merganser.flows.commands.gc import collect_garbage, lines_of, time_before
+from merganser.flows.steps.answer import REPORT, WORSE, worse_scores
 
 WORSE_EVENT = "merganser.score.worse"
 _LAST_LINES = 10

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dvcfleet.repository import opened, state_folder
 from dvcfleet.stop_signals import Stop
 from merganser.errors import InputError
-from merganser.flows.ui import prefect_page
+from merganser.flows.pages.ui import prefect_page
 from merganser.limits import read_yaml
 
 if TYPE_CHECKING:

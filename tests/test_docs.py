@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from merganser.config.completing import additions, filled
 from merganser.config.params import Params
-from merganser.flows.cli import app
+from merganser.flows.commands.cli import app
 from tests.tiny import ROOT, environment
 
 FOLDERS = (ROOT / "docs", ROOT / "packages")

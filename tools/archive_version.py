@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from merganser.flows.repositories import Suite, init
+from merganser.flows.commands.init import Suite, init
 from merganser.outputs import new_output, replacing
 from tests.tasks.test_texts import write_sources
 

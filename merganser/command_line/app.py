@@ -1,4 +1,4 @@
-"""The command line of what needs no repository; `merganser.flows.cli` adds the rest to it."""
+"""The command line of what needs no repository; `merganser.flows.commands.cli` adds the rest to it."""
 
 from importlib.metadata import version
 from typing import Annotated

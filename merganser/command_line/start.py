@@ -16,7 +16,7 @@ OWN = Path(__file__).resolve().parents[2]  # where this package was imported fro
 ENGINE = "packages/dvcfleet"  # in a clone, the folder that the package `dvcfleet` is imported from
 RECORD = ".merganser/code.json"  # of a comparison
 PIPELINE = ("dvc", "dvcfleet", "mlflow", "prefect")  # what the extra brings that no other library does
-# The commands of a repository, as `merganser.flows.cli` has them.
+# The commands of a repository, as `merganser.flows.commands.cli` has them.
 OF_A_REPOSITORY = (
     "run",
     "status",
@@ -76,7 +76,7 @@ def code_around(folder: Path) -> Path | None:
 def repository_at(folder: Path) -> Path | None:
     """Return a folder that is a clone of Merganser's repository; None for any other, such as another DVC repository."""
     project = folder / "pyproject.toml"
-    if not (project.is_file() and (folder / "dvc.yaml").is_file() and (folder / "flows/cli.py").is_file()):
+    if not (project.is_file() and (folder / "dvc.yaml").is_file() and (folder / "flows/__main__.py").is_file()):
         return None
     try:
         name = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["name"]

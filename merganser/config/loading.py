@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from merganser.config import CHECKED, PARAMS
 from merganser.config.completing import addition_names, additions, completed, filled, unread, value_at
 from merganser.config.explaining import mistakes_in, numbered, shown
 from merganser.config.inputs import INPUTS, SECTIONS
@@ -16,9 +17,7 @@ from merganser.hashes import sha256_of
 from merganser.limits import read_small, read_yaml
 from merganser.outputs import replacing
 
-PARAMS = Path("params.yaml")
 Further = Callable[[Params], Iterable[str]]  # lists mistakes that are not in the file alone
-CHECKED = "MERGANSER_CHECKED"  # set by a run for its stages: the sha256 of the params.yaml that it checked
 
 
 def load_params(path: Path = PARAMS, sources: Further = lambda params: []) -> Params:

@@ -10,8 +10,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from merganser import registry
+from merganser.config import CHECKED
 from merganser.config.inputs.searches import candidates_of, own_of
-from merganser.config.loading import CHECKED, load_params
+from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.errors import InputError
 from merganser.hashes import sha256_of

@@ -21,7 +21,7 @@ from dvcfleet.planning.plan import plan
 from dvcfleet.planning.resources import Resources
 from dvcfleet.worker.fork_client import ForkServer
 from dvcfleet.worker.jobs import make_job, run_job
-from merganser.flows.project import MERGANSER
+from merganser.flows.comparison import MERGANSER
 from tests.faults.injection import AT_EXIT, Injection
 from tests.faults.whole import assert_cache_is_whole, digest_of, entries, finished, is_pure, remove
 from tests.tiny import dvc, environment, make_repository

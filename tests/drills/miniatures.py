@@ -27,8 +27,8 @@ import yaml
 
 from merganser.config.inputs import SECTIONS
 from merganser.config.loading import load_params
-from merganser.flows.suite_files import POINTERS, pointers
-from merganser.flows.suites import load_suite
+from merganser.flows.suites.files import POINTERS, pointers
+from merganser.flows.suites.ready import load_suite
 from merganser.sources.pointers import HubPointer, OpenClipPointer, pointer_of
 from tests import PYTHONPATH
 from tests.hub import Hub, serve

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from merganser.evaluation.harness import open_task
-from merganser.flows.suites import load_suite
+from merganser.flows.suites.ready import load_suite
 from merganser.sources.packages import checked
 from merganser.sources.pointers import PackagePointer, read_pointer
 from smollm2.adapt import loss

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from common.stages import read_settings
-from merganser.flows.suites import load_suite
+from merganser.flows.suites.ready import load_suite
 from tests.examples.stages import (
     EXAMPLES,
     REPOSITORY,

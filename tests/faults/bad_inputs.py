@@ -25,7 +25,7 @@ from torch import Tensor
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
-from merganser.flows import cli
+from merganser.flows.commands import cli
 from merganser.tasks import evaluate, fetch, stage
 from tests.overlays import test_overlays
 from tests.small_models import write_models

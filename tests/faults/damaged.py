@@ -120,7 +120,7 @@ def _become(place: Path, command: tuple[str, ...], is_mighty: bool, output: Path
             _obey_permissions()
         os.chdir(place / "repo")
         sys.argv = ["merganser", *command]
-        from merganser.flows.cli import main
+        from merganser.flows.commands.cli import main
 
         main()
     except SystemExit as end:
@@ -248,10 +248,10 @@ def main() -> int:
     parser.add_argument("--way", help="one way")
     given = parser.parse_args()
     for name in (
-        "merganser.flows.cli",
+        "merganser.flows.commands.cli",
         "dvcfleet.run",
         "dvcfleet.prefect_adapter.flow",
-        "merganser.flows.mlflow_audit",
+        "merganser.flows.evidence.mlflow_audit",
     ):
         __import__(name)
     kept, place = prepare(given.repository, given.folder)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from merganser.flows.archive_form import write_archive
+from merganser.flows.evidence.archive.form import write_archive
 
 LINK, SUBMODULE, FILE, FOLDER = "120000", "160000", "100644", "40000"
 STAGE = "stages:\n  a:\n    cmd: touch ran\n    outs: [{out}]\n"

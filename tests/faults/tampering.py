@@ -63,8 +63,8 @@ def prepare(repository: Path, folder: Path) -> Path:
 
 
 def _sign(kept: Path, private: Path) -> None:
-    from merganser.flows.keys import PrivateKey
-    from merganser.flows.signing import sign
+    from merganser.flows.evidence.keys import PrivateKey
+    from merganser.flows.evidence.signing import sign
 
     os.chdir(kept)
     key = PrivateKey(private)
@@ -159,8 +159,8 @@ def _verified(key: Path, anchor: str) -> dict[str, list[str]]:
     """Verify the present folder; a message instead of findings is a finding too."""
     from dvcfleet.errors import UserError
     from dvcfleet.lineage.audit import audit
-    from merganser.flows.keys import PublicKey
-    from merganser.flows.signing import check
+    from merganser.flows.evidence.keys import PublicKey
+    from merganser.flows.evidence.signing import check
 
     public = PublicKey(key)
     kinds: dict[str, list[str]] = {"lines": []}

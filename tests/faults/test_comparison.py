@@ -21,7 +21,8 @@ import pytest
 import yaml
 
 from dvcfleet.errors import BUSY_EXIT_CODE
-from merganser.config.loading import PARAMS, load_params
+from merganser.config import PARAMS
+from merganser.config.loading import load_params
 from merganser.tasks.record import comparison_name
 from tests.drills.kill_stages import StageKills, Tiny, warm_server
 from tests.drills.kills import prefect_server, spread

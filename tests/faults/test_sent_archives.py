@@ -13,9 +13,9 @@ import pytest
 
 from dvcfleet.lineage.audit import Audit
 from merganser.errors import InputError
-from merganser.flows.archive_form import check_form, write_archive
-from merganser.flows.archived import restore
-from merganser.flows.lineage_cli import _verified, _verified_archive
+from merganser.flows.commands.lineage import _verified, _verified_archive
+from merganser.flows.evidence.archive.form import check_form, write_archive
+from merganser.flows.evidence.archive.restoring import restore
 from tests.each import each
 from tests.faults.sent_archives import EVIL, Entry, Link, Sent, Submodule, listing, md5_of, send, stage
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from merganser.flows import cli
+from merganser.flows.commands import cli
 from tests.command_line.conftest import Done, Refused, done, refused
 from tests.dvcfleet.conftest import toy
 

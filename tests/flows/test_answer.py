@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from merganser.errors import InputError
-from merganser.flows.answer import Row, changed_lines, choice_lines, report_lines
+from merganser.flows.steps.answer import Row, changed_lines, choice_lines, report_lines
 
 
 def chosen(budget: str, entry: str, of: int, mean: float, amr: float, data: str = "none") -> Row:

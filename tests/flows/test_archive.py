@@ -16,12 +16,12 @@ import pytest
 
 from dvcfleet.lineage.audit import audit
 from merganser.errors import InputError
-from merganser.flows.archive import archive
-from merganser.flows.archive_form import SUMS, check_form
-from merganser.flows.archived import restore
-from merganser.flows.cli import main
-from merganser.flows.keys import PrivateKey
-from merganser.flows.signing import sign
+from merganser.flows.commands.cli import main
+from merganser.flows.evidence.archive.form import SUMS, check_form
+from merganser.flows.evidence.archive.restoring import restore
+from merganser.flows.evidence.archive.writing import archive
+from merganser.flows.evidence.keys import PrivateKey
+from merganser.flows.evidence.signing import sign
 from tests import PYTHONPATH
 from tests.dvcfleet.toy import Make, Toy
 from tests.flows.conftest import Done, Refused
@@ -135,7 +135,7 @@ def _rewritten(path: Path, change: Callable[[dict[str, bytes]], object], sums: b
             members[name] = folder / str(number)
             members[name].parent.mkdir(exist_ok=True)
             members[name].write_bytes(text)
-    from merganser.flows.archive_form import write_archive
+    from merganser.flows.evidence.archive.form import write_archive
 
     with path.open("wb") as file:
         write_archive(file, members)
@@ -259,7 +259,8 @@ def test_what_is_not_as_recorded_is_not_archived(ran: Toy, tmp_path: Path, refus
 def test_a_killed_archive_leaves_nothing_under_its_name(ran: Toy, tmp_path: Path) -> None:
     out = tmp_path / "all.tar"
     code = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom merganser.flows import archive, archive_form as form\n"
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from merganser.flows.evidence.archive import form, writing as archive\n"
         "def dies(source, size, out=None):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
         "form._hashed = dies\narchive.archive(Path(sys.argv[1]), Path(sys.argv[2]), True)\n"
     )

@@ -5,8 +5,8 @@ from functools import cache
 from pathlib import Path
 
 from merganser import registry
-from merganser.flows.catalogue import PAGES, render_pages, write_pages
 from tests.each import each
+from tools.catalogue import PAGES, render_pages, write_pages
 
 rendered = cache(render_pages)
 

@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from merganser import registry
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
-from merganser.flows import cli
+from merganser.flows.commands import cli
 from tests.flows.conftest import Done, Refused
 from tests.small_models import random_state, write_models
 from tests.tiny import environment, make_models, make_repository, merganser
@@ -90,7 +90,7 @@ def test_logs_prints_what_a_stage_printed_and_names_the_nearest(tmp_path: Path, 
 
 
 def test_help_and_the_start_page_need_no_heavy_library() -> None:
-    modules = imported("import merganser.flows.cli, merganser.flows.start_page")
+    modules = imported("import merganser.flows.commands.cli, merganser.flows.pages.start_page")
     assert modules.isdisjoint({"torch", "prefect", "dvc", "mlflow", "datasets", "open_clip"})
 
 

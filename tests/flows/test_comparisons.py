@@ -11,10 +11,10 @@ from dvc.repo import Repo
 from dvcfleet.dvc_adapter.lockfiles import read_lock_file
 from dvcfleet.repository import opened
 from merganser.errors import InputError
-from merganser.flows.repositories import Same, Suite, init
-from merganser.flows.shared_caches import beside
-from merganser.flows.suite_files import without_head
-from merganser.flows.suites import use
+from merganser.flows.commands.init import Same, Suite, init
+from merganser.flows.repositories.shared_caches import beside
+from merganser.flows.suites.files import without_head
+from merganser.flows.suites.ready import use
 from merganser.tasks.identity import FILE
 from tests.flows.conftest import Done
 from tests.tiny import ROOT

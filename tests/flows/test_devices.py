@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from merganser.errors import InputError
-from merganser.flows.cli import app
-from merganser.flows.devices import changes_for
-from merganser.flows.project import MERGANSER
+from merganser.flows.commands.cli import app
+from merganser.flows.comparison import MERGANSER
+from merganser.flows.steps.devices import changes_for
 from tests.dvcfleet.toy import Toy
 from tests.gpu import HERE
 from tests.tasks.comparison import inside, write_params

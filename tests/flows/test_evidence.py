@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from merganser.flows import evidence
-from merganser.flows.evidence import KEPT, PAGE, figures, main, read_report, read_runs, with_tables
+from tools import evidence
+from tools.evidence import KEPT, PAGE, figures, main, read_report, read_runs, with_tables
 
 HEAD = ["entry", "group", "data", "mean", "normalised_score", "amr", "stderr"]
 PAGE_OF_TWO = """

@@ -13,7 +13,7 @@ import yaml
 
 from dvcfleet.project import Expected
 from merganser.config.params import Params
-from merganser.flows.expected import START_S, expect
+from merganser.flows.steps.expected import START_S, expect
 from merganser.machine import bytes_a_second, flop_a_second
 from tests.hub import Hub, serve
 from tests.tiny import ROOT

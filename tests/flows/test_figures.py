@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from merganser.flows.figures import COLUMNS, ROOT, pages, quotable, read_figures, with_figures, with_tables
+from tools.figures import COLUMNS, ROOT, pages, quotable, read_figures, with_figures, with_tables
 
 RUN = """entry,method,group,data,digits,mean,normalised_score,amr
 low,ties,single,no data,0.25,0.5,0.751,0.0

@@ -11,11 +11,11 @@ import yaml
 
 from dvcfleet.repository import opened
 from merganser.errors import InputError
-from merganser.flows.from_clone import refuse_other_folders
+from merganser.flows.commands.from_clone import refuse_other_folders
 from tests.tasks.test_texts import write_sources
 from tests.tiny import ROOT, environment, is_clean, merganser
 
-OLD = "cf65acac8d"  # version 0.1.0: the stages were `python -m tasks.X`, and depended on listings of code
+OLD = "cf65acac6d"  # version 0.1.0: the stages were `python -m tasks.X`, and depended on listings of code
 AGAIN = {"record", "report"}  # what runs again, as CHANGELOG.md says
 PARAMS = {
     "seed": 0,

@@ -21,7 +21,7 @@ from dvcfleet.record.ledger import LEDGER, OLDER, executions
 from dvcfleet.repository import opened, write_lock
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 from merganser.errors import InputError
-from merganser.flows.gc import Freed, collect_garbage, time_before
+from merganser.flows.commands.gc import Freed, collect_garbage, time_before
 from tests.dvcfleet.test_experiments import committed, experiments, git, run
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.shared import forking

@@ -11,11 +11,11 @@ import pytest
 
 from dvcfleet.record.environments import environment
 from dvcfleet.run_names import RUN_NAME_VARIABLE
-from merganser.flows.gc import collect_garbage
-from merganser.flows.history import FILE, Point, history_lines, read_history
-from merganser.flows.history_page import HEIGHT, WIDTH, curves, history_page
-from merganser.flows.lineage_diff import diff_lineages, lineage_diff_lines
-from merganser.flows.run_diff import diff_runs
+from merganser.flows.commands.gc import collect_garbage
+from merganser.flows.evidence.history import FILE, Point, history_lines, read_history
+from merganser.flows.evidence.lineage_diff import diff_lineages, lineage_diff_lines
+from merganser.flows.evidence.run_diff import diff_runs
+from merganser.flows.pages.history_page import HEIGHT, WIDTH, curves, history_page
 from merganser.report.paired import Line
 from tests.dvcfleet.test_experiments import committed, run
 from tests.dvcfleet.toy import Make, Toy

@@ -16,11 +16,11 @@ from dvcfleet.lineage.why import Why, why, why_lines
 from dvcfleet.project import Project
 from dvcfleet.record.ledger import executions
 from merganser.errors import InputError
-from merganser.flows.gc import collect_garbage
-from merganser.flows.history import read_history
-from merganser.flows.identity import identity, own_identities
-from merganser.flows.run_diff import run_names
-from merganser.flows.shared_caches import LIST, note_sharers
+from merganser.flows.commands.gc import collect_garbage
+from merganser.flows.evidence.history import read_history
+from merganser.flows.evidence.run_diff import run_names
+from merganser.flows.repositories.identity import identity, own_identities
+from merganser.flows.repositories.shared_caches import LIST, note_sharers
 from merganser.tasks.identity import FILE, experiment_names, write_id
 from tests.dvcfleet.test_experiments import committed, git, run
 from tests.dvcfleet.toy import Make, Toy

@@ -20,8 +20,8 @@ from dvcfleet.lineage.findings import Finding, FindingKind
 from dvcfleet.lineage.targets import find_target
 from dvcfleet.repository import opened
 from merganser.errors import InputError
-from merganser.flows.cli import main
-from merganser.flows.project import Merganser
+from merganser.flows.commands.cli import main
+from merganser.flows.comparison import Merganser
 from tests.dvcfleet.test_lineage import overwrite
 from tests.flows.conftest import Done, Refused
 from tests.tiny import delete_run, dvc, is_clean, merganser, move_artifacts

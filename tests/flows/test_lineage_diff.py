@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from merganser.errors import InputError
-from merganser.flows.lineage_diff import diff_lineages, lineage_diff_lines
-from merganser.flows.run_diff import WORKSPACE
+from merganser.flows.evidence.lineage_diff import diff_lineages, lineage_diff_lines
+from merganser.flows.evidence.run_diff import WORKSPACE
 from tests.dvcfleet.test_experiments import committed, run
 from tests.dvcfleet.toy import Make, Toy
 

@@ -7,7 +7,7 @@ import pytest
 
 from dvcfleet.errors import FailedError
 from dvcfleet.planning.plan import PlannedStage, State, plan
-from merganser.flows.cli import main
+from merganser.flows.commands.cli import main
 from tests.tiny import delete_run, receipts
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import merganser
 from dvcfleet.lineage.findings import Finding
-from merganser.flows.own_code import own_code
-from merganser.flows.report_audit import ReportKind
-from merganser.flows.updating import new_record
+from merganser.flows.evidence.own_code import own_code
+from merganser.flows.evidence.report_audit import ReportKind
+from merganser.flows.steps.updating import new_record
 from merganser.tasks.code_record import RECORD, Digest, record_text
 
 

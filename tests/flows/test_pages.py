@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 from playwright.sync_api import Browser, Page
 
-from merganser.flows.start_page import start_page
+from merganser.flows.pages.start_page import start_page
 from tests.flows.chromium import MARKS, chromium
 from tests.tiny import ROOT
 from tests.warm import python

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dvcfleet.lineage.steps import Item, Lineage, Step
-from merganser.flows.published import PAPERS
-from merganser.flows.published_audit import check_papers
-from merganser.flows.suite_files import suite_text
-from merganser.flows.suites import load_suite, write_figures
+from merganser.flows.evidence.published_audit import check_papers
+from merganser.flows.suites.files import suite_text
+from merganser.flows.suites.published import PAPERS
+from merganser.flows.suites.ready import load_suite, write_figures
 from merganser.tasks.stages import PUBLISHED
 from tests.shared import copy_repository
 from tests.tiny import ROOT

@@ -13,9 +13,9 @@ import yaml
 from dvcfleet.repository import opened
 from merganser.config.loading import load_params
 from merganser.errors import InputError
-from merganser.flows.repositories import Suite, init
-from merganser.flows.suites import use
-from merganser.flows.updating import dvc_yaml, other_version, renew, update
+from merganser.flows.commands.init import Suite, init
+from merganser.flows.steps.updating import dvc_yaml, other_version, renew, update
+from merganser.flows.suites.ready import use
 from merganser.tasks.code import texts, write_code
 from merganser.tasks.code_record import RECORD, Digest, pipeline_digest, read_record
 from merganser.tasks.identity import FILE

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from dvc.repo import Repo
 
-from merganser.flows.reproduced import plain
-from merganser.flows.reproduced_all import (
+from merganser.flows.pages.reproduced import plain
+from merganser.flows.pages.reproduced_all import (
     UNEXPLAINED,
     All,
     Compared,

@@ -25,10 +25,10 @@ from dvcfleet.lineage.audit import audit
 from dvcfleet.record.kept import sha256
 from dvcfleet.record.ledger import LEDGER, LEDGERS, Execution, entry_digest, sound_lines
 from merganser.errors import InputError
-from merganser.flows.cli import main
-from merganser.flows.keys import PrivateKey, PublicKey
-from merganser.flows.provenance import PREDICATE
-from merganser.flows.signing import PAYLOAD, check, sign
+from merganser.flows.commands.cli import main
+from merganser.flows.evidence.keys import PrivateKey, PublicKey
+from merganser.flows.evidence.provenance import PREDICATE
+from merganser.flows.evidence.signing import PAYLOAD, check, sign
 from tests.dvcfleet.toy import Make, Toy
 from tests.faults.power import new_disk, why_no_cuts
 from tests.flows.conftest import Done, Refused
@@ -310,12 +310,12 @@ def test_the_password_of_an_encrypted_key_is_asked_for(
 ) -> None:
     locked, plain = tmp_path / "locked.pem", ["-in", str(keys / "ec.pem")]
     subprocess.run(["openssl", "pkey", *plain, "-aes256", "-passout", "pass:open", "-out", str(locked)], check=True)
-    monkeypatch.setattr("merganser.flows.keys.getpass", lambda prompt: "open")
+    monkeypatch.setattr("merganser.flows.evidence.keys.getpass", lambda prompt: "open")
     key = PrivateKey(locked)
     assert key.signs_models
     sign(signed.path, key, key)
     assert found(signed, keys, key="ec") == []
-    monkeypatch.setattr("merganser.flows.keys.getpass", lambda prompt: "wrong")
+    monkeypatch.setattr("merganser.flows.evidence.keys.getpass", lambda prompt: "wrong")
     with pytest.raises(InputError, match="that this password opens"):
         PrivateKey(locked)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import merganser
-from merganser.flows.site import ROOT
 from tests.warm import python
+from tools.site import ROOT
 
 TAGS = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?([^\"' >]+)")
 PAGE = """# Start
@@ -73,8 +73,8 @@ def test_a_file_outside_of_docs_that_a_page_links_to_is_a_page(site: Path) -> No
 
 def test_every_dead_link_is_named(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
-    (tmp_path / "flows").mkdir()
-    shutil.copy(ROOT / "flows/site.py", tmp_path / "flows")
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / "tools/site.py", tmp_path / "tools")
     config = (ROOT / "mkdocs.yml").read_text().partition("nav:\n  - Start")[0]
     (tmp_path / "mkdocs.yml").write_text(config)
     (tmp_path / "docs/README.md").write_text(PAGE)

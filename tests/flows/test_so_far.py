@@ -4,7 +4,7 @@ import json
 from contextlib import chdir
 from pathlib import Path
 
-from merganser.flows.so_far import SoFar, first_evaluations
+from merganser.flows.pages.so_far import SoFar, first_evaluations
 from merganser.report.so_far import PAGE
 
 PARAMS = """

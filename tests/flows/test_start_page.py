@@ -10,8 +10,8 @@ from urllib.parse import urljoin
 import pytest
 from starlette.testclient import TestClient
 
-from merganser.flows.answer import report_lines
-from merganser.flows.start_page import start_page
+from merganser.flows.pages.start_page import start_page
+from merganser.flows.steps.answer import report_lines
 from tests.dvcfleet.toy import Make
 
 SERVICES = {"Prefect": "http://127.0.0.1:1", "MLflow": "http://127.0.0.1:2"}

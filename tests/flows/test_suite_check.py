@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from merganser.errors import InputError
-from merganser.flows.suite_check import check, check_lines
+from merganser.flows.suites.check import check, check_lines
 from tests.flows.conftest import Done, Refused
 from tests.hub import COMMIT, Hub, serve
 from tests.tiny import ROOT

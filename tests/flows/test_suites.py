@@ -21,10 +21,9 @@ from merganser.config.loading import load_params
 from merganser.config.params import Params
 from merganser.config.published import Published, parse_published, published_mistakes, read_published, stands_beside
 from merganser.errors import InputError
-from merganser.flows import cli
-from merganser.flows.published import figures_of, suites_with_figures
-from merganser.flows.suite_check import check
-from merganser.flows.suite_files import (
+from merganser.flows.commands import cli
+from merganser.flows.suites.check import check
+from merganser.flows.suites.files import (
     GRIDS,
     POINTERS,
     SUITES,
@@ -36,7 +35,16 @@ from merganser.flows.suite_files import (
     suite_params,
     written,
 )
-from merganser.flows.suites import EXAMPLES, IGNORED, describe, ignore_unused_examples, load_suite, sources_of, use
+from merganser.flows.suites.published import figures_of, suites_with_figures
+from merganser.flows.suites.ready import (
+    EXAMPLES,
+    IGNORED,
+    describe,
+    ignore_unused_examples,
+    load_suite,
+    sources_of,
+    use,
+)
 from merganser.limits import parse_yaml, read_yaml
 from merganser.sources.pointers import pointer_of, read_pointer
 from tests.tiny import ROOT

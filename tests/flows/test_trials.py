@@ -13,7 +13,7 @@ import yaml
 
 from dvcfleet.git import git
 from merganser.errors import InputError
-from merganser.flows.trials import Wish, changed
+from merganser.flows.repositories.trials import Wish, changed
 from tests.tiny import ROOT, is_clean, merganser
 
 OWN = ("params.yaml", "dvc.lock", "report/index.html", "metrics.json")

@@ -20,9 +20,9 @@ from dvcfleet.record.environments import environment_file, read_environment
 from dvcfleet.record.kept import sha256
 from dvcfleet.record.ledger import LEDGER, sound_lines
 from dvcfleet.repository import opened
-from merganser.flows.keys import PrivateKey, PublicKey
-from merganser.flows.lineage_hooks import DESCRIPTION, MerganserLineage
-from merganser.flows.signing import PAYLOAD, SIGNATURES, check, sign
+from merganser.flows.evidence.keys import PrivateKey, PublicKey
+from merganser.flows.evidence.lineage_hooks import DESCRIPTION, MerganserLineage
+from merganser.flows.evidence.signing import PAYLOAD, SIGNATURES, check, sign
 from tests.dvcfleet.toy import Make
 from tests.each import each
 from tests.flows.test_signing import FILES, MERGES, _commit, keys

@@ -13,7 +13,7 @@ ALWAYS_AGAIN = {"code", "record", "report"}  # after a change of their code: wha
 
 
 def test_each_version_has_its_archive() -> None:
-    assert [path.name for path in ARCHIVES] == ["0.2.0.tar.xz"]
+    assert [path.name for path in ARCHIVES] == ["0.1.0.tar.xz", "0.2.0.tar.xz"]
 
 
 @pytest.mark.parametrize("kept", ARCHIVES, ids=lambda path: path.name)
@@ -22,6 +22,9 @@ def test_a_comparison_by_a_version_is_verified_restored_and_continued(kept: Path
     archive.write_bytes(lzma.decompress(kept.read_bytes()))
     assert "nothing has changed" in merganser(tmp_path, "lineage", "verify", "--archive", str(archive)).stdout
     merganser(tmp_path, "archive", "--restore", str(archive), str(folder))
+    if (folder / "pyproject.toml").is_file():  # up to 0.1.0 a comparison was a clone
+        merganser(tmp_path, "init", "--from", str(folder), "mine")
+        folder = tmp_path / "mine"
     done = merganser(folder, "run").stdout
     ran = {name.partition("@")[0] for name in re.findall(r"(\S+) done in", done)}
     changed = set(re.findall(r"^(\S+): other results", done, re.MULTILINE))

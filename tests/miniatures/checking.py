@@ -20,8 +20,8 @@ from merganser.config.params import Params, Task, Unseen
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import Prepared
-from merganser.flows.suite_check import check
-from merganser.flows.suites import load_suite, write_pointers
+from merganser.flows.suites.check import check
+from merganser.flows.suites.ready import load_suite, write_pointers
 from merganser.models import get_family, open_network
 from merganser.sources.pointers import HubPointer, read_pointer
 from merganser.tasks.extract import extract_task

@@ -13,8 +13,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForSequenceClassification
 
 from merganser.config.params import UNMEASURED, Params
-from merganser.flows import suite_files
-from merganser.flows.suites import load_suite
+from merganser.flows.suites.ready import files as suite_files
+from merganser.flows.suites.ready import load_suite
 from merganser.sources import pointers
 from tests.hub import serve
 from tests.tiny import ROOT, dvc, make_clone, merganser

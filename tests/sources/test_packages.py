@@ -14,10 +14,10 @@ from merganser.config.inferring import family_of, kind_of
 from merganser.config.loading import load_params
 from merganser.config.params import Params, Task
 from merganser.errors import InputError
-from merganser.flows.expected import expect
-from merganser.flows.lineage_hooks import MerganserLineage
-from merganser.flows.project import Merganser
-from merganser.flows.suite_check import check
+from merganser.flows.comparison import Merganser
+from merganser.flows.evidence.lineage_hooks import MerganserLineage
+from merganser.flows.steps.expected import expect
+from merganser.flows.suites.check import check
 from merganser.hashes import sha256_of_tree
 from merganser.sources.pointers import read_pointer
 from merganser.tasks.fetch import fetch_data, fetch_model

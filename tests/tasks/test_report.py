@@ -27,8 +27,8 @@ from merganser import registry
 from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.evaluation.examples import read_results, write_results
-from merganser.flows.answer import report_lines
-from merganser.flows.reproduced import difference_lines, read_differences
+from merganser.flows.pages.reproduced import difference_lines, read_differences
+from merganser.flows.steps.answer import report_lines
 from merganser.inputs.deltas import open_deltas
 from merganser.report.bounds import CLAIMS
 from merganser.report.budgets import BUDGETS

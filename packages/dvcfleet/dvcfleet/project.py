@@ -7,7 +7,8 @@ root has a folder of the entry point's name with a dot before it. Otherwise no h
 
 import sys
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 TABLE = "dvcfleet"
 GROUP = "dvcfleet.projects"
+_given: dict[Path, "Project"] = {}  # by repositories
 _EVERYWHERE = {".dvc", ".dvcfleet", ".git"}  # of no project
 
 
@@ -138,12 +140,24 @@ def project_of(root: Path) -> Project:
 
     `[tool.dvcfleet]` in its pyproject.toml goes before a folder of an installed package's project.
     """
+    if root in _given:
+        return _given[root]
     path = root / "pyproject.toml"
     if path.is_file():
         stat = path.stat()
         if declared := _declared(path, stat.st_mtime_ns, stat.st_size):
             return declared
     return _offered(root)
+
+
+@contextmanager
+def hooks_given(root: Path, project: Project) -> Iterator[None]:
+    """Take a project's hooks for the repository at `root`, whatever the repository declares."""
+    _given[root] = project
+    try:
+        yield
+    finally:
+        del _given[root]
 
 
 def _offered(root: Path) -> Project:

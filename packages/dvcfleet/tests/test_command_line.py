@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_group
 
 from dvcfleet.command_line import complete_stage, new_app
-from merganser.flows.cli import app
+from merganser.flows.commands.cli import app
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.waiting import LIMIT_S
 from tests.warm import python

@@ -10,7 +10,7 @@ from dvc.repo import Repo
 from dvcfleet.lineage.audit import audit
 from dvcfleet.lineage.rerun import Rerun, RerunError
 from merganser.errors import InputError
-from merganser.flows.archive import archive
+from merganser.flows.evidence.archive.writing import archive
 from tests.dvcfleet.toy import Make, Toy
 from tests.tiny import dvc
 from tests.warm import python

@@ -92,7 +92,7 @@ def test_a_run_listens_on_loopback_only_and_ctrl_c_stops_it_in_order(toy: Make, 
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to all processes of the run
         os.kill(server, signal.SIGINT)
 
-    command = ["-c", "from merganser.flows.cli import main; main()", "run", "--runner", runner]
+    command = ["-c", "from merganser.flows.commands.cli import main; main()", "run", "--runner", runner]
     with forking():
         environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
         code, printed, errors = stopped(slow, command, interrupt, environment)

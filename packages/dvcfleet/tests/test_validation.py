@@ -5,7 +5,7 @@ from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 
 SOURCES = "base: {source: base}\ntasks: {}\n"
 PROJECT = CHAIN_FILES | {
-    "pyproject.toml": '[tool.dvcfleet]\nproject = "merganser.flows.project:MERGANSER"\n',
+    "pyproject.toml": '[tool.dvcfleet]\nproject = "merganser.flows.comparison:MERGANSER"\n',
     "params.yaml": CHAIN_FILES["params.yaml"] + SOURCES,
 }
 

@@ -197,7 +197,7 @@ def bytecode() -> None:
 
 @tampering("the audit's own code", why="what verifies is changed: verify an archive by another clone")
 def audit_code() -> None:
-    write(Path("flows/mlflow_audit.py"), "def check_records(lineage, found):\n    return []\n")
+    write(Path("flows/evidence/mlflow_audit.py"), "def check_records(lineage, found):\n    return []\n")
 
 
 @tampering("a stage's command in dvc.yaml")

@@ -311,8 +311,8 @@ def hidden_and_told() -> None:
 def signed_by_another() -> None:
     import subprocess
 
-    from merganser.flows.keys import PrivateKey
-    from merganser.flows.signing import sign
+    from merganser.flows.evidence.keys import PrivateKey
+    from merganser.flows.evidence.signing import sign
 
     better()
     commit(SCORED)

@@ -1,0 +1,1 @@
+"""What `merganser X` does in a comparison."""

@@ -1,0 +1,448 @@
+"""The command line."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from inspect import Parameter, get_annotations, signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from dvcfleet import command_line
+from dvcfleet.command_line import JsonOption, RepoOption
+from dvcfleet.gc_thresholds import raise_gc_thresholds
+from dvcfleet.proxies import reach_this_machine
+from dvcfleet.repository import root_around
+from dvcfleet.terminal.failures import EXIT_CODES, boundary, is_a
+from dvcfleet.terminal.secrets import masked, printable
+from merganser.command_line.app import add_commands, example, new_app
+from merganser.command_line.merge import named_values
+from merganser.errors import InputError
+from merganser.extras import naming_extras
+from merganser.flows.commands import lineage as lineage_cli
+from merganser.outputs import write_whole
+from merganser.tasks.tracking import store_words
+
+app = new_app()
+app.add_typer(lineage_cli.app, name="lineage")
+node = typer.Typer(help="Clones that serve as a cluster's nodes.", no_args_is_help=True)
+app.add_typer(node, name="node")
+suites_app = typer.Typer(help="The ready comparisons: list and check them, and compare with what papers report.")
+app.add_typer(suites_app, name="suites")
+
+
+def beside(command: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command that passes its further options on to another one the options of both."""
+
+    def decorate(own: Callable[..., None]) -> Callable[..., None]:
+        both = [signature(each).parameters.values() for each in (own, command)]
+        own.__signature__ = signature(own).replace(  # type: ignore[attr-defined]
+            parameters=[one for each in both for one in each if one.kind is not Parameter.VAR_KEYWORD]
+        )
+        own.__annotations__ = get_annotations(command) | get_annotations(own)
+        return own
+
+    return decorate
+
+
+def main() -> None:
+    """Run the command line; every error ends in a line and an exit code."""
+    raise_gc_thresholds()
+    reach_this_machine()
+    with boundary(mlflow_words, command_line.named_state_folder), naming_extras():
+        app()
+
+
+def mlflow_words(error: BaseException) -> str | None:
+    """Say what an error of MLflow's or of its database's means; None for other errors."""
+    known = is_a(error, "mlflow.exceptions.MlflowException", "sqlalchemy.exc.SQLAlchemyError")
+    return store_words(error) if known else None
+
+
+TRIAL = partial(
+    typer.Option, rich_help_panel="A trial: other values, with params.yaml, dvc.lock and report left as they are"
+)
+
+
+@app.command(epilog=example("merganser run --set methods.ties.density=0.3 --only ties", EXIT_CODES))
+@beside(command_line.run)
+def run(
+    settings: Annotated[
+        list[str] | None, TRIAL("--set", metavar="KEY=VALUE", help="A value of params.yaml, by its key path.")
+    ] = None,
+    only: Annotated[
+        str | None,
+        TRIAL(metavar="ENTRY,...", help="Only these entries of methods, what they read, and the references."),
+    ] = None,
+    tasks: Annotated[str | None, TRIAL(metavar="TASK,...", help="Only these tasks.")] = None,
+    examples: Annotated[
+        int | None, TRIAL(min=1, metavar="N", help="Measure on at most so many examples of each task.")
+    ] = None,
+    **options: Any,
+) -> None:
+    """Run every stage that is not up to date, in parallel; run it again to go on after a failure or a kill."""
+    if settings or only is not None or tasks is not None or examples is not None:
+        from merganser.flows.repositories.trials import (  # loads PyTorch, which a run itself does not need
+            Wish,
+            make_trial,
+        )
+
+        folder, changes = make_trial(root_around(options["repo"]), Wish(tuple(settings or ()), only, tasks, examples))
+        place = os.path.relpath(folder)
+        print(f"a trial in {place}, from where all paths are; it differs in", *changes, sep="\n  ", flush=True)
+        options["repo"] = folder
+    command_line.run(**options)
+
+
+app.command(epilog=example("merganser logs merge@ties --follow"))(command_line.logs)
+app.command(epilog=example("merganser status --json"))(command_line.status)
+
+
+@app.command(epilog=example("merganser report --tex --errors --out table.tex", EXIT_CODES))
+def report(
+    tex: Annotated[
+        bool, typer.Option("--tex", help="Print the table of all entries for a paper: LaTeX, needs booktabs.")
+    ] = False,
+    errors: Annotated[bool, typer.Option("--errors", help="With --tex: each number with its sampling error.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --tex: write the table here instead of printing it.")
+    ] = None,
+    repo: RepoOption = Path(),
+) -> None:
+    """Say what to take, as the report's page does; with --tex, give its table for a paper."""
+    from merganser.flows.steps.answer import paper_table, report_lines
+
+    if not tex and (errors or out):
+        raise InputError("--errors and --out are of --tex: say `merganser report --tex` with them")
+    root = root_around(repo)
+    text = paper_table(root, errors=errors) if tex else "".join(f"{line}\n" for line in report_lines(root))
+    if out:
+        write_whole(out, text)
+    else:
+        print(text, end="")
+
+
+@app.command("diff", epilog=example("merganser diff brave-otter workspace", EXIT_CODES))
+def diff(
+    first: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's name, a commit, a comparison's folder, a trial.")
+    ],
+    second: Annotated[str, typer.Argument(metavar="RUN", help="Another one; `workspace` is what is here.")],
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as an HTML page, too.")] = None,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Print two runs side by side: parameters, code, environment, and scores with paired tests."""
+    from merganser.flows.evidence.run_diff import diff_lines, diff_runs, write_page
+
+    found = diff_runs(root_around(repo), first, second)
+    print(json.dumps(asdict(found), indent=2, default=str) if as_json else "\n".join(diff_lines(found)))
+    if page:
+        write_page(found, page)
+
+
+@suites_app.callback(invoke_without_command=True, epilog=example("merganser suites --json"))
+def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
+    """List the ready comparisons: family, tasks, entries, download, GPU; * is the one in use."""
+    if context.invoked_subcommand:
+        return
+    from merganser.command_line.tables import print_table
+    from merganser.flows.suites.files import suite_names, suites_root
+    from merganser.flows.suites.ready import ROW, describe, suite_row
+
+    root = suites_root(repo)
+    found = [describe(root, name) for name in suite_names(root)]
+    if as_json:
+        print(json.dumps([asdict(suite) for suite in found], indent=2))
+    else:
+        print_table(ROW, map(suite_row, found))
+
+
+@suites_app.command("check", epilog=example("merganser suites check encoder", EXIT_CODES))
+def suites_check(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A suite; `merganser suites` lists them.")],
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no hub.")] = False,
+    pin: Annotated[
+        bool, typer.Option("--pin", help="Write the present commit of each followed branch into its pointer.")
+    ] = False,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Check a suite without downloading it: choices, pointers, figures; with a network that its sources exist."""
+    from merganser.flows.suites.check import check, check_lines
+    from merganser.flows.suites.files import suites_root
+
+    root = root_around(repo) if pin else suites_root(repo)
+    found = check(root, name, online=not offline or pin, pin_them=pin)
+    print(json.dumps(asdict(found), indent=2) if as_json else "\n".join(check_lines(found)))
+    raise typer.Exit(2 if found.mistakes else 0)
+
+
+@suites_app.command("diff", epilog=example("merganser suites diff --all --page papers.html", EXIT_CODES))
+def suites_diff(
+    of_all: Annotated[
+        bool, typer.Option("--all", help="Of all suites that were run: what of each paper reproduces, what not, why.")
+    ] = False,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --all: write it as an HTML page, too.")
+    ] = None,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Print what papers report beside what the last run measured, and which differences exceed our sampling error."""
+    if page and not of_all:
+        raise typer.BadParameter("is a page of all suites; give --all too, or open the report", param_hint="--page")
+    if of_all:
+        from merganser.flows.pages.reproduced_all import all_lines, read_all, write_all_page
+        from merganser.flows.pages.reproduced_all import as_json as all_as_json
+
+        every = read_all(root_around(repo))
+        print(json.dumps(all_as_json(every), indent=2) if as_json else "\n".join(all_lines(every)))
+        if page:
+            write_all_page(every, page)
+        return
+    from merganser.flows.pages.reproduced import difference_lines, read_differences
+
+    found = read_differences(root_around(repo))
+    print(json.dumps(found, indent=2) if as_json else "\n".join(difference_lines(found)))
+
+
+@app.command(epilog=example("merganser use encoder", EXIT_CODES))
+def use(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A suite; `merganser suites` lists them.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace params.yaml even if changes in it are lost.")] = False,
+    grids: Annotated[
+        bool, typer.Option("--grids", help="The suite's comparison with parameters searched on validation data.")
+    ] = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Put a suite's params.yaml in place; what was computed for another stays in DVC's cache."""
+    from merganser.flows.suites.ready import GRIDS, PARAMS, SUITES, use
+
+    params = use(root_around(repo), name, force, grids=grids)
+    counts = f"{len(params.tasks)} tasks, {len(params.methods)} entries"
+    print(f"{PARAMS} is that of {SUITES}/{name}.yaml{f', {GRIDS}' if grids else ''}: {params.base.family}, {counts}")
+    print("`merganser run` makes it, and takes what only another comparison needs out of the workspace")
+
+
+class Listed(TyperCommand):
+    """A command that takes `--models a=A b=B` for `--models a=A --models b=B`, and `--data` likewise."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Repeat the option before each further value."""
+        told, option = list[str](), None
+        for word in args:
+            if option and "=" in word and not word.startswith("-") and told[-1] != option:
+                told.append(option)
+            option = word if word in ("--models", "--data") else option if "=" in word else None
+            told.append(word)
+        return super().parse_args(ctx, told)
+
+
+@app.command(
+    cls=Listed,
+    epilog=example(
+        "merganser init demo --suite image",
+        "merganser init mine --models base=BASE one=MODEL two=MODEL --data one=FOLDER two=FOLDER",
+        EXIT_CODES,
+    ),
+)
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is new or empty.")],
+    suite: Annotated[str | None, typer.Option(metavar="NAME", help="The suite that it compares.")] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=MODEL ...",
+            help="Your models, each a folder, a file, an adapter's folder or org/name@revision of a hub; base=MODEL is "
+            "what they were fine-tuned from, by default their mean.",
+        ),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=DATA ...",
+            help="What each is measured on: a folder of DatasetDict.save_to_disk, or org/name@revision of a hub.",
+        ),
+    ] = None,
+    clone: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="CLONE", help="Take the comparison out of a clone of Merganser's repository."),
+    ] = None,
+    cache_of: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A comparison whose DVC cache it shares: what either computes the other restores. Without --suite and "
+            "--models it has that one's params.yaml too.",
+        ),
+    ] = None,
+) -> None:
+    """Begin a comparison in a repository of its own, run by the installed Merganser.
+
+    In a git repository it becomes a folder of it.
+    """
+    from merganser.flows.commands.init import Choices, Clone, Models, Same, Suite, init
+
+    other = None if cache_of is None else root_around(cache_of)
+    if data and not models:
+        raise InputError("--data is of --models: a suite has its own")
+    given: list[Choices] = [Suite(suite)] if suite is not None else []
+    given += [Models(named_values("--models", models), named_values("--data", data or []))] if models else []
+    given += [Clone(clone)] if clone is not None else []
+    given = given or ([Same(other)] if other else [])
+    if len(given) != 1:
+        ways = "--suite NAME, --models base=MODEL one=MODEL ..., --from CLONE, or --cache-of DIR"
+        raise InputError(f"say what it compares, in one way: {ways}")
+    if clone is not None and other:
+        raise InputError("--cache-of: what --from takes out of a clone has a cache of its own; leave one of them out")
+    print(*map(printable, init(folder, given[0], other)), sep="\n")
+    print(f"`cd {folder} && merganser run` makes it")
+
+
+@app.command(epilog=example("merganser update", EXIT_CODES))
+def update(
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Keep the results of a method or stage that changed; `all`: of each."),
+    ] = None,
+    repo: RepoOption = Path(),
+) -> None:
+    """Bring a comparison to the installed Merganser, and say what the next run runs again and what that takes.
+
+    A run does so by itself; what was kept stays so until an update without --keep.
+    """
+    from dvcfleet.run import run as run_stages
+    from merganser.flows.steps.updating import update
+
+    root = root_around(repo)
+    print(*map(printable, update(root, keep or ())), sep="\n", flush=True)
+    raise typer.Exit(run_stages(repo=root, dry_run=True))
+
+
+@app.command(deprecated=True, epilog=example("merganser new ../clip --suite clip-vit-b-32-8"))
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet.")],
+    suite: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Begin with this suite; without, with the params.yaml here.")
+    ] = None,
+    repo: RepoOption = Path(),
+) -> None:
+    """Begin a comparison with the cache of this one: `merganser init DIR --cache-of .` has replaced it."""
+    root = root_around(repo)
+    more = f" --suite {suite}" if suite else ""
+    print(f"`merganser new` goes in 0.3: say `merganser init {folder}{more} --cache-of {os.path.relpath(root)}`")
+    init(folder, suite, cache_of=root)
+
+
+@app.command(epilog=example("merganser rename digits numerals", EXIT_CODES))
+def rename(
+    old: Annotated[str, typer.Argument(metavar="TASK", help="A task of params.yaml.")],
+    new: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")],
+    repo: RepoOption = Path(),
+) -> None:
+    """Give a task another name, and keep what was computed under the old one and does not follow from it."""
+    from merganser.flows.commands.renaming import rename
+
+    for line in rename(root_around(repo), old, new):
+        print(line)
+
+
+@app.command(
+    epilog=example("merganser archive comparison.tar --data", "merganser archive --restore comparison.tar ../again")
+)
+def archive(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; with --restore, an archive.")],
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[FOLDER]", help="With --restore: a folder that is not there yet.")
+    ] = None,
+    data: Annotated[
+        bool, typer.Option("--data", help="With all that stages read and wrote: what is restored runs nothing again.")
+    ] = False,
+    restore: Annotated[bool, typer.Option("--restore", help="Make the archived repository again in FOLDER.")] = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Write the comparison as one file, which `merganser lineage verify --archive` checks anywhere; or restore it."""
+    if restore != (folder is not None) or (restore and data):
+        raise InputError("merganser archive FILE [--data] writes an archive, --restore FILE FOLDER restores one")
+    if folder:
+        from merganser.flows.evidence.archive.restoring import restore as restore_archive
+
+        lines = restore_archive(file, folder)
+    else:
+        from dvcfleet.lineage.audit import audit
+        from merganser.flows.evidence.archive.writing import archive as write
+
+        lineage_cli.refuse_changed(audit(repo).findings, "archived")
+        lines = write(root_around(repo), file.absolute(), data)
+    print(*lines, sep="\n")
+
+
+@app.command("history", epilog=example("merganser history --page history.html", EXIT_CODES))
+def history(
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as an HTML page, too.")] = None,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Print what each saved run changed, which scores got worse, and how each entry's score went."""
+    from merganser.flows.evidence.history import history_lines, read_history
+    from merganser.flows.pages.history_page import write_history
+
+    root = root_around(repo)
+    points = read_history(root)
+    text = json.dumps([asdict(each) for each in points], indent=2) if as_json else "\n".join(history_lines(points))
+    print(printable(masked(text)))
+    if page:
+        write_history(root, page)
+
+
+@app.command("gc", epilog=example("merganser gc --keep 30d --keep-best --yes", EXIT_CODES))
+def gc(
+    keep: Annotated[str, typer.Option(metavar="TIME", help="Keep what is newer: hours, days, weeks (12h, 30d, 8w).")],
+    keep_best: Annotated[
+        bool, typer.Option("--keep-best", help="Keep also the run with the best mean score of each entry.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Free it; without this, say what would be freed.")] = False,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Free what old runs left and no kept result needs: data, records in MLflow and Prefect, ledger, logs."""
+    from merganser.flows.commands.gc import collect_garbage, lines_of, time_before
+
+    found = collect_garbage(repo, time_before(keep), keep_best, yes)
+    print(json.dumps(found.as_json(), indent=2) if as_json else "\n".join(lines_of(found)))
+
+
+add_commands(app)
+
+
+node.command("init", epilog=example("merganser node init ~/node"))(command_line.node_init)
+
+
+@app.command(epilog=example("merganser ui --port 4280"))
+def ui(
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port of the start page; a free one if it is in use.")
+    ] = 4280,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the addresses, open no browser.")] = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Serve a start page with the last run's answer, the report, and the pages of Prefect and MLflow, until stopped.
+
+    They are reachable from this machine only. Example: merganser ui --no-browser
+    """
+    from merganser.flows.pages.ui import has_browser, serve
+
+    serve(repo, port, not no_browser and has_browser())
+
+
+@app.command(epilog=example("merganser serve"))
+def serve(repo: RepoOption = Path()) -> None:
+    """Run what prefect.yaml schedules on this machine, until stopped."""
+    from merganser.flows.serve import serve
+
+    serve(repo)

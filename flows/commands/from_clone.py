@@ -1,0 +1,124 @@
+"""Take a comparison out of a clone of Merganser's repository, into a repository that has no code of Merganser's.
+
+Its choices, what it reads, its cache, MLflow's store, ledger, and git's history with the saved runs come along. What
+ran by code that writes the same bytes as the installed one's is up to date there: dvc.lock names the installed
+package's commands and classes of code, and the ledger says that names alone changed.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dvcfleet.git import git, own_environment
+from dvcfleet.project import Project, hooks_given
+from dvcfleet.record.ledger import executions
+from dvcfleet.repository import STATE_FOLDER, opened, state_folder, write_lock
+from merganser.config.loading import load_params
+from merganser.errors import InputError, some
+from merganser.flows.evidence.kept_runs import experiments
+from merganser.flows.evidence.signing import RECORDED, SIGNATURES
+from merganser.flows.repositories.shared_caches import cache_folder, note_sharers
+from merganser.flows.steps.older_lock import LOCK, carry_over
+from merganser.flows.suites.ready import PARAMS, sources_of
+from merganser.tasks.code_record import RECORD
+from merganser.tasks.stages import CODE
+from merganser.tasks.tracking import ARTIFACTS, STORE
+
+# What comes along as it is; in the state folder, what says what ran.
+KEPT = (*(path for path in RECORDED if path.parts[0] == STATE_FOLDER), SIGNATURES, STORE, ARTIFACTS, CODE)
+SETTINGS = (LOCK, PARAMS, *map(Path, (".dvc/cache/runs", ".dvc/config.local", "prefect.yaml", "profiles.yaml")))
+OBJECTS = Path(".dvc/cache/files")
+
+
+@dataclass(frozen=True)
+class Clone:
+    """What a comparison begins with: the one in a clone of Merganser's repository."""
+
+    path: Path
+
+    def write(self, root: Path, folder: Path) -> list[str]:
+        """Bring the comparison; return what there is to say. Raises InputError where there is none."""
+        refuse_other_folders(self.path)
+        if not (root / ".git").exists():
+            raise InputError(f"{folder}: lies in a git repository, and a clone's comparison has a history of its own")
+        clone = self.path.absolute()
+        bring(clone, root)
+        with opened(root) as repo, write_lock(repo):
+            said = carry_over(repo)
+            cache = cache_folder(repo)
+        if not cache.is_relative_to(root):  # a cache that the clone shares with others too
+            note_sharers(cache, clone, folder)
+        left = f"other files stay in {self.path}, such as code of your own; git's history here has what was committed"
+        return [f"{folder}: the comparison of {self.path}", *said, left]
+
+
+def refuse_other_folders(clone: Path) -> None:
+    """Raise InputError for a folder that is no clone with a comparison that ran."""
+    if (clone / RECORD).exists() or not (clone / "dvc.yaml").is_file():
+        raise InputError(f"{clone}: no clone of Merganser with a comparison to take out")
+    for path in (PARAMS, LOCK):
+        if not (clone / path).is_file():
+            raise InputError(
+                f"{clone}: has no {path}: nothing ran there; `merganser init DIR --suite NAME` begins anew"
+            )
+
+
+def bring(clone: Path, draft: Path) -> None:
+    """Bring a clone's history, choices, sources, cache and records into a new git repository.
+
+    The objects of the cache, into which nothing writes, are hard links where the disk allows. Of the saved runs those
+    come along that the clone's own ledger tells of: other comparisons may have theirs in the same git repository.
+    """
+    with hooks_given(clone, Project()), opened(clone) as repo, write_lock(repo):  # its own are of its code
+        names = {one.run for one in executions(state_folder(repo)) if one.ledger is None}
+        runs = [f"+{run.ref}:{run.ref}" for run in experiments(clone) if run.name in names]
+        wanted = "\n".join(["HEAD", *runs])
+        git(draft, "fetch", "-q", "--stdin", str(clone), given=wanted, environment=own_environment())
+        git(draft, "update-ref", "HEAD", "FETCH_HEAD", environment=own_environment())
+        tracked = set(git(clone, "ls-files", "-z", environment=own_environment()).split("\0"))
+        for path in (*KEPT, *SETTINGS):
+            _bring(clone / path, draft / path)
+        _bring(clone / OBJECTS, draft / OBJECTS, _link)
+        params = load_params(draft / PARAMS)
+        outs = {Path(out.fs_path) for out in repo.index.outs}
+        for path in (each for each in sources_of(params) if not each.is_absolute()):
+            if not {clone / path, *(clone / path).parents} & outs:
+                _bring(clone / path, draft / path)
+                if not any(name == str(path) or name.startswith(f"{path}/") for name in tracked):
+                    with (draft / ".gitignore").open("a") as ignored:  # as git had it: not at all
+                        ignored.write(f"/{path}\n")
+
+
+def _bring(source: Path, target: Path, copy: Callable[[str, str], object] = shutil.copy2) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, symlinks=True, copy_function=copy, dirs_exist_ok=True)
+    elif source.is_file():
+        copy(str(source), str(target))
+
+
+def _link(source: str, target: str) -> None:
+    """Link a file, or copy it where its disk has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def check_out(root: Path) -> list[str]:
+    """Bring what dvc.lock names from the cache into the workspace of a comparison that has its final place.
+
+    Returns what there is to say of outputs that the cache does not have.
+    """
+    from dvc.exceptions import DvcException
+
+    lacking = []
+    with opened(root) as repo, write_lock(repo):
+        for out in (each for stage in repo.index.stages for each in stage.outs if each.hash_info and each.use_cache):
+            try:
+                out.checkout(force=True)
+            except DvcException:
+                lacking.append(str(out))
+    return [f"DVC's cache does not have {some(lacking)}: the next run makes it again"] * bool(lacking)

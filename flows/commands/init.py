@@ -1,0 +1,197 @@
+"""Comparisons in repositories of their own: begun by the installed package, and brought to another version of it.
+
+Such a repository has choices and results, and none of the package's code: `.merganser/code.json` says by which code the
+results are made, and the stage `code` depends on it.
+"""
+
+import logging
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dvcfleet.disk import sync_file_systems
+from dvcfleet.git import GitError, git, git_if_any, own_environment
+from dvcfleet.repository import opened
+from merganser.config import PARAMS
+from merganser.config.loading import load_params
+from merganser.errors import InputError
+from merganser.flows.commands.from_clone import Clone, check_out
+from merganser.flows.comparison import MERGANSER
+from merganser.flows.repositories.comparisons import copy_choices, copy_ledger, link_sources, share_cache
+from merganser.flows.repositories.shared_caches import note_sharers
+from merganser.flows.steps.updating import DVC_YAML, dvc_yaml, new_record
+from merganser.flows.suites.files import SUITES
+from merganser.flows.suites.ready import bring_examples, check_name, use
+from merganser.flows.suites.shipped import shipped
+from merganser.limits import read_yaml
+from merganser.outputs import new_folder, refuse_existing
+from merganser.tasks.code_record import RECORD, record_text
+from merganser.tasks.identity import write_id
+
+DRAFT = "begun"  # in an empty folder, until the comparison there is whole
+FILES = (Path(".dvcignore"), Path(".gitignore"), Path("prefect.yaml"), Path("profiles.yaml"))
+_NOBODY = ("-c", "user.name=merganser", "-c", "user.email=merganser@localhost")
+_README = """# {name}
+
+A comparison of merged models by Merganser {version}; `params.yaml` says what is compared.
+
+    pip install 'merganser[pipeline,{extra}]=={version}'
+    merganser run              # brings everything up to date; the same command goes on after a failure
+    merganser status           # what is up to date, and why the rest is not
+    merganser lineage verify   # compares every result with its record
+    merganser update           # after another version of Merganser was installed
+
+The report is `report/index.html`. `git clone` and `dvc pull` bring the comparison to another machine.
+"""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What a comparison begins with: a suite."""
+
+    name: str
+
+    def write(self, root: Path, folder: Path) -> list[str]:
+        """Write params.yaml and all that it reads and the package has; return what there is to say."""
+        check_name(root, self.name)
+        with opened(root):
+            use(root, self.name, force=True)
+        return [f"{folder}: the comparison {self.name}"]
+
+
+@dataclass(frozen=True)
+class Models:
+    """What a comparison begins with: models by task, the base by `base`, and data by task; paths or names on a hub."""
+
+    models: Mapping[str, str]
+    data: Mapping[str, str]
+
+    def write(self, root: Path, folder: Path) -> list[str]:
+        """Write params.yaml, complete where the models and data say what is needed; return what there is to say."""
+        from merganser.config.drafting import draft  # imports torch
+
+        found = draft(self.models, self.data, root)
+        (root / PARAMS).write_text(found.text, encoding="utf-8")
+        lines = [f"{folder}: a comparison of {', '.join(name for name in self.models if name != 'base')}"]
+        lines += [f"read of the models and data: {', '.join(found.read)}"] if found.read else []
+        with opened(root) as repo:
+            try:
+                MERGANSER.validate(repo)
+            except InputError as error:
+                lines += [
+                    "to be filled in or mended before it runs:",
+                    *(f"  {line}" for line in str(error).splitlines()),
+                ]
+        return lines
+
+
+@dataclass(frozen=True)
+class Same:
+    """What a comparison begins with: the choices of another one, as they stand."""
+
+    other: Path
+
+    def write(self, root: Path, folder: Path) -> list[str]:
+        """Say whose choices it has, which are copied; add the code that makes an embedded suite's models."""
+        bring_examples(root, load_params(root / PARAMS))
+        return [f"{folder}: a comparison like {self.other}"]
+
+
+Choices = Suite | Models | Clone | Same
+
+
+def init(folder: Path, choices: Choices, cache_of: Path | None = None) -> list[str]:
+    """Begin a comparison in a folder that is new or empty; return what there is to say.
+
+    It has its name once it is whole. In a git repository it becomes a part of that, else it has its own, with a first
+    commit. `cache_of`: another comparison, whose DVC cache it has: what either computes the other restores. Raises
+    InputError for choices that cannot be, a folder with something in it, and where git refuses.
+    """
+    folder = folder.absolute()
+    refuse_existing(folder)
+    around = git_if_any(_present(folder), "rev-parse", "--show-toplevel", environment=own_environment())
+    with _place(folder) as draft:
+        lines = _fill(draft, folder, choices, cache_of, own_git=around is None)
+    if isinstance(choices, Clone):
+        lines += check_out(folder)
+    lines += ["params.yaml says what it compares, README.md how to go on"]
+    return [*lines, *([f"it is in the git repository {around.strip()}, uncommitted"] if around else [])]
+
+
+@contextmanager
+def _place(folder: Path) -> Iterator[Path]:
+    """Give where a comparison is made before it is whole: beside a new folder, and inside one that is there.
+
+    That may be a shell's present one, so it stays.
+    """
+    if not folder.is_dir():
+        with new_folder(folder) as draft:
+            yield draft
+        return
+    with new_folder(folder / DRAFT) as draft:
+        yield draft
+    for path in (folder / DRAFT).iterdir():
+        path.rename(folder / path.name)
+    (folder / DRAFT).rmdir()
+
+
+def _fill(root: Path, folder: Path, choices: Choices, cache_of: Path | None, *, own_git: bool) -> list[str]:
+    """Write all of a new comparison; `folder`: where it will be. Return what there is to say."""
+    from dvc.repo import Repo
+
+    if own_git:
+        _git(folder, root, "init", "-q")
+    logging.getLogger("dvc").setLevel(logging.ERROR)  # it would speak of a folder that nobody knows
+    Repo.init(str(root), subdir=not own_git).close()
+    for path in (*FILES, Path(".dvc/config")):
+        shutil.copyfile(shipped() / path, root / path)
+    (root / DVC_YAML).write_text(dvc_yaml(), encoding="utf-8")
+    code = new_record()
+    (root / RECORD).parent.mkdir()
+    (root / RECORD).write_text(record_text(code), encoding="utf-8")
+    write_id(root)
+    lines = choices.write(root, folder) if cache_of is None else _sharing(root, folder, choices, cache_of)
+    readme = _README.format(name=folder.name, version=code.version, extra=_extra(root))
+    (root / "README.md").write_text(readme, encoding="utf-8")
+    if own_git:
+        _git(folder, root, "add", "--all")
+        known = git_if_any(root, "var", "GIT_COMMITTER_IDENT", environment=own_environment()) is not None
+        _git(folder, root, *(() if known else _NOBODY), "commit", "-q", "-m", f"Begin the comparison {folder.name}")
+    sync_file_systems([root])
+    return lines
+
+
+def _sharing(root: Path, folder: Path, choices: Choices, other: Path) -> list[str]:
+    """Write the choices of a comparison that has another one's cache, and what it restores by it."""
+    cache = share_cache(other, root)
+    copy_ledger(other, root)
+    if not isinstance(choices, Models):
+        copy_choices(other, root)
+    if isinstance(choices, Suite) and (other / SUITES).is_dir() and not other.samefile(shipped()):
+        shutil.copytree(other / SUITES, root / SUITES)
+    lines = choices.write(root, folder)
+    if not isinstance(choices, Models):
+        lines += [f"{link} leads to that of {other}, which git does not keep" for link in link_sources(other, root)]
+    note_sharers(cache, other, folder)
+    return [*lines, f"it has the DVC cache of {other}"]
+
+
+def _extra(root: Path) -> str:
+    """Name the package's extras that the family of models needs."""
+    from merganser.models import TakesImages, has_ability  # imports torch
+
+    family = read_yaml(root / PARAMS)["base"].get("family")
+    return "vision,text" if family is None else "vision" if has_ability(family, TakesImages) else "text"
+
+
+def _present(folder: Path) -> Path:
+    return next(each for each in (folder, *folder.parents) if each.is_dir())
+
+
+def _git(folder: Path, root: Path, *args: str) -> None:
+    try:
+        git(root, *args, environment=own_environment())
+    except GitError as error:
+        raise InputError(f"{folder}: git refuses: {error}") from error

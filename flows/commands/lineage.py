@@ -1,0 +1,315 @@
+"""`merganser lineage`: where a result comes from, and whether anything has changed since."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dvcfleet.command_line import JsonOption, RepoOption
+from dvcfleet.repository import root_around
+from dvcfleet.terminal.secrets import masked, printable
+from merganser.command_line.app import example
+from merganser.errors import InputError, some
+
+if TYPE_CHECKING:
+    from dvcfleet.lineage.audit import Audit
+    from dvcfleet.lineage.findings import Finding
+    from dvcfleet.lineage.rerun import Rerun
+    from dvcfleet.lineage.steps import Lineage
+    from dvcfleet.record.chain import Anchor
+    from merganser.flows.evidence.keys import PublicKey
+
+app = typer.Typer(
+    help="Show where a result comes from, and verify that nothing has changed since.", no_args_is_help=True
+)
+
+_ABOUT_TARGET = (
+    "A stage, one of its outputs or a file in one, an MLflow run's id, or a cell of the report: ENTRY/COLUMN."
+)
+
+
+@app.command(epilog=example("merganser lineage show ties/digits"))
+def show(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=_ABOUT_TARGET)],
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Show the lineage of a result, stage by stage, down to each checkpoint's source, revision and checksum."""
+    from dvcfleet.lineage import show
+    from dvcfleet.lineage.audit import look_up
+
+    found, lineage = look_up(repo, target)
+    _say(show.as_json(found, lineage), show.as_lines(found, lineage), as_json)
+
+
+@app.command(epilog=example("merganser lineage why ties/digits"))
+def why(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=_ABOUT_TARGET)],
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Say in ten lines why a result is what it is: made by what, from what, when, where, by whom."""
+    from dvcfleet.lineage.audit import look_up
+    from dvcfleet.lineage.why import why, why_lines
+
+    found, lineage = look_up(repo, target)
+    gathered = why(found, lineage)
+    _say(asdict(gathered), why_lines(gathered, lineage), as_json)
+
+
+@app.command(epilog=example("merganser lineage find org/model"))
+def find(
+    text: Annotated[
+        str,
+        typer.Argument(metavar="TEXT", help="A hash or its begin, a path, a source, a package or PACKAGE==VERSION."),
+    ],
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Find every result that depends on a content, a path, a source or a package; paths and sources may be patterns."""
+    from dvcfleet.lineage.dependents import dependents_lines, find_dependents
+    from dvcfleet.lineage.tree import read_lineage
+    from dvcfleet.repository import opened
+
+    with opened(repo) as dvc_repo:
+        found = find_dependents(read_lineage(dvc_repo), text)
+    _say(asdict(found), dependents_lines(found), as_json)
+
+
+@app.command("diff", epilog=example("merganser lineage diff brave-otter workspace --of ties/digits"))
+def diff(
+    first: Annotated[str, typer.Argument(metavar="A", help="A target, or a run as `merganser diff` takes it.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
+    of: Annotated[
+        str | None, typer.Option(metavar="TARGET", help="Of two runs: the result in question. All if not given.")
+    ] = None,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Say what differs between the lineages of two results, or of one in two runs, and what of it reached them."""
+    from merganser.flows.evidence.lineage_diff import diff_lineages, lineage_diff_lines
+
+    found = diff_lineages(repo, first, second, of)
+    _say(asdict(found), lineage_diff_lines(found), as_json)
+
+
+def _say(content: dict[str, Any], lines: Iterable[str], as_json: bool) -> None:
+    """Print an answer as text or as JSON, with credentials masked."""
+    if as_json:
+        print(masked(json.dumps(content, indent=2, default=str)))
+    else:
+        for line in lines:
+            print(printable(masked(line)))
+
+
+@app.command(epilog=example("merganser lineage verify merge@ties --rerun"))
+def verify(
+    target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help=f"{_ABOUT_TARGET} All if not given.")] = None,
+    rerun: Annotated[
+        bool, typer.Option("--rerun", help="Also run all stages again in a scratch copy, and compare the bytes.")
+    ] = False,
+    profile: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --rerun: where to run, by a name of profiles.yaml.")
+    ] = None,
+    device: Annotated[
+        Literal["cpu", "cuda"] | None,
+        typer.Option(
+            help="With --rerun: compute on this device; where another is declared, compare scores within a tolerance."
+        ),
+    ] = None,
+    signed_by: Annotated[
+        Path | None, typer.Option(metavar="KEY", help="Also check the signatures, by a public key in PEM.")
+    ] = None,
+    models_signed_by: Annotated[
+        Path | None, typer.Option(metavar="KEY", help="With --signed-by: the key of the merges, if it is another.")
+    ] = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Verify what `merganser archive` wrote, in place of this folder."),
+    ] = None,
+    anchored: Annotated[
+        str | None,
+        typer.Option(metavar="LINE", help="Also hold the ledger to what `merganser lineage anchor` printed once."),
+    ] = None,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Read every byte again and report what differs from the record; if nothing does, say what was compared."""
+    if (profile or device) and not rerun:
+        raise InputError("--profile and --device are for --rerun")
+    from dvcfleet.record.chain import parse_anchor
+
+    if models_signed_by and not signed_by:
+        raise InputError("--models-signed-by: it is for --signed-by")
+    keys = _public_keys(signed_by, models_signed_by) if signed_by else None
+    head = parse_anchor(anchored) if anchored is not None else None
+    check = partial(_verified, target=target, again=(profile, device) if rerun else None, keys=keys, head=head)
+    done = _verified_archive(archive, check) if archive else check(repo)
+    if as_json:
+        print(masked(json.dumps(asdict(done), indent=2)))
+    else:
+        for finding in done.findings:
+            print(printable(masked(str(finding))))
+        if not done.findings:
+            print(_all_is_well(done))
+    if rerun and not done.run_again:
+        print("not run again: first undo what is changed, or run `merganser run`", file=sys.stderr)
+    raise typer.Exit(1 if done.findings else 0)
+
+
+def _verified(
+    repo: Path,
+    target: str | None,
+    again: tuple[str | None, str | None] | None,
+    keys: "tuple[PublicKey, PublicKey | None] | None",
+    head: "Anchor | None",
+    left_out: "Callable[[Lineage, str], bool] | None" = None,
+) -> "Audit":
+    """Audit a repository.
+
+    `again`: the profile and the device by which stages also run again; `keys`: of signatures; `head`: the ledger's.
+    """
+    from dvcfleet.lineage.audit import audit
+    from dvcfleet.lineage.rerun import RerunError
+
+    try:
+        done = audit(repo, target, _how(repo, *again) if again else None, left_out, head)
+    except RerunError as error:
+        raise InputError(f"{error}{_other_way(repo, again[1] if again else None)}") from error
+    if keys:
+        from merganser.flows.evidence.signing import check
+
+        findings, also = check(repo, *keys, [finding.name for finding in done.findings])
+        done = replace(done, findings=(*done.findings, *findings), also=(*done.also, *also))
+    return done
+
+
+def _verified_archive(path: Path, check: "Callable[..., Audit]") -> "Audit":
+    """Audit an archive: its own bytes, and if these are as written, the comparison in it, in a scratch folder."""
+    from dvcfleet.lineage.audit import Audit
+    from dvcfleet.project import hooks_given
+    from merganser.flows.comparison import MERGANSER
+    from merganser.flows.evidence.archive.files import HOOKS, declared_hooks
+    from merganser.flows.evidence.archive.restoring import check_archive, leaves_out, restored
+
+    if damage := check_archive(path):
+        return Audit(tuple(damage), 0, 0, path.stat().st_size, 0.0, False)
+    with restored(path) as (folder, has_data, dropped):
+        is_earlier = declared_hooks(folder) in HOOKS[1:]
+        with hooks_given(folder, MERGANSER) if is_earlier else nullcontext():
+            done = check(folder, left_out=leaves_out(has_data))
+    without = () if has_data else ("no models and data, which the archive does not have",)
+    ignored = (f"without {some(dropped)} of .dvc/config, which may lead elsewhere",) if dropped else ()
+    return replace(done, also=(*done.also, *without, *ignored))
+
+
+@app.command(epilog=example("merganser lineage anchor"))
+def anchor(repo: RepoOption = Path()) -> None:
+    """Print the ledger's head as one line, to be kept elsewhere: in a commit's message, a mail, a timestamp service."""
+    from dvcfleet.record.chain import anchor_of
+    from dvcfleet.repository import STATE_FOLDER
+
+    print(anchor_of(root_around(repo) / STATE_FOLDER))
+
+
+@app.command(epilog=example("merganser lineage sign key.pem"))
+def sign(
+    key: Annotated[Path, typer.Argument(metavar="KEY", help="A private key in PEM: ed25519, or on P-256.")],
+    model_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="KEY", help="A key on P-256, by which model-signing signs merges, if KEY is another kind."
+        ),
+    ] = None,
+    repo: RepoOption = Path(),
+) -> None:
+    """Sign the record and each merge, if `verify` finds nothing: in-toto statements, and model-signing's signatures."""
+    from dvcfleet.lineage.audit import audit
+    from merganser.flows.evidence.keys import PrivateKey
+    from merganser.flows.evidence.signing import sign
+
+    private = PrivateKey(key)
+    models = PrivateKey(model_key) if model_key else private if private.signs_models else None
+    if models and not models.signs_models:
+        raise InputError(f"{model_key}: model-signing takes keys on P-256, P-384 and P-521")
+    refuse_changed(audit(repo).findings, "signed")
+    print(sign(repo, private, models))
+
+
+def refuse_changed(found: "Sequence[Finding]", what: str) -> None:
+    """Raise InputError if an audit found something; `what`: what is not done with it."""
+    if found:
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        raise InputError(
+            f"not {what}, as it is not what was recorded: {found[0]}{more}; see `merganser lineage verify`"
+        )
+
+
+def _public_keys(key: Path, model_key: Path | None) -> "tuple[PublicKey, PublicKey | None]":
+    from merganser.flows.evidence.keys import PublicKey
+
+    public = PublicKey(key)
+    models = PublicKey(model_key) if model_key else public if public.checks_models else None
+    if models and not models.checks_models:
+        raise InputError(f"{model_key}: model-signing takes keys on P-256, P-384 and P-521")
+    return public, models
+
+
+def _all_is_well(done: "Audit") -> str:
+    again = ", all of which ran again" if done.run_again else ""
+    compared = [f"{done.stages} stages{again}", f"{done.files} files ({done.size / 1e6:.1f} MB)", *done.also]
+    return f"nothing has changed: {', '.join(compared)}; times and memory are as observed"
+
+
+def _how(repo: Path, profile: str | None, device: str | None) -> "Rerun":
+    from dvcfleet.lineage.rerun import Rerun
+    from merganser.flows.steps.devices import changes_for
+
+    return Rerun(profile, changes_for(device, root_around(repo) / "params.yaml") if device else {})
+
+
+def _other_way(repo: Path, device: str | None) -> str:
+    """Say how to rerun without a GPU what declares one."""
+    from merganser.flows.steps.devices import declared_devices
+
+    try:
+        devices = declared_devices(root_around(repo) / "params.yaml").declared.values()
+    except InputError:  # not a comparison
+        return ""
+    if device or "cuda" not in devices:
+        return ""
+    return "\nwithout a GPU: --rerun --device cpu computes on the CPU, and compares scores in place of bytes"
+
+
+@app.command(epilog=example("merganser lineage export lineage.json"))
+def export(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="A new file: .json for W3C PROV-JSON, .jsonl for OpenLineage events, .zip for an RO-Crate; or a new "
+            "folder, for an RO-Crate.",
+        ),
+    ],
+    target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help=f"{_ABOUT_TARGET} All if not given.")] = None,
+    repo: RepoOption = Path(),
+) -> None:
+    """Export the lineage of results to other tools."""
+    from dvcfleet.lineage.export import exported
+    from merganser.outputs import new_folder, new_output, refuse_existing, replacing
+
+    refuse_existing(file)
+    content, what = exported(repo, file, target)
+    if callable(content):
+        with new_folder(file) as folder:
+            content(folder)
+    else:
+        with new_output(file) as place, replacing(place) as out:
+            out.writelines(content)
+    print(f"{what} in {file}")

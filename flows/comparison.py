@@ -1,0 +1,152 @@
+"""The flow of a comparison: check, plan, run, record, report, as the engine asks for it at each run.
+
+`dvcfleet.run.run` runs dvc.yaml's stages as one Prefect flow and calls these hooks in their order here; `flows/steps`
+has what a step does. Recording in MLflow and the report are stages like any other, `record` and `report`.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.dvc_adapter.protocols import Repo, Stage
+from dvcfleet.project import Expected, Project
+from merganser.config import PARAMS
+from merganser.flows.evidence.lineage_hooks import MerganserLineage
+from merganser.flows.pages.so_far import SoFar, first_evaluations
+
+if TYPE_CHECKING:
+    from dvcfleet.dvc_adapter.lockfiles import LockFiles
+
+
+class Merganser(MerganserLineage, Project):
+    """The hooks of a comparison in the engine's runs: see `dvcfleet.project.Project`."""
+
+    def __init__(self) -> None:
+        """Begin with nothing checked."""
+        self._checked = ""  # the digest of the params.yaml that was checked last
+        self._so_far = SoFar(PARAMS)
+
+    def identity(self, root: Path) -> str:
+        """Return the comparison's id, folder and worktree."""
+        from merganser.flows.repositories.identity import identity
+
+        return identity(root)
+
+    @property
+    def saves_experiments(self) -> bool:
+        """Save each run: the history of a comparison is made of them."""
+        return True
+
+    # 1. Check.
+
+    def digest(self) -> str:
+        """Return a digest of params.yaml."""
+        return hashlib.sha256(PARAMS.read_bytes()).hexdigest() if PARAMS.is_file() else "none"
+
+    def validate(self, repo: Repo) -> None:
+        """Check params.yaml, and the headers of the models it names, and complete it; raise InputError."""
+        from merganser.flows.steps.checking import check
+
+        self._checked = check(repo, self.digest)
+
+    # 2. Plan.
+
+    def before_planning(self, repo: Repo, say: Callable[[str], None]) -> None:
+        """Bring the comparison to the installed version; pin the sources that follow a branch to its latest commit."""
+        from merganser.flows.steps.moving_sources import follow_sources
+        from merganser.flows.steps.older_lock import carry_over
+        from merganser.flows.steps.updating import renew
+
+        for line in (*renew(repo), *carry_over(repo)):
+            say(line)
+        follow_sources(say)
+
+    def follow_declared(self, repo: Repo, lock_files: "LockFiles", say: Callable[[str], None]) -> None:
+        """Take out the outputs of entries that params.yaml no longer declares, and put back those declared again."""
+        from merganser.flows.steps.undeclared import follow_declared
+
+        follow_declared(repo, lock_files, say)
+
+    def takes_out(self, lock_file: Path) -> bool:
+        """Tell that it is the comparison's own dvc.lock, and none of an example's."""
+        return lock_file.parent == Path.cwd()
+
+    def distrusted(self, stages: Sequence[Stage]) -> Mapping[str, str]:
+        """Return the stages whose results MLflow lost its record of, and `code` where other code is installed."""
+        from merganser.flows.evidence.lost_evidence import lost_evidence
+        from merganser.flows.steps.updating import other_version
+
+        return {**lost_evidence(stages), **other_version(Path())}
+
+    def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
+        """Return the digests that the stage `code` will write; None for other stages, and if it will fail."""
+        from merganser.flows.steps.updating import predicted_code
+
+        return predicted_code() if stage == "code" else None
+
+    def expect(self, needs: Mapping[str, Collection[str]]) -> Expected:
+        """Return how much there is to download, by what the hubs say, what is made of it and how long that takes."""
+        from merganser.flows.steps.expected import expected_of
+
+        return expected_of(PARAMS, needs)
+
+    def is_download(self, path: Path) -> bool:
+        """Tell whether a source is a file that names a model or data on a hub."""
+        from merganser.flows.steps.expected import is_on_a_hub
+
+        return is_on_a_hub(path)
+
+    def check_gpus(self, gpus: Mapping[str, int]) -> None:
+        """Refuse stages whose declared device is a GPU and that ask for none; raise InputError naming the first."""
+        from merganser.flows.steps.devices import refuse_without_gpu
+
+        refuse_without_gpu(PARAMS, gpus)
+
+    # 3. Run and record.
+
+    @property
+    def preload(self) -> Sequence[str]:
+        """Name what stages import, and what only those of the family and the kinds of task in params.yaml do."""
+        from merganser.flows.steps.preloading import preloaded
+
+        return preloaded(PARAMS)
+
+    def variables(self, run: str) -> Mapping[str, str]:
+        """Put Merganser's own interpreter first on the PATH; say which params.yaml was checked here."""
+        from merganser.flows.steps.preloading import variables
+
+        return variables(self._checked, run)
+
+    def describe(self, run: str) -> Mapping[str, Any]:
+        """Say what is compared, and where its numbers are shown beside Prefect."""
+        from merganser.flows.steps.answer import about_run
+
+        return about_run(PARAMS, run)
+
+    def before_running(self, folder: Path, causes: Mapping[str, Sequence[str]], run: str) -> None:
+        """Save the metrics before the run, for the report."""
+        from merganser.flows.steps.previous_metrics import keep_previous_metrics
+
+        keep_previous_metrics(folder, causes, run)
+        self._so_far = SoFar(PARAMS)
+
+    def wanted_first(self, needs: Mapping[str, Collection[str]]) -> Set[str]:
+        """Return the evaluations of the entries that are the least work, for the report so far."""
+        return first_evaluations(PARAMS, needs)
+
+    def while_running(self, ended: Set[str], latest: str, say: Callable[[str], None]) -> None:
+        """Write the report so far each time there is a score more; say once where it is."""
+        self._so_far.note(ended, latest, say)
+
+    # 4. Report.
+
+    def after_running(self, done: Set[str], say: Callable[[str], None]) -> None:
+        """Say which entries are the best, what changed, and where the report is."""
+        from merganser.flows.steps.answer import say_answer
+
+        say_answer(done, say)
+        self._so_far.end(done)
+
+
+MERGANSER = Merganser()

@@ -1,0 +1,169 @@
+"""The files of an archive that DVC and the engine read: settings by a list of what may be set, the rest by size."""
+
+import gzip
+import os
+import re
+import tomllib
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from configobj import ConfigObj, ConfigObjError  # type: ignore[import-untyped]
+from ruamel.yaml.error import YAMLError
+
+from dvcfleet.errors import in_one_line
+from dvcfleet.paths import from_root
+from dvcfleet.project import TABLE
+from dvcfleet.repository import STATE_FOLDER
+from merganser.errors import MALFORMED, InputError
+from merganser.flows.evidence.archive.paths import is_reserved
+from merganser.limits import check_depth, parse_yaml, read_small
+from merganser.tasks.stages import MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT, UNSEEN
+
+CONFIG = Path(".dvc/config")
+# What an archive may set of DVC: nothing here names a path, an address, a program or a secret.
+_MAY_BE_SET = {
+    "core": {"analytics", "autostage", "check_update", "experiments", "hardlink_lock", "interactive", "no_scm"},
+    "cache": {"type", "shared", "protected", "slow_link_warning", "verify"},
+    "parsing": {"bool", "list"},
+}
+# Merganser's hooks, as pyproject.toml in its repository has named them: today, and in earlier versions.
+HOOKS = ("merganser.flows.comparison:MERGANSER", "merganser.flows.project:MERGANSER", "flows.project:MERGANSER")
+_LARGEST_LIST = 64 * 2**20  # bytes of a dvc.lock
+_RECORDS = (STATE_FOLDER, METRICS, RECORDS, MERGE_PROFILES, MERGE_MEASURES, REPORT, UNSEEN)
+_LARGEST_RECORD = 256 * 2**20  # bytes of JSON, and of a ledger, unpacked
+
+
+def refuse_other_projects(root: Path) -> None:
+    """Raise InputError if a repository declares hooks that are not Merganser's own: to open it would import them."""
+    declared = declared_hooks(root)
+    if declared not in (None, *HOOKS):
+        raise InputError(
+            f"pyproject.toml: tool.{TABLE}.project is {declared!r}, not {HOOKS[0]!r}: an archive imports no other code"
+        )
+
+
+def declared_hooks(root: Path) -> Any:
+    """Return what a repository's pyproject.toml declares as its hooks; None if it declares none."""
+    path = root / "pyproject.toml"
+    if not path.is_file():
+        return None
+    try:
+        return tomllib.loads(read_small(path).decode()).get("tool", {}).get(TABLE, {}).get("project")
+    except (*MALFORMED, RecursionError) as error:
+        raise InputError(f"{path.name}: cannot be read as TOML ({in_one_line(error)})") from error
+
+
+def keep_harmless_settings(root: Path) -> list[str]:
+    """Take everything out of `.dvc/config` that an archive may not set; return what that was, by name."""
+    path = root / CONFIG
+    if not path.is_file():
+        return []
+    try:
+        config = ConfigObj(read_small(path).decode().splitlines(), interpolation=False)
+    except (ConfigObjError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{CONFIG}: not DVC's settings ({next(iter(str(error).splitlines()), '')})") from error
+    dropped = list(_drop_others(config))
+    if dropped:
+        path.write_text("\n".join([*config.write(), ""]), encoding="utf-8")
+    return dropped
+
+
+def _drop_others(config: Any) -> Iterator[str]:
+    for section in list(config):
+        values = config[section]
+        if not isinstance(values, dict):
+            yield section
+            del config[section]
+            continue
+        known = _MAY_BE_SET.get(section.lower(), set())
+        for key in [key for key in values if key.lower() not in known or isinstance(values[key], dict)]:
+            yield f"{section.replace(chr(34), '')}.{key}"
+            del values[key]
+        if not values:
+            del config[section]
+
+
+def check_files(root: Path, paths: Iterable[Path]) -> None:
+    """Raise InputError for one of DVC's files that makes it read elsewhere, or that it cannot read."""
+    for path in paths:
+        name = from_root(str(root), str(path))
+        text = check_yaml(path, name)
+        if path.suffix == ".dvc":
+            _refuse_imports(parse_yaml(text, name), name)
+        if path.name == "dvc.yaml" and "vars" in text:
+            for file in _variables(parse_yaml(text, name), name):
+                check_yaml(root / file, file)
+
+
+def check_yaml(path: Path, name: str) -> str:
+    """Return a YAML file's text; raise InputError if it is nested too deeply, or expands to too much, to be loaded."""
+    if path.suffix not in (".yaml", ".yml", ".lock", ".dvc") or not path.is_file():
+        return ""
+    try:
+        text = read_small(path, _LARGEST_LIST).decode()
+        check_depth(text)
+    except (*MALFORMED, YAMLError) as error:
+        raise InputError(f"{name}: cannot be read ({in_one_line(error)})") from error
+    # DVC writes none: aliases of aliases expand to more than any memory holds.
+    if re.search(r"(^|[\s\[{,])[*]\w", text) and re.search(r"(^|[\s\[{,])&\w", text):
+        parse_yaml(text, name)
+    return text
+
+
+def _refuse_imports(content: Any, name: str) -> None:
+    """Refuse imports with settings of their own; others name an address, which `dvc update` alone asks."""
+    deps = content.get("deps") if isinstance(content, dict) else None
+    for dep in deps if isinstance(deps, list) else ():
+        repo = dep.get("repo", {}) if isinstance(dep, dict) else None
+        if not isinstance(repo, dict) or "db" in dep or not repo.keys() <= {"url", "rev", "rev_lock"}:
+            raise InputError(
+                f"{name}: imports by settings of its own, or from a database; an archive has no such import"
+            )
+
+
+def _variables(content: Any, name: str) -> Iterator[str]:
+    """Yield the files that a dvc.yaml, or a stage of it, reads as `vars`; refuse those outside the repository."""
+    stages = content.get("stages") if isinstance(content, dict) else None
+    listed = [content, *(stages.values() if isinstance(stages, dict) else ())]
+    declared = [each for each in listed if isinstance(each, dict)]
+    declared += [each["do"] for each in declared if isinstance(each.get("do"), dict)]
+    yield os.path.join(os.path.dirname(name), "params.yaml")
+    for each in declared:
+        files = each.get("vars")
+        for file in (file for file in (files if isinstance(files, list) else ()) if isinstance(file, str)):
+            path = os.path.normpath(os.path.join(os.path.dirname(name), str(each.get("wdir", "")), file))
+            if path.startswith(("/", "..")):
+                raise InputError(f"{name}: reads its variables from {file}, outside the repository")
+            yield path.partition(":")[0]
+
+
+def files_of_dvc(root: Path) -> Iterator[Path]:
+    """List the files by which DVC opens a repository: those of stages, and the parameters that these may use."""
+    for folder, folders, names in os.walk(root):
+        if folder == str(root):
+            folders[:] = [name for name in folders if not is_reserved(name)]
+        for name in names:
+            if name in ("dvc.yaml", "dvc.lock", "params.yaml") or name.endswith(".dvc"):
+                yield Path(folder, name)
+
+
+def check_sizes(root: Path) -> None:
+    """Raise InputError for a record that is larger, or unpacks to more, than memory should have to hold."""
+    for path in (path for place in _RECORDS for path in (root / place).rglob("*") if path.is_file()):
+        if path.suffix in (".json", ".jsonl", ".gz") and _unpacked(path) > _LARGEST_RECORD:
+            name, most = from_root(str(root), str(path)), f"more than {_LARGEST_RECORD >> 20} MiB"
+            raise InputError(f"{name}: {most}, and no record of a comparison is so large")
+
+
+def _unpacked(path: Path) -> int:
+    """Return the size of a file, of a compressed one unpacked as far as it is sound, and is of no excessive size."""
+    if path.suffix != ".gz":
+        return path.stat().st_size
+    size = 0
+    with suppress(gzip.BadGzipFile, EOFError, zlib.error), gzip.open(path) as file:
+        while size <= _LARGEST_RECORD and (chunk := file.read(2**20)):
+            size += len(chunk)
+    return size

@@ -1,0 +1,174 @@
+"""Check an archive with nothing but the file, and restore it."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dvcfleet.errors import UserError
+from dvcfleet.git import own_environment
+from dvcfleet.lineage.findings import Finding
+from dvcfleet.lineage.steps import Lineage
+from dvcfleet.paths import overlap
+from dvcfleet.project import Project, hooks_given
+from dvcfleet.repository import opened
+from merganser.errors import InputError, some
+from merganser.flows.evidence.archive.code import check_out, quiet_git
+from merganser.flows.evidence.archive.files import (
+    CONFIG,
+    check_files,
+    check_sizes,
+    files_of_dvc,
+    keep_harmless_settings,
+    refuse_other_projects,
+)
+from merganser.flows.evidence.archive.form import BUNDLE, FILES, OBJECTS, check_form, copy_bytes, read_members
+from merganser.flows.evidence.archive.paths import why_elsewhere
+from merganser.flows.evidence.archive.stages import check_places, check_stages
+from merganser.flows.evidence.archive.writing import outputs_kept
+from merganser.outputs import new_folder
+from merganser.tasks.tracking import STORE, follow_artifacts
+
+CACHE = ".dvc/cache/files/md5/"
+
+
+def restore(path: Path, folder: Path) -> list[str]:
+    """Make the archived repository in a new folder, whole or not at all; return what there is to say.
+
+    Raises InputError for an archive that is not as it was written, or that would write elsewhere.
+    """
+    if found := check_archive(path):
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        raise InputError(f"{path}: not restored: {found[0]}{more}")
+    with new_folder(folder) as partial, _alone():
+        has_data, dropped = _restore(path, partial)
+    follow_artifacts(folder)
+    left = f"left out of {CONFIG}, which may lead elsewhere: {some(dropped)}; `git diff {CONFIG}` shows it"
+    what = "" if has_data else ", without models and data"
+    then = "finds nothing to do" if has_data else "makes them again"
+    lines = [f"{folder}: as it was archived, on the branch comparison{what}; `merganser run` there {then}"]
+    return [*lines, left] if dropped else lines
+
+
+def check_archive(path: Path) -> list[Finding]:
+    """Read every byte of an archive; return what differs from what was written. Raises InputError if it is no file."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; `merganser archive {path}` writes one")
+    return check_form(path)
+
+
+@contextmanager
+def restored(path: Path) -> Iterator[tuple[Path, bool, list[str]]]:
+    """Restore an archive in which nothing was found to a scratch folder, in TMPDIR.
+
+    Gives the folder, whether it has data, and the settings of DVC that were left out. Within the block git and DVC take
+    no settings of this machine's, and keep what they keep in the scratch folder.
+    """
+    with TemporaryDirectory(prefix="merganser-archive-") as scratch, _alone():
+        folder = Path(scratch, "comparison")
+        folder.mkdir()
+        has_data, dropped = _restore(path, folder)
+        yield folder, has_data, dropped
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep git and DVC from settings of this machine's, and from writing anywhere but in a scratch folder."""
+    with TemporaryDirectory(prefix="merganser-dvc-") as scratch:
+        places = {f"DVC_{name}_DIR": scratch for name in ("SITE_CACHE", "GLOBAL_CONFIG", "SYSTEM_CONFIG")}
+        before, alone = dict(os.environ), own_environment() | quiet_git() | places
+        try:
+            _set_variables(alone)
+            yield
+        finally:
+            _set_variables(before)
+
+
+def _set_variables(variables: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    os.environ.update(variables)
+
+
+def leaves_out(has_data: bool) -> Callable[[Lineage, str], bool]:
+    """Return what tells whether an archive does not have a file: one outside the repository, or of data left out."""
+
+    def is_left_out(lineage: Lineage, path: str) -> bool:
+        kept = outputs_kept(lineage)
+        return bool(why_elsewhere(path)) or not (has_data or any(overlap(path, each.path) for each in kept))
+
+    return is_left_out
+
+
+def _restore(path: Path, folder: Path) -> tuple[bool, list[str]]:
+    """Write an archive's files into an empty folder, and put what DVC has into place.
+
+    Returns whether there is data, and the settings of DVC that were left out. Raises InputError, with nothing written
+    outside the folder, for what would be written, read or run elsewhere.
+    """
+    try:
+        return _write(path, folder), _put_into_place(folder)
+    except (UserError, InputError) as error:
+        raise InputError(f"{path}: not restored: {error}") from error
+
+
+def _write(path: Path, folder: Path) -> bool:
+    """Write an archive's code, files and objects into an empty folder; return whether there is data."""
+    has_data = False
+    for number, (name, size, is_executable, source) in enumerate(read_members(path)):
+        if (number == 0) != (name == BUNDLE):
+            raise InputError(f"{name}: not in its place, after {BUNDLE}")
+        if name == BUNDLE:
+            check_out(source, size, folder)
+            continue
+        is_object = name.startswith(OBJECTS)
+        has_data |= is_object
+        with _place_of(name, folder).open("xb" if is_object else "wb") as out:
+            copy_bytes(source, size, out)
+            os.fchmod(out.fileno(), 0o444 if is_object else 0o755 if is_executable else 0o644)
+    return has_data
+
+
+def _place_of(name: str, folder: Path) -> Path:
+    """Return where a member is to be written, in a folder that is there; raise InputError if a link leads to it."""
+    inside = f"{CACHE}{name.removeprefix(OBJECTS)}" if name.startswith(OBJECTS) else name.removeprefix(FILES)
+    place = folder / inside
+    try:
+        for each in (place, *place.parents):
+            if each == folder:
+                break
+            if each.is_symlink():
+                raise InputError(f"{name}: would be written through a link")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{name}: cannot be written ({error.strerror})") from error
+    return place
+
+
+def _put_into_place(folder: Path) -> list[str]:
+    """Have DVC put all outputs from the cache into the workspace; return the settings of DVC that were left out.
+
+    Raises InputError for what would read or write elsewhere.
+    """
+    refuse_other_projects(folder)
+    dropped = keep_harmless_settings(folder)
+    check_files(folder, files_of_dvc(folder))
+    has_data = (folder / CACHE).is_dir()
+    if has_data:  # a cache of its own, whatever the settings of this machine say
+        (folder / ".dvc/config.local").write_text("[cache]\n    dir = cache\n")
+    with hooks_given(folder, Project()), opened(folder) as repo:  # an earlier version's may not be there
+        check_stages(repo)
+        check_places(repo, has_data)
+        cache = repo.cache.local
+        cache.cache_types = [kind for kind in cache.cache_types if kind != "symlink"] or ["copy"]  # the folder moves
+        for out in repo.index.outs if has_data else ():
+            if out.use_cache and out.hash_info:
+                out.checkout(force=True)
+    check_sizes(folder)
+    try:
+        follow_artifacts(folder)
+    except ValueError as error:
+        raise InputError(f"{STORE}: says no place of MLflow's artifacts ({error})") from error
+    return dropped

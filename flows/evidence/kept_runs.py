@@ -1,0 +1,96 @@
+"""Which of the saved runs are kept: the newer ones, the last one, and on wish those with an entry's best score."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dvcfleet.git import git_if_any
+from dvcfleet.record.ledger import executions
+from dvcfleet.record.saved_ends import identity_in
+from dvcfleet.repository import STATE_FOLDER
+from merganser.flows.repositories.identity import own_identities
+
+_NAMES = 5  # parts of a reference refs/exps/aa/bbb.../NAME
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A run that is saved as an experiment: its name, its git reference and commit, and when it was saved.
+
+    `by_engine`: not by DVC. `identity`: of the comparison whose run it is, empty if it does not say.
+    """
+
+    name: str
+    ref: str
+    commit: str
+    saved: datetime
+    by_engine: bool
+    identity: str
+
+
+def saved_runs(root: Path) -> list[SavedRun]:
+    """List the runs of this comparison that the engine saved as experiments, oldest first; none of DVC's own.
+
+    Those of one second, which is all that git knows of a time, are in the ledger's order.
+    """
+    order = {line.run: number for number, line in enumerate(executions(root / STATE_FOLDER))}
+    found = [run for run in own_experiments(root) if run.by_engine]
+    return sorted(found, key=lambda run: (run.saved, order.get(run.name, -1)))
+
+
+def own_experiments(root: Path) -> list[SavedRun]:
+    """List the experiments of this comparison, and those that do not say whose they are: DVC's own, older ones.
+
+    Other comparisons in the git repository have theirs in the same place.
+    """
+    own = own_identities(root)
+    return [run for run in experiments(root) if run.identity in own]
+
+
+def experiments(root: Path) -> list[SavedRun]:
+    """List all experiments, those of other comparisons and of DVC itself among them."""
+    form = "--format=%(refname)%00%(objectname)%00%(committerdate:unix)%00%(contents)%00"
+    fields = (git_if_any(root, "for-each-ref", form, "refs/exps") or "").split("\0")
+    listed = zip(fields[::4], fields[1::4], fields[2::4], fields[3::4], strict=False)
+    found = ((ref.strip(), *others) for ref, *others in listed)
+    return [_read(*each) for each in found if each[0].count("/") == _NAMES - 1]
+
+
+def _read(ref: str, commit: str, date: str, message: str) -> SavedRun:
+    name, saved = ref.rpartition("/")[2], datetime.fromtimestamp(int(date), UTC)
+    by_engine = message.partition("\n")[0] == f"run {name}"
+    return SavedRun(name, ref, commit, saved, by_engine, identity_in(message))
+
+
+def numbers_of(root: Path, run: SavedRun) -> dict[str, dict[str, Any]]:
+    """Return what metrics.json said in a run, by entry; empty if it had none."""
+    try:
+        found = json.loads(git_if_any(root, "show", f"{run.commit}:./metrics.json") or "{}")
+    except ValueError:
+        return {}
+    return {name: values for name, values in found.items() if isinstance(values, dict)}
+
+
+def split_runs(root: Path, since: datetime, best: bool) -> tuple[list[SavedRun], list[SavedRun]]:
+    """Return the saved runs that stay, and those that go.
+
+    It stays what was saved since then, and the last one; with `best` also the last run with each entry's best mean.
+    """
+    runs = saved_runs(root)
+    stay = {run.ref for run in runs if run.saved >= since} | {run.ref for run in runs[-1:]}
+    if best:
+        stay |= set(_best(root, runs))
+    return [run for run in runs if run.ref in stay], [run for run in runs if run.ref not in stay]
+
+
+def _best(root: Path, runs: list[SavedRun]) -> Iterator[str]:
+    found: dict[str, tuple[float, str]] = {}
+    for run in runs:
+        for entry, values in numbers_of(root, run).items():
+            mean = values.get("mean")
+            if isinstance(mean, int | float) and mean >= found.get(entry, (mean, ""))[0]:
+                found[entry] = float(mean), run.ref
+    return (ref for _, ref in found.values())

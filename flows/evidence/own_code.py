@@ -1,0 +1,71 @@
+"""Compare by this process's code what other code may have computed, as in an archive of another version."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import merganser
+from dvcfleet.errors import FailedError, some
+from dvcfleet.lineage.findings import Finding
+from merganser.flows.steps.updating import new_record
+from merganser.tasks.code_record import RECORD, other_code, read_record
+
+_NAMED = 3
+
+
+class CodeKind(StrEnum):
+    """The kind of what this process's code cannot compare."""
+
+    NOT_COMPARED = "not compared"
+
+
+@dataclass(frozen=True)
+class OwnCode:
+    """How the code of the repository differs from this process's: the files of packages that do."""
+
+    differing: tuple[str, ...]
+
+    def compared(self, what: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+        """Return what a check finds. If the code differs, the findings become one: it could not be compared.
+
+        If nothing is found, the code that differs makes no difference.
+        """
+        if not self.differing:
+            return list(check())
+        try:
+            found = list(check())
+        except FailedError:
+            raise
+        except Exception as error:  # whatever code says of files of another version
+            return [self._not_compared(what, f"{type(error).__name__}: {error}")]
+        return [self._not_compared(what, "; ".join(map(str, found[:_NAMED])))] if found else []
+
+    def _not_compared(self, what: str, why: str) -> Finding:
+        cure = "compare it by the repository's own code, in an environment of its own"
+        message = f"this Merganser has other code than {some(self.differing)} here, and by it differs: {why}; {cure}"
+        return Finding(CodeKind.NOT_COMPARED, what, message)
+
+
+def own_code() -> OwnCode:
+    """Compare the packages in the present folder, or the record of a comparison's code, with those of this process."""
+    if RECORD.is_file():
+        other = other_code(read_record(Path()), new_record())
+        return OwnCode(tuple(name.removesuffix(".txt") for name in other))
+    differing = []
+    root = Path(merganser.__file__).parents[1]
+    for own in (root / "merganser", root / "tasks"):
+        here = Path(own.name)
+        if here.is_dir() and here.samefile(own):
+            continue
+        names = {path.relative_to(folder) for folder in (own, here) for path in _code(folder)}
+        differing += [str(here / name) for name in sorted(names) if _content(own / name) != _content(here / name)]
+    return OwnCode(tuple(differing))
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def _code(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")

@@ -1,0 +1,207 @@
+"""Sign a comparison by keys of one's own, and check the signatures: nothing is online.
+
+The record (dvc.lock, ledgers, environments, report) and each merge have an in-toto statement in a DSSE envelope; each
+merge has a signature of OpenSSF's model-signing too, by which anybody checks it without Merganser.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.disk import sync_file_systems, sync_names
+from dvcfleet.errors import in_one_line, some
+from dvcfleet.lineage.contents import digest_of
+from dvcfleet.lineage.findings import Finding
+from dvcfleet.lineage.steps import Lineage, Step
+from dvcfleet.lineage.tree import read_lineage
+from dvcfleet.record.changes import CHANGES
+from dvcfleet.record.environments import ENVIRONMENTS
+from dvcfleet.record.ledger import LEDGER, LEDGERS
+from dvcfleet.repository import STATE_FOLDER, opened
+from merganser.errors import MALFORMED, InputError
+from merganser.flows.evidence.provenance import read_subjects, statement
+from merganser.limits import parse_json, read_small
+from merganser.outputs import fresh_folder
+from merganser.tasks.stages import MERGED, REPORT
+
+if TYPE_CHECKING:  # archives need no keys, nor what the extra `signing` brings
+    from merganser.flows.evidence.keys import PrivateKey, PublicKey
+
+SIGNATURES = Path("signatures")
+PAYLOAD = "application/vnd.in-toto+json"
+LARGEST = 64 * 2**20  # bytes of a signature: a statement about a merge names each of its files
+RECORDED = (
+    *map(Path, ("params.yaml", "dvc.yaml", "dvc.lock", f"{STATE_FOLDER}/{LEDGER}")),
+    *(Path(STATE_FOLDER, name) for name in (LEDGERS, ENVIRONMENTS, CHANGES)),
+    REPORT,
+)
+
+
+class SignatureKind(StrEnum):
+    """The kinds of differences from what was signed."""
+
+    SIGNATURE = "signature"
+    SIGNED = "changed since it was signed"
+
+
+@dataclass(frozen=True)
+class _Signed:
+    """What a statement is about: the file of its envelope, the files, and the stages that made them."""
+
+    envelope: Path
+    files: tuple[Path, ...]
+    steps: tuple[Step, ...]
+
+    def digests(self) -> dict[str, str]:
+        """Return the sha256 of each file."""
+        return {path.as_posix(): digest_of(path, "sha256") for path in self.files}
+
+
+def sign(repo: Path, key: "PrivateKey", model_key: "PrivateKey | None") -> str:
+    """Sign a comparison and its merges anew, in the folder `signatures`; say what was signed.
+
+    `model_key` is for model-signing, which takes keys on a curve only.
+    """
+    from securesystemslib.dsse import Envelope
+
+    with opened(repo) as dvc_repo:
+        lineage = read_lineage(dvc_repo)
+        merges = _merges(lineage)
+        with fresh_folder(SIGNATURES) as folder:
+            for signed in _to_sign(lineage, merges):
+                envelope = Envelope(statement(signed.digests(), lineage, signed.steps), PAYLOAD, {})
+                envelope.sign(key.signer)
+                place = folder / signed.envelope.relative_to(SIGNATURES)
+                place.parent.mkdir(exist_ok=True)
+                place.write_text(json.dumps(envelope.to_dict(), indent=1) + "\n", encoding="utf-8")
+            if model_key:
+                _sign_models(merges, model_key, folder)
+            sync_file_systems([folder])  # before it replaces the previous one
+        sync_names(SIGNATURES.parent)
+    models = f"{len(merges)} by model-signing too" if model_key else "none by model-signing, which takes keys on P-256"
+    return f"signed in {SIGNATURES}: the record and {len(merges)} merges, {models}"
+
+
+def check(
+    repo: Path, key: "PublicKey", model_key: "PublicKey | None", known: Collection[str] = ()
+) -> tuple[list[Finding], list[str]]:
+    """Compare a comparison with what was signed; return what differs, and what was compared in words.
+
+    `known`: files that are found to differ already, of which nothing more is said.
+    """
+    with opened(repo) as dvc_repo:
+        lineage = read_lineage(dvc_repo)
+        merges = _merges(lineage)
+        findings = [found for signed in _to_sign(lineage, merges) for found in _check_statement(signed, key, known)]
+        if model_key:
+            changed = {stage for found in findings if found.kind is SignatureKind.SIGNED for stage in found.stages}
+            same = {entry: step for entry, step in merges.items() if step.stage not in changed}
+            findings += _check_models(same, model_key, known)
+    models = f"{len(merges)} by model-signing too" if model_key else "none by model-signing"
+    return findings, [f"signatures of the record and {len(merges)} merges, {models}"]
+
+
+def _merges(lineage: Lineage) -> dict[str, Step]:
+    """Return the stage of each merge by the name of its entry."""
+    made = [(Path(item.path), step) for step in lineage.steps.values() for item in step.outputs]
+    return {path.name: step for path, step in made if path.parent == MERGED and path.is_dir()}
+
+
+def _to_sign(lineage: Lineage, merges: Mapping[str, Step]) -> Iterator[_Signed]:
+    if not lineage.steps:
+        raise InputError("nothing has run yet: there is nothing to sign")
+    yield _Signed(SIGNATURES / "record.intoto.json", tuple(files_in(RECORDED)), tuple(lineage.steps.values()))
+    for entry, step in merges.items():
+        yield _Signed(SIGNATURES / f"merges/{entry}.intoto.json", tuple(files_in([MERGED / entry])), (step,))
+
+
+def files_in(paths: Iterable[Path]) -> Iterator[Path]:
+    """List these files, and those in these folders; of what is not there, nothing."""
+    for path in paths:
+        yield from [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+
+
+def _check_statement(signed: _Signed, key: "PublicKey", known: Collection[str]) -> Iterator[Finding]:
+    """Compare files with a statement about them: it is by this key, and of these files as they are now."""
+    stages = tuple(step.stage for step in signed.steps) if len(signed.steps) == 1 else ()
+    try:
+        noted = _noted(signed.envelope, key)
+    except InputError as error:
+        yield Finding(SignatureKind.SIGNATURE, str(signed.envelope), str(error), stages)
+        return
+    now = signed.digests()
+    changed = [name for name in sorted(noted.keys() | now.keys()) if noted.get(name) != now.get(name)]
+    if changed := [name for name in changed if name not in known]:
+        message = f"{signed.envelope} has other files or sha256; if you know why, `merganser lineage sign` signs anew"
+        yield Finding(SignatureKind.SIGNED, some(changed), message, stages)
+
+
+def _noted(envelope: Path, key: "PublicKey") -> dict[str, str]:
+    """Return the sha256 of each file in a statement that this key signed; raise InputError if there is none."""
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.exceptions import Error
+
+    try:
+        found = Envelope.from_dict(read_signature(envelope))
+        found.verify([key.key], 1)
+        if found.payload_type != PAYLOAD:
+            raise ValueError(f"an envelope of {found.payload_type}")
+        return read_subjects(found.payload)
+    except Error as error:
+        raise InputError(f"not signed by {key.path.name}, or not what it signed") from error
+    except InputError:
+        raise
+    except (*MALFORMED, RecursionError) as error:
+        raise InputError(f"not a signed statement: {in_one_line(error)}") from error
+
+
+def read_signature(path: Path) -> Any:
+    """Read the JSON of a signature, which anybody may have written; raise InputError if it is missing or malformed."""
+    if not path.is_file():
+        raise InputError("it is not there: `merganser lineage sign` writes it")
+    try:
+        return parse_json(read_small(path, LARGEST))
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"not JSON: {in_one_line(error)}") from error
+
+
+def _signature(folder: Path, entry: str) -> Path:
+    return folder / "merges" / f"{entry}.sig"
+
+
+def _sign_models(merges: Iterable[str], key: "PrivateKey", folder: Path) -> None:
+    from model_signing import hashing, signing
+
+    # DVC may have linked the merge's files to its cache.
+    config = signing.Config().set_hashing_config(hashing.Config().set_allow_symlinks(True))
+    # Its annotation says text, which cryptography beneath it refuses.
+    config.use_elliptic_key_signer(private_key=key.path, password=key.password)  # type: ignore[arg-type]
+    for entry in merges:
+        config.sign(MERGED / entry, _signature(folder, entry))
+
+
+def _check_models(merges: Mapping[str, Step], key: "PublicKey", known: Collection[str]) -> Iterator[Finding]:
+    """Check the models' signatures as `model_signing verify` does."""
+    from cryptography.exceptions import InvalidSignature
+    from model_signing import verifying
+
+    for entry, step in merges.items():
+        path = _signature(SIGNATURES, entry)
+        try:
+            read_signature(path)
+            verifying.Config().use_elliptic_key_verifier(public_key=key.path).verify(MERGED / entry, path)
+        except InputError as error:
+            message = str(error)
+        except InvalidSignature:
+            message = f"not signed by {key.path.name}, or not what it signed"
+        except (*MALFORMED, RecursionError):
+            message = f"by model-signing {key.path.name} did not sign these files"
+        else:
+            continue
+        if not any(Path(name).is_relative_to(MERGED / entry) for name in known):
+            yield Finding(SignatureKind.SIGNATURE, str(path), message, (step.stage,))

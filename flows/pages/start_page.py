@@ -1,0 +1,109 @@
+"""The start page of `merganser ui`: the project, its last run with its result, and links to the other pages."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from jinja2 import Environment
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from dvcfleet.record.last_run import last_run
+from dvcfleet.repository import STATE_FOLDER
+from dvcfleet.web_guard import Guard
+from merganser.errors import InputError
+from merganser.flows.steps.answer import report_lines
+from merganser.limits import read_yaml
+from merganser.report.templates import open_templates
+
+# Below the root, what the page links to: the report, the files that its numbers link to, the docs if they are built.
+SERVED = {"report": "report", "so-far": ".dvcfleet/so-far", "data/metrics": "data/metrics", "docs": "build/site"}
+
+
+def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
+    """Return the application for a repository; `services`: addresses of the other pages by their names."""
+    page, alone = _environment().get_template("start.html.j2"), Lock()
+
+    def show(_: Request) -> HTMLResponse:
+        return HTMLResponse(page.render(**describe(root), services=services))
+
+    def index(request: Request) -> RedirectResponse:
+        return RedirectResponse(f"{request.url.path.rstrip('/')}/index.html")
+
+    def history(_: Request) -> HTMLResponse:
+        from merganser.flows.pages.history_page import history_page  # imports torch
+
+        with alone:  # DVC opens a repository by changing the process's folder
+            return HTMLResponse(history_page(root))
+
+    routes: list[BaseRoute] = [
+        Route("/", show),
+        Route("/history", history),
+        Route("/favicon.ico", lambda _: Response(status_code=204)),
+    ]
+    for path, folder in SERVED.items():
+        routes += [Route(f"/{path}/", index), Mount(f"/{path}", _Folder(directory=root / folder, check_dir=False))]
+    return Starlette(routes=routes, middleware=[Middleware(Guard)])
+
+
+class _Folder(StaticFiles):
+    """The files of a folder. If the folder does not exist, none of its files is found."""
+
+    async def check_config(self) -> None:
+        """Accept a missing folder: every request checks again."""
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        """Find a file; a name that no file can have is not found."""
+        try:
+            return super().lookup_path(path)
+        except ValueError:
+            return "", None
+
+
+def describe(root: Path) -> dict[str, Any]:
+    """Return what the page says of a repository: its name, its comparison, its last run, and what can be opened."""
+    return {
+        "name": root.name,
+        "comparison": _comparison(root / "params.yaml"),
+        "run": last_run(root / STATE_FOLDER),
+        "answer": _answer(root),
+        "so_far": (root / ".dvcfleet/so-far/index.html").is_file(),
+        "has_report": (root / "report/index.html").is_file(),
+        "has_docs": (root / "build/site/index.html").is_file(),
+    }
+
+
+def _comparison(path: Path) -> str:
+    """Say how many tasks and entries a params.yaml names; nothing where it is another repository's."""
+    try:
+        params = read_yaml(path)
+        tasks, entries = len(params["tasks"]), len(params["methods"])
+    except (InputError, LookupError, TypeError):
+        return ""
+    return f"{_counted(tasks, 'task', 'tasks')}, {_counted(entries, 'entry', 'entries')}"
+
+
+def _answer(root: Path) -> list[str]:
+    try:
+        return list(report_lines(root))
+    except (InputError, LookupError, ValueError):
+        return []
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def _environment() -> Environment:
+    environment = open_templates("merganser.flows.pages")
+    environment.filters |= {
+        "local": lambda moment: f"{moment.astimezone():%Y-%m-%d %H:%M}",
+        "results": lambda counts: [f"{count} {result}" for result, count in counts.items()],
+    }
+    return environment

@@ -1,0 +1,1 @@
+"""The repositories of comparisons: what tells them apart, and what they share."""

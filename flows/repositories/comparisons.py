@@ -1,0 +1,73 @@
+"""What a new comparison has of another: DVC's cache, choices, records and models that git does not keep, as links."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from dvcfleet.record.changes import CHANGES
+from dvcfleet.record.environments import ENVIRONMENTS
+from dvcfleet.record.ledger import LEDGERS, own_lines
+from dvcfleet.repository import STATE_FOLDER, opened
+from merganser.config.loading import load_params
+from merganser.flows.repositories.shared_caches import cache_folder
+from merganser.flows.suites.kept_lock_files import FOLDER
+from merganser.flows.suites.ready import EXAMPLES, IGNORED, PARAMS, sources_of
+from merganser.sources.pointers import POINTER_SUFFIXES
+
+LOCAL_CONFIG = Path(".dvc/config.local")
+OWN = (PARAMS, Path("dvc.lock"), IGNORED)  # what a comparison changes itself
+
+
+def share_cache(root: Path, folder: Path) -> Path:
+    """Give a new comparison the DVC cache of another, and its settings of this machine; return the cache's folder."""
+    if (root / LOCAL_CONFIG).is_file():
+        shutil.copy(root / LOCAL_CONFIG, folder / LOCAL_CONFIG)
+    with opened(root) as repo:
+        cache = cache_folder(repo)
+    with opened(folder) as repo, repo.config.edit("local") as config:
+        config["cache"]["dir"] = str(cache)
+    return cache
+
+
+def copy_choices(root: Path, folder: Path) -> None:
+    """Give a new comparison another's choices, and its records of what is computed."""
+    lock_files = [path.relative_to(root) for path in (root / EXAMPLES).glob("**/dvc.lock")]
+    kept = [path.relative_to(root) for path in (root / STATE_FOLDER / FOLDER).glob("*.lock")]
+    for path in (*OWN, *lock_files, *kept):
+        if (root / path).is_file():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(root / path, folder / path)
+
+
+def copy_ledger(root: Path, folder: Path) -> None:
+    """Give a new comparison another's ledger, which says who made what it restores from the cache they share."""
+    state, own = root / STATE_FOLDER, folder / STATE_FOLDER
+    lines = b"".join(line + b"\n" for line, _ in own_lines(state))
+    if not lines:
+        return
+    (own / LEDGERS).mkdir(parents=True, exist_ok=True)
+    (own / LEDGERS / f"{root.name}.jsonl").write_bytes(lines)
+    for name in (ENVIRONMENTS, CHANGES):
+        if (state / name).is_dir():
+            shutil.copytree(state / name, own / name, dirs_exist_ok=True)
+
+
+def link_sources(root: Path, folder: Path) -> Iterator[Path]:
+    """Link what the comparison reads from the root and git does not bring: models and data in folders of one's own.
+
+    Pointer files are copied: a run writes commits into them.
+    """
+    if not (folder / PARAMS).is_file():
+        return
+    with opened(folder) as repo:
+        made = {Path(out.fs_path) for out in repo.index.outs}
+    for source in sources_of(load_params(folder / PARAMS)):
+        path = folder / source
+        is_made = any(out == path or out in path.parents for out in made)
+        if not source.is_absolute() and not path.exists() and not is_made and (root / source).exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if source.suffix in POINTER_SUFFIXES:
+                shutil.copyfile(root / source, path)
+            else:
+                path.symlink_to(root / source)
+                yield source

@@ -1,0 +1,138 @@
+"""The result of a run in a few lines: the best entries for each budget, what changed, where the report is."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Set
+from pathlib import Path
+from typing import Any
+
+from dvcfleet.repository import STATE_FOLDER
+from merganser.errors import InputError
+from merganser.flows.steps.previous_metrics import kept_metrics
+from merganser.limits import read_yaml
+from merganser.report.budgets import BUDGETS
+
+REPORT = "report"  # the stage, and its folder
+WORSE = "worse.csv"  # of the report
+NAMED = 3
+Row = dict[str, str]
+
+
+def say_answer(done: Set[str], say: Callable[[str], None]) -> None:
+    """Say it if a run wrote the report of the current folder."""
+    if REPORT not in done:
+        return
+    for line in report_lines(Path()):
+        say(line)
+    for line in changed_lines(kept_metrics(Path(STATE_FOLDER)), json.loads(Path("metrics.json").read_text())):
+        say(line)
+    for line in worse_lines(worse_scores(Path())):
+        say(line)
+    say(f"the report: {REPORT}/index.html")
+
+
+def about_run(path: Path, run: str) -> dict[str, Any]:
+    """Return what Prefect shows of a run: what a params.yaml compares, and where the numbers are beside Prefect."""
+    params = read_yaml(path)
+    shown = {"tasks": list(params.get("tasks", {})), "entries": list(params.get("methods", {}))}
+    chosen = {key: params[key] for key in ("base", "seed", "evaluation", "trial") if key in params}
+    return {**shown, **chosen, "mlflow_run": run, "report": str(Path(REPORT, "index.html").absolute())}
+
+
+def worse_scores(root: Path) -> list[Row]:
+    """Return the scores that the last report says fell by more than the sampling error; empty where it says none."""
+    return read_table(root, WORSE) if (root / REPORT / WORSE).is_file() else []
+
+
+def worse_lines(worse: list[Row]) -> Iterator[str]:
+    """Name the scores that fell by more than the sampling error."""
+    for row in worse:
+        before, after = (100 * float(row[side]) for side in ("before", "after"))
+        name = f"{row['entry']} {row['column']}"
+        yield f"worse by more than the sampling error: {name} {before:.2f} -> {after:.2f} (p {float(row['p']):.2g})"
+
+
+def paper_table(root: Path, *, errors: bool) -> str:
+    """Return the table of the report in a repository as LaTeX; raise InputError where there is none."""
+    from merganser.report.latex import latex_table
+
+    names = ("results.csv", "significance.csv", "plots/scores.csv")
+    results, verdicts, scores = (read_table(root, name) for name in names)
+    return latex_table(results, verdicts, scores, errors=errors)
+
+
+def report_lines(root: Path) -> Iterator[str]:
+    """Say in the terminal what the report in a repository says on top; raise InputError where there is none."""
+    yield from choice_lines(read_table(root, "choices.csv"), read_table(root, "results.csv"))
+
+
+def read_table(root: Path, name: str) -> list[Row]:
+    """Read a table of the report in a repository; raise InputError saying what to do where there is none."""
+    path = root / REPORT / name
+    if not path.is_file():
+        raise InputError(f"{REPORT}/{name}: missing; `merganser run {REPORT}` writes it")
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def choice_lines(choices: list[Row], results: list[Row]) -> Iterator[str]:
+    """Name for each budget the best entry and those within the error of it, by the lines of `choices.csv`."""
+    yield "what to take: mean ± its sampling error, memory per task, seconds; and which entries are within that error"
+    data = {row["entry"]: row["data"] for row in results}
+    alone, allowed = ([row for row in choices if row["data"] == had] for had in ("none", "any"))
+    yield from _budget_lines(alone, data)
+    first, leaders = ({row["budget"]: row["entry"] for row in reversed(rows)} for rows in (alone, allowed))
+    better = [row for row in allowed if leaders[row["budget"]] != first.get(row["budget"])]
+    if allowed:
+        yield f"with data allowed:{'' if better else ' none better'}"
+    if better:
+        yield from _budget_lines(better, data, alone=False)
+    references = [f"{row['entry']} {_score(row)}" for row in results if row["group"] == "reference"]
+    if references:
+        yield f"beside them: {', '.join(references)}"
+
+
+def _budget_lines(choices: list[Row], data: dict[str, str], *, alone: bool = True) -> Iterator[str]:
+    """Say each budget's choice; of entries without data, also that there is none."""
+    width, before = max(len(budget.title) for budget in BUDGETS), 0
+    for budget in BUDGETS:
+        members = [row for row in choices if row["budget"] == budget.key]
+        entries = int(members[0]["of"]) if members else 0
+        if members and (entries > before or not alone):
+            yield f"  {budget.title:{width}}  {_told(members, data)}"
+        elif alone:
+            yield f"  {budget.title:{width}}  {'no entry but those above' if before else 'no entry'}"
+        before = max(before, entries)
+
+
+def _told(members: list[Row], data: dict[str, str]) -> str:
+    best, *tied = members
+    also = f"; or {_some([row['entry'] for row in tied])}" if tied else ""
+    had = "" if data[best["entry"]] == "no data" else f", {data[best['entry']]}"
+    return (
+        f"{best['entry']} {_score(best)}, {100 * float(best['amr']):.2g} %, {float(best['seconds']):.2g} s{had}{also}"
+    )
+
+
+def _score(row: Row) -> str:
+    error = f" ± {100 * float(row['stderr']):.1f}" if row["stderr"] else ""
+    return f"{100 * float(row['mean']):.1f}{error}"
+
+
+def changed_lines(before: dict[str, dict[str, float]], now: dict[str, dict[str, float]]) -> Iterator[str]:
+    """Say which entries' means are new, gone or other than before the run; nothing where there were none before."""
+    if not before:
+        return
+    moved = {name: now[name]["mean"] - before[name]["mean"] for name in now if name in before}
+    moved = {name: by for name, by in sorted(moved.items(), key=lambda pair: -abs(pair[1])) if by}
+    parts = {
+        "new": [name for name in now if name not in before],
+        "gone": [name for name in before if name not in now],
+        "changed": [f"{name} {100 * by:+.1f}" for name, by in moved.items()],
+    }
+    changes = [f"{len(names)} {word} ({_some(names)})" for word, names in parts.items() if names]
+    yield f"since the last run: {'; '.join(changes) or 'no score changed'}"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")

@@ -1,0 +1,52 @@
+"""Check a comparison before any work: params.yaml, what it names, and the headers of its models."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from dvcfleet.dvc_adapter.listings import is_near_output
+from dvcfleet.dvc_adapter.protocols import Repo
+from dvcfleet.dvc_adapter.repositories import forget_index
+from merganser.config import PARAMS
+from merganser.config.headers import check_sources
+from merganser.config.loading import complete_file, load_params
+from merganser.config.params import Params
+from merganser.errors import InputError
+from merganser.flows.steps.licences import licence_notes
+
+
+def check(repo: Repo, digest: Callable[[], str]) -> str:
+    """Check params.yaml and the models it names, and write into it what was left out; return what `digest` says of it.
+
+    Prints notes to standard error. Raises InputError with a line a mistake.
+    """
+    from dvc.exceptions import DvcException
+
+    notes: list[str] = []
+    unknown: list[Path] = []
+
+    def made(path: Path) -> bool:
+        try:
+            return is_near_output(repo, str(path.absolute()))
+        except DvcException:  # it does not read a params.yaml that lacks something, or has a mistake
+            unknown.append(path)
+            return True
+
+    def sources(params: Params) -> list[str]:
+        try:
+            notes[:] = [*check_sources(params, Path(), made), *licence_notes(params)]
+        except InputError as error:
+            return str(error).splitlines()
+        return []
+
+    checked = digest()  # of what is read now: stages check what is edited from here on
+    load_params(PARAMS, sources)
+    if note := complete_file(PARAMS):
+        checked = digest()
+        print(note, file=sys.stderr, flush=True)
+        forget_index(repo)
+    if unknown:
+        load_params(PARAMS, sources)
+    for said in notes:
+        print(said, file=sys.stderr, flush=True)
+    return checked

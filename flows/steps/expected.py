@@ -1,0 +1,131 @@
+"""What stages that never ran here will download, write and take, by what hubs say and by the table of stages.
+
+Times are by one rule: a start, the bytes that a stage writes and that those it reads from write, and its tokens through
+a network of the base's size, at what this machine does in a second. packages/dvcfleet/docs/engine.md says how far off
+it was.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from dvcfleet.project import Expected
+from dvcfleet.scheduling.durations import kind_of
+from merganser.checkpoints.adapters.files import adapter_names
+from merganser.checkpoints.named_weights import weights_in
+from merganser.config.loading import load_params
+from merganser.config.params import OWN_MODELS, Params
+from merganser.errors import InputError
+from merganser.flows.steps.devices import devices_of
+from merganser.flows.suites.ready import sources_of
+from merganser.machine import bytes_a_second, flop_a_second
+from merganser.sources.counting import bytes_a_value, count_examples, picture_of
+from merganser.sources.following import look
+from merganser.sources.packages import lying
+from merganser.sources.pointers import RepoType, read_pointer, repositories
+from merganser.tasks.stages import FLOAT, STAGES, Known
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+ASKED_AT_ONCE = 8
+PICTURE, PATCH = 224, 16  # pixels a side, where the base's configuration does not say them
+START_S = 0.7  # of a stage
+
+
+def is_on_a_hub(path: Path) -> bool:
+    """Tell whether a source is a file that names a model or data on a hub."""
+    try:
+        return lying(path) is None
+    except InputError:  # said when params.yaml is checked
+        return False
+
+
+def expected_of(path: Path, needs: Mapping[str, Collection[str]]) -> Expected:
+    """Return what `expect` does of a params.yaml in the current folder; nothing where it has mistakes."""
+    root = Path.cwd()
+    try:
+        found = expect(load_params(path), needs)
+    except (InputError, ValueError):  # said when params.yaml is checked
+        return Expected()
+    return replace(found, downloads={root / source: size for source, size in found.downloads.items()})
+
+
+def expect(params: Params, needs: Mapping[str, Collection[str]]) -> Expected:
+    """Return what is known of stages before they ran; `needs`: the stages that each of them reads from.
+
+    Asks the hubs how large sources are, and how many examples they have; what a hub does not answer is not expected.
+    """
+    types = sources_of(params)
+    sizes = _asked(lambda source: _size(source, types[source]), types)
+    if not sizes:  # no hub answers: nothing more is asked
+        return Expected()
+    models = [source for source in sizes if types[source] == "model"]
+    known, devices = _known(params, sizes, models), devices_of(params.model_dump())
+    written, seconds = {}, {}
+    for name in {*needs, *(each for read in needs.values() for each in read)}:
+        with suppress(LookupError):
+            written[name] = STAGES[kind_of(name)].size(known, instance_of(name))
+    for name, read in needs.items():
+        moved = sum(written.get(each, 0.0) for each in (name, *read))
+        with suppress(LookupError):
+            tokens = STAGES[kind_of(name)].tokens(known, instance_of(name))
+            computed = 2 * known.values * tokens / flop_a_second(devices.of(name)) if tokens else 0.0
+            seconds[name] = START_S + moved / bytes_a_second() + computed
+    hubs = {source: size for source, size in sizes.items() if size and repositories(read_pointer(source))}
+    return Expected(hubs, {name: size for name, size in written.items() if name in needs}, seconds)
+
+
+def instance_of(name: str) -> str:
+    """Return what stands after the @ of a stage's name."""
+    return name.partition("@")[2]
+
+
+def _size(source: Path, repo_type: RepoType) -> int:
+    """Return the bytes of what is fetched of a source."""
+    place = lying(source)
+    if place is None:
+        return sum(look(source, each, repo_type).size for each in repositories(read_pointer(source)).values())
+    if place.is_file():
+        return place.stat().st_size
+    inside = {path.name for path in place.iterdir()}
+    model = repo_type == "model"
+    files = [place / name for name in adapter_names(inside) or weights_in(place, inside)] if model else place.rglob("*")
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def _known(params: Params, sizes: Mapping[Path, int], models: Collection[Path]) -> Known:
+    """Ask for what models' values take in float32, for the size of the base's pictures and the examples of tasks."""
+    widths = dict.fromkeys(models, FLOAT) | _asked(bytes_a_value, models)
+    pictures = _asked(picture_of, [params.base_source or OWN_MODELS]).values()
+    size, patch = next(filter(None, pictures), (PICTURE, PATCH))
+    data = {task: Path(params.tasks[task].data.source) for task in params.measured}
+    measured = {task: (source, params.split_of(task)) for task, source in data.items()}
+    learned = {task: (source, params.validation_split_of(task)) for task, source in data.items() if params.validation}
+    counts = _asked(lambda split: count_examples(*split), {*measured.values(), *learned.values()})
+    most = params.validation.examples if params.validation else None
+    some = params.evaluation.examples
+    return Known(
+        params,
+        {str(source): size for source, size in sizes.items() if size},
+        {str(source): sizes[source] * FLOAT / width for source, width in widths.items() if sizes[source]},
+        (size // patch) ** 2 + 1,  # its patches, and one for the whole
+        {task: min(counts[split], some or counts[split]) for task, split in measured.items() if split in counts},
+        {task: min(counts[split], most or counts[split]) for task, split in learned.items() if split in counts},
+    )
+
+
+def _asked(ask: Callable[[Asked], Answer], things: Collection[Asked]) -> dict[Asked, Answer]:
+    """Ask of each thing, several at once; leave out what is not answered, which is said when it is fetched."""
+
+    def answer(thing: Asked) -> list[Answer]:
+        try:
+            return [ask(thing)]
+        except Exception:  # hubs, `datasets` and Arrow raise dozens of kinds
+            return []
+
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as beside:
+        return {thing: each for thing, found in zip(things, beside.map(answer, things), strict=True) for each in found}

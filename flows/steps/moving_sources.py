@@ -1,0 +1,58 @@
+"""Check at the start of a run whether the branches that sources follow have new commits."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dvcfleet.planning.reasons import parsed
+from merganser.config import PARAMS
+
+if TYPE_CHECKING:
+    from merganser.sources.pointers import RepoType
+
+UNMEASURED = "unmeasured"  # a kind of task without data; merganser.config.params imports pydantic, for too long
+_FOLLOWS = re.compile(r"\bfollow\s*:")
+
+
+def follow_sources(say: Callable[[str], None]) -> None:
+    """Pin each pointer file that follows a branch, in a validated params.yaml, to the branch's latest commit.
+
+    If the hub does not answer, the run continues with the pinned revisions. Raises InputError if the hub has no such
+    branch.
+    """
+    moving = list(_moving(_params()))
+    if not moving:
+        return
+    # This imports torch: only if something is followed.
+    from merganser.sources.following import HubAwayError, follow
+
+    for path, repo_type in moving:
+        try:
+            revisions = follow(path, repo_type)
+        except HubAwayError as away:
+            say(f"{away}; continuing with the pinned revision")
+            continue
+        for hub, revision in revisions.items():
+            say(f"{path}: {hub} moved to {revision}")
+
+
+def _params() -> Any:
+    stat = os.stat(PARAMS)
+    return parsed(os.path.abspath(PARAMS), stat.st_mtime_ns, stat.st_size)
+
+
+def _moving(params: Any) -> Iterator[tuple[Path, "RepoType"]]:
+    """Find the pointer files that follow a branch."""
+    tasks = params["tasks"].values()
+    models = [params["base"]["source"], *(task["source"] for task in tasks)]
+    sources: list[tuple[str, RepoType]] = [(source, "model") for source in models]
+    sources += [(task["data"]["source"], "dataset") for task in tasks if task.get("kind") != UNMEASURED]
+    unseen = params.get("unseen", {}).values()
+    sources += [(task["data"]["source"], "dataset") for task in unseen]
+    sources += [(task["head"], "model") for task in unseen if "head" in task]
+    for source, repo_type in sources:
+        path = Path(source)
+        if path.suffix in (".yaml", ".yml") and path.is_file() and _FOLLOWS.search(path.read_text(encoding="utf-8")):
+            yield path, repo_type

@@ -1,0 +1,310 @@
+"""Suites as they are written: what each takes of tables and of other suites, and what it changes.
+
+`suites/NAME.yaml` is a params.yaml, whole or in a few words of its own: docs/suites.md. It is completed here, into the
+plain params.yaml that DVC reads.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from math import isfinite, isnan
+from pathlib import Path
+from typing import Any
+
+from dvcfleet.errors import NoRepositoryError
+from dvcfleet.repository import root_around
+from merganser.config.completing import Addition, additions, completed, filled
+from merganser.config.inputs import SECTIONS
+from merganser.errors import InputError, did_you_mean
+from merganser.flows.suites.shipped import shipped
+from merganser.limits import read_small, read_yaml
+from merganser.tasks.code_record import RECORD
+
+SUITES = Path("suites")
+TABLES = SUITES / "tables"
+POINTERS = TABLES / "pointers.yaml"
+ABOUT, EACH, EXTENDS, GRIDS = "about", "each", "extends", "grids"  # the words that a params.yaml does not have
+COMPARED = (*SECTIONS, "methods", "studies")  # the sections that grids have of their own
+ORDER = (  # in which sections are written; others come after them
+    *("seed", "base", "parameters", "published", "tasks", "unseen", "decompose"),
+    *("joints", "differences", "statistics", "learned", "embeddings", "searches", "routers", "surgery"),
+    *("methods", "merge", "evaluation"),
+)
+WIDTH = 150  # characters a line, above which a mapping has a line a key
+TASK = "{}"  # in a source that all tasks have: the task's name
+_PLAIN = re.compile(r"[A-Za-z]([\w ./'-]*[\w.'-])?")  # text that needs no quotes
+_OTHER = re.compile(r"true|false|null|yes|no|on|off|y|n", re.I)  # what some reader of YAML takes for another value
+_FROM = re.compile(r"\A# From suites/.*\n\n?")
+
+
+def suite_names(root: Path) -> list[str]:
+    """List the suites: the files of `suites/`."""
+    return sorted({path.stem for place in places(root) for path in (place / SUITES).glob("*.yaml")})
+
+
+def suites_root(path: Path) -> Path:
+    """Return the repository around a path, whose suites are listed; outside of one, the folder of the package's."""
+    try:
+        return root_around(path)
+    except NoRepositoryError:
+        return shipped()
+
+
+def places(root: Path) -> list[Path]:
+    """List where suites and tables are looked for: in the repository, and for a comparison in the package too."""
+    return [root, shipped()] if (root / RECORD).is_file() else [root]
+
+
+def at(root: Path, path: Path) -> Path:
+    """Return the first place where a file is; where it is in none, the repository's."""
+    return next((place / path for place in places(root) if (place / path).is_file()), root / path)
+
+
+def read_suite(root: Path, name: str) -> dict[str, Any]:
+    """Read a suite's file with all that it extends; raise InputError where it has a mistake."""
+    return _read(root, name, SUITES / f"{name}.yaml", ())
+
+
+def suite_params(root: Path, name: str, *, grids: bool = False) -> tuple[dict[str, Any], list[Addition]]:
+    """Return the content of the params.yaml that a suite is, and what of it no file says.
+
+    `grids`: that of its second comparison, whose parameters are searched. Raises InputError where there is none.
+    """
+    content = read_suite(root, name)
+    _, searched, each = (content.pop(word, None) for word in (ABOUT, GRIDS, EACH))
+    tasks = content.get("tasks")
+    if isinstance(each, dict) and isinstance(tasks, dict):
+        content["tasks"] = {task: _with_each(task, each, own) for task, own in tasks.items()}
+    if grids:
+        if not isinstance(searched, dict):
+            raise InputError(f"{SUITES}/{name}.yaml has no {GRIDS}: it searches nothing; leave --grids out")
+        content = merged({key: value for key, value in content.items() if key not in COMPARED}, searched)
+    added = additions(content)
+    content = filled(content, added)
+    return {key: content[key] for key in ORDER if key in content} | content, added
+
+
+def suite_text(root: Path, name: str, *, grids: bool = False) -> str:
+    """Return the text of the params.yaml that a suite is; one that is written as such keeps its comments."""
+    path = SUITES / f"{name}.yaml"
+    if not grids and not {ABOUT, EACH, EXTENDS, GRIDS} & read_once(root, path).keys():
+        return without_head(completed(read_small(at(root, path)).decode(), str(path))[0])
+    return written(suite_params(root, name, grids=grids)[0])
+
+
+def with_head(text: str, name: str, *, grids: bool = False) -> str:
+    """Return a params.yaml with a first line that says which suite it is."""
+    command = f"merganser use {name}{' --grids' if grids else ''}"
+    return f"# From {SUITES}/{name}.yaml, by `{command}`: docs/params.md.\n\n{text}"
+
+
+def without_head(text: str) -> str:
+    """Return a params.yaml without the line that says which suite it was put in place from."""
+    return _FROM.sub("", text)
+
+
+def merged(below: Any, own: Any) -> Any:
+    """Return what stands below with changes: as JSON Merge Patch (RFC 7396), and a list takes of a mapping by name.
+
+    Raises InputError for a name that does not stand below.
+
+    >>> merged({"ties": {"density": 0.2}, "dare": {}, "average": {}}, {"ties": {"scaling": 0.3}, "dare": None})
+    {'ties': {'density': 0.2, 'scaling': 0.3}, 'average': {}}
+    >>> merged({"ties": {"density": 0.2}, "dare": {}, "average": {}}, ["average", {"ties": {"scaling": 0.3}}])
+    {'average': {}, 'ties': {'density': 0.2, 'scaling': 0.3}}
+    """
+    if isinstance(below, dict) and isinstance(own, list):
+        return dict(_taken(below, own))
+    if not isinstance(below, dict) or not isinstance(own, dict):
+        return own
+    found = dict(below)
+    for key, value in own.items():
+        if key in below and value is None:
+            del found[key]
+        else:
+            found[key] = _at(key, below.get(key), value)
+    return found
+
+
+def written(content: Mapping[str, Any]) -> str:
+    """Return a params.yaml's text: a line an entry, and what is too long for one a line a key."""
+    return "\n".join("\n".join(_lines(key, value, 0)) + "\n" for key, value in content.items())
+
+
+def pointers(root: Path) -> dict[Path, Any]:
+    """Return the content of each pointer file that a suite may name, by its place: the table of pointers."""
+    file = at(root, POINTERS)
+    table = read_once(root, POINTERS) if file.is_file() else {}
+    if not all(isinstance(named, dict) for named in table.values()):
+        raise InputError(f"{POINTERS}: expected a mapping of names to pointers for each folder")
+    return _placed(file.absolute(), _state(file))
+
+
+def pointer_text(content: Mapping[str, Any]) -> str:
+    """Return a pointer file's text."""
+    return "".join(f"{_flow(key)}: {_flow(value)}\n" for key, value in content.items())
+
+
+def read_once(root: Path, path: Path) -> dict[str, Any]:
+    """Return the content of a file that is a mapping; read once while it is the same. Raises InputError."""
+    file = at(root, path)
+    content = _parsed(file.absolute(), _state(file))
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a mapping")
+    return content
+
+
+def _read(root: Path, name: str, path: Path, within: tuple[str, ...]) -> dict[str, Any]:
+    if name in within:
+        raise InputError(f"{path}: extends itself, by way of {', '.join(within)}")
+    own = read_once(root, path)
+    named = own.get(EXTENDS, [])
+    below: dict[str, Any] = {}
+    for each in named if isinstance(named, list) else [named]:
+        below = merged(below, _read(root, each, _place(root, each, path), (*within, name)))
+    try:
+        return _extended(below, {key: value for key, value in own.items() if key != EXTENDS})
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _place(root: Path, name: Any, path: Path) -> Path:
+    """Return the file of a name that another extends: a table's or a suite's."""
+    tables = {table.stem: TABLES / table.name for place in places(root) for table in (place / TABLES).glob("*.yaml")}
+    known = {each: SUITES / f"{each}.yaml" for each in suite_names(root)} | tables
+    if not isinstance(name, str) or name not in known:
+        raise InputError(f"{path}: {EXTENDS}: no suite or table is called {name!r}{did_you_mean(str(name), known)}")
+    return known[name]
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    stat = path.stat() if path.is_file() else None
+    return stat and (stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=100)
+def _parsed(path: Path, _state: tuple[int, int] | None) -> Any:
+    return read_yaml(path)
+
+
+@lru_cache(maxsize=10)
+def _placed(path: Path, state: tuple[int, int] | None) -> dict[Path, Any]:
+    table = _parsed(path, state) if state else {}
+    return {Path(folder) / f"{name}.yaml": each for folder, named in table.items() for name, each in named.items()}
+
+
+def _extended(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return what stands below with a file's changes; where that lists its entries, with only what these read."""
+    found: dict[str, Any] = merged(below, own)
+    if not isinstance(own.get("methods"), list) or not isinstance(found["methods"], dict):
+        return found
+    return _pruned(found, [section for section in SECTIONS if section in below], own)
+
+
+def only_what_is_read(content: Mapping[str, Any], entries: list[str]) -> dict[str, Any]:
+    """Return a params.yaml's content with some of its entries, and of the inputs only what these read."""
+    found = {**content, "methods": {name: content["methods"][name] for name in entries}}
+    return _pruned(found, [section for section in SECTIONS if section in found], {})
+
+
+def _pruned(found: dict[str, Any], sections: list[str], own: dict[str, Any]) -> dict[str, Any]:
+    """Keep of these sections what entries read, and what a file declares of its own."""
+    needed = _needed(found)
+    for section in (section for section in sections if isinstance(found.get(section), dict)):
+        kept = needed | {f"{section}/{name}" for name in _named(own, section)}
+        found[section] = {name: each for name, each in found[section].items() if f"{section}/{name}" in kept}
+    return {key: value for key, value in found.items() if key not in SECTIONS or value}
+
+
+def _needed(content: dict[str, Any]) -> set[str]:
+    """Return the places, such as learned/NAME, that entries read, and what those are of."""
+    todo, needed = list(content["methods"].values()), set[str]()
+    while todo:
+        about = todo.pop()
+        for place in (str(about.get("reads")), str(about.get("of"))) if isinstance(about, dict) else ():
+            section, _, name = place.partition("/")
+            if section in SECTIONS and place not in needed:
+                needed.add(place)
+                todo.append(_named(content, section).get(name))
+    return needed
+
+
+def _named(content: dict[str, Any], section: str) -> dict[str, Any]:
+    """Return what a section declares by name; nothing of one that is not a mapping, which is refused later."""
+    found = content.get(section)
+    return found if isinstance(found, dict) else {}
+
+
+def _taken(below: dict[str, Any], names: list[Any]) -> Iterator[tuple[str, Any]]:
+    for each in names:
+        name, change = next(iter(each.items())) if isinstance(each, dict) and len(each) == 1 else (each, {})
+        if not isinstance(name, str):
+            raise InputError(f"expected names, or a name: {{what it changes}}, got {name!r}")
+        if not change and name not in below:
+            raise InputError(f"there is no {name!r} to take{did_you_mean(name, below)}")
+        yield name, _at(name, below.get(name), change) if change else below[name]
+
+
+def _at(key: str, below: Any, own: Any) -> Any:
+    try:
+        return merged(below, own)
+    except InputError as error:
+        raise InputError(f"{key}: {error}") from error
+
+
+def _with_each(task: str, each: dict[str, Any], own: Any) -> Any:
+    """Return a task with what all have, its source and kind first."""
+    if not isinstance(own, dict):
+        return own
+    found = dict(own)
+    for key, value in each.items():
+        if isinstance(value, dict) and isinstance(own.get(key, {}), dict):
+            found[key] = _with_each(task, value, own.get(key, {}))
+        elif key not in own:
+            found[key] = str(value).replace(TASK, task) if key == "source" else value
+    first = {key: found[key] for key in ("source", "kind") if key in found}
+    return first | {key: value for key, value in found.items() if value is not None}
+
+
+def _lines(key: str, value: Any, depth: int) -> Iterator[str]:
+    """Write a key of a params.yaml: entries below each other, anything else on one line where it fits."""
+    start = f"{'  ' * depth}{_flow(key)}:"
+    line = f"{start} {_flow(value)}"
+    named = isinstance(value, dict) and value and all(isinstance(each, dict) for each in value.values())
+    if len(line) <= WIDTH and not (depth == 0 and named):
+        yield line
+    elif isinstance(value, dict):
+        yield start
+        for name, each in value.items():
+            yield from _lines(name, each, depth + 1)
+    elif isinstance(value, list):
+        yield f"{start} ["
+        yield from _filled([_flow(each) for each in value], "  " * (depth + 1))
+    else:
+        yield line
+
+
+def _filled(pieces: list[str], indent: str) -> Iterator[str]:
+    """Write the items of a list, as many a line as fit, and its end."""
+    line = indent + pieces[0]
+    for piece in pieces[1:]:
+        if len(line) + len(piece) + 3 > WIDTH:
+            yield f"{line},"
+            line = indent + piece
+        else:
+            line += f", {piece}"
+    yield f"{line}]"
+
+
+def _flow(value: Any) -> str:
+    """Write a value on one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_flow(key)}: {_flow(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_flow, value))}]"
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and not _OTHER.fullmatch(value):
+        return value
+    if isinstance(value, float) and not isfinite(value):
+        return ".nan" if isnan(value) else f"{'-' * (value < 0)}.inf"
+    return json.dumps(value, ensure_ascii=False, default=str)

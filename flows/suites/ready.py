@@ -1,0 +1,281 @@
+"""Ready comparisons: files of `suites/`, one of which is put in place of the root's params.yaml."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dvcfleet.crash_recovery import sync
+from dvcfleet.git import git_if_any
+from dvcfleet.repository import opened, state_folder, write_lock
+from merganser.config import PARAMS
+from merganser.config.completing import addition_names, additions, completed, filled
+from merganser.config.explaining import mistakes_in
+from merganser.config.loading import check_params
+from merganser.config.params import Params, Strict, Text
+from merganser.errors import InputError, did_you_mean
+from merganser.flows.suites.files import (
+    ABOUT,
+    GRIDS,
+    POINTERS,
+    SUITES,
+    pointer_text,
+    pointers,
+    read_suite,
+    shipped,
+    suite_names,
+    suite_params,
+    suite_text,
+    with_head,
+    without_head,
+)
+from merganser.flows.suites.kept_lock_files import keep_lock_file, restore_lock_file
+from merganser.flows.suites.published import FIGURES, PAPERS, figures_of, figures_text, suites_with_figures
+from merganser.limits import read_yaml
+from merganser.outputs import replacing
+from merganser.sources.pointers import RepoType
+
+EXAMPLES = Path("examples")
+IGNORED = EXAMPLES / ".dvcignore"
+ROW = ("", "suite", "family", "tasks", "entries", "GPU", "download")
+MOST_TASKS = 8  # that are named in a row
+
+
+class About(Strict):
+    """What a suite costs before it is begun: `about` in its file.
+
+    `download`: how much, in words; `gpu`: whether it is needed, makes hours out of days, or is of no use.
+    """
+
+    title: Text
+    download: Text
+    gpu: Literal["no", "helps", "needed"]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite as it is listed; `mistake`: why its params.yaml is refused, in place of what it would say.
+
+    Its keys are stable as JSON.
+    """
+
+    name: str
+    in_use: bool
+    family: str = ""
+    tasks: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()
+    mistake: str = ""
+    title: str = ""
+    download: str = ""
+    gpu: str = ""
+    grids: bool = False
+
+
+def suite_row(suite: Suite) -> tuple[str, ...]:
+    """Return a suite as a line of the table of all: of one whose params.yaml is refused, why."""
+    tasks = suite.tasks if len(suite.tasks) <= MOST_TASKS else (f"{len(suite.tasks)}:", *suite.tasks[:3], "...")
+    costs = suite.mistake.splitlines()[0] if suite.mistake else suite.download
+    in_use = "*" if suite.in_use else ""
+    return in_use, suite.name, suite.family, " ".join(tasks), str(len(suite.entries)), suite.gpu, costs
+
+
+def describe(root: Path, name: str) -> Suite:
+    """Read a suite, and tell whether the root's params.yaml is the same, or its grids."""
+    try:
+        content = read_suite(root, name)
+        params, about = load_suite(root, name), _about(name, content.get(ABOUT))
+    except InputError as error:
+        return Suite(name, False, mistake=str(error))
+    here = _content(root / PARAMS)
+    return Suite(
+        name,
+        any(here == suite_params(root, name, grids=grids)[0] for grids in (False, True)[: 1 + (GRIDS in content)]),
+        params.base.family,
+        tuple(params.tasks),
+        tuple(params.methods),
+        **(about.model_dump() if about else {}),
+        grids=GRIDS in content,
+    )
+
+
+def load_suite(root: Path, name: str, *, grids: bool = False) -> Params:
+    """Read and check the params.yaml that a suite is, or its grids; raise InputError that lists all mistakes."""
+    return check_params(suite_params(root, name, grids=grids)[0], SUITES / f"{name}.yaml")
+
+
+def about_mistakes(name: str, content: Any) -> list[str]:
+    """List what is wrong in what a suite says of its cost, if it does."""
+    mistakes = [] if content is None else mistakes_in(content, About, (ABOUT,))
+    return [f"{SUITES / name}.yaml: {mistake}" for mistake in mistakes]
+
+
+def _about(name: str, content: Any) -> About | None:
+    if mistakes := about_mistakes(name, content):
+        raise InputError("\n".join(mistakes))
+    return None if content is None else About.model_validate(content)
+
+
+def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> Params:
+    """Write the params.yaml that a suite is in place of the root's, with the pointers and published figures it names.
+
+    What was computed stays in DVC's cache. `grids`: its second comparison, whose parameters are searched on validation
+    data. DVC ignores the examples that it does not read: `dvc status` would list their stages as never run. Raises
+    InputError for an unknown or broken suite, and where the root's params.yaml has changes that are nowhere else;
+    BusyError while a run is at work.
+    """
+    check_name(root, name)
+    params, text = load_suite(root, name, grids=grids), suite_text(root, name, grids=grids)
+    with opened(root) as repo, write_lock(repo):
+        if not force and not _is_kept(root):
+            raise InputError(
+                f"{PARAMS}: has changes that are in no commit; commit it or copy it to a file of {SUITES}/, "
+                "or say --force to lose them"
+            )
+        write_pointers(root, params)  # before params.yaml, which a mistake in their tables leaves as it is
+        write_figures(root, params)
+        keep_lock_file(repo, root / PARAMS)
+        with replacing(root / PARAMS) as out:
+            out.write(with_head(text, name, grids=grids).encode())
+        if added := suite_params(root, name, grids=grids)[1]:
+            print(f"{PARAMS}: wrote what {SUITES}/{name}.yaml leaves out: {addition_names(added)}", file=sys.stderr)
+        bring_examples(root, params)
+        ignore_unused_examples(root)
+        restore_lock_file(repo, root / PARAMS)
+        sync(repo, state_folder(repo))
+    return params
+
+
+def write_pointers(root: Path, params: Params) -> None:
+    """Write the pointer files that a params.yaml names and the table of pointers has; leave those that are there.
+
+    Such a file may have been pinned or edited since; where it names something else than the table, a line says so.
+    """
+    table = pointers(root)
+    for path in (path for path in sources_of(params) if path in table):
+        if not (root / path).exists():
+            _write_new(root / path, pointer_text(table[path]))
+        elif not is_the_tables(root, path):
+            print(f"{path}: left as it is, which is not what {POINTERS} says", file=sys.stderr)
+
+
+def write_figures(root: Path, params: Params) -> None:
+    """Write the file of published figures that a params.yaml names and papers have; leave one that is there.
+
+    Such a file may have been edited since; where it says something else than the papers, a line says so.
+    """
+    path = Path(params.published.source) if params.published else None
+    if path is None or (figures := figures_at(root, path)) is None:
+        return
+    if not (root / path).exists():
+        _write_new(root / path, figures_text(figures))
+    elif read_yaml(root / path) != figures:
+        print(f"{path}: left as it is, which is not what {PAPERS} says; remove it for that", file=sys.stderr)
+
+
+def figures_at(root: Path, path: Path) -> dict[str, Any] | None:
+    """Return the published figures that `use` writes at a path, `suites/NAME/published.yaml`; None at any other."""
+    name = path.parent.name
+    if path != SUITES / name / FIGURES or name not in suites_with_figures(root):
+        return None
+    return figures_of(root, name, load_suite(root, name))
+
+
+def _write_new(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as out:
+        out.write(text.encode())
+
+
+def is_the_tables(root: Path, path: Path) -> bool:
+    """Tell whether a pointer file says what the table of pointers does, but for the commit of a branch it follows."""
+    return bool(_followed(read_yaml(root / path)) == _followed(pointers(root)[path]))
+
+
+def _followed(pointer: Any) -> Any:
+    """Return a pointer without the commit that a run found its branch at."""
+    if not isinstance(pointer, dict):
+        return pointer
+    return {key: _followed(each) for key, each in pointer.items() if key != "revision" or "follow" not in pointer}
+
+
+def sources_of(params: Params) -> dict[Path, RepoType]:
+    """Return the sources of models and data that a params.yaml names, and what each is."""
+    base = [] if params.base_source is None else [str(params.base_source)]
+    named = [*base, *(each for task in params.tasks.values() for each in (task.source, task.data.source))]
+    named += [task.head for task in params.unseen.values() if task.has_head]
+    data = [task.data.source for task in params.with_data.values()]
+    return {Path(source): "dataset" if source in data else "model" for source in [*named, *data]}
+
+
+def check_name(root: Path, name: str) -> None:
+    """Raise InputError for the name of no suite, with the nearest one."""
+    names = suite_names(root)
+    if name not in names:
+        known = f"there are {', '.join(names)}" if names else f"{root / SUITES} has none"
+        raise InputError(f"no suite is called {name!r}{did_you_mean(name, names)}; {known}")
+
+
+def bring_examples(root: Path, params: Params) -> None:
+    """Write the folders of examples that make what a params.yaml reads, and what they share; leave those there."""
+    read = {EXAMPLES / source.parts[1] for source in sources_of(params) if source.parts[:1] == EXAMPLES.parts}
+    for example in sorted({EXAMPLES / "common", *read} if read else read):
+        if (shipped() / example).is_dir() and not (root / example).exists():
+            shutil.copytree(shipped() / example, root / example, ignore=_made_by_runs)
+
+
+def _made_by_runs(folder: str, names: list[str]) -> set[str]:
+    """Leave out what git ignores in a clone: what the examples' stages made there."""
+    made = {"__pycache__", "datasets", "hub", "ratings", "dvc.lock"} & set(names)
+    return made
+
+
+def ignore_unused_examples(root: Path) -> None:
+    """Have DVC look for stages only in the folders of examples that the root's params.yaml reads from."""
+    read = (root / PARAMS).read_text(encoding="utf-8")
+    examples = sorted(path.parent.relative_to(root) for path in (root / EXAMPLES).glob("**/dvc.yaml"))
+    unused = [folder for folder in examples if f"{folder.as_posix()}/" not in read]
+    lines = [f"/{folder.relative_to(EXAMPLES).as_posix()}\n" for folder in unused if folder.parent not in unused]
+    if examples:
+        with replacing(root / IGNORED) as out:
+            out.write(
+                "".join(["# What params.yaml does not read; `merganser use` writes this file.\n", *lines]).encode()
+            )
+
+
+def _is_kept(root: Path) -> bool:
+    """Tell whether the root's params.yaml can be had again: it is not there, or as git has it, or that of a suite."""
+    if not (root / PARAMS).is_file():
+        return True
+    here = _completed((root / PARAMS).read_bytes().decode(errors="surrogateescape"))
+    committed = git_if_any(root, "show", f"HEAD:./{PARAMS}")
+    if committed is not None and _completed(committed) == here:
+        return True
+    return any(without_head(here) == text for text in _texts(root))
+
+
+def _texts(root: Path) -> Iterator[str]:
+    """Give the texts that the suites and their grids are put in place as; none of a broken one."""
+    for name in suite_names(root):
+        for grids in (False, True):
+            with suppress(InputError):
+                yield suite_text(root, name, grids=grids)
+
+
+def _content(path: Path) -> Any:
+    """Return what a params.yaml says, and what it leaves out; None where there is none, or a broken one."""
+    try:
+        content = read_yaml(path) if path.is_file() else None
+        return filled(content, additions(content))
+    except InputError:
+        return None
+
+
+def _completed(text: str) -> str:
+    """Write into a params.yaml what it leaves out; return one that is broken as it is."""
+    try:
+        return completed(text, str(PARAMS))[0]
+    except InputError:
+        return text

@@ -1,0 +1,160 @@
+"""Write docs/evidence.md's tables from runs of real suites.
+
+`python -m tools.evidence minilm-0=FOLDER/report ...`
+
+Of each report, named by its suite and seed, what the page shows is kept in docs/evidence/NAME.json. The page's tables,
+each below a line `<!-- SUITE TABLE -->`, are written from all files that lie there; without a report, from these alone.
+A test holds the page to them.
+"""
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from math import sqrt
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from merganser.measures.significance import LEVEL, holm
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, KEPT = ROOT / "docs/evidence.md", ROOT / "docs/evidence"
+MEAN = "mean"
+# What papers report: the lower entry, the higher one, where. All on CLIP ViT-B/32 with eight image tasks.
+ORDERS = (
+    ("average", "task_arithmetic", "SFTM, table 1: 65.8, 70.1"),
+    ("task_arithmetic", "ties", "SFTM, table 1: 70.1, 73.6"),
+    ("ties", "pcb", "SFTM, table 1: 73.6, 76.3"),
+    ("pcb", "sftm", "SFTM, table 1: 76.3, 77.4"),
+    ("drm_v", "drm_h", "DRM, table 1: 72.8, 77.5"),
+    ("ties", "drm_h", "DRM, table 1: 72.5, 77.5"),
+    ("task_arithmetic", "consensus", "TSV: 70.8, 75.0"),
+    ("consensus", "tsv_m", "TSV: 75.0, 85.9"),
+    ("ties", "tsv_m", "FusionBench: 72.2, 83.1"),
+    ("ties", "iso_c", "FusionBench: 72.2, 82.8"),
+    ("emr", "t_switch", "DTS, table 1: 88.2, 90.2"),
+    ("t_switch", "dts_t", "DTS, table 1: 90.2, 90.3"),
+)
+_TABLE = re.compile(r"(?P<head><!-- (?P<suite>[\w-]+) (?P<table>\w+) -->\n)\n?(?:(?:\|.*\n)+(?:\n|\Z))?")
+
+Run = Mapping[str, Any]
+
+
+def read_report(report: Path) -> Run:
+    """Read what the page shows of a report's results.csv, significance.csv and pairs.csv."""
+    behind = {line["entry"]: float(line["corrected"]) < LEVEL for line in _lines(report / "significance.csv")}
+    entries = {}
+    for line in _lines(report / "results.csv"):
+        numbers = {"mean": line["mean"], "error": line["stderr"], "individual": line["normalised_score"]}
+        known = {name: round(float(value), 6) for name, value in (numbers | {"memory": line["amr"]}).items()}
+        kind = {"group": line["group"], "data": line["data"], "behind": behind.get(line["entry"], False)}
+        entries[line["entry"]] = {**kind, **known}
+    pairs = {(line["entry"], line["other"]): line for line in _lines(report / "pairs.csv")}
+    orders = [found for low, high, _ in ORDERS if (found := _order(pairs, low, high))]
+    corrected = holm(np.array([p for *_, p in orders])).tolist() if orders else []
+    return {"entries": entries, "orders": [[*names, p] for (*names, _), p in zip(orders, corrected, strict=True)]}
+
+
+def _lines(table: Path) -> list[dict[str, str]]:
+    """Read a table; of one with a line a task and one of all, the latter."""
+    with table.open(newline="", encoding="utf-8") as file:
+        return [line for line in csv.DictReader(file) if line.get("column", MEAN) == MEAN]
+
+
+def _order(pairs: Mapping[tuple[str, str], Mapping[str, str]], low: str, high: str) -> list[Any] | None:
+    """Return two entries, how much higher the second is, and the p-value of that; None where one was not run."""
+    for pair, sign in (((high, low), 1), ((low, high), -1)):
+        if pair in pairs:
+            return [low, high, round(sign * float(pairs[pair]["difference"]), 6), float(pairs[pair]["p"])]
+    return None
+
+
+def read_runs(folder: Path) -> dict[str, list[Run]]:
+    """Read the runs that are kept, by suite, in the order of their seeds."""
+    runs: dict[str, list[Run]] = {}
+    for file in sorted(folder.glob("*-*.json")):
+        runs.setdefault(file.stem.rpartition("-")[0], []).append(json.loads(file.read_text(encoding="utf-8")))
+    return runs
+
+
+def figures(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, float]]:
+    """Return each entry's figures in per cent, the means over a suite's runs, by `SUITE.ENTRY` and column."""
+    return {
+        f"{suite}.{entry}": {name: 100 * value for name, value in _summary(of_suite, entry).items()}
+        for suite, of_suite in runs.items()
+        for entry in of_suite[0]["entries"]
+    }
+
+
+def _summary(runs: Sequence[Run], entry: str) -> dict[str, float]:
+    """Return an entry's means over the runs, the sampling error of its mean, and their sample standard deviation."""
+    found = [run["entries"][entry] for run in runs]
+    numbers = {name: mean(each[name] for each in found) for name in ("mean", "individual", "memory")}
+    errors = sqrt(sum(each["error"] ** 2 for each in found)) / len(found)
+    return numbers | {"error": errors, "spread": stdev(each["mean"] for each in found) if len(found) > 1 else 0.0}
+
+
+def scores(runs: Sequence[Run], parts: bool) -> Iterator[str]:
+    """Give the lines of a table of entries, the lowest mean first: those with a part a task, or the other ones."""
+    head = "entry | data | mean, % | sampling error | spread over seeds | of individual, % | memory, % | below the best"
+    yield f"| {head} |"
+    yield "|---|---|---|---|---|---|---|---|"
+    entries = runs[0]["entries"]
+    shown = [name for name, each in entries.items() if (each["group"] == "parts" or name == "individual") is parts]
+    for name in sorted(shown, key=lambda name: _summary(runs, name)["mean"]):
+        of = {key: f"{100 * value:.1f}" for key, value in _summary(runs, name).items()}
+        spread = of["spread"] if len(runs) > 1 else ""
+        below = sum(run["entries"][name]["behind"] for run in runs)
+        told = "" if entries[name]["group"] == "reference" else f"{below} of {len(runs)}"
+        data = "" if entries[name]["data"] == "no data" else entries[name]["data"].partition(",")[0]
+        cells = [f"`{name}`", data, of["mean"], of["error"], spread, of["individual"], of["memory"], told]
+        yield f"| {' | '.join(cells)} |"
+
+
+def orders(runs: Sequence[Run]) -> Iterator[str]:
+    """Give the lines of a table of published orders: what each run has of them."""
+    yield "| lower | higher | published | difference here, points, by seed | holds | reversed | not told apart |"
+    yield "|---|---|---|---|---|---|---|"
+    for low, high, where in ORDERS:
+        found = [order[2:] for run in runs for order in run["orders"] if order[:2] == [low, high]]
+        if found:
+            by_seed = ", ".join(f"{100 * difference:+.1f}" for difference, _ in found)
+            told = [difference > 0 for difference, p in found if p < LEVEL]
+            counts = f"{sum(told)} | {len(told) - sum(told)} | {len(found) - len(told)}"
+            yield f"| `{low}` | `{high}` | {where} | {by_seed} | {counts} |"
+
+
+TABLES: Mapping[str, Callable[[Sequence[Run]], Iterator[str]]] = {
+    "single": partial(scores, parts=False),
+    "parts": partial(scores, parts=True),
+    "orders": orders,
+}
+
+
+def with_tables(page: str, runs: Mapping[str, Sequence[Run]]) -> str:
+    """Return the page with its tables as the runs have them; those of a suite without a run are empty."""
+
+    def table(found: re.Match[str]) -> str:
+        of_suite = runs.get(found["suite"])
+        lines = [*TABLES[found["table"]](of_suite), ""] if of_suite else []
+        return found["head"] + "\n" + "".join(f"{line}\n" for line in lines)
+
+    return _TABLE.sub(table, page).rstrip("\n") + "\n"
+
+
+def main(reports: Sequence[str]) -> None:
+    """Keep what the page shows of the reports, and write the page."""
+    for name, _, report in (each.partition("=") for each in reports):
+        kept = json.dumps(read_report(Path(report)), indent=1)
+        compact = re.sub(r"\{([^{}]*)\}|\[([^\[\]{}]*)\]", lambda part: " ".join(part[0].split()), kept)
+        (KEPT / f"{name}.json").write_text(compact + "\n", encoding="utf-8")
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), read_runs(KEPT)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

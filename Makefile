@@ -88,7 +88,7 @@ docs: $(READY)  ## write the pages about the methods from the registry, and quot
 
 # Not --quiet, which lets dead links pass. MkDocs would announce its successor at each start.
 site: $(READY)  ## write the docs as a site to build/site; a dead link is an error
-	@NO_MKDOCS_2_WARNING=1 "$(BIN)/mkdocs" build --strict
+	@NO_MKDOCS_2_WARNING=1 "$(BIN)/python" -m mkdocs build --strict
 
 # Checked by the newest tools, of which nothing here needs a version.
 dist: $(READY)  ## build the wheels and source distributions of the last commit into build/dist, the same bytes each time

@@ -1,5 +1,6 @@
 """The messages between the parts of a run, as plain data."""
 
+import signal
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -93,6 +94,16 @@ class Outcome:
     why: str = ""
     restored: bool = False
     start: Start | None = None
+
+    @property
+    def failure(self) -> str:
+        """Return why the stage's commands did not succeed."""
+        code = self.exit_code
+        if self.why or code is None:
+            return self.why
+        words = f"exit code {code}" if code > 0 else f"killed by signal {-code}"
+        # The second is the exit code of a shell whose command was killed.
+        return f"{words}, {OUT_OF_MEMORY}" if code in (-signal.SIGKILL, 128 + signal.SIGKILL) else words
 
 
 class Result(StrEnum):

@@ -16,7 +16,7 @@ import pytest
 from dvc.repo import Repo
 
 from dvcfleet.errors import BUSY_EXIT_CODE
-from dvcfleet.loop import Run
+from dvcfleet.loop import RunLoop
 from dvcfleet.repository import opened, write_lock
 from dvcfleet.scheduling.resource_pool import memory_here
 from dvcfleet.worker.termination import GRACE_S
@@ -497,11 +497,11 @@ def test_a_second_signal_kills_what_ends_slowly_and_the_run_says_what_it_did(toy
 def test_a_signal_that_cannot_be_handled_in_order_still_ends_in_a_summary(
     toy: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(loop: Run) -> None:
+    def interrupted(loop: RunLoop) -> None:
         loop.stopping = True
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Run, "_stop", interrupted)
+    monkeypatch.setattr(RunLoop, "_stop", interrupted)
     waiting = toy(
         """
         stages:

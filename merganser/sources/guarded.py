@@ -81,10 +81,12 @@ def _client() -> Any:
         "request": [*hooks["request"], _check_request],
         "response": [*hooks["response"], _check_response],
     }
-    for transport in [client._transport, *client._mounts.values()]:
-        pool = getattr(transport, "_pool", None)
-        if pool is not None:
-            pool._network_backend = _Network(pool._network_backend)
+    try:
+        for transport in (client._transport, *filter(None, client._mounts.values())):  # None: without a proxy
+            transport._pool._network_backend = _Network(transport._pool._network_backend)
+    except AttributeError as error:  # none of these names is promised
+        reason = f"httpx2 {httpx2.__version__} has no place for the limits on a hub's answers ({error})"
+        raise InputError(f"{reason}, so no hub is asked; install an earlier version of it") from error
     return client
 
 

@@ -8,8 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.utils import _http
 
 from merganser.errors import InputError
 from merganser.sources import guarded
@@ -241,3 +243,10 @@ def test_a_hub_that_fails_again_and_again_is_given_up_in_time(place: Path, monke
 
     with hostile(place, monkeypatch, change=change) as pointer:
         refused(place, pointer, "the hub has asked to wait for 1 s in all; try again later")
+
+
+def test_a_client_that_has_no_place_for_the_limits_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = httpx2.Client(transport=httpx2.WSGITransport(lambda environment, start: []))
+    monkeypatch.setattr(_http, "default_client_factory", lambda: client)
+    with pytest.raises(InputError, match="has no place for the limits on a hub's answers"):
+        guarded._client()

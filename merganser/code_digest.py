@@ -126,9 +126,12 @@ class CodeTree:
         if key not in self.texts:
             self.texts[key] = _text(name, path, content)
         text = self.texts[key]
-        # A string that names a module counts as an import of it; a string that names a package, also of its data files.
+        # A string that names a module counts as an import of it; a string that names a package, also of its data files,
+        # and with `.*` behind it, of its modules, which are found by their names.
         # Of the whole package they are not data of a module: a wheel has more there than a clone.
         named = [string for string in text.strings if "." in string and self._path(string)]
+        packages = [string.removesuffix(".*") for string in text.strings if string.endswith(".*")]
+        named += [f"{package}.{each}" for package in packages if self._path(package) for each in self.names(package)]
         files = "".join(
             f"{file.relative_to(self.root)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n"
             for package in named
@@ -211,7 +214,7 @@ def _text(name: str, path: Path, content: bytes) -> Text:
     return Text(
         hashlib.sha256(ast.dump(tree).encode()).hexdigest(),
         tuple(found for found in dict.fromkeys(imported) if _is_ours(found)),
-        tuple(string for string in dict.fromkeys(strings) if _is_ours(string)),
+        tuple(string for string in dict.fromkeys(strings) if _is_ours(string.removesuffix(".*"))),
     )
 
 

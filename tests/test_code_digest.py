@@ -89,6 +89,14 @@ def test_the_data_of_a_package_named_in_a_string_counts_as_bytes(tree: Path) -> 
     assert changed(tree, "merganser/report/__pycache__/page.pyc", "") == set()
 
 
+def test_modules_of_a_package_that_are_found_by_their_names_count_as_imported(tree: Path) -> None:
+    assert changed(tree, "merganser/report/new.py", "SIZE = 1\n") == set()
+    page = tree / "merganser/tasks/report.py"
+    page.write_text(f'{page.read_text()}FOUND = "merganser.report.*"\n')
+    assert changed(tree, "merganser/report/new.py", "SIZE = 2\n") == {"report"}
+    assert changed(tree, "merganser/report/newer.py", "") == {"report"}
+
+
 def test_imports_for_type_checkers_alone_are_not_followed(tree: Path) -> None:
     names = [module.name for module in CodeTree(tree).followed("merganser.tasks.typed")]
     assert names == [

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from merganser.report.choices import front
 from merganser.report.labels import place_labels
-from merganser.report.rows import Row, best
+from merganser.report.rows import Row, best, front
 from merganser.report.style import COLOURS, INK, MUTED, to_svg
 
 FONT = 7.5  # of the names of points

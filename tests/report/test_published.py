@@ -9,9 +9,8 @@ import pytest
 
 from merganser.config.published import Published, Table
 from merganser.evaluation.scoring import Score
-from merganser.report.published import Figure, reproduce
 from merganser.report.rows import Row
-from merganser.report.tables import write_published
+from merganser.report.sections.published import Figure, reproduce, write_published
 from tests.report.test_plots import row as plain_row
 
 TABLE = Table(

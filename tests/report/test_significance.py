@@ -1,5 +1,6 @@
 """The numbers that the report makes of the studies."""
 
+import json
 import math
 from pathlib import Path
 
@@ -7,10 +8,19 @@ import pytest
 from scipy.stats import t
 
 from merganser.limits import read_yaml
-from merganser.report.matched import Matched
-from merganser.report.studies import Point, StudyResults, p_value, summarise
-from merganser.report.study_plots import draw_studies
-from merganser.report.wording import wording_of
+from merganser.report.comparison import Comparison
+from merganser.report.sections import (
+    sections,
+    studies,
+    study_ablations,
+    study_budgets,
+    study_rank,
+    study_sweeps,
+    study_tasks,
+)
+from merganser.report.sections.study_budgets import Matched
+from merganser.report.sections.study_rank import RankStudy
+from merganser.report.sections.study_tasks import Point, TaskStudy, p_value, summarise
 
 DRM = Path("published/drm.yaml")
 
@@ -77,10 +87,18 @@ def test_normalised_scores_are_what_is_tested_where_there_are_some() -> None:
     assert summary.deviation == pytest.approx(math.sqrt(0.02) / 0.8)
 
 
-def test_nothing_studied_gives_nothing() -> None:
-    results = StudyResults([], summarise([]), [], [], [], Matched({}, {}, {}))
-    assert draw_studies(results, wording_of(["accuracy"])) == {}
-    assert results.as_json() == {
+def test_nothing_studied_gives_nothing(tmp_path: Path) -> None:
+    nothing = {
+        study_tasks.read: TaskStudy([], summarise([])),
+        study_rank.read: RankStudy([]),
+        **{study_sweeps.read: [], study_ablations.read: [], study_budgets.read: Matched({}, {}, {})},
+    }
+    comparison = Comparison(None, None, nothing)
+    inside = [section for section in sections().values() if section.inside == "studies"]
+    assert [section.plots(comparison) for section in inside] == [{}] * 5
+    assert [section.page(comparison) for section in inside] == [None] * 5
+    studies.tables(tmp_path, comparison)
+    assert json.loads((tmp_path / "studies.json").read_text()) == {
         "tasks": {"subsets": [], "sizes": []},
         "rank": {"tasks": [], "mean": {}},
         "sweeps": {},

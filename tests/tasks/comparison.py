@@ -2,11 +2,12 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import torch
 import yaml
 from mlflow import MlflowClient
@@ -14,6 +15,9 @@ from mlflow import MlflowClient
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.loading import load_params
 from merganser.outputs import fresh_folder, write_json
+from merganser.report.comparison import Comparison
+from merganser.report.sections import changes, origin
+from merganser.report.style import STYLE
 from merganser.tasks import (
     decompose,
     difference,
@@ -26,10 +30,10 @@ from merganser.tasks import (
     prepare,
     prepare_validation,
     report,
+    stages,
     study_rank,
     study_tasks,
 )
-from merganser.tasks.stages import REPORT
 from tests import tiny_clip
 from tests.tiny_clip import write_clip, write_data_set
 
@@ -144,16 +148,22 @@ def run_stages(folder: Path) -> None:
             study_rank.main([task, "fractions"])
 
 
-def report_without_plots(draw: Callable[[report.Content], dict[str, str]] = lambda _: {}) -> None:
+def open_comparison() -> Comparison:
+    """Open the results in the folder that is worked in."""
+    return Comparison(load_params(), stages)
+
+
+def report_without_plots(draw: Callable[[Comparison], Mapping[str, str]] = lambda _: {}) -> None:
     """Write the report of the folder that is worked in, and its numbers, with empty plots but for what `draw` draws.
 
     For tests that look at no others: drawing all would take most of the time.
     """
-    params = load_params()
-    content = report.read_content(params)
-    with fresh_folder(REPORT) as folder:
-        report.write_content(folder, params, content, dict.fromkeys(PLOTS, "<svg></svg>") | draw(content), None)
-    write_json(report.SUMMARY, content.numbers)
+    comparison = Comparison(load_params(), stages, {changes.read: None, origin.read: None})
+    with matplotlib.rc_context(STYLE):
+        plots = dict.fromkeys(PLOTS, "<svg></svg>") | dict(draw(comparison))
+    with fresh_folder(stages.REPORT) as folder:
+        report.write_report(folder, comparison, plots)
+    write_json(report.SUMMARY, comparison.numbers)
 
 
 def make_comparison(folder: Path) -> Path:

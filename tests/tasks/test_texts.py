@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -19,10 +18,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from merganser.errors import InputError
 from merganser.evaluation.examples import compare, read_results
 from merganser.evaluation.scoring import score_of
-from merganser.report.plots import score_bars
-from merganser.report.scatter import against_memory, against_time
-from merganser.report.study_plots import draw_studies
-from merganser.report.style import STYLE
+from merganser.report.comparison import Comparison
+from merganser.report.sections import sections
 from merganser.tasks import (
     decompose,
     evaluate,
@@ -36,7 +33,6 @@ from merganser.tasks import (
     prepare,
     prepare_unseen,
     record,
-    report,
     study_rank,
     study_tasks,
 )
@@ -115,13 +111,10 @@ def write_params(folder: Path) -> None:
     (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
 
 
-def with_words_of_scores(content: report.Content) -> dict[str, str]:
+def with_words_of_scores(comparison: Comparison) -> dict[str, str]:
     """Draw the plots whose words depend on the metrics."""
-    rows = content.rows
-    with matplotlib.rc_context(STYLE):
-        of_entries = {"memory": against_memory(rows), "time": against_time(rows)}
-        of_entries["scores"] = score_bars(rows, list(TASKS))
-    return of_entries | draw_studies(content.studies, rows[0].wording)
+    drawn = (sections()[name].plots(comparison) for name in ("glance", "study_tasks", "study_rank"))
+    return {name: svg for plots in drawn for name, svg in plots.items()}
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 from merganser.config.published import (
     DROP_RATE,
@@ -18,7 +21,11 @@ from merganser.config.published import (
     stands_beside,
 )
 from merganser.measures.significance import LEVEL
+from merganser.outputs import read_json
+from merganser.report.comparison import Comparison
 from merganser.report.rows import Row
+from merganser.report.sections import Section
+from merganser.report.tables import write_csv
 
 ERRORS = NormalDist().inv_cdf(1 - LEVEL / 2)  # so many standard errors hold 95 % of what other examples would give
 
@@ -66,6 +73,15 @@ class Reproduced:
     def beyond(self) -> int:
         """Count those that differ by more than our sampling error."""
         return sum(figure.beyond is True for figure in self.compared)
+
+
+def read(comparison: Comparison) -> list[Reproduced]:
+    """Compare the entries with what papers report, if params.yaml names such a file."""
+    params = comparison.params
+    if not params.published:
+        return []
+    published = Published.model_validate(read_json(comparison.paths.PUBLISHED))
+    return reproduce(published, comparison.rows, comparison.tasks, params.parameters.matrices)
 
 
 def reproduce(
@@ -140,3 +156,32 @@ def _note(table: Table, row: Row, matrices: str) -> str:
     if unstated := [here[name] for name, value in theirs.items() if value is None]:
         said.append(f"{', '.join(unstated)} here, not stated there")
     return "; ".join([*said, *([table.notes[row.entry]] if row.entry in table.notes else [])])
+
+
+def tables(folder: Path, comparison: Comparison) -> None:
+    """Write `published.csv`, if params.yaml names what papers report."""
+    if comparison.params.published:
+        write_published(folder, comparison.of(read))
+
+
+def write_published(folder: Path, reproduced: Sequence[Reproduced]) -> None:
+    """Write `published.csv`, what papers report with what was measured."""
+    about, numbers = ("paper", "table", "protocol", "checkpoints"), ("difference", "stderr", "beyond")
+    of_table, of_figure = attrgetter(*about), attrgetter("ours", "theirs", *numbers)
+    lines = [
+        [*of_table(each.table), entry, column, *of_figure(figure), each.notes.get(entry)]
+        for each in reproduced
+        for entry, row in each.figures.items()
+        for column, figure in row.items()
+    ]
+    header = [*about, "entry", "column", "ours", "published", *numbers, "note"]
+    write_csv(folder / "published.csv", header, lines)
+
+
+def page(comparison: Comparison) -> dict[str, Any] | None:
+    """Return the tables that have something in common with the comparison."""
+    reproduced = comparison.of(read)
+    return {"reproduced": reproduced} if reproduced else None
+
+
+SECTION = Section(page=page, tables=tables)

@@ -1,13 +1,17 @@
 """What a run changed: each metric before and after, and why its stages ran."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from merganser.report.comparison import Comparison
 from merganser.report.paired import Files, Line, Measured, compare_runs
+from merganser.report.sections import Section
+from merganser.report.tables import write_csv
 
 UNSEEN = "measures/unseen"  # scores and examples' results on tasks without a model
 Numbers = Mapping[str, Mapping[str, Any]]  # of metrics.json: by entry, nested by metric and task
@@ -37,6 +41,17 @@ class Changes:
     changed: list[Change]
     same: int  # how many numbers did not change
     worse: tuple[Line, ...] = ()  # the scores that fell by more than which examples there are explains
+
+
+def read(comparison: Comparison) -> Changes | None:
+    """Compare this run's results with those saved before it; None if there were none."""
+    paths, params = comparison.paths, comparison.params
+    changes = read_changes(paths.PREVIOUS_METRICS, os.environ.get("DVCFLEET_RUN"), comparison.numbers)
+    if changes is None:
+        return None
+    entries, unseen = [row.entry for row in comparison.rows], list(params.unseen)
+    worse = worse_scores(entries, comparison.tasks, unseen, paths.PREVIOUS, paths.METRICS.parent)
+    return replace(changes, worse=worse)
 
 
 def read_changes(path: Path, run: str | None, now: Numbers) -> Changes | None:
@@ -87,3 +102,24 @@ def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
             yield from ((f"{name}/{inner}", number) for inner, number in _named(value))
         else:
             yield name, value
+
+
+def tables(folder: Path, comparison: Comparison) -> None:
+    """Write `changes.csv`, the numbers that a run changed, where a run says what they were before, and `worse.csv`.
+
+    That has those that fell by more than the sampling error.
+    """
+    if changes := comparison.of(read):
+        lines = [[c.entry, c.number, c.before, c.after, c.difference] for c in changes.changed]
+        write_csv(folder / "changes.csv", ["entry", "number", "before", "after", "difference"], lines)
+        worse = [[line.entry, line.column, line.first, line.second, line.p] for line in changes.worse]
+        write_csv(folder / "worse.csv", ["entry", "column", "before", "after", "p"], worse)
+
+
+def page(comparison: Comparison) -> dict[str, Any] | None:
+    """Return the changes."""
+    changes = comparison.of(read)
+    return {"changes": changes} if changes else None
+
+
+SECTION = Section(page=page, tables=tables)

@@ -7,12 +7,18 @@ not tell the two apart: two-sided p of at least LEVEL, after Holm's correction f
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from merganser.measures.significance import LEVEL, Pairs, holm
 from merganser.report.budgets import BUDGETS, Budget
-from merganser.report.rows import Row, best
+from merganser.report.comparison import Comparison
+from merganser.report.rows import Row, best, front, with_data
+from merganser.report.sections import Section
+from merganser.report.significance import MEAN, write_significance
+from merganser.report.tables import write_csv
 
 NO_DATA, ANY_DATA = "none", "any"
 
@@ -45,6 +51,11 @@ class Choice:
         """Return who of the members takes least time, where that is not the best one."""
         least = min(self.members, key=lambda row: row.seconds, default=None)
         return None if least is self.best else least
+
+
+def read(comparison: Comparison) -> list[Choice]:
+    """Choose for each budget, by the tests of the entries' means."""
+    return make_choices(comparison.rows, comparison.significance.pairs[MEAN])
 
 
 def make_choices(rows: Sequence[Row], pairs: Pairs) -> list[Choice]:
@@ -103,10 +114,33 @@ def ranks(rows: Sequence[Row], pairs: Pairs) -> dict[str, tuple[int, int]]:
     return found
 
 
-def front(rows: Sequence[Row], costs: Sequence[float]) -> list[Row]:
-    """Return the Pareto front by rising cost: the entries, without references, that none equals or beats for less."""
-    found: list[Row] = []
-    for row, _ in sorted(zip(rows, costs, strict=True), key=lambda pair: (pair[1], -pair[0].scores.mean)):
-        if row.group != "reference" and (not found or row.scores.mean > found[-1].scores.mean):
-            found.append(row)
-    return found
+def tables(folder: Path, comparison: Comparison) -> None:
+    """Write `choices.csv`: for each budget the best entry, then those within the error of it; no line where none is.
+
+    And the tests behind it: `significance.csv`, `pairs.csv`.
+    """
+    lines = [
+        [c.budget.key, c.data, r.entry, c.entries, p, r.scores.mean, r.scores.error, r.amr, r.seconds]
+        for c in comparison.of(read)
+        for r, p in zip(c.members, [None, *c.p], strict=False)
+    ]
+    header = ["budget", "data", "entry", "of", "p", "mean", "stderr", "amr", "seconds"]
+    write_csv(folder / "choices.csv", header, lines)
+    write_significance(folder, comparison.significance)
+
+
+def page(comparison: Comparison) -> dict[str, Any]:
+    """Return the choices by budget, and where each entry stands among all."""
+    rows, choices = comparison.rows, comparison.of(read)
+    return {
+        "with_data": with_data(rows),
+        "budgets": {budget: [choice for choice in choices if choice.budget is budget] for budget in BUDGETS},
+        "references": [row for row in rows if row.group == "reference"],
+        "ranked": sorted(rows, key=lambda row: -row.scores.mean),
+        "ranks": ranks(rows, comparison.significance.pairs[MEAN]),
+        "standings": standings(choices),
+        "front": {row.entry for row in front(rows, [row.amr for row in rows])},
+    }
+
+
+SECTION = Section(page=page, tables=tables)

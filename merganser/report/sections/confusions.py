@@ -1,20 +1,21 @@
 """Confusion matrices: what the best entry with one model answers, by the examples' labels."""
 
-from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from merganser.evaluation.examples import Results, read_results
+from merganser.report.comparison import Comparison
 from merganser.report.heatmaps import Shades, fill_cells
 from merganser.report.measured import Grid
-from merganser.report.rows import Row, best, in_group
-from merganser.report.style import INK, MUTED, STYLE, to_svg
+from merganser.report.rows import best, in_group
+from merganser.report.sections import Section
+from merganser.report.style import INK, MUTED, to_svg
+from merganser.report.tables import write_csv
 
 MOST = 64  # classes: cells of more are too small to be seen
 ABREAST, SIDE = 4, 2.7  # panels in a row, inches of each
@@ -27,14 +28,14 @@ class Confusions(NamedTuple):
     by_task: dict[str, Grid]
 
 
-def read_confusions(rows: Sequence[Row], examples: Path) -> Confusions:
+def read(comparison: Comparison) -> Confusions:
     """Read those of the best entry with one model; tasks without classes, or with more than 64, are left out."""
-    chosen = best(in_group(list(rows), "single"))
+    chosen = best(in_group(comparison.rows, "single"))
     if chosen is None:
         return Confusions(None, {})
     found = {}
     for task in chosen.scores.by_task:
-        shares = confusion(read_results(examples / chosen.entry / f"{task}.safetensors"))
+        shares = confusion(read_results(comparison.paths.EXAMPLES / chosen.entry / f"{task}.safetensors"))
         if shares is not None:
             found[task] = shares
     return Confusions(chosen.entry, found)
@@ -59,20 +60,35 @@ def confusion(results: Results) -> Grid | None:
     return np.divide(counts, totals, out=np.full_like(counts, np.nan), where=totals > 0)
 
 
-def draw_confusions(found: Confusions) -> dict[str, str]:
-    """Draw a panel for each task, shaded from 0 to 1; return SVG text by name, empty where there is none."""
-    if not found.by_task:
-        return {}
+def tables(folder: Path, comparison: Comparison) -> None:
+    """Write `confusions.csv`: of each task's classes by their order, the share of examples answered so, zeros apart."""
+    found = comparison.of(read)
+    if found.by_task:
+        lines = [
+            [found.entry, task, label, answer, float(shares[label, answer])]
+            for task, shares in found.by_task.items()
+            for label, answer in np.argwhere(shares > 0).tolist()
+        ]
+        write_csv(folder / "confusions.csv", ["entry", "task", "label", "answer", "share"], lines)
+
+
+def plots(comparison: Comparison) -> dict[str, str]:
+    """Draw the matrices, if there are any."""
+    found = comparison.of(read)
+    return {"confusions": draw_confusions(found)} if found.by_task else {}
+
+
+def draw_confusions(found: Confusions) -> str:
+    """Draw a panel for each task, shaded from 0 to 1."""
     abreast = min(ABREAST, len(found.by_task))
     down = ceil(len(found.by_task) / abreast)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(SIDE * abreast, (SIDE + 0.25) * down), layout="constrained")
-        grid = figure.subplots(down, abreast, squeeze=False).ravel().tolist()
-        for axes, (task, shares) in zip(grid, found.by_task.items(), strict=False):
-            _draw(axes, task, shares)
-        for axes in grid[len(found.by_task) :]:
-            axes.set_visible(False)
-        return {"confusions": to_svg(figure)}
+    figure = Figure(figsize=(SIDE * abreast, (SIDE + 0.25) * down), layout="constrained")
+    grid = figure.subplots(down, abreast, squeeze=False).ravel().tolist()
+    for axes, (task, shares) in zip(grid, found.by_task.items(), strict=False):
+        _draw(axes, task, shares)
+    for axes in grid[len(found.by_task) :]:
+        axes.set_visible(False)
+    return to_svg(figure)
 
 
 def _draw(axes: Axes, task: str, shares: Grid) -> None:
@@ -81,3 +97,17 @@ def _draw(axes: Axes, task: str, shares: Grid) -> None:
     axes.set_title(f"{task}, {len(shares)} classes", fontsize=8.5, color=INK, loc="left")
     axes.set_xlabel("answer", fontsize=7.5, color=MUTED)
     axes.set_ylabel("label", fontsize=7.5, color=MUTED)
+
+
+def page(comparison: Comparison) -> dict[str, Any] | None:
+    """Return whose answers they are."""
+    found = comparison.of(read)
+    return {"entry": found.entry} if found.by_task else None
+
+
+TEMPLATE = (
+    '    <figure class="full">{{ plots.confusions }}<figcaption>What {{ entry }}, the best entry with one model, '
+    "answers: each row a class, its examples by the answer, in the order of the classes. "
+    'The shares: <a href="confusions.csv">confusions.csv</a>.</figcaption></figure>'
+)
+SECTION = Section(page=page, tables=tables, plots=plots, inside="glance", template=TEMPLATE)

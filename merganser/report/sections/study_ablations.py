@@ -1,4 +1,4 @@
-"""The numbers of ablations: an entry with each of its steps taken out, and paired tests between them."""
+"""The study of ablations: an entry with each of its steps taken out, and paired tests between them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,14 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from merganser.config.params import Params
 from merganser.config.studies import steps_of
 from merganser.evaluation.examples import read_results
 from merganser.evaluation.scoring import Score
 from merganser.measures.significance import LEVEL, Pairs, compare_models, holm, mean_of_tasks, over_tasks
 from merganser.outputs import read_json
+from merganser.report.comparison import Comparison
 from merganser.report.formats import settings
 from merganser.report.scores import MeanScore
+from merganser.report.sections import Section
+from merganser.report.style import COLOURS, INK, canvas, to_svg
+from merganser.report.tables import write_csv
+from merganser.report.wording import Wording
 
 Values = Mapping[str, Any]
 
@@ -74,14 +78,18 @@ class Ablated:
         about = ["ablation", "method", "step", "changed", "chosen", "candidates", "score", "stderr"]
         return [*about, *numbers, *self.tasks]
 
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return all numbers as plain data."""
+        return [dict(zip(self.header[2:], line[2:], strict=True)) for line in self.lines]
 
-def read_ablations(params: Params, folder: Path) -> list[Ablated]:
+
+def read(comparison: Comparison) -> list[Ablated]:
     """Read what every ablation measured, and compare its steps; raise InputError naming a file that is missing."""
-    found = []
+    params, folder, found = comparison.params, comparison.paths.ABLATION_STUDIES, []
     for name, ablation in params.studies.ablations.items():
         steps = steps_of(ablation)
-        read = [read_json(folder / name / f"{step}.json") for step in steps]
-        scores = [{task: one["scores"][task] for task in params.measured} for one in read]
+        contents = [read_json(folder / name / f"{step}.json") for step in steps]
+        scores = [{task: one["scores"][task] for task in params.measured} for one in contents]
         results = {
             task: [read_results(folder / name / step / f"{task}.safetensors") for step in steps]
             for task in params.measured
@@ -100,7 +108,7 @@ def read_ablations(params: Params, folder: Path) -> list[Ablated]:
                 above=of_above,
             )
             for (step, entry), one, by_task, of_whole, of_above in zip(
-                steps.items(), read, scores, [None, *whole], [None, *above], strict=True
+                steps.items(), contents, scores, [None, *whole], [None, *above], strict=True
             )
         ]
         found.append(Ablated(name, ablation.method, rows))
@@ -118,3 +126,44 @@ def _compared(pairs: Pairs, scores: Sequence[Mapping[str, Score]], others: Seque
     of_tasks = [None if test is None else test.p for test in tested]
     numbers = zip(differences.tolist(), p.tolist(), holm(np.asarray(p)).tolist(), of_tasks, strict=True)
     return list(map(Compared._make, numbers))
+
+
+def tables(folder: Path, comparison: Comparison) -> None:
+    """Write `plots/study_ablations.csv`."""
+    if ablations := comparison.of(read):
+        lines = [line for each in ablations for line in each.lines]
+        write_csv(folder / "plots/study_ablations.csv", ablations[0].header, lines)
+
+
+def plots(comparison: Comparison) -> dict[str, str]:
+    """Draw every ablation."""
+    return {f"study_ablation-{each.name}": by_step(each, comparison.wording) for each in comparison.of(read)}
+
+
+def by_step(ablated: Ablated, wording: Wording) -> str:
+    """Draw the mean score of each step as a bar with one standard error, the whole entry's across, a dot a task."""
+    steps = ablated.steps
+    figure, axes = canvas(5.2, 0.9 + 0.3 * len(steps))
+    places, means = range(len(steps)), [100 * step.score for step in steps]
+    axes.barh(places, means, 0.66, color=COLOURS["single"], alpha=0.5)
+    errors = [100 * (step.stderr or 0) for step in steps]
+    axes.errorbar(means, places, xerr=errors, fmt="none", ecolor=INK, elinewidth=1)
+    for place, step in zip(places, steps, strict=True):
+        values = [100 * step.by_task[task]["value"] for task in ablated.tasks]
+        axes.scatter(values, [place] * len(values), s=8, color=INK, alpha=0.7, linewidths=0, zorder=3)
+    axes.axvline(means[0], color=INK, linewidth=0.8, linestyle=":")
+    axes.set_yticks(places, [step.name for step in steps])
+    axes.invert_yaxis()
+    axes.set(xlabel=f"{wording.axis} (bar: mean; dots: tasks)")
+    axes.grid(axis="x")
+    axes.spines["left"].set_visible(False)
+    return to_svg(figure)
+
+
+def page(comparison: Comparison) -> dict[str, Any] | None:
+    """Return the ablations."""
+    ablations = comparison.of(read)
+    return {"ablations": ablations} if ablations else None
+
+
+SECTION = Section(page=page, tables=tables, plots=plots, inside="studies")

@@ -1,12 +1,16 @@
 """What papers prove of merging, on the deltas of this comparison: both sides, and whether they hold."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from merganser.report.comparison import Comparison
 from merganser.report.depth import Line, over_depth
 from merganser.report.layers import short_names
 from merganser.report.measured import Measured
+from merganser.report.sections import Section
 from merganser.report.style import COLOURS, OTHERS
+from merganser.report.tables import write_csv
 
 
 class Claim(NamedTuple):
@@ -50,6 +54,9 @@ LINES = (
 )
 
 
+HEADER = ("bound", "layer", "left", "right", "ratio", "holds", "claimed", "at")
+
+
 class Checked(NamedTuple):
     """One claim where it is nearest to being broken."""
 
@@ -63,6 +70,11 @@ class Checked(NamedTuple):
     right: float
     ratio: float | None  # None: to a right side of 0
     where: str
+
+
+def read(comparison: Comparison) -> list[Checked]:
+    """Check every claim that was measured."""
+    return check_claims(comparison.measured)
 
 
 def check_claims(measured: Measured) -> list[Checked]:
@@ -90,7 +102,15 @@ def bound_lines(measured: Measured) -> list[tuple[Any, ...]]:
     return lines
 
 
-HEADER = ("bound", "layer", "left", "right", "ratio", "holds", "claimed", "at")
+def tables(folder: Path, comparison: Comparison) -> None:
+    """Write `bounds.csv`."""
+    write_csv(folder / "bounds.csv", HEADER, bound_lines(comparison.measured))
+
+
+def plots(comparison: Comparison) -> dict[str, str]:
+    """Draw the bounds of matrices, if any were measured."""
+    measured, claims = comparison.measured, comparison.of(read)
+    return {"bounds": draw_bounds(measured)} if measured.matrices and claims else {}
 
 
 def draw_bounds(measured: Measured) -> str:
@@ -123,3 +143,11 @@ def _ratio(measured: Measured, layer: str, name: str) -> float:
 
 def _size(sides: Mapping[str, Any]) -> float:
     return float("inf") if sides["ratio"] is None else float(sides["ratio"])
+
+
+def page(comparison: Comparison) -> dict[str, Any]:
+    """Return the claims."""
+    return {"claims": comparison.of(read)}
+
+
+SECTION = Section(page=page, tables=tables, plots=plots)

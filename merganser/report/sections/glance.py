@@ -1,68 +1,33 @@
-"""All plots of the comparison as SVG text, the same bytes for the same numbers."""
+"""The comparison at a glance: plots of the entries' scores, and of what entries cost."""
 
 import math
 from collections.abc import Sequence
 from itertools import cycle, groupby
 from typing import cast
 
-import matplotlib
-import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
-from merganser.report.bounds import check_claims, draw_bounds
-from merganser.report.depth import draw_depth
-from merganser.report.heatmaps import between_tasks, entries_by_layer, entries_by_task
-from merganser.report.measured import Measured
+from merganser.report.comparison import Comparison
 from merganser.report.rows import Row, best, in_group, lowest
 from merganser.report.scatter import against_memory, against_time
-from merganser.report.spaces import draw_spaces
-from merganser.report.style import COLOURS, INK, MUTED, OTHERS, STYLE, canvas, to_svg
+from merganser.report.sections import Section
+from merganser.report.style import COLOURS, INK, LINES, MUTED, OTHERS, canvas, to_svg
 
 HEADING = 0.9  # the room of a family's name, in bars
-LINES = [(colour, style) for style in ("-", "--", ":") for colour in (COLOURS["single"], COLOURS["parts"], *OTHERS)]
+LOOKS = [(colour, style) for style in LINES for colour in (COLOURS["single"], COLOURS["parts"], *OTHERS)]
 
 
-def make_plots(rows: Sequence[Row], measured: Measured, tasks: Sequence[str]) -> dict[str, str]:
-    """Draw every plot whose numbers exist; return SVG text by name."""
-    with matplotlib.rc_context(STYLE):
-        return _scores(list(rows), tasks) | _between(measured) | _merges(measured)
-
-
-def _scores(rows: list[Row], tasks: Sequence[str]) -> dict[str, str]:
-    plots = {"scores": score_bars(rows, tasks), "memory": against_memory(rows), "time": against_time(rows)}
+def plots(comparison: Comparison) -> dict[str, str]:
+    """Draw the scores, by entry, by task and over what entries cost; and how learned entries learned."""
+    rows, tasks = comparison.rows, comparison.tasks
+    found = {"scores": score_bars(rows, tasks), "memory": against_memory(rows), "time": against_time(rows)}
     if len(tasks) >= 3:
-        plots["radar"] = radar(rows, tasks)
+        found["radar"] = radar(rows, tasks)
     if learned_rows(rows):
-        plots["learning"] = learning_curves(rows)
-    return plots
-
-
-def _between(measured: Measured) -> dict[str, str]:
-    """Draw the measures between tasks, pair by pair and over the depth."""
-    plots = {}
-    if len(measured.tasks) > 1:
-        plots["cosines"] = between_tasks(measured.cosines, measured.tasks)
-    if len(measured.tasks) > 1 and measured.matrices:
-        own, centred = (measured.row_spaces(which) for which in ("own", "centred"))
-        plots["row_spaces"] = between_tasks(np.where(np.tri(len(own), dtype=bool), own, centred), measured.tasks)
-    if measured.matrices and check_claims(measured):
-        plots["bounds"] = draw_bounds(measured)
-    return plots | draw_spaces(measured) | (draw_depth(measured) if measured.matrices else {})
-
-
-def _merges(measured: Measured) -> dict[str, str]:
-    """Draw how much of each task an entry's merge retains."""
-    plots, tasks = {}, measured.tasks
-    single, parts = (measured.merges(parts=parts) for parts in (False, True))
-    if single and measured.matrices:
-        alignment = np.array([measured.overall(entry) for entry in single])
-        plots["alignment"] = entries_by_task(alignment, single, tasks)
-        plots["alignment_depth"] = entries_by_layer(measured, single)
-    if parts:
-        plots["errors"] = entries_by_task(np.array([measured.overall(entry) for entry in parts]), parts, tasks)
-    return plots
+        found["learning"] = learning_curves(rows)
+    return found
 
 
 def score_bars(rows: list[Row], tasks: Sequence[str]) -> str:
@@ -138,7 +103,7 @@ def learned_rows(rows: Sequence[Row]) -> list[Row]:
 def learning_curves(rows: Sequence[Row]) -> str:
     """Draw the loss on the fixed examples against the step, and mark the values that each entry was merged by."""
     figure, axes = canvas(5.2, 3.4)
-    for row, (colour, style) in zip(learned_rows(rows), cycle(LINES), strict=False):
+    for row, (colour, style) in zip(learned_rows(rows), cycle(LOOKS), strict=False):
         trace = row.scores.profile["learned"]
         steps, losses = zip(*((check["step"], check["loss"]) for check in trace["checks"]), strict=True)
         axes.plot(steps, losses, style, color=colour, linewidth=1.4, label=row.entry)
@@ -149,3 +114,6 @@ def learning_curves(rows: Sequence[Row]) -> str:
     axes.grid()
     axes.legend()
     return to_svg(figure)
+
+
+SECTION = Section(plots=plots)

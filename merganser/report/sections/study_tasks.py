@@ -1,4 +1,4 @@
-"""The numbers of the studies: scores over the number of tasks with their significance, scores over the rank."""
+"""The study over the number of tasks: scores of merges of some tasks, with their significance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +13,18 @@ from merganser.config.params import Params
 from merganser.evaluation.scoring import Score
 from merganser.measures.scores import normalised_score
 from merganser.outputs import read_json
-from merganser.report.ablations import Ablated, read_ablations
-from merganser.report.matched import Matched, read_matched
-from merganser.report.scores import Scores, individual_values, values_of
-from merganser.report.sweeps import Curve, read_sweeps
+from merganser.report.comparison import Comparison
+from merganser.report.curves import RELATIVE
+from merganser.report.scores import individual_values, values_of
+from merganser.report.sections import Section
+from merganser.report.style import LINES, PALETTE, canvas, to_svg
+from merganser.report.tables import write_csv
+from merganser.report.wording import Wording
 from merganser.studies.subsets import all_subsets, file_name
 
 ROUNDING = 1e-9  # of scores: differences closer than that are the same
 LEVEL = 0.05  # p-values below are marked
+DODGE = 0.09  # between the entries' dots of one size, in tasks
 
 
 class Point(NamedTuple):
@@ -70,24 +74,12 @@ class Summary(NamedTuple):
         return {"subsets": Test(self.subsets, self.p), "tasks": Test(self.subsets * self.tasks, self.p_over_tasks)}
 
 
-class RankPoint(NamedTuple):
-    """One task's own model with its delta cut to a share of the rank; 1 is the delta itself."""
-
-    task: str
-    fraction: float
-    score: float
-
-
 @dataclass(frozen=True)
-class StudyResults:
-    """What the studies found; empty where nothing was studied."""
+class TaskStudy:
+    """What the study found; empty where nothing was studied."""
 
     points: list[Point]
     summaries: list[Summary]
-    ranks: list[RankPoint]
-    curves: list[Curve]
-    ablations: list[Ablated]
-    matched: Matched
 
     @property
     def normalised(self) -> bool:
@@ -119,44 +111,17 @@ class StudyResults:
         """Count the p-values."""
         return sum(test.p is not None for summary in self.summaries for test in summary.tests.values())
 
-    @property
-    def fractions(self) -> list[float]:
-        """List the shares of the rank, the whole delta last."""
-        return list(dict.fromkeys(point.fraction for point in self.ranks))
-
-    def mean_at(self, fraction: float) -> float:
-        """Return the mean score over the tasks at one share of the rank."""
-        found = [point.score for point in self.ranks if point.fraction == fraction]
-        return sum(found) / len(found)
-
     def as_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        tasks = {"subsets": [p._asdict() for p in self.points], "sizes": [s._asdict() for s in self.summaries]}
-        rank = {"tasks": [p._asdict() for p in self.ranks], "mean": {f"{f:g}": self.mean_at(f) for f in self.fractions}}
-        sweeps = {
-            curve.name: [
-                {"value": p.value, "score": p.score, "stderr": p.stderr, "tasks": p.by_task} for p in curve.points
-            ]
-            for curve in self.curves
-        }
-        ablations = {
-            each.name: [dict(zip(each.header[2:], line[2:], strict=True)) for line in each.lines]
-            for each in self.ablations
-        }
-        budgets = self.matched.as_json()
-        return {"tasks": tasks, "rank": rank, "sweeps": sweeps, "ablations": ablations, "budgets": budgets}
+        return {"subsets": [p._asdict() for p in self.points], "sizes": [s._asdict() for s in self.summaries]}
 
 
-def read_studies(params: Params, scores: Mapping[str, Scores], folder: Path) -> StudyResults:
-    """Read what the studies measured, a folder each; raise InputError naming a file that is missing."""
+def read(comparison: Comparison) -> TaskStudy:
+    """Read what every merge of some tasks scored; raise InputError naming a file that is missing."""
+    params, scores = comparison.params, comparison.scores
     individual = individual_values(params, {entry: found.values for entry, found in scores.items()})
-    points = _read_points(params, individual, folder / "tasks")
-    studied = params.tasks if params.studies.rank.fractions else ()
-    curves = {task: read_json(folder / "rank" / f"{task}.json")["curve"] for task in studied}
-    found = [RankPoint(task, p["fraction"], p["value"]) for task, curve in curves.items() for p in curve]
-    sweeps, ablations = read_sweeps(params, folder / "sweeps"), read_ablations(params, folder / "ablations")
-    matched = read_matched(params, folder / "budgets")
-    return StudyResults(points, summarise(points), found, sweeps, ablations, matched)
+    points = _read_points(params, individual, comparison.paths.TASK_STUDIES)
+    return TaskStudy(points, summarise(points))
 
 
 def _read_points(params: Params, individual: Mapping[str, float] | None, folder: Path) -> list[Point]:
@@ -217,3 +182,51 @@ def p_value(first: Sequence[float], other: Sequence[float]) -> float | None:
     if len(first) < 2 or np.ptp(np.subtract(first, other)) < ROUNDING:
         return None
     return float(ttest_rel(first, other, alternative="greater").pvalue)
+
+
+def tables(folder: Path, comparison: Comparison) -> None:
+    """Write `plots/study_tasks.csv` and `plots/study_sizes.csv`."""
+    study = comparison.of(read)
+    if study.points:
+        lines = [[*p[:2], "+".join(p.subset), *p[3:-1]] for p in study.points]
+        write_csv(folder / "plots/study_tasks.csv", Point._fields[:-1], lines)
+        write_csv(folder / "plots/study_sizes.csv", Summary._fields, study.summaries)
+
+
+def plots(comparison: Comparison) -> dict[str, str]:
+    """Draw all entries over the number of tasks."""
+    study = comparison.of(read)
+    return {"study_tasks": against_tasks(study, comparison.wording)} if study.points else {}
+
+
+def against_tasks(study: TaskStudy, wording: Wording) -> str:
+    """Draw each subset's score as a dot, each entry's mean as a line with one standard deviation about it."""
+    figure, axes = canvas(5.2, 3.8)
+    middle = (len(study.entries) - 1) / 2
+    for index, entry in enumerate(study.entries):
+        colour, style = PALETTE[index % len(PALETTE)], LINES[index // len(PALETTE) % len(LINES)]
+        shift = DODGE * (index - middle)
+        dots = [point for point in study.points if point.entry == entry]
+        axes.scatter(
+            [p.tasks + shift for p in dots], [100 * p.value for p in dots], s=9, color=colour, alpha=0.5, linewidths=0
+        )
+        means = study.by_entry[entry]
+        places, heights = [s.tasks + shift for s in means], [100 * s.mean for s in means]
+        spread = [100 * (s.deviation or 0) for s in means]
+        low, high = ([h + sign * d for h, d in zip(heights, spread, strict=True)] for sign in (-1, 1))
+        axes.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
+        axes.plot(places, heights, color=colour, linestyle=style, linewidth=1.7, label=entry)
+    axes.set_xticks(study.sizes)
+    axes.set(xlabel="tasks merged", ylabel=RELATIVE if study.normalised else wording.axis)
+    axes.grid(axis="y")
+    figure.legend(loc="outside lower center", ncols=min(4, len(study.entries)))
+    return to_svg(figure)
+
+
+def page(comparison: Comparison) -> dict[str, Any] | None:
+    """Return what the study found."""
+    study = comparison.of(read)
+    return {"study": study} if study.points else None
+
+
+SECTION = Section(page=page, tables=tables, plots=plots, inside="studies")

@@ -1,19 +1,81 @@
-"""Plots of what lies inside the measures: pruning by basis vector, shares of signs, the tasks' vectors multiplied."""
+"""Measures of the tasks over the depth of the network, and what lies inside those of its middle matrix."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from merganser.report.comparison import Comparison
+from merganser.report.depth import Line, over_depth
 from merganser.report.heatmaps import Shades, fill_cells
 from merganser.report.layers import short_names
-from merganser.report.measured import Measured, grid
-from merganser.report.style import COLOURS, INK, MUTED, canvas, to_svg
+from merganser.report.measured import BY_LAYER, Measured, grid
+from merganser.report.sections import Section
+from merganser.report.style import COLOURS, INK, MUTED, OTHERS, canvas, to_svg
+from merganser.report.tables import write_csv
 
+BLUE, ORANGE = COLOURS["single"], COLOURS["parts"]
+# each figure's axis, and its lines
+FIGURES = {
+    "interference": (
+        "interference (STI)",
+        (Line("interference", "tasks' own bases"), Line("interference_after_tsv_m", "after TSV-M", ORANGE)),
+    ),
+    "procrustes": (
+        "Procrustes error",
+        (Line("procrustes_u", "left vectors"), Line("procrustes_v", "right vectors", ORANGE)),
+    ),
+    "overlap": (
+        "mean over pairs",
+        (
+            Line("cosine", "cosine", OTHERS[0]),
+            Line("row_spaces", "row spaces, own deltas"),
+            Line("row_spaces_centred", "row spaces, centred deltas", ORANGE),
+        ),
+    ),
+    "agreement": (
+        "sign agreement",
+        (
+            Line("agreement_weights", "weights"),
+            Line("agreement_weights_pruned", "weights, pruned", BLUE, "--"),
+            Line("agreement_joint", "joint basis", ORANGE),
+            Line("agreement_joint_pruned", "joint basis, pruned", ORANGE, "--"),
+            Line("agreement_joint_pruned_back", "pruned in the joint basis, back in the weights", OTHERS[1], ":"),
+        ),
+    ),
+    "reconstruction": (
+        "relative error",
+        (Line("error", "own deltas"), Line("error_centred", "centred deltas", ORANGE)),
+    ),
+    "effective_rank": ("effective rank", (Line("effective_rank", "mean over tasks"),)),
+}
 FIRST = 0.5  # the least share that a majority can have
 WIDE = 5.2  # inches
+
+
+def tables(folder: Path, comparison: Comparison) -> None:
+    """Write `plots/layers.csv`: every measure of each matrix."""
+    measured = comparison.measured
+    columns = {name: measured.by_layer(name) for name in BY_LAYER}
+    layers = [[name, *(column[name] for column in columns.values())] for name in measured.matrices]
+    write_csv(folder / "plots/layers.csv", ["layer", *columns], layers)
+
+
+def plots(comparison: Comparison) -> dict[str, str]:
+    """Draw every measure over the depth, and what lies inside some."""
+    measured = comparison.measured
+    return draw_spaces(measured) | (draw_depth(measured) if measured.matrices else {})
+
+
+def draw_depth(measured: Measured) -> dict[str, str]:
+    """Draw every measure of the tasks over the depth; return SVG text by name."""
+    return {
+        name: over_depth([(line, measured.by_layer(line.measure)) for line in lines], measured.matrices, label)
+        for name, (label, lines) in FIGURES.items()
+    }
 
 
 def draw_spaces(measured: Measured) -> dict[str, str]:
@@ -94,3 +156,15 @@ def _name_blocks(axes: Axes, sizes: Sequence[int], tasks: Sequence[str]) -> None
     for end in ends[:-1]:
         axes.axvline(end, color=MUTED, linewidth=0.4)
         axes.axhline(end, color=MUTED, linewidth=0.4)
+
+
+def page(comparison: Comparison) -> dict[str, Any]:
+    """Return each matrix's name, short name and measures, by depth."""
+    measured = comparison.measured
+    columns = [measured.by_layer(measure) for measure in BY_LAYER]
+    names = zip(measured.matrices, short_names(measured.matrices), strict=True)
+    layers = [(name, short, [column[name] for column in columns]) for name, short in names]
+    return {"by_layer": list(BY_LAYER), "layers": layers, "middle": middle_name(measured)}
+
+
+SECTION = Section(page=page, tables=tables, plots=plots)

@@ -13,7 +13,7 @@ import numpy as np
 
 from merganser.report.measured import Grid, Measured, grid, mean_over
 from merganser.report.rows import Row, in_group
-from merganser.report.studies import StudyResults
+from merganser.report.sections.study_tasks import TaskStudy
 
 PAIRS = {  # measures of two tasks, and where they stand in a layer's record
     "cosine": ("cosines",),
@@ -39,7 +39,7 @@ class Points:
         return mean_over(self.measures[measure], axis=0)
 
 
-def find_points(rows: Sequence[Row], measured: Measured, studies: StudyResults) -> list[Points]:
+def find_points(rows: Sequence[Row], measured: Measured, study: TaskStudy) -> list[Points]:
     """Return the points of every kind that this comparison has; none without individual models or matrices."""
     individual = next((row.scores.values for row in rows if row.about.name == "individual"), None)
     if not individual or not measured.matrices or any(value <= 0 for value in individual.values()):
@@ -55,8 +55,8 @@ def find_points(rows: Sequence[Row], measured: Measured, studies: StudyResults) 
         found += [_merges(single, tasks, lost, measured), _tasks(single, tasks, lost, measured)]
     if parts:
         found.append(_errors(parts, tasks, lost, measured))
-    if studies.points and studies.normalised:
-        found.append(_subsets(studies, measured))
+    if study.points and study.normalised:
+        found.append(_subsets(study, measured))
     return [points for points in found if len(points.lost) > 1]
 
 
@@ -96,10 +96,10 @@ def _tasks(rows: Sequence[Row], tasks: Sequence[str], lost: Mapping[str, Any], m
     return Points("tasks", np.mean([lost[row.entry] for row in rows], axis=0), list(tasks), measures)
 
 
-def _subsets(studies: StudyResults, measured: Measured) -> Points:
+def _subsets(study: TaskStudy, measured: Measured) -> Points:
     """Set each subset's measures beside what an entry lost on it, less what the entry loses on average."""
-    subsets = [[measured.tasks.index(task) for task in point.subset] for point in studies.points]
-    means = {entry: float(np.mean([s.value for s in studies.points if s.entry == entry])) for entry in studies.entries}
+    subsets = [[measured.tasks.index(task) for task in point.subset] for point in study.points]
+    means = {entry: float(np.mean([s.value for s in study.points if s.entry == entry])) for entry in study.entries}
     measures = {
         name: np.stack([mean_over(by_task[:, places], axis=1) for places in subsets], axis=1)
         for name, by_task in _of_tasks(measured).items()
@@ -113,8 +113,8 @@ def _subsets(studies: StudyResults, measured: Measured) -> Points:
     measures["reconstruction"] = measures["reconstruction"] * sizes
     return Points(
         "subsets",
-        np.array([means[point.entry] - point.value for point in studies.points]),
-        [point.subset for point in studies.points],
+        np.array([means[point.entry] - point.value for point in study.points]),
+        [point.subset for point in study.points],
         measures | {"tasks_merged": sizes[None]},
     )
 

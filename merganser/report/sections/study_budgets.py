@@ -1,4 +1,4 @@
-"""The numbers of the study of budgets: methods with a part per task at the same bytes, and paired tests at each."""
+"""The study of budgets: methods with a part per task at the same bytes, and paired tests at each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,13 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from merganser import registry
-from merganser.config.params import Params
 from merganser.config.studies import budgets_of
 from merganser.evaluation.examples import read_results
 from merganser.measures.significance import LEVEL, compare_models, holm, mean_of_tasks
 from merganser.outputs import read_json
+from merganser.report.comparison import Comparison
 from merganser.report.formats import settings
 from merganser.report.scores import MeanScore
+from merganser.report.sections import Section
+from merganser.report.style import LINES, PALETTE, canvas, to_svg
+from merganser.report.tables import write_csv
+from merganser.report.wording import Wording
+
+MARKERS = ("o", "s", "^")  # beside LINES, for a lone dot has no line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +93,9 @@ class Matched:
         return {"entries": entries, "too_small": reasons}
 
 
-def read_matched(params: Params, folder: Path) -> Matched:
+def read(comparison: Comparison) -> Matched:
     """Read what every entry gave at its budgets; raise InputError naming a file that is missing."""
+    params, folder = comparison.params, comparison.paths.BUDGET_STUDIES
     study, curves, too_small = params.studies.budgets, dict[str, list[Fitted]](), dict[tuple[float, str], str]()
     members: dict[float, dict[str, Fitted]] = {budget: {} for budget in (sorted(study.at) if study.methods else ())}
     for entry, about in study.methods.items():
@@ -129,3 +136,42 @@ def _compared(found: Sequence[Fitted]) -> dict[str, Compared]:
         one.entry: Compared(one, one.score - found[best].score, *corrected.get(number, (None, None)))
         for number, one in enumerate(found)
     }
+
+
+def tables(folder: Path, comparison: Comparison) -> None:
+    """Write `plots/study_budgets.csv`."""
+    matched = comparison.of(read)
+    if matched.curves:
+        write_csv(folder / "plots/study_budgets.csv", matched.header, matched.lines)
+
+
+def plots(comparison: Comparison) -> dict[str, str]:
+    """Draw all entries over the bytes."""
+    matched = comparison.of(read)
+    return {"study_budgets": against_bytes(matched, comparison.wording)} if matched.curves else {}
+
+
+def against_bytes(matched: Matched, wording: Wording) -> str:
+    """Draw each entry's mean score over the bytes that a task takes, a lone dot for one whose size is fixed."""
+    figure, axes = canvas(5.2, 4.0)
+    for index, (entry, points) in enumerate(matched.curves.items()):
+        row, column = divmod(index, len(PALETTE))
+        colour, style, dot = PALETTE[column], LINES[row % len(LINES)], MARKERS[row % len(MARKERS)]
+        places, means = [100 * point.amr for point in points], [100 * point.score for point in points]
+        axes.plot(places, means, color=colour, linestyle=style, linewidth=1.5, marker=dot, markersize=3.5, label=entry)
+    axes.set_xscale("log")
+    axes.set_xticks([100 * budget for budget in matched.budgets], [f"{100 * budget:g}" for budget in matched.budgets])
+    axes.minorticks_off()
+    axes.set(xlabel="bytes a task, % of the merged parameters'", ylabel=wording.axis)
+    axes.grid(axis="both")
+    figure.legend(loc="outside lower center", ncols=min(4, len(matched.curves)))
+    return to_svg(figure)
+
+
+def page(comparison: Comparison) -> dict[str, Any] | None:
+    """Return what was fitted."""
+    matched = comparison.of(read)
+    return {"matched": matched} if matched.curves else None
+
+
+SECTION = Section(page=page, tables=tables, plots=plots, inside="studies")

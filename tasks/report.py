@@ -11,6 +11,7 @@ from merganser.report.comparison import Comparison
 from merganser.report.page import render_page
 from merganser.report.sections import sections
 from merganser.report.style import STYLE
+from merganser.report.tables import write_tables
 from merganser.tasks import stages
 from merganser.tasks.stage import run, stage
 
@@ -19,15 +20,20 @@ SUMMARY, PAGE = Path("metrics.json"), "index.html"
 
 def draw_plots(comparison: Comparison) -> dict[str, str]:
     """Draw the plots of every section; return SVG text by name."""
+    plots: dict[str, str] = {}
     with matplotlib.rc_context(STYLE):
-        return {name: svg for section in sections().values() for name, svg in section.plots(comparison).items()}
+        for section in sections().values():
+            if (data := comparison.of(section.read)) is not None:
+                plots |= section.plots(data, comparison.wording)
+    return plots
 
 
 def write_report(folder: Path, comparison: Comparison, plots: Mapping[str, str]) -> None:
     """Write the tables of every section, the plots and the page into an empty folder."""
     (folder / "plots").mkdir()
     for section in sections().values():
-        section.tables(folder, comparison)
+        if (data := comparison.of(section.read)) is not None:
+            write_tables(folder, section.tables(data))
     for name, svg in plots.items():
         (folder / "plots" / f"{name}.svg").write_text(svg)
     (folder / PAGE).write_text(render_page(comparison, plots))

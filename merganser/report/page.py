@@ -10,10 +10,12 @@ from markupsafe import Markup
 from merganser.evaluation.scoring import by_data_set
 from merganser.hashes import sha256_of_json
 from merganser.merging.licences import LICENCES
-from merganser.report import formats, sections
+from merganser.report import formats
 from merganser.report.comparison import Comparison
 from merganser.report.formulas import mathml
 from merganser.report.glossary import TERMS
+from merganser.report.sections import Section, sections
+from merganser.report.sections import __path__ as places
 from merganser.report.style import VARIABLES
 from merganser.report.templates import open_templates
 from merganser.terminal.secrets import masked
@@ -26,7 +28,7 @@ MACROS = ("term", "heading", "data_mark", "mean")  # of terms.html.j2, for every
 
 def render_page(comparison: Comparison, plots: Mapping[str, str]) -> str:
     """Return the page's HTML, without credentials that an address in params.yaml may hold."""
-    environment = open_templates("merganser.report", *sections.__path__)
+    environment = open_templates("merganser.report", *places)
     environment.filters |= {**FILTERS, "mathml": mathml}
     macros = environment.get_template("terms.html.j2").make_module({"terms": TERMS})
     environment.globals |= {name: getattr(macros, name) for name in MACROS}
@@ -49,20 +51,19 @@ def render_page(comparison: Comparison, plots: Mapping[str, str]) -> str:
 
 def _fragments(environment: Environment, comparison: Comparison) -> dict[str, Markup]:
     """Return the HTML of every section that stands by itself, empty where it has nothing to show."""
-    found = sections.sections()
+    found = sections()
 
-    def fragment(name: str) -> Markup:
-        section = found[name]
-        shown = section.page(comparison)
+    def fragment(name: str, section: Section[Any]) -> Markup:
+        data = comparison.of(section.read)
+        shown = None if data is None else section.page(data)
         if shown is None:
             return Markup()
-        inner = [fragment(other) for other, each in found.items() if each.inside == name]
-        variables: dict[str, Any] = {**shown, "inside": [part for part in inner if part]}
+        inside = [fragment(other, each) for other, each in found.items() if each.inside == name]
         text = section.template
         template = environment.from_string(text) if text else environment.get_template(f"{name}.html.j2")
-        return Markup(template.render(variables))
+        return Markup(template.render({name: data, **shown, "inside": [each for each in inside if each]}))
 
-    return {name: fragment(name) for name, section in found.items() if section.inside is None}
+    return {name: fragment(name, section) for name, section in found.items() if section.inside is None}
 
 
 def inline(svg: str) -> Markup:

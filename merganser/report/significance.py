@@ -12,7 +12,7 @@ from merganser.errors import InputError
 from merganser.evaluation.examples import Results, read_results
 from merganser.measures.significance import LEVEL, Pairs, compare_models, holm, mean_of_tasks, over_tasks
 from merganser.report.rows import Row, in_league, leagues
-from merganser.report.tables import write_csv
+from merganser.report.tables import Tables
 
 MEAN = "mean"
 
@@ -57,19 +57,18 @@ def read_significance(rows: Sequence[Row], examples: Path) -> Significance:
     return Significance([row.entry for row in rows], pairs, {(v.entry, v.column): v for v in verdicts})
 
 
-def write_significance(folder: Path, significance: Significance, prefix: str = "") -> None:
-    """Write `significance.csv`, entries against the best of their group, and `pairs.csv`, all pairs of entries.
-
-    `prefix`: what their names begin with.
-    """
+def tables_of(significance: Significance, prefix: str = "") -> Tables:
+    """Return entries against the best of their group, and all pairs of entries; `prefix`: of the tables' names."""
     verdicts = sorted(significance.verdicts.values(), key=lambda v: (v.column != MEAN, v.column, v.group))
-    write_csv(folder / f"{prefix}significance.csv", Verdict._fields, verdicts)
     lines = [
         [column, first, second, float(pairs.difference[i, j]), float(pairs.p[i, j])]
         for column, pairs in significance.pairs.items()
         for (i, first), (j, second) in combinations(enumerate(significance.entries), 2)
     ]
-    write_csv(folder / f"{prefix}pairs.csv", ["column", "entry", "other", "difference", "p"], lines)
+    return {
+        f"{prefix}significance.csv": (Verdict._fields, verdicts),
+        f"{prefix}pairs.csv": (["column", "entry", "other", "difference", "p"], lines),
+    }
 
 
 def on_unseen(rows: Sequence[Row]) -> list[Row]:

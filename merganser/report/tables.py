@@ -1,10 +1,13 @@
 """Tables as CSV: for people, and for `dvc plots`."""
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isnan
 from pathlib import Path
 from typing import Any
+
+Table = tuple[Sequence[str], Iterable[Sequence[Any]]]  # a header, and lines
+Tables = Mapping[str, Table | str]  # by their files' names; text of another form as it is
 
 
 def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
@@ -13,3 +16,12 @@ def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]])
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows([None if isinstance(v, float) and isnan(v) else v for v in line] for line in lines)
+
+
+def write_tables(folder: Path, tables: Tables) -> None:
+    """Write tables, and texts, into a folder."""
+    for name, table in tables.items():
+        if isinstance(table, str):
+            (folder / name).write_text(table)
+        else:
+            write_csv(folder / name, *table)

@@ -16,10 +16,9 @@ from merganser.report.heatmaps import DEEPEST, LIGHTEST, Shades, between_tasks, 
 from merganser.report.labels import LINE, place_labels
 from merganser.report.measured import Grid, Measured, mean_of
 from merganser.report.rows import Row, front, lowest
-from merganser.report.scatter import against_memory, named
 from merganser.report.scores import Scores
-from merganser.report.sections.glance import learned_rows, learning_curves, score_bars
-from merganser.report.sections.study_budgets import Fitted, Matched, against_bytes
+from merganser.report.sections.glance import against_memory, learned_rows, learning_curves, named, score_bars
+from merganser.report.sections.study_budgets import Fitted, Matched, plots
 from merganser.report.style import STYLE
 from merganser.report.wording import Wording
 
@@ -170,7 +169,7 @@ def test_each_of_fifteen_lone_dots_at_the_same_bytes_has_a_look_of_its_own() -> 
         for name in names
     }
     with matplotlib.rc_context(STYLE):
-        drawn = against_bytes(Matched(fitted, {0.05: {}}, {}), Wording("accuracy", "%"))
+        drawn = plots(Matched(fitted, {0.05: {}}, {}), Wording("accuracy", "%"))["study_budgets"]
     looks = re.findall(r'<use xlink:href="#(\w+)"[^>]* style="fill: ', drawn)
     assert [looks.count(look) for look in set(looks)] == [2] * 15  # in the plot and in the legend
 

@@ -1,26 +1,18 @@
 """The numbers that the report makes of the studies."""
 
-import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scipy.stats import t
 
+from merganser.config.params import Studies
 from merganser.limits import read_yaml
 from merganser.report.comparison import Comparison
-from merganser.report.sections import (
-    sections,
-    studies,
-    study_ablations,
-    study_budgets,
-    study_rank,
-    study_sweeps,
-    study_tasks,
-)
-from merganser.report.sections.study_budgets import Matched
-from merganser.report.sections.study_rank import RankStudy
-from merganser.report.sections.study_tasks import Point, TaskStudy, p_value, summarise
+from merganser.report.sections import sections, studies
+from merganser.report.sections.study_tasks import Point, p_value, summarise
+from merganser.tasks import stages
 
 DRM = Path("published/drm.yaml")
 
@@ -87,18 +79,12 @@ def test_normalised_scores_are_what_is_tested_where_there_are_some() -> None:
     assert summary.deviation == pytest.approx(math.sqrt(0.02) / 0.8)
 
 
-def test_nothing_studied_gives_nothing(tmp_path: Path) -> None:
-    nothing = {
-        study_tasks.read: TaskStudy([], summarise([])),
-        study_rank.read: RankStudy([]),
-        **{study_sweeps.read: [], study_ablations.read: [], study_budgets.read: Matched({}, {}, {})},
-    }
-    comparison = Comparison(None, None, nothing)
-    inside = [section for section in sections().values() if section.inside == "studies"]
-    assert [section.plots(comparison) for section in inside] == [{}] * 5
-    assert [section.page(comparison) for section in inside] == [None] * 5
-    studies.tables(tmp_path, comparison)
-    assert json.loads((tmp_path / "studies.json").read_text()) == {
+def test_nothing_studied_gives_nothing() -> None:
+    params = SimpleNamespace(first_seed=0, methods={}, tasks={"a": None, "b": None}, studies=Studies())
+    comparison = Comparison(params, stages)
+    assert summarise([]) == []
+    assert [comparison.of(each.read) for each in sections().values() if each.inside == "studies"] == [None] * 5
+    assert studies.read(comparison) == {
         "tasks": {"subsets": [], "sizes": []},
         "rank": {"tasks": [], "mean": {}},
         "sweeps": {},

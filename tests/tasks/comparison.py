@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.config.loading import load_params
 from merganser.outputs import fresh_folder, write_json
 from merganser.report.comparison import Comparison
-from merganser.report.sections import changes, origin
+from merganser.report.sections import changes, origin, sections
 from merganser.report.style import STYLE
+from merganser.report.tables import write_tables
 from merganser.tasks import (
     decompose,
     difference,
@@ -153,14 +154,29 @@ def open_comparison() -> Comparison:
     return Comparison(load_params(), stages)
 
 
-def report_without_plots(draw: Callable[[Comparison], Mapping[str, str]] = lambda _: {}) -> None:
+def plots_of(comparison: Comparison, *names: str) -> dict[str, str]:
+    """Draw some sections of the report."""
+    with matplotlib.rc_context(STYLE):
+        drawn = [
+            each.plots(comparison.of(each.read), comparison.wording) for each in map(sections().__getitem__, names)
+        ]
+    return {name: svg for plots in drawn for name, svg in plots.items()}
+
+
+def write_sections(folder: Path, comparison: Comparison, *names: str) -> None:
+    """Write the tables of some sections of the report."""
+    (folder / "plots").mkdir()
+    for section in [sections()[name] for name in names]:
+        write_tables(folder, section.tables(comparison.of(section.read)))
+
+
+def report_without_plots(draw: Callable[[Comparison], dict[str, str]] = lambda _: {}) -> None:
     """Write the report of the folder that is worked in, and its numbers, with empty plots but for what `draw` draws.
 
     For tests that look at no others: drawing all would take most of the time.
     """
     comparison = Comparison(load_params(), stages, {changes.read: None, origin.read: None})
-    with matplotlib.rc_context(STYLE):
-        plots = dict.fromkeys(PLOTS, "<svg></svg>") | dict(draw(comparison))
+    plots = dict.fromkeys(PLOTS, "<svg></svg>") | draw(comparison)
     with fresh_folder(stages.REPORT) as folder:
         report.write_report(folder, comparison, plots)
     write_json(report.SUMMARY, comparison.numbers)

@@ -20,7 +20,7 @@ from merganser.report.sections import study_ablations as report_of_ablations
 from merganser.tasks import evaluate, join, merge, prepare_validation, search, stages, study_ablations
 from merganser.tasks.studied import Studied
 from tests.each import each
-from tests.tasks.comparison import METHODS, TASKS, inside, open_comparison
+from tests.tasks.comparison import METHODS, TASKS, inside, open_comparison, plots_of, write_sections
 
 SCALINGS = {"scaling": [0.5, 1.5]}
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -147,7 +147,7 @@ def test_the_report_tests_each_step_against_the_whole_and_the_one_above(made: Pa
     with inside(made):
         comparison = open_comparison()
         tsv, drm = comparison.of(report_of_ablations.read)
-        drawn = report_of_ablations.plots(comparison)
+        drawn = plots_of(comparison, "study_ablations")
     assert [step.name for step in tsv.steps] == ["whole", "overlapping", "whole_rank"]
     assert (tsv.steps[0].whole, tsv.steps[0].above) == (None, None)
     assert (tsv.steps[2].changed, tsv.steps[2].chosen, tsv.steps[2].tried) == (
@@ -161,8 +161,7 @@ def test_the_report_tests_each_step_against_the_whole_and_the_one_above(made: Pa
         assert compared.difference == pytest.approx(tsv.steps[step].score - tsv.steps[other].score)
     corrected = [step.whole.corrected for step in tsv.steps[1:] if step.whole]
     assert corrected == holm(np.array([step.whole.p for step in tsv.steps[1:] if step.whole])).tolist()
-    (tmp_path / "plots").mkdir()
-    report_of_ablations.tables(tmp_path, comparison)
+    write_sections(tmp_path, comparison, "study_ablations")
     rows = list(csv.DictReader((tmp_path / "plots/study_ablations.csv").open()))
     assert [(row["ablation"], row["step"], row["changed"]) for row in rows][:3] == [
         ("tsv", "whole", ""),
@@ -180,7 +179,9 @@ def test_steps_are_paired_example_by_example(folder: Path) -> None:
     params, one, other = load_params(), right("overlapping"), right("whole")
     wins, losses = (one * (1 - other)).sum(), (other * (1 - one)).sum()
     only = params.model_copy(update={"tasks": {"red": params.tasks["red"]}})
-    whole = report_of_ablations.read(Comparison(only, stages))[0].steps[1].whole
+    ablations = report_of_ablations.read(Comparison(only, stages))
+    assert ablations
+    whole = ablations[0].steps[1].whole
     assert whole is not None
     assert whole.difference == pytest.approx((wins - losses) / len(one))
     assert (whole.p < 1) == (abs(wins - losses) > 1)  # by one example, it is chance

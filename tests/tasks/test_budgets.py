@@ -13,11 +13,10 @@ import yaml
 from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.measures.significance import holm
-from merganser.report.sections import studies
 from merganser.report.sections import study_budgets as report_of_budgets
 from merganser.tasks import evaluate, merge, study_budgets
 from tests.each import each
-from tests.tasks.comparison import METHODS, TASKS, inside, open_comparison
+from tests.tasks.comparison import METHODS, TASKS, inside, open_comparison, plots_of, write_sections
 
 AT = [0.02, 0.3]
 FITTED: dict[str, dict[str, Any]] = {
@@ -105,13 +104,11 @@ def test_a_second_start_merges_nothing_and_another_budget_only_itself(
 
 
 def test_the_report_tests_each_entry_against_the_best_of_its_budget(made: Path, tmp_path: Path) -> None:
-    (tmp_path / "plots").mkdir()
     with inside(made):
         comparison = open_comparison()
         matched = comparison.of(report_of_budgets.read)
-        drawn = report_of_budgets.plots(comparison)
-        for section in (report_of_budgets, studies):
-            section.tables(tmp_path, comparison)
+        drawn = plots_of(comparison, "study_budgets")
+        write_sections(tmp_path, comparison, "study_budgets", "studies")
     assert list(matched.curves) == list(FITTED)
     assert list(matched.budgets) == AT
     members = matched.budgets[0.3]

@@ -35,12 +35,12 @@ from merganser.report.glossary import TERMS
 from merganser.report.labels import LINE, place_labels, spread
 from merganser.report.layers import by_depth, panels, short_names
 from merganser.report.origin import read_origin
-from merganser.report.sections import explanations, study_tasks
+from merganser.report.sections import explanations, published, study_tasks
 from merganser.report.sections.bounds import CLAIMS
 from merganser.report.sections.explanations.points import find_points
-from merganser.report.sections.published import write_published
 from merganser.report.sections.scores import IDENTITY
 from merganser.report.style import VARIABLES
+from merganser.report.tables import write_tables
 from merganser.standalone.results import TEXTS
 from merganser.tasks import evaluate_unseen, fetch_head, prepare_unseen, publish, record, report
 from tests.tasks.comparison import METHODS, PLOTS, STUDIES, TASKS, inside, open_comparison, report_without_plots
@@ -602,7 +602,7 @@ def test_the_command_line_says_the_same_differences_as_the_table(folder: Path) -
 def test_where_no_published_figure_is_of_the_comparison_the_table_is_empty_and_the_command_line_says_so(
     tmp_path: Path,
 ) -> None:
-    write_published(tmp_path, [])
+    write_tables(tmp_path, published.tables([]))
     with (tmp_path / "published.csv").open() as file:
         assert list(csv.DictReader(file)) == []
     assert list(difference_lines([])) == [

@@ -19,13 +19,12 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.evaluation.scoring import score_of
 from merganser.inputs.deltas import DeltaFile
-from merganser.report.sections import studies
 from merganser.report.sections import study_rank as report_of_ranks
 from merganser.report.sections import study_tasks as report_of_tasks
 from merganser.tasks import prepare, study_rank, study_tasks
 from merganser.tasks.stages import METRICS
 from tests import PYTHONPATH
-from tests.tasks.comparison import STUDIES, TASKS, inside, open_comparison
+from tests.tasks.comparison import STUDIES, TASKS, inside, open_comparison, write_sections
 from tests.tiny_clip import score_clip
 from tests.warm import python
 
@@ -249,9 +248,7 @@ def test_the_report_has_the_numbers_of_the_files(folder: Path, tmp_path: Path) -
         (entry, size, count) for entry in STUDIES for size, count in ((2, 3), (3, 1))
     ]
     assert ranks.mean_at(1.0) == pytest.approx(sum(individual.values()) / 3)
-    (tmp_path / "plots").mkdir()
-    for section in (report_of_tasks, report_of_ranks, studies):
-        section.tables(tmp_path, comparison)
+    write_sections(tmp_path, comparison, "study_tasks", "study_rank", "studies")
     rows = list(csv.DictReader((tmp_path / "plots/study_tasks.csv").open()))
     assert [row["subset"] for row in rows[:4]] == ["dark+light", "dark+red", "light+red", "dark+light+red"]
     assert [float(row["score"]) for row in rows] == [point.score for point in results.points]

@@ -14,7 +14,7 @@ from merganser.errors import InputError
 from merganser.report.sections import study_sweeps as report_of_sweeps
 from merganser.tasks import difference, evaluate, extract_difference, join, merge, study_sweeps
 from tests.each import each
-from tests.tasks.comparison import METHODS, TASKS, inside, open_comparison
+from tests.tasks.comparison import METHODS, TASKS, inside, open_comparison, plots_of, write_sections
 
 SWEEPS: dict[str, dict[str, Any]] = {
     "scale": {"method": "task_arithmetic", "reads": "deltas", "over": {"scaling": [1.0, 0.25, 0.5]}},
@@ -102,13 +102,12 @@ def test_the_report_has_a_curve_of_each_sweep_with_its_sampling_error(made: Path
     with inside(made):
         comparison = open_comparison()
         scale, joint, _ = comparison.of(report_of_sweeps.read)
-        drawn = report_of_sweeps.plots(comparison)
+        drawn = plots_of(comparison, "study_sweeps")
     assert [point.value for point in scale.points] == scale.places == [0.25, 0.5, 1.0]
     assert ([point.shown for point in joint.points], joint.places) == (["true", "false"], [0, 1])
     errors = [found["stderr"] for found in scores(made, "scale")["0.25"].values()]
     assert scale.points[0].stderr == pytest.approx(sum(error**2 for error in errors) ** 0.5 / 3)
-    (tmp_path / "plots").mkdir()
-    report_of_sweeps.tables(tmp_path, comparison)
+    write_sections(tmp_path, comparison, "study_sweeps")
     rows = list(csv.DictReader((tmp_path / "plots/study_sweeps.csv").open()))
     assert [row["task"] for row in rows[:4]] == ["mean", *TASKS]
     assert float(rows[0]["score"]) == pytest.approx(sum(float(row["score"]) for row in rows[1:4]) / 3)

@@ -18,8 +18,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from merganser.errors import InputError
 from merganser.evaluation.examples import compare, read_results
 from merganser.evaluation.scoring import score_of
-from merganser.report.comparison import Comparison
-from merganser.report.sections import sections
 from merganser.tasks import (
     decompose,
     evaluate,
@@ -37,7 +35,7 @@ from merganser.tasks import (
     study_tasks,
 )
 from tests.evaluation.kinds.texts import data_set
-from tests.tasks.comparison import inside, report_without_plots
+from tests.tasks.comparison import inside, plots_of, report_without_plots
 from tests.tiny_transformers import random_model, tokenizer
 
 COUNT = 40
@@ -111,12 +109,6 @@ def write_params(folder: Path) -> None:
     (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
 
 
-def with_words_of_scores(comparison: Comparison) -> dict[str, str]:
-    """Draw the plots whose words depend on the metrics."""
-    drawn = (sections()[name].plots(comparison) for name in ("glance", "study_tasks", "study_rank"))
-    return {name: svg for plots in drawn for name, svg in plots.items()}
-
-
 @pytest.fixture(scope="module")
 def folder(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Run every stage from fetch to the report, and work in the comparison's folder."""
@@ -141,7 +133,7 @@ def folder(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         study_tasks.main(["average"])
         for task in TASKS:
             study_rank.main([task, "fractions"])
-        report_without_plots(with_words_of_scores)
+        report_without_plots(lambda found: plots_of(found, "glance", "study_tasks", "study_rank"))
         yield made
 
 

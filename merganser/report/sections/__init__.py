@@ -1,20 +1,21 @@
-"""The sections of the report: what each reads, its tables and its plots are a module here, its template is beside it.
-
-A module `NAME.py` has `SECTION`, and its template is `NAME.html.j2`. It is found by its name.
-"""
+"""The sections of the report: each a module found by its name, with a `SECTION`, and `NAME.html.j2`, its template."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from merganser.plugins import module_names
 from merganser.report.comparison import Comparison
+from merganser.report.tables import Tables
+from merganser.report.wording import Wording
 
-PACKAGE = "merganser.report.sections"  # in full: so its templates are part of the digest of what uses them
-# On the page, from its top; any other section stands after these. In full: the digest of a stage has the modules that
-# a string of its code names.
+Data = TypeVar("Data")
+
+# In full, as the names below: a string of a stage's code that names a module, or a package with its templates, puts it
+# into the digest of that code.
+PACKAGE = "merganser.report.sections"
+# On the page from its top; any other section stands after these.
 ORDER = (
     "merganser.report.sections.take",
     "merganser.report.sections.changes",
@@ -41,22 +42,27 @@ ORDER = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """A section of the report, as functions of the comparison; each may be left out.
+def _itself(comparison: Comparison) -> Any:
+    return comparison
 
-    `tables` writes files into the report's folder. `plots` draws inside `matplotlib.rc_context(STYLE)`, and returns SVG
-    text by name. `page` returns variables of the template; None: the comparison has nothing to show here.
+
+@dataclass(frozen=True, kw_only=True)
+class Section(Generic[Data]):
+    """A section of the report: its functions, all of what `read` returns.
+
+    The template has `params`, `rows`, `wording` and `plots`, what was read under the section's name, and what `page`
+    returns.
     """
 
-    tables: Callable[[Path, Comparison], None] = lambda folder, comparison: None
-    plots: Callable[[Comparison], Mapping[str, str]] = lambda comparison: {}
-    page: Callable[[Comparison], Mapping[str, Any] | None] = lambda comparison: {}
+    read: Callable[[Comparison], Data | None] = _itself  # None: the comparison has no such section
+    tables: Callable[[Data], Tables] = lambda data: {}  # by their names in the report's folder
+    plots: Callable[[Data, Wording], Mapping[str, str]] = lambda data, wording: {}  # SVG text by name
+    page: Callable[[Data], Mapping[str, Any] | None] = lambda data: {}  # None: it has tables and plots alone
     inside: str | None = None  # the section whose template places this one, from its list `inside`
-    template: str | None = None  # the template itself, where it is no file
+    template: str | None = None  # its text, if it has no file
 
 
-def sections() -> dict[str, Section]:
+def sections() -> dict[str, Section[Any]]:
     """Return the sections by their names, in the order of the page."""
     names = [f"{PACKAGE}.{name}" for name in module_names(__path__)]
     places = {name: place for place, name in enumerate(ORDER)}

@@ -1,28 +1,28 @@
 """How alike the tasks' deltas are, before anything is merged."""
 
 import json
-from pathlib import Path
+from itertools import product
 
 import numpy as np
 
-from merganser.report.comparison import Comparison
 from merganser.report.heatmaps import between_tasks
+from merganser.report.measured import Measured
 from merganser.report.sections import Section
-from merganser.report.tables import write_csv
+from merganser.report.tables import Tables
+from merganser.report.wording import Wording
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `measures.json`, with the measures of all sections, and `plots/cosines.csv`."""
-    measured = comparison.measured
-    (folder / "measures.json").write_text(json.dumps(measured.as_json()) + "\n")
-    pairs = zip(measured.tasks, measured.cosines.tolist(), strict=True)
-    cosines = [[a, b, value] for a, row in pairs for b, value in zip(measured.tasks, row, strict=True)]
-    write_csv(folder / "plots/cosines.csv", ["task", "other", "cosine"], cosines)
+def tables(measured: Measured) -> Tables:
+    """Return the measures of all sections as JSON, and the cosines."""
+    pairs = zip(product(measured.tasks, measured.tasks), measured.cosines.ravel().tolist(), strict=True)
+    return {
+        "measures.json": json.dumps(measured.as_json()) + "\n",
+        "plots/cosines.csv": (["task", "other", "cosine"], [[*pair, value] for pair, value in pairs]),
+    }
 
 
-def plots(comparison: Comparison) -> dict[str, str]:
+def plots(measured: Measured, wording: Wording) -> dict[str, str]:
     """Draw the measures that there are, pair by pair."""
-    measured = comparison.measured
     if len(measured.tasks) < 2:
         return {}
     found = {"cosines": between_tasks(measured.cosines, measured.tasks)}
@@ -33,4 +33,4 @@ def plots(comparison: Comparison) -> dict[str, str]:
     return found
 
 
-SECTION = Section(tables=tables, plots=plots)
+SECTION = Section(read=lambda comparison: comparison.measured, tables=tables, plots=plots)

@@ -1,16 +1,14 @@
 """What papers prove of merging, on the deltas of this comparison: both sides, and whether they hold."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from merganser.report.comparison import Comparison
 from merganser.report.depth import Line, over_depth
 from merganser.report.layers import short_names
 from merganser.report.measured import Measured
 from merganser.report.sections import Section
 from merganser.report.style import COLOURS, OTHERS
-from merganser.report.tables import write_csv
+from merganser.report.wording import Wording
 
 
 class Claim(NamedTuple):
@@ -72,11 +70,6 @@ class Checked(NamedTuple):
     where: str
 
 
-def read(comparison: Comparison) -> list[Checked]:
-    """Check every claim that was measured."""
-    return check_claims(comparison.measured)
-
-
 def check_claims(measured: Measured) -> list[Checked]:
     """Return each claim at its largest ratio of left to right side; of none that was not measured."""
     found = []
@@ -102,25 +95,16 @@ def bound_lines(measured: Measured) -> list[tuple[Any, ...]]:
     return lines
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `bounds.csv`."""
-    write_csv(folder / "bounds.csv", HEADER, bound_lines(comparison.measured))
-
-
-def plots(comparison: Comparison) -> dict[str, str]:
-    """Draw the bounds of matrices, if any were measured."""
-    measured, claims = comparison.measured, comparison.of(read)
-    return {"bounds": draw_bounds(measured)} if measured.matrices and claims else {}
-
-
-def draw_bounds(measured: Measured) -> str:
-    """Draw the ratio of left to right side of each claim over the depth."""
+def plots(measured: Measured, wording: Wording) -> dict[str, str]:
+    """Draw the ratio of left to right side of each claim over the depth, if any was measured."""
+    if not (measured.matrices and check_claims(measured)):
+        return {}
     lines = [
         (line, {name: _ratio(measured, name, line.measure) for name in measured.matrices})
         for line in LINES
         if any(True for _ in _by_layer(measured, line.measure))
     ]
-    return over_depth(lines, measured.matrices, "left / right", log=True)
+    return {"bounds": over_depth(lines, measured.matrices, "left / right", log=True)}
 
 
 def _by_layer(measured: Measured, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -145,9 +129,9 @@ def _size(sides: Mapping[str, Any]) -> float:
     return float("inf") if sides["ratio"] is None else float(sides["ratio"])
 
 
-def page(comparison: Comparison) -> dict[str, Any]:
-    """Return the claims."""
-    return {"claims": comparison.of(read)}
-
-
-SECTION = Section(page=page, tables=tables, plots=plots)
+SECTION = Section(
+    read=lambda comparison: comparison.measured,
+    tables=lambda measured: {"bounds.csv": (HEADER, bound_lines(measured))},
+    plots=plots,
+    page=lambda measured: {"claims": check_claims(measured)},
+)

@@ -11,7 +11,7 @@ from typing import Any
 from merganser.report.comparison import Comparison
 from merganser.report.paired import Files, Line, Measured, compare_runs
 from merganser.report.sections import Section
-from merganser.report.tables import write_csv
+from merganser.report.tables import Tables
 
 UNSEEN = "measures/unseen"  # scores and examples' results on tasks without a model
 Numbers = Mapping[str, Mapping[str, Any]]  # of metrics.json: by entry, nested by metric and task
@@ -104,22 +104,14 @@ def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
             yield name, value
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `changes.csv`, the numbers that a run changed, where a run says what they were before, and `worse.csv`.
-
-    That has those that fell by more than the sampling error.
-    """
-    if changes := comparison.of(read):
-        lines = [[c.entry, c.number, c.before, c.after, c.difference] for c in changes.changed]
-        write_csv(folder / "changes.csv", ["entry", "number", "before", "after", "difference"], lines)
-        worse = [[line.entry, line.column, line.first, line.second, line.p] for line in changes.worse]
-        write_csv(folder / "worse.csv", ["entry", "column", "before", "after", "p"], worse)
+def tables(changes: Changes) -> Tables:
+    """Return the numbers that the run changed, and the scores that fell by more than the sampling error."""
+    changed = [[c.entry, c.number, c.before, c.after, c.difference] for c in changes.changed]
+    worse = [[line.entry, line.column, line.first, line.second, line.p] for line in changes.worse]
+    return {
+        "changes.csv": (["entry", "number", "before", "after", "difference"], changed),
+        "worse.csv": (["entry", "column", "before", "after", "p"], worse),
+    }
 
 
-def page(comparison: Comparison) -> dict[str, Any] | None:
-    """Return the changes."""
-    changes = comparison.of(read)
-    return {"changes": changes} if changes else None
-
-
-SECTION = Section(page=page, tables=tables)
+SECTION = Section(read=read, tables=tables)

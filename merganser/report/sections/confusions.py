@@ -1,8 +1,7 @@
 """Confusion matrices: what the best entry with one model answers, by the examples' labels."""
 
 from math import ceil
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,7 +14,8 @@ from merganser.report.measured import Grid
 from merganser.report.rows import best, in_group
 from merganser.report.sections import Section
 from merganser.report.style import INK, MUTED, to_svg
-from merganser.report.tables import write_csv
+from merganser.report.tables import Tables
+from merganser.report.wording import Wording
 
 MOST = 64  # classes: cells of more are too small to be seen
 ABREAST, SIDE = 4, 2.7  # panels in a row, inches of each
@@ -24,21 +24,19 @@ ABREAST, SIDE = 4, 2.7  # panels in a row, inches of each
 class Confusions(NamedTuple):
     """An entry's confusion matrices: of each task's label (row), the share of examples answered so (column)."""
 
-    entry: str | None
+    entry: str
     by_task: dict[str, Grid]
 
 
-def read(comparison: Comparison) -> Confusions:
+def read(comparison: Comparison) -> Confusions | None:
     """Read those of the best entry with one model; tasks without classes, or with more than 64, are left out."""
     chosen = best(in_group(comparison.rows, "single"))
     if chosen is None:
-        return Confusions(None, {})
-    found = {}
-    for task in chosen.scores.by_task:
-        shares = confusion(read_results(comparison.paths.EXAMPLES / chosen.entry / f"{task}.safetensors"))
-        if shares is not None:
-            found[task] = shares
-    return Confusions(chosen.entry, found)
+        return None
+    folder = comparison.paths.EXAMPLES / chosen.entry
+    read = {task: confusion(read_results(folder / f"{task}.safetensors")) for task in chosen.scores.by_task}
+    found = {task: shares for task, shares in read.items() if shares is not None}
+    return Confusions(chosen.entry, found) if found else None
 
 
 def confusion(results: Results) -> Grid | None:
@@ -60,25 +58,17 @@ def confusion(results: Results) -> Grid | None:
     return np.divide(counts, totals, out=np.full_like(counts, np.nan), where=totals > 0)
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `confusions.csv`: of each task's classes by their order, the share of examples answered so, zeros apart."""
-    found = comparison.of(read)
-    if found.by_task:
-        lines = [
-            [found.entry, task, label, answer, float(shares[label, answer])]
-            for task, shares in found.by_task.items()
-            for label, answer in np.argwhere(shares > 0).tolist()
-        ]
-        write_csv(folder / "confusions.csv", ["entry", "task", "label", "answer", "share"], lines)
+def tables(found: Confusions) -> Tables:
+    """Return of each task's classes, by their order, the share of examples answered so, zeros apart."""
+    lines = [
+        [found.entry, task, label, answer, float(shares[label, answer])]
+        for task, shares in found.by_task.items()
+        for label, answer in np.argwhere(shares > 0).tolist()
+    ]
+    return {"confusions.csv": (["entry", "task", "label", "answer", "share"], lines)}
 
 
-def plots(comparison: Comparison) -> dict[str, str]:
-    """Draw the matrices, if there are any."""
-    found = comparison.of(read)
-    return {"confusions": draw_confusions(found)} if found.by_task else {}
-
-
-def draw_confusions(found: Confusions) -> str:
+def plots(found: Confusions, wording: Wording) -> dict[str, str]:
     """Draw a panel for each task, shaded from 0 to 1."""
     abreast = min(ABREAST, len(found.by_task))
     down = ceil(len(found.by_task) / abreast)
@@ -88,7 +78,7 @@ def draw_confusions(found: Confusions) -> str:
         _draw(axes, task, shares)
     for axes in grid[len(found.by_task) :]:
         axes.set_visible(False)
-    return to_svg(figure)
+    return {"confusions": to_svg(figure)}
 
 
 def _draw(axes: Axes, task: str, shares: Grid) -> None:
@@ -99,15 +89,9 @@ def _draw(axes: Axes, task: str, shares: Grid) -> None:
     axes.set_ylabel("label", fontsize=7.5, color=MUTED)
 
 
-def page(comparison: Comparison) -> dict[str, Any] | None:
-    """Return whose answers they are."""
-    found = comparison.of(read)
-    return {"entry": found.entry} if found.by_task else None
-
-
 TEMPLATE = (
-    '    <figure class="full">{{ plots.confusions }}<figcaption>What {{ entry }}, the best entry with one model, '
-    "answers: each row a class, its examples by the answer, in the order of the classes. "
+    '    <figure class="full">{{ plots.confusions }}<figcaption>What {{ confusions.entry }}, the best entry with one '
+    "model, answers: each row a class, its examples by the answer, in the order of the classes. "
     'The shares: <a href="confusions.csv">confusions.csv</a>.</figcaption></figure>'
 )
-SECTION = Section(page=page, tables=tables, plots=plots, inside="glance", template=TEMPLATE)
+SECTION = Section(read=read, tables=tables, plots=plots, inside="glance", template=TEMPLATE)

@@ -1,21 +1,20 @@
 """Measures of the tasks over the depth of the network, and what lies inside those of its middle matrix."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from merganser.report.comparison import Comparison
 from merganser.report.depth import Line, over_depth
 from merganser.report.heatmaps import Shades, fill_cells
 from merganser.report.layers import short_names
 from merganser.report.measured import BY_LAYER, Measured, grid
 from merganser.report.sections import Section
 from merganser.report.style import COLOURS, INK, MUTED, OTHERS, canvas, to_svg
-from merganser.report.tables import write_csv
+from merganser.report.tables import Tables
+from merganser.report.wording import Wording
 
 BLUE, ORANGE = COLOURS["single"], COLOURS["parts"]
 # each figure's axis, and its lines
@@ -56,26 +55,21 @@ FIRST = 0.5  # the least share that a majority can have
 WIDE = 5.2  # inches
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `plots/layers.csv`: every measure of each matrix."""
-    measured = comparison.measured
+def tables(measured: Measured) -> Tables:
+    """Return every measure of each matrix."""
     columns = {name: measured.by_layer(name) for name in BY_LAYER}
-    layers = [[name, *(column[name] for column in columns.values())] for name in measured.matrices]
-    write_csv(folder / "plots/layers.csv", ["layer", *columns], layers)
+    lines = [[name, *(column[name] for column in columns.values())] for name in measured.matrices]
+    return {"plots/layers.csv": (["layer", *columns], lines)}
 
 
-def plots(comparison: Comparison) -> dict[str, str]:
+def plots(measured: Measured, wording: Wording) -> dict[str, str]:
     """Draw every measure over the depth, and what lies inside some."""
-    measured = comparison.measured
-    return draw_spaces(measured) | (draw_depth(measured) if measured.matrices else {})
-
-
-def draw_depth(measured: Measured) -> dict[str, str]:
-    """Draw every measure of the tasks over the depth; return SVG text by name."""
-    return {
+    over = {
         name: over_depth([(line, measured.by_layer(line.measure)) for line in lines], measured.matrices, label)
         for name, (label, lines) in FIGURES.items()
+        if measured.matrices
     }
+    return over | draw_spaces(measured)
 
 
 def draw_spaces(measured: Measured) -> dict[str, str]:
@@ -158,13 +152,12 @@ def _name_blocks(axes: Axes, sizes: Sequence[int], tasks: Sequence[str]) -> None
         axes.axhline(end, color=MUTED, linewidth=0.4)
 
 
-def page(comparison: Comparison) -> dict[str, Any]:
+def page(measured: Measured) -> dict[str, Any]:
     """Return each matrix's name, short name and measures, by depth."""
-    measured = comparison.measured
     columns = [measured.by_layer(measure) for measure in BY_LAYER]
     names = zip(measured.matrices, short_names(measured.matrices), strict=True)
     layers = [(name, short, [column[name] for column in columns]) for name, short in names]
     return {"by_layer": list(BY_LAYER), "layers": layers, "middle": middle_name(measured)}
 
 
-SECTION = Section(page=page, tables=tables, plots=plots)
+SECTION = Section(read=lambda comparison: comparison.measured, tables=tables, plots=plots, page=page)

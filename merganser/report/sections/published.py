@@ -3,9 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
 from statistics import NormalDist
-from typing import Any
 
 from merganser.config.published import (
     DROP_RATE,
@@ -25,7 +23,7 @@ from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
 from merganser.report.rows import Row
 from merganser.report.sections import Section
-from merganser.report.tables import write_csv
+from merganser.report.tables import Tables
 
 ERRORS = NormalDist().inv_cdf(1 - LEVEL / 2)  # so many standard errors hold 95 % of what other examples would give
 
@@ -75,11 +73,11 @@ class Reproduced:
         return sum(figure.beyond is True for figure in self.compared)
 
 
-def read(comparison: Comparison) -> list[Reproduced]:
-    """Compare the entries with what papers report, if params.yaml names such a file."""
+def read(comparison: Comparison) -> list[Reproduced] | None:
+    """Compare the entries with what papers report; None if params.yaml names no such file."""
     params = comparison.params
     if not params.published:
-        return []
+        return None
     published = Published.model_validate(read_json(comparison.paths.PUBLISHED))
     return reproduce(published, comparison.rows, comparison.tasks, params.parameters.matrices)
 
@@ -158,14 +156,8 @@ def _note(table: Table, row: Row, matrices: str) -> str:
     return "; ".join([*said, *([table.notes[row.entry]] if row.entry in table.notes else [])])
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `published.csv`, if params.yaml names what papers report."""
-    if comparison.params.published:
-        write_published(folder, comparison.of(read))
-
-
-def write_published(folder: Path, reproduced: Sequence[Reproduced]) -> None:
-    """Write `published.csv`, what papers report with what was measured."""
+def tables(reproduced: Sequence[Reproduced]) -> Tables:
+    """Return what papers report with what was measured."""
     about, numbers = ("paper", "table", "protocol", "checkpoints"), ("difference", "stderr", "beyond")
     of_table, of_figure = attrgetter(*about), attrgetter("ours", "theirs", *numbers)
     lines = [
@@ -174,14 +166,7 @@ def write_published(folder: Path, reproduced: Sequence[Reproduced]) -> None:
         for entry, row in each.figures.items()
         for column, figure in row.items()
     ]
-    header = [*about, "entry", "column", "ours", "published", *numbers, "note"]
-    write_csv(folder / "published.csv", header, lines)
+    return {"published.csv": ([*about, "entry", "column", "ours", "published", *numbers, "note"], lines)}
 
 
-def page(comparison: Comparison) -> dict[str, Any] | None:
-    """Return the tables that have something in common with the comparison."""
-    reproduced = comparison.of(read)
-    return {"reproduced": reproduced} if reproduced else None
-
-
-SECTION = Section(page=page, tables=tables)
+SECTION = Section(read=read, tables=tables, page=lambda reproduced: {} if reproduced else None)

@@ -1,30 +1,29 @@
 """How much of each task an entry's merge retains."""
 
-from pathlib import Path
-
 import numpy as np
 
-from merganser.report.comparison import Comparison
 from merganser.report.heatmaps import entries_by_layer, entries_by_task
+from merganser.report.measured import Measured
 from merganser.report.sections import Section
-from merganser.report.tables import write_csv
+from merganser.report.tables import Table, Tables
+from merganser.report.wording import Wording
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `plots/alignment.csv` of entries with one model, `plots/errors.csv` of those with a part per task."""
-    measured = comparison.measured
-    for name, measure, entries in (
-        ("alignment", "sar", measured.merges(parts=False)),
-        ("errors", "error", measured.merges(parts=True)),
-    ):
-        found = [zip(measured.tasks, measured.overall(entry).tolist(), strict=True) for entry in entries]
-        lines = [[entry, *pair] for entry, pairs in zip(entries, found, strict=True) for pair in pairs]
-        write_csv(folder / f"plots/{name}.csv", ["entry", "task", measure], lines)
+def tables(measured: Measured) -> Tables:
+    """Return one number an entry and task: of entries with one model, and of those with a part per task."""
+
+    def table(measure: str, entries: list[str]) -> Table:
+        found = [(entry, zip(measured.tasks, measured.overall(entry).tolist(), strict=True)) for entry in entries]
+        return ["entry", "task", measure], [[entry, *pair] for entry, pairs in found for pair in pairs]
+
+    return {
+        "plots/alignment.csv": table("sar", measured.merges(parts=False)),
+        "plots/errors.csv": table("error", measured.merges(parts=True)),
+    }
 
 
-def plots(comparison: Comparison) -> dict[str, str]:
+def plots(measured: Measured, wording: Wording) -> dict[str, str]:
     """Draw the same by entry and task, and over the depth."""
-    measured = comparison.measured
     found, tasks = {}, measured.tasks
     single, parts = (measured.merges(parts=parts) for parts in (False, True))
     if single and measured.matrices:
@@ -36,4 +35,4 @@ def plots(comparison: Comparison) -> dict[str, str]:
     return found
 
 
-SECTION = Section(tables=tables, plots=plots)
+SECTION = Section(read=lambda comparison: comparison.measured, tables=tables, plots=plots)

@@ -1,7 +1,6 @@
 """The scores of every entry on every task, family by family, beside what each task's metric gives without a model."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from merganser.report.comparison import Comparison
 from merganser.report.rows import GROUPS, Row, best_values, by_family, sampling_error, with_data
 from merganser.report.scores import values_of
 from merganser.report.sections import Section
-from merganser.report.tables import write_csv
+from merganser.report.tables import Table, Tables
 from merganser.report.wording import title_of
 
 IDENTITY = ("entry", "method", "reads", "family", "group", "data")
@@ -28,7 +27,7 @@ class Baseline(NamedTuple):
     majority: float | None = None  # of always the commonest label
 
 
-def read(comparison: Comparison) -> list[Baseline]:
+def read_baselines(comparison: Comparison) -> list[Baseline]:
     """Return the baselines of each task, by the labels of an entry's examples."""
     row = comparison.rows[0]
     folder, found = comparison.paths.EXAMPLES / row.entry, row.scores.metrics.items()
@@ -61,23 +60,24 @@ def mean_of(baselines: Sequence[Baseline], name: str) -> float | None:
     return None if None in values else float(np.mean(values))
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `results.csv`, `baselines.csv`, `data_sets.csv`, and `scores.csv` and `cost.csv` in `plots/`."""
-    rows, tasks = comparison.rows, comparison.tasks
-    _write_results(folder / "results.csv", rows, tasks, comparison.params.evaluation.partial)
-    write_csv(folder / "baselines.csv", Baseline._fields, comparison.of(read))
-    _write_data_sets(folder / "data_sets.csv", rows)
-    found = [(r.entry, task, r.scores.by_task[task]) for r in rows for task in tasks]
-    lines = [[e, task, s["metric"], s["value"], s["stderr"], s["count"], s.get("spread")] for e, task, s in found]
-    header = ["entry", "task", "metric", "value", "stderr", "count", "spread"]
-    write_csv(folder / "plots/scores.csv", header, lines)
-    names = ("normalised_score", "amr", "wall_s")
-    cost = [[row.entry, *(row.measures[name] for name in names)] for row in rows]
-    write_csv(folder / "plots/cost.csv", ["entry", *names], cost)
+def tables(comparison: Comparison) -> Tables:
+    """Return every score and cost in a line an entry, then in the forms that `dvc plots` takes."""
+    rows = comparison.rows
+    scores = [(row.entry, task, score) for row in rows for task, score in row.scores.by_task.items()]
+    keys = ("metric", "value", "stderr", "count", "spread")
+    costs = ("normalised_score", "amr", "wall_s")
+    return {
+        "results.csv": _results(comparison),
+        "baselines.csv": (Baseline._fields, comparison.of(read_baselines)),
+        **_data_sets(rows),
+        "plots/scores.csv": (["entry", "task", *keys], [[e, task, *map(s.get, keys)] for e, task, s in scores]),
+        "plots/cost.csv": (["entry", *costs], [[row.entry, *(row.measures[name] for name in costs)] for row in rows]),
+    }
 
 
-def _write_results(path: Path, rows: Sequence[Row], tasks: Sequence[str], partial: str | None) -> None:
-    """Write a line an entry; `partial`: why the scores are not of all examples, which each line then says."""
+def _results(comparison: Comparison) -> Table:
+    """Return a line an entry; where the scores are not of all examples, each says why."""
+    rows, tasks, partial = comparison.rows, comparison.tasks, comparison.params.evaluation.partial
     header = [*IDENTITY, *tasks, *rows[0].measures, "stderr", "spread", "forwards", "backwards", "before_s"]
     unseen, marked = list(rows[0].scores.unseen), [partial] if partial else []
     header += ["unseen", *(f"unseen_{task}" for task in unseen)] if unseen else []
@@ -95,22 +95,22 @@ def _write_results(path: Path, rows: Sequence[Row], tasks: Sequence[str], partia
         ]
         for row in rows
     ]
-    write_csv(path, header, lines)
+    return header, lines
 
 
-def _write_data_sets(path: Path, rows: Sequence[Row]) -> None:
-    """Write the value on each data set, where a task is measured on a group of them."""
-    found = [
-        (row, task, name, value) for row in rows for (task, name), value in by_data_set(row.scores.by_task).items()
+def _data_sets(rows: Sequence[Row]) -> Tables:
+    """Return the value on each data set, where a task is measured on a group of them."""
+    lines = [
+        [row.entry, task, name, row.scores.by_task[task]["metric"], value]
+        for row in rows
+        for (task, name), value in by_data_set(row.scores.by_task).items()
     ]
-    lines = [[row.entry, task, name, row.scores.by_task[task]["metric"], value] for row, task, name, value in found]
-    if lines:
-        write_csv(path, ["entry", "task", "data_set", "metric", "value"], lines)
+    return {"data_sets.csv": (["entry", "task", "data_set", "metric", "value"], lines)} if lines else {}
 
 
 def page(comparison: Comparison) -> dict[str, Any]:
     """Return the rows by family, and how each of their cells is marked."""
-    rows, baselines = comparison.rows, comparison.of(read)
+    rows, baselines = comparison.rows, comparison.of(read_baselines)
     return {
         "with_data": with_data(rows),
         "groups": GROUPS,
@@ -138,4 +138,4 @@ def _shades(rows: Sequence[Row]) -> dict[tuple[str, str], int]:
     return shades
 
 
-SECTION = Section(page=page, tables=tables)
+SECTION = Section(tables=tables, page=page)

@@ -4,32 +4,35 @@ A search merges all tasks by each candidate, never some of them: there is a curv
 """
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
 from merganser.report.curves import RELATIVE, Curve, CurvePoint, against_values, is_number
 from merganser.report.rows import Row
 from merganser.report.sections import Section
-from merganser.report.tables import write_csv
+from merganser.report.tables import Tables
+from merganser.report.wording import Wording
 
 SCALING = "scaling"
 
 
-def read(comparison: Comparison) -> dict[str, Curve]:
-    """Return the curve of each entry whose search tried several scalings; raise InputError naming a missing file.
+class Searches(NamedTuple):
+    """The entries that were searched, and the curves of those whose search tried several scalings."""
+
+    rows: list[Row]
+    curves: dict[str, Curve]
+
+
+def read(comparison: Comparison) -> Searches | None:
+    """Read what each search tried; raise InputError naming a missing file.
 
     Its scores are relative to the individual models' where all of these score, as those that the search chose by.
     """
-    searched = {row.entry: row.scores.profile["search"]["name"] for row in _searched(comparison)}
-    folder = comparison.paths.SEARCH_MEASURES
-    curves = {entry: _curve(entry, read_json(folder / f"{name}.json")) for entry, name in searched.items()}
-    return {entry: curve for entry, curve in curves.items() if len(curve.points) > 1}
-
-
-def _searched(comparison: Comparison) -> list[Row]:
-    return [row for row in comparison.rows if "search" in row.scores.profile]
+    rows, folder = [row for row in comparison.rows if "search" in row.scores.profile], comparison.paths.SEARCH_MEASURES
+    found = {row.entry: read_json(folder / f"{row.scores.profile['search']['name']}.json") for row in rows}
+    curves = {entry: _curve(entry, content) for entry, content in found.items()}
+    return Searches(rows, {entry: each for entry, each in curves.items() if len(each.points) > 1}) if rows else None
 
 
 def _curve(entry: str, found: Mapping[str, Any]) -> Curve:
@@ -56,25 +59,19 @@ def _shares(scores: Mapping[str, Any], individual: Mapping[str, float]) -> dict[
     }
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `plots/searches.csv`: each entry's scores on the validation data over the scaling that its search tried."""
-    if curves := comparison.of(read):
-        header = ["entry", "method", "parameter", "value", "task", "score", "stderr"]
-        write_csv(folder / "plots/searches.csv", header, [line for curve in curves.values() for line in curve.lines])
+def tables(searches: Searches) -> Tables:
+    """Return each entry's scores on the validation data over the scaling that its search tried."""
+    header = ["entry", "method", "parameter", "value", "task", "score", "stderr"]
+    lines = [line for curve in searches.curves.values() for line in curve.lines]
+    return {"plots/searches.csv": (header, lines)} if lines else {}
 
 
-def plots(comparison: Comparison) -> dict[str, str]:
+def plots(searches: Searches, wording: Wording) -> dict[str, str]:
     """Draw every curve."""
     return {
-        f"search-{entry}": against_values(curve, RELATIVE if curve.relative else comparison.wording.axis)
-        for entry, curve in comparison.of(read).items()
+        f"search-{entry}": against_values(curve, RELATIVE if curve.relative else wording.axis)
+        for entry, curve in searches.curves.items()
     }
 
 
-def page(comparison: Comparison) -> dict[str, Any] | None:
-    """Return the entries that were searched, and their curves."""
-    searched = _searched(comparison)
-    return {"searched": searched, "searches": comparison.of(read)} if searched else None
-
-
-SECTION = Section(page=page, tables=tables, plots=plots, inside="scores")
+SECTION = Section(read=read, tables=tables, plots=plots, inside="scores")

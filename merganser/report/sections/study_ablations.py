@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from merganser.report.formats import settings
 from merganser.report.scores import MeanScore
 from merganser.report.sections import Section
 from merganser.report.style import COLOURS, INK, canvas, to_svg
-from merganser.report.tables import write_csv
+from merganser.report.tables import Tables
 from merganser.report.wording import Wording
 
 Values = Mapping[str, Any]
@@ -83,8 +82,8 @@ class Ablated:
         return [dict(zip(self.header[2:], line[2:], strict=True)) for line in self.lines]
 
 
-def read(comparison: Comparison) -> list[Ablated]:
-    """Read what every ablation measured, and compare its steps; raise InputError naming a file that is missing."""
+def read(comparison: Comparison) -> list[Ablated] | None:
+    """Read what every ablation measured, if any, and compare its steps; raise InputError naming a missing file."""
     params, folder, found = comparison.params, comparison.paths.ABLATION_STUDIES, []
     for name, ablation in params.studies.ablations.items():
         steps = steps_of(ablation)
@@ -112,7 +111,7 @@ def read(comparison: Comparison) -> list[Ablated]:
             )
         ]
         found.append(Ablated(name, ablation.method, rows))
-    return found
+    return found or None
 
 
 def _compared(pairs: Pairs, scores: Sequence[Mapping[str, Score]], others: Sequence[int]) -> list[Compared]:
@@ -128,16 +127,9 @@ def _compared(pairs: Pairs, scores: Sequence[Mapping[str, Score]], others: Seque
     return list(map(Compared._make, numbers))
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `plots/study_ablations.csv`."""
-    if ablations := comparison.of(read):
-        lines = [line for each in ablations for line in each.lines]
-        write_csv(folder / "plots/study_ablations.csv", ablations[0].header, lines)
-
-
-def plots(comparison: Comparison) -> dict[str, str]:
-    """Draw every ablation."""
-    return {f"study_ablation-{each.name}": by_step(each, comparison.wording) for each in comparison.of(read)}
+def tables(ablations: list[Ablated]) -> Tables:
+    """Return every step and task."""
+    return {"plots/study_ablations.csv": (ablations[0].header, [line for each in ablations for line in each.lines])}
 
 
 def by_step(ablated: Ablated, wording: Wording) -> str:
@@ -160,10 +152,9 @@ def by_step(ablated: Ablated, wording: Wording) -> str:
     return to_svg(figure)
 
 
-def page(comparison: Comparison) -> dict[str, Any] | None:
-    """Return the ablations."""
-    ablations = comparison.of(read)
-    return {"ablations": ablations} if ablations else None
-
-
-SECTION = Section(page=page, tables=tables, plots=plots, inside="studies")
+SECTION = Section(
+    read=read,
+    tables=tables,
+    plots=lambda ablations, wording: {f"study_ablation-{each.name}": by_step(each, wording) for each in ablations},
+    inside="studies",
+)

@@ -15,7 +15,6 @@ from merganser.report.formats import settings
 from merganser.report.scores import MeanScore
 from merganser.report.sections import Section
 from merganser.report.style import LINES, PALETTE, canvas, to_svg
-from merganser.report.tables import write_csv
 from merganser.report.wording import Wording
 
 MARKERS = ("o", "s", "^")  # beside LINES, for a lone dot has no line
@@ -93,8 +92,8 @@ class Matched:
         return {"entries": entries, "too_small": reasons}
 
 
-def read(comparison: Comparison) -> Matched:
-    """Read what every entry gave at its budgets; raise InputError naming a file that is missing."""
+def read(comparison: Comparison) -> Matched | None:
+    """Read what every entry gave at its budgets, if any; raise InputError naming a file that is missing."""
     params, folder = comparison.params, comparison.paths.BUDGET_STUDIES
     study, curves, too_small = params.studies.budgets, dict[str, list[Fitted]](), dict[tuple[float, str], str]()
     members: dict[float, dict[str, Fitted]] = {budget: {} for budget in (sorted(study.at) if study.methods else ())}
@@ -118,7 +117,8 @@ def read(comparison: Comparison) -> Matched:
                 if budget in (None, each) and fitted.amr <= each:
                     members[each][entry] = fitted
         curves[entry].sort(key=lambda one: one.amr)
-    return Matched(curves, {budget: _compared(list(found.values())) for budget, found in members.items()}, too_small)
+    compared = {budget: _compared(list(found.values())) for budget, found in members.items()}
+    return Matched(curves, compared, too_small) if curves else None
 
 
 def _compared(found: Sequence[Fitted]) -> dict[str, Compared]:
@@ -138,20 +138,7 @@ def _compared(found: Sequence[Fitted]) -> dict[str, Compared]:
     }
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `plots/study_budgets.csv`."""
-    matched = comparison.of(read)
-    if matched.curves:
-        write_csv(folder / "plots/study_budgets.csv", matched.header, matched.lines)
-
-
-def plots(comparison: Comparison) -> dict[str, str]:
-    """Draw all entries over the bytes."""
-    matched = comparison.of(read)
-    return {"study_budgets": against_bytes(matched, comparison.wording)} if matched.curves else {}
-
-
-def against_bytes(matched: Matched, wording: Wording) -> str:
+def plots(matched: Matched, wording: Wording) -> dict[str, str]:
     """Draw each entry's mean score over the bytes that a task takes, a lone dot for one whose size is fixed."""
     figure, axes = canvas(5.2, 4.0)
     for index, (entry, points) in enumerate(matched.curves.items()):
@@ -165,13 +152,12 @@ def against_bytes(matched: Matched, wording: Wording) -> str:
     axes.set(xlabel="bytes a task, % of the merged parameters'", ylabel=wording.axis)
     axes.grid(axis="both")
     figure.legend(loc="outside lower center", ncols=min(4, len(matched.curves)))
-    return to_svg(figure)
+    return {"study_budgets": to_svg(figure)}
 
 
-def page(comparison: Comparison) -> dict[str, Any] | None:
-    """Return what was fitted."""
-    matched = comparison.of(read)
-    return {"matched": matched} if matched.curves else None
-
-
-SECTION = Section(page=page, tables=tables, plots=plots, inside="studies")
+SECTION = Section(
+    read=read,
+    tables=lambda matched: {"plots/study_budgets.csv": (matched.header, matched.lines)},
+    plots=plots,
+    inside="studies",
+)

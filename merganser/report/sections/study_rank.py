@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -11,7 +10,6 @@ from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
 from merganser.report.sections import Section
 from merganser.report.style import COLOURS, INK, MUTED, canvas, one_legend, to_svg
-from merganser.report.tables import write_csv
 from merganser.report.wording import Wording
 
 
@@ -25,7 +23,7 @@ class RankPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class RankStudy:
-    """What the study found; empty where nothing was studied."""
+    """What the study found."""
 
     points: list[RankPoint]
 
@@ -45,27 +43,16 @@ class RankStudy:
         return {"tasks": [point._asdict() for point in self.points], "mean": means}
 
 
-def read(comparison: Comparison) -> RankStudy:
-    """Read what each task's cut models scored; raise InputError naming a file that is missing."""
+def read(comparison: Comparison) -> RankStudy | None:
+    """Read what each task's cut models scored, if any; raise InputError naming a file that is missing."""
     params, folder = comparison.params, comparison.paths.RANK_STUDIES
     studied = params.tasks if params.studies.rank.fractions else ()
     curves = {task: read_json(folder / f"{task}.json")["curve"] for task in studied}
-    return RankStudy([RankPoint(task, p["fraction"], p["value"]) for task, curve in curves.items() for p in curve])
+    points = [RankPoint(task, p["fraction"], p["value"]) for task, curve in curves.items() for p in curve]
+    return RankStudy(points) if points else None
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `plots/study_rank.csv`."""
-    if points := comparison.of(read).points:
-        write_csv(folder / "plots/study_rank.csv", RankPoint._fields, points)
-
-
-def plots(comparison: Comparison) -> dict[str, str]:
-    """Draw the scores over the share of the rank."""
-    study = comparison.of(read)
-    return {"study_rank": against_rank(study, comparison.wording)} if study.points else {}
-
-
-def against_rank(study: RankStudy, wording: Wording) -> str:
+def plots(study: RankStudy, wording: Wording) -> dict[str, str]:
     """Draw the mean score over the share of the rank, each task as a thin line, the whole models' mean across."""
     figure, axes = canvas(5.2, 3.8)
     fractions = study.fractions
@@ -80,7 +67,7 @@ def against_rank(study: RankStudy, wording: Wording) -> str:
     axes.set(xlabel="singular values kept of each task's own delta, %", ylabel=wording.axis)
     axes.grid(axis="y")
     one_legend(figure, axes)
-    return to_svg(figure)
+    return {"study_rank": to_svg(figure)}
 
 
 def _rank_line(
@@ -90,10 +77,9 @@ def _rank_line(
     axes.plot(fractions, heights, color=colour, linewidth=width, marker="o", markersize=2 * width, label=label)
 
 
-def page(comparison: Comparison) -> dict[str, Any] | None:
-    """Return what the study found."""
-    study = comparison.of(read)
-    return {"study": study} if study.points else None
-
-
-SECTION = Section(page=page, tables=tables, plots=plots, inside="studies")
+SECTION = Section(
+    read=read,
+    tables=lambda study: {"plots/study_rank.csv": (RankPoint._fields, study.points)},
+    plots=plots,
+    inside="studies",
+)

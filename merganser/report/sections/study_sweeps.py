@@ -8,18 +8,19 @@ from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
 from merganser.report.curves import Curve, CurvePoint, against_values, is_number
 from merganser.report.sections import Section
-from merganser.report.tables import write_csv
+from merganser.report.tables import Tables
 from merganser.studies.candidates import file_name
 
 
-def read(comparison: Comparison) -> list[Curve]:
-    """Read what every sweep measured; raise InputError naming a file that is missing."""
+def read(comparison: Comparison) -> list[Curve] | None:
+    """Read what every sweep measured, if any; raise InputError naming a file that is missing."""
     params, folder = comparison.params, comparison.paths.SWEEP_STUDIES
-    return [
+    curves = [
         Curve(name, sweep.method, parameter, _points(params, folder / name, parameter, values))
         for name, sweep in params.studies.sweeps.items()
         for parameter, values in sweep.over.items()
     ]
+    return curves or None
 
 
 def _points(params: Params, folder: Path, parameter: str, values: list[Any]) -> list[CurvePoint]:
@@ -30,24 +31,15 @@ def _points(params: Params, folder: Path, parameter: str, values: list[Any]) -> 
     return sorted(points, key=lambda p: p.value) if all(is_number(p.value) for p in points) else points
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `plots/study_sweeps.csv`."""
-    if curves := comparison.of(read):
-        header = ["sweep", "method", "parameter", "value", "task", "score", "stderr"]
-        write_csv(folder / "plots/study_sweeps.csv", header, [line for curve in curves for line in curve.lines])
+def tables(curves: list[Curve]) -> Tables:
+    """Return every value and task."""
+    header = ["sweep", "method", "parameter", "value", "task", "score", "stderr"]
+    return {"plots/study_sweeps.csv": (header, [line for curve in curves for line in curve.lines])}
 
 
-def plots(comparison: Comparison) -> dict[str, str]:
-    """Draw every curve."""
-    return {
-        f"study_sweep-{curve.name}": against_values(curve, comparison.wording.axis) for curve in comparison.of(read)
-    }
-
-
-def page(comparison: Comparison) -> dict[str, Any] | None:
-    """Return the curves."""
-    curves = comparison.of(read)
-    return {"curves": curves} if curves else None
-
-
-SECTION = Section(page=page, tables=tables, plots=plots, inside="studies")
+SECTION = Section(
+    read=read,
+    tables=tables,
+    plots=lambda curves, wording: {f"study_sweep-{each.name}": against_values(each, wording.axis) for each in curves},
+    inside="studies",
+)

@@ -18,7 +18,7 @@ from merganser.report.curves import RELATIVE
 from merganser.report.scores import individual_values, values_of
 from merganser.report.sections import Section
 from merganser.report.style import LINES, PALETTE, canvas, to_svg
-from merganser.report.tables import write_csv
+from merganser.report.tables import Tables
 from merganser.report.wording import Wording
 from merganser.studies.subsets import all_subsets, file_name
 
@@ -76,7 +76,7 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskStudy:
-    """What the study found; empty where nothing was studied."""
+    """What the study found."""
 
     points: list[Point]
     summaries: list[Summary]
@@ -116,12 +116,12 @@ class TaskStudy:
         return {"subsets": [p._asdict() for p in self.points], "sizes": [s._asdict() for s in self.summaries]}
 
 
-def read(comparison: Comparison) -> TaskStudy:
-    """Read what every merge of some tasks scored; raise InputError naming a file that is missing."""
+def read(comparison: Comparison) -> TaskStudy | None:
+    """Read what every merge of some tasks scored, if any; raise InputError naming a file that is missing."""
     params, scores = comparison.params, comparison.scores
     individual = individual_values(params, {entry: found.values for entry, found in scores.items()})
     points = _read_points(params, individual, comparison.paths.TASK_STUDIES)
-    return TaskStudy(points, summarise(points))
+    return TaskStudy(points, summarise(points)) if points else None
 
 
 def _read_points(params: Params, individual: Mapping[str, float] | None, folder: Path) -> list[Point]:
@@ -184,22 +184,16 @@ def p_value(first: Sequence[float], other: Sequence[float]) -> float | None:
     return float(ttest_rel(first, other, alternative="greater").pvalue)
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `plots/study_tasks.csv` and `plots/study_sizes.csv`."""
-    study = comparison.of(read)
-    if study.points:
-        lines = [[*p[:2], "+".join(p.subset), *p[3:-1]] for p in study.points]
-        write_csv(folder / "plots/study_tasks.csv", Point._fields[:-1], lines)
-        write_csv(folder / "plots/study_sizes.csv", Summary._fields, study.summaries)
+def tables(study: TaskStudy) -> Tables:
+    """Return every subset, and every size."""
+    lines = [[*p[:2], "+".join(p.subset), *p[3:-1]] for p in study.points]
+    return {
+        "plots/study_tasks.csv": (Point._fields[:-1], lines),
+        "plots/study_sizes.csv": (Summary._fields, study.summaries),
+    }
 
 
-def plots(comparison: Comparison) -> dict[str, str]:
-    """Draw all entries over the number of tasks."""
-    study = comparison.of(read)
-    return {"study_tasks": against_tasks(study, comparison.wording)} if study.points else {}
-
-
-def against_tasks(study: TaskStudy, wording: Wording) -> str:
+def plots(study: TaskStudy, wording: Wording) -> dict[str, str]:
     """Draw each subset's score as a dot, each entry's mean as a line with one standard deviation about it."""
     figure, axes = canvas(5.2, 3.8)
     middle = (len(study.entries) - 1) / 2
@@ -220,13 +214,7 @@ def against_tasks(study: TaskStudy, wording: Wording) -> str:
     axes.set(xlabel="tasks merged", ylabel=RELATIVE if study.normalised else wording.axis)
     axes.grid(axis="y")
     figure.legend(loc="outside lower center", ncols=min(4, len(study.entries)))
-    return to_svg(figure)
+    return {"study_tasks": to_svg(figure)}
 
 
-def page(comparison: Comparison) -> dict[str, Any] | None:
-    """Return what the study found."""
-    study = comparison.of(read)
-    return {"study": study} if study.points else None
-
-
-SECTION = Section(page=page, tables=tables, plots=plots, inside="studies")
+SECTION = Section(read=read, tables=tables, plots=plots, inside="studies")

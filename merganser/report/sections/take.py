@@ -7,7 +7,6 @@ not tell the two apart: two-sided p of at least LEVEL, after Holm's correction f
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ from merganser.report.budgets import BUDGETS, Budget
 from merganser.report.comparison import Comparison
 from merganser.report.rows import Row, best, front, with_data
 from merganser.report.sections import Section
-from merganser.report.significance import MEAN, write_significance
-from merganser.report.tables import write_csv
+from merganser.report.significance import MEAN, tables_of
+from merganser.report.tables import Tables
 
 NO_DATA, ANY_DATA = "none", "any"
 
@@ -53,7 +52,7 @@ class Choice:
         return None if least is self.best else least
 
 
-def read(comparison: Comparison) -> list[Choice]:
+def choose(comparison: Comparison) -> list[Choice]:
     """Choose for each budget, by the tests of the entries' means."""
     return make_choices(comparison.rows, comparison.significance.pairs[MEAN])
 
@@ -114,24 +113,20 @@ def ranks(rows: Sequence[Row], pairs: Pairs) -> dict[str, tuple[int, int]]:
     return found
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `choices.csv`: for each budget the best entry, then those within the error of it; no line where none is.
-
-    And the tests behind it: `significance.csv`, `pairs.csv`.
-    """
+def tables(comparison: Comparison) -> Tables:
+    """Return for each budget the best entry, then those within the error of it, and the tests behind it."""
     lines = [
         [c.budget.key, c.data, r.entry, c.entries, p, r.scores.mean, r.scores.error, r.amr, r.seconds]
-        for c in comparison.of(read)
+        for c in comparison.of(choose)
         for r, p in zip(c.members, [None, *c.p], strict=False)
     ]
     header = ["budget", "data", "entry", "of", "p", "mean", "stderr", "amr", "seconds"]
-    write_csv(folder / "choices.csv", header, lines)
-    write_significance(folder, comparison.significance)
+    return {"choices.csv": (header, lines), **tables_of(comparison.significance)}
 
 
 def page(comparison: Comparison) -> dict[str, Any]:
     """Return the choices by budget, and where each entry stands among all."""
-    rows, choices = comparison.rows, comparison.of(read)
+    rows, choices = comparison.rows, comparison.of(choose)
     return {
         "with_data": with_data(rows),
         "budgets": {budget: [choice for choice in choices if choice.budget is budget] for budget in BUDGETS},
@@ -143,4 +138,4 @@ def page(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-SECTION = Section(page=page, tables=tables)
+SECTION = Section(tables=tables, page=page)

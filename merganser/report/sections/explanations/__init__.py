@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, isnan
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,7 +16,8 @@ from merganser.report.measured import Measured
 from merganser.report.sections import Section, study_tasks
 from merganser.report.sections.explanations.points import Points, find_points
 from merganser.report.style import COLOURS, INK, MUTED, OTHERS, to_svg
-from merganser.report.tables import write_csv
+from merganser.report.tables import Tables
+from merganser.report.wording import Wording
 
 ABREAST, HEIGHT = 5, 2.05  # panels in a row, inches of each
 FEW = 30  # points, up to which they are drawn large
@@ -36,6 +36,10 @@ LINES = {
         Line("effective_rank", "effective rank", COLOURS["reference"]),
     ),
 }
+
+
+ESTIMATES = ("spearman", "spearman_low", "spearman_high", "pearson", "pearson_low", "pearson_high")
+HEADER = ("points", "measure", "layer", "n", "groups", *ESTIMATES)
 
 
 class Kind(NamedTuple):
@@ -105,6 +109,7 @@ class Explanations:
 
     points: list[Points]
     explained: list[Explained]
+    matrices: list[str]  # by depth
 
     @property
     def overall(self) -> list[Explained]:
@@ -117,10 +122,11 @@ class Explanations:
         return {each.layer: each.found.spearman.value for each in found}
 
 
-def read(comparison: Comparison) -> Explanations:
-    """Correlate every measure that this comparison has with the score that is lost."""
-    points = find_points(comparison.rows, comparison.measured, comparison.of(study_tasks.read))
-    return Explanations(points, explain(points, comparison.measured))
+def read(comparison: Comparison) -> Explanations | None:
+    """Correlate every measure that this comparison has with the score that is lost; None if there are no points."""
+    measured = comparison.measured
+    points = find_points(comparison.rows, measured, comparison.of(study_tasks.read))
+    return Explanations(points, explain(points, measured), measured.matrices) if points else None
 
 
 def explain(points: Sequence[Points], measured: Measured) -> list[Explained]:
@@ -135,27 +141,18 @@ def explain(points: Sequence[Points], measured: Measured) -> list[Explained]:
     return found
 
 
-ESTIMATES = ("spearman", "spearman_low", "spearman_high", "pearson", "pearson_low", "pearson_high")
-HEADER = ("points", "measure", "layer", "n", "groups", *ESTIMATES)
-
-
-def explained_lines(explained: Sequence[Explained]) -> list[tuple[Any, ...]]:
-    """Return the lines of `explanations.csv`."""
-    return [
+def tables(found: Explanations) -> Tables:
+    """Return how each measure goes with the score that is lost, over matrices and in each."""
+    lines = [
         (KINDS[e.kind].title, e.measure, e.layer, e.found.points, e.found.groups, *e.found.spearman, *e.found.pearson)
-        for e in explained
+        for e in found.explained
     ]
+    return {"explanations.csv": (HEADER, lines)}
 
 
-def tables(folder: Path, comparison: Comparison) -> None:
-    """Write `explanations.csv`: how each measure goes with the score that is lost, over matrices and in each."""
-    if explained := comparison.of(read).explained:
-        write_csv(folder / "explanations.csv", HEADER, explained_lines(explained))
-
-
-def plots(comparison: Comparison) -> dict[str, str]:
+def plots(explanations: Explanations, wording: Wording) -> dict[str, str]:
     """Draw each kind's points measure by measure, and correlations over the depth."""
-    explanations, found = comparison.of(read), {}
+    found = {}
     overall = {(each.kind, each.measure): each for each in explanations.overall}
     for points in explanations.points:
         measures = {name: overall[points.kind, name] for name in points.measures}
@@ -163,8 +160,7 @@ def plots(comparison: Comparison) -> dict[str, str]:
         lines = LINES.get(points.kind, ())
         by_layer = [(line, explanations.by_layer(points.kind, line.measure)) for line in lines]
         if by_layer and all(values for _, values in by_layer):
-            name = f"explained_{points.kind}_depth"
-            found[name] = over_depth(by_layer, comparison.measured.matrices, "Spearman")
+            found[f"explained_{points.kind}_depth"] = over_depth(by_layer, explanations.matrices, "Spearman")
     return found
 
 
@@ -199,9 +195,4 @@ def _dots(axes: Axes, points: Points, name: str, found: Explained) -> None:
     axes.grid(axis="y")
 
 
-def page(comparison: Comparison) -> dict[str, Any]:
-    """Return what was found, and the titles of points and measures."""
-    return {"explanations": comparison.of(read), "kinds": KINDS, "measure_titles": TITLES}
-
-
-SECTION = Section(page=page, tables=tables, plots=plots)
+SECTION = Section(read=read, tables=tables, plots=plots, page=lambda found: {"kinds": KINDS, "measure_titles": TITLES})

@@ -39,7 +39,7 @@ class Points:
         return mean_over(self.measures[measure], axis=0)
 
 
-def find_points(rows: Sequence[Row], measured: Measured, study: TaskStudy) -> list[Points]:
+def find_points(rows: Sequence[Row], measured: Measured, study: TaskStudy | None) -> list[Points]:
     """Return the points of every kind that this comparison has; none without individual models or matrices."""
     individual = next((row.scores.values for row in rows if row.about.name == "individual"), None)
     if not individual or not measured.matrices or any(value <= 0 for value in individual.values()):
@@ -55,7 +55,7 @@ def find_points(rows: Sequence[Row], measured: Measured, study: TaskStudy) -> li
         found += [_merges(single, tasks, lost, measured), _tasks(single, tasks, lost, measured)]
     if parts:
         found.append(_errors(parts, tasks, lost, measured))
-    if study.points and study.normalised:
+    if study and study.normalised:
         found.append(_subsets(study, measured))
     return [points for points in found if len(points.lost) > 1]
 

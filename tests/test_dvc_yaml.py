@@ -13,7 +13,8 @@ import yaml
 
 from merganser.code_digest import NEUTRAL, PACKAGES, CodeTree
 from merganser.models import family_names, get_family
-from merganser.plugins import FAMILIES, constants
+from merganser.plugins import FAMILIES, constants, module_names
+from merganser.report import sections
 from merganser.tasks.code import CARDS
 from merganser.tasks.stage import FOUND_BY_NAME
 from merganser.tasks.stages import KEPT
@@ -29,6 +30,7 @@ CODE = STAGES.pop("code")
 FINDERS = {
     *("merganser/at_run_time/__init__.py", "merganser/evaluation/__init__.py", "merganser/models/__init__.py"),
     "merganser/registry.py",
+    "merganser/report/sections/__init__.py",  # which names in full what it finds
     "merganser/plugins.py",  # which lists modules and imports none
 }
 FOUND = [f"{package}.{name}" for package in FOUND_BY_NAME.values() for name in CodeTree(ROOT).names(package)]
@@ -155,6 +157,12 @@ def test_only_methods_families_and_kinds_are_found_by_name() -> None:
         if names & {"import_module", ".import_module", "__import__", "exec", "eval", ".iter_modules", "runpy"}:
             found.add(str(file.relative_to(ROOT)))
     assert found == FINDERS
+
+
+def test_every_section_of_the_report_is_in_the_digest_of_its_stage(code: CodeTree) -> None:
+    found = {f"{sections.PACKAGE}.{name}" for name in module_names(sections.__path__)}
+    assert found == set(sections.ORDER), "give each section a place in ORDER"
+    assert found <= followed(code, "merganser.tasks.report")
 
 
 def test_the_stage_that_digests_depends_on_all_that_it_digests(code: CodeTree) -> None:

@@ -10,8 +10,11 @@ from dvcfleet.disk import read_json
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.steps import Lineage
 from merganser.config.loading import load_params
+from merganser.report.comparison import Comparison
 from merganser.report.origin import FILE, Origin
-from merganser.tasks.report import PAGE, SUMMARY, read_content, write_content
+from merganser.report.sections import changes, origin
+from merganser.tasks import stages
+from merganser.tasks.report import PAGE, SUMMARY, write_report
 from merganser.tasks.stages import REPORT
 
 _CHANGES = re.compile(r'<section id="changes">.*?</section>', re.S)
@@ -47,14 +50,13 @@ def _origin() -> Origin | None:
 
 
 def _differing() -> Iterator[Path]:
-    params = load_params()
-    content = read_content(params)
-    if read_json(SUMMARY) != content.numbers:
+    comparison = Comparison(load_params(), stages, {changes.read: None, origin.read: _origin()})
+    if read_json(SUMMARY) != comparison.numbers:
         yield SUMMARY
     plots = {path.stem: path.read_text(encoding="utf-8") for path in sorted((REPORT / "plots").glob("*.svg"))}
     with TemporaryDirectory(prefix="merganser-report-") as name:
         folder = Path(name)
-        write_content(folder, params, content, plots, None, _origin())
+        write_report(folder, comparison, plots)
         made, there = (
             {path.relative_to(root) for path in root.rglob("*") if path.is_file()} for root in (folder, REPORT)
         )

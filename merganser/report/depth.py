@@ -8,67 +8,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from merganser.report.layers import ONCE, panels
-from merganser.report.measured import Measured
-from merganser.report.style import COLOURS, INK, MUTED, OTHERS, to_svg
+from merganser.report.style import COLOURS, INK, MUTED, to_svg
 
 WIDTH, HEIGHT = 10.8, 2.1  # inches: of the page, of a panel
 ABREAST = 5
 
 
-BLUE, ORANGE = COLOURS["single"], COLOURS["parts"]
-
-
 class Line(NamedTuple):
-    """How a measure of BY_LAYER is drawn."""
+    """How a measure is drawn."""
 
     measure: str
     label: str
-    colour: str = BLUE
+    colour: str = COLOURS["single"]
     style: str = "-"
-
-
-# each figure's axis, and its lines
-FIGURES = {
-    "interference": (
-        "interference (STI)",
-        (Line("interference", "tasks' own bases"), Line("interference_after_tsv_m", "after TSV-M", ORANGE)),
-    ),
-    "procrustes": (
-        "Procrustes error",
-        (Line("procrustes_u", "left vectors"), Line("procrustes_v", "right vectors", ORANGE)),
-    ),
-    "overlap": (
-        "mean over pairs",
-        (
-            Line("cosine", "cosine", OTHERS[0]),
-            Line("row_spaces", "row spaces, own deltas"),
-            Line("row_spaces_centred", "row spaces, centred deltas", ORANGE),
-        ),
-    ),
-    "agreement": (
-        "sign agreement",
-        (
-            Line("agreement_weights", "weights"),
-            Line("agreement_weights_pruned", "weights, pruned", BLUE, "--"),
-            Line("agreement_joint", "joint basis", ORANGE),
-            Line("agreement_joint_pruned", "joint basis, pruned", ORANGE, "--"),
-            Line("agreement_joint_pruned_back", "pruned in the joint basis, back in the weights", OTHERS[1], ":"),
-        ),
-    ),
-    "reconstruction": (
-        "relative error",
-        (Line("error", "own deltas"), Line("error_centred", "centred deltas", ORANGE)),
-    ),
-    "effective_rank": ("effective rank", (Line("effective_rank", "mean over tasks"),)),
-}
-
-
-def draw_depth(measured: Measured) -> dict[str, str]:
-    """Draw every measure of the tasks over the depth; return SVG text by name."""
-    return {
-        name: over_depth([(line, measured.by_layer(line.measure)) for line in lines], measured.matrices, label)
-        for name, (label, lines) in FIGURES.items()
-    }
 
 
 def over_depth(

@@ -1,6 +1,6 @@
 """The rows of the result table: one per entry, by family, the best of a family first."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor
 from pathlib import Path
@@ -79,6 +79,17 @@ class Row:
         """Return the wall time of the merge and of what was done on data for it."""
         return float(self.scores.profile["wall_s"]) + (self.before_s or 0)
 
+    @property
+    def measures(self) -> dict[str, float | None]:
+        """Return its numbers over all tasks, as the tables name them."""
+        return {
+            "mean": self.scores.mean,
+            "normalised_score": self.scores.normalised,
+            "score_drop_rate": self.scores.drop_rate,
+            "amr": self.amr,
+            **{name: self.scores.profile[name] for name in ("wall_s", "peak_rss_bytes")},
+        }
+
 
 def make_rows(params: Params, scores: Mapping[str, Scores], metrics: Path, records: Path, profiles: Path) -> list[Row]:
     """Join scores, parameters and receipts: references, then family by family, in each by falling mean score."""
@@ -143,6 +154,15 @@ def best(rows: list[Row]) -> Row | None:
     return max(rows, key=lambda row: row.scores.mean, default=None)
 
 
+def front(rows: Sequence[Row], costs: Sequence[float]) -> list[Row]:
+    """Return the Pareto front by rising cost: the entries, without references, that none equals or beats for less."""
+    found: list[Row] = []
+    for row, _ in sorted(zip(rows, costs, strict=True), key=lambda pair: (pair[1], -pair[0].scores.mean)):
+        if row.group != "reference" and (not found or row.scores.mean > found[-1].scores.mean):
+            found.append(row)
+    return found
+
+
 def best_values(rows: list[Row], tasks: list[str]) -> dict[tuple[str, str], float]:
     """Return the highest value by (league, task) and the highest mean by (league, "mean"), without references."""
     found: dict[tuple[str, str], float] = {}
@@ -158,6 +178,11 @@ def lowest(rows: list[Row]) -> float:
     """Return where an axis of scores begins, in hundredths: 0, or a ten below the lowest value if it is negative."""
     least = min(value for row in rows for value in row.scores.values.values())
     return 10.0 * min(0, floor(10 * least))
+
+
+def with_data(rows: list[Row]) -> list[Row]:
+    """Return the rows of the entries that had data beside the checkpoints."""
+    return [row for row in rows if row.data != "NDI"]
 
 
 def sampling_error(rows: list[Row]) -> float | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from merganser.errors import InputError
 from merganser.evaluation.examples import Results, read_results
 from merganser.measures.significance import LEVEL, Pairs, compare_models, holm, mean_of_tasks, over_tasks
 from merganser.report.rows import Row, in_league, leagues
+from merganser.report.tables import Tables
 
 MEAN = "mean"
 
@@ -53,6 +55,20 @@ def read_significance(rows: Sequence[Row], examples: Path) -> Significance:
         v for column in pairs for league in leagues(rows) for v in _verdicts(list(rows), league, column, pairs[column])
     ]
     return Significance([row.entry for row in rows], pairs, {(v.entry, v.column): v for v in verdicts})
+
+
+def tables_of(significance: Significance, prefix: str = "") -> Tables:
+    """Return entries against the best of their group, and all pairs of entries; `prefix`: of the tables' names."""
+    verdicts = sorted(significance.verdicts.values(), key=lambda v: (v.column != MEAN, v.column, v.group))
+    lines = [
+        [column, first, second, float(pairs.difference[i, j]), float(pairs.p[i, j])]
+        for column, pairs in significance.pairs.items()
+        for (i, first), (j, second) in combinations(enumerate(significance.entries), 2)
+    ]
+    return {
+        f"{prefix}significance.csv": (Verdict._fields, verdicts),
+        f"{prefix}pairs.csv": (["column", "entry", "other", "difference", "p"], lines),
+    }
 
 
 def on_unseen(rows: Sequence[Row]) -> list[Row]:

@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 INK, MUTED, LINE = "#1d2430", "#667085", "#d9dee6"
 COLOURS = {"reference": "#8a94a3", "single": "#2b6cb0", "parts": "#c2571a"}
 OTHERS = ("#2f8f6b", "#8a56b8")
+PALETTE = (COLOURS["single"], COLOURS["parts"], *OTHERS, COLOURS["reference"])
+LINES = ("-", "--", ":")  # once all colours of the palette are taken
 # of heat maps, positive and negative: the colour-blind tell them apart; a dark page has them deeper than the lines
 HEAT = ("#2b6cb1", "#c2571b")
 # what the page writes in place of each colour
@@ -68,3 +70,9 @@ def to_svg(figure: Figure) -> str:
         figure.set_layout_engine("none")
     drawn.print_svg(buffer, metadata={"Date": None})
     return buffer.getvalue()
+
+
+def one_legend(figure: Figure, axes: Axes) -> None:
+    """Name each kind of line once."""
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
+from jinja2 import BytecodeCache, ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
 from jinja2.bccache import Bucket
 
 
@@ -27,10 +27,10 @@ def _compiled(*, html: bool) -> Compiled:  # code that escapes values is other c
     return Compiled()
 
 
-def open_templates(package: str, *, html: bool = True) -> Environment:
-    """Open the templates that lie in a package; values are escaped in HTML pages."""
+def open_templates(package: str, *folders: str, html: bool = True) -> Environment:
+    """Open the templates that lie in a package and in further folders; values are escaped in HTML pages."""
     return Environment(
-        loader=PackageLoader(package, "."),
+        loader=ChoiceLoader([PackageLoader(package, "."), FileSystemLoader(folders)]),
         autoescape=html,
         undefined=StrictUndefined,
         trim_blocks=True,

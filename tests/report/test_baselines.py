@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 from merganser.evaluation.examples import Results
-from merganser.report.baselines import Baseline, baseline
+from merganser.report.sections.scores import Baseline, baseline
 
 LABELS = np.array([0, 1, 1, 2, 1, 0])
 

@@ -7,8 +7,8 @@ import pytest
 
 from merganser.evaluation.examples import Results
 from merganser.measures.significance import Pairs, compare_models, mean_of_tasks
-from merganser.report.choices import Choice, make_choices, ranks, standings
 from merganser.report.rows import Row
+from merganser.report.sections.take import Choice, make_choices, ranks, standings
 from tests.report.test_plots import row
 
 

@@ -1,8 +1,11 @@
+import matplotlib
 import numpy as np
 import pytest
 
 from merganser.evaluation.examples import Results
-from merganser.report.confusions import MOST, Confusions, confusion, draw_confusions
+from merganser.report.sections.confusions import MOST, Confusions, confusion, plots
+from merganser.report.style import STYLE
+from merganser.report.wording import Wording
 
 
 def test_a_confusion_matrix_has_a_row_for_each_label_and_its_diagonal_is_the_recall() -> None:
@@ -36,7 +39,7 @@ def test_what_has_no_classes_or_too_many_has_none(results: Results) -> None:
 
 
 def test_each_task_has_a_panel() -> None:
-    drawn = draw_confusions(Confusions("ties", {"one": np.eye(3), "two": np.eye(2)}))["confusions"]
+    with matplotlib.rc_context(STYLE):
+        drawn = plots(Confusions("ties", {"one": np.eye(3), "two": np.eye(2)}), Wording("accuracy", "%"))["confusions"]
     assert "one, 3 classes" in drawn
     assert "two, 2 classes" in drawn
-    assert draw_confusions(Confusions(None, {})) == {}

@@ -10,19 +10,16 @@ import pytest
 
 from merganser import registry
 from merganser.evaluation.scoring import Score
-from merganser.report.choices import front
+from merganser.report.comparison import numbers_of
 from merganser.report.depth import Line, over_depth
 from merganser.report.heatmaps import DEEPEST, LIGHTEST, Shades, between_tasks, entries_by_task
 from merganser.report.labels import LINE, place_labels
-from merganser.report.matched import Fitted, Matched
 from merganser.report.measured import Grid, Measured, mean_of
-from merganser.report.plots import learned_rows, learning_curves, score_bars
-from merganser.report.rows import Row, lowest
-from merganser.report.scatter import against_memory, named
+from merganser.report.rows import Row, front, lowest
 from merganser.report.scores import Scores
-from merganser.report.study_plots import against_bytes
+from merganser.report.sections.glance import against_memory, learned_rows, learning_curves, named, score_bars
+from merganser.report.sections.study_budgets import Fitted, Matched, plots
 from merganser.report.style import STYLE
-from merganser.report.tables import summary
 from merganser.report.wording import Wording
 
 NAN = float("nan")
@@ -145,7 +142,7 @@ def test_scores_of_different_metrics_are_named_as_scores_and_may_be_negative() -
     assert mixed.scores.mean == 0.25
     assert mixed.scores.error == pytest.approx(0.025)
     assert lowest([mixed]) == -30
-    assert summary([mixed])["ties"]["matthews"] == {"cola": -0.25}
+    assert numbers_of(mixed)["matthews"] == {"cola": -0.25}
     with matplotlib.rc_context(STYLE):
         assert "score, × 100 (bar: mean; dots: tasks)" in score_bars([mixed], ["cola", "rte"])
         assert "accuracy, % (bar: mean; dots: tasks)" in score_bars([entry], ["task"])
@@ -172,7 +169,7 @@ def test_each_of_fifteen_lone_dots_at_the_same_bytes_has_a_look_of_its_own() -> 
         for name in names
     }
     with matplotlib.rc_context(STYLE):
-        drawn = against_bytes(Matched(fitted, {0.05: {}}, {}), Wording("accuracy", "%"))
+        drawn = plots(Matched(fitted, {0.05: {}}, {}), Wording("accuracy", "%"))["study_budgets"]
     looks = re.findall(r'<use xlink:href="#(\w+)"[^>]* style="fill: ', drawn)
     assert [looks.count(look) for look in set(looks)] == [2] * 15  # in the plot and in the legend
 

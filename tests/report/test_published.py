@@ -9,9 +9,9 @@ import pytest
 
 from merganser.config.published import Published, Table
 from merganser.evaluation.scoring import Score
-from merganser.report.published import Figure, reproduce
 from merganser.report.rows import Row
-from merganser.report.tables import write_published
+from merganser.report.sections.published import Figure, reproduce, tables
+from merganser.report.tables import write_tables
 from tests.report.test_plots import row as plain_row
 
 TABLE = Table(
@@ -144,7 +144,7 @@ def test_a_table_of_other_entries_is_left_out() -> None:
 
 
 def test_lines_say_which_table_and_protocol_each_figure_is_of(tmp_path: Path) -> None:
-    write_published(tmp_path, reproduce(Published(tasks=TASKS, tables=[TABLE]), ROWS, TASKS))
+    write_tables(tmp_path, tables(reproduce(Published(tasks=TASKS, tables=[TABLE]), ROWS, TASKS)))
     lines = list(csv.DictReader((tmp_path / "published.csv").read_text().splitlines()))
     assert len(lines) == 5
     numbers = {key: float(lines[3].pop(key)) for key in ("ours", "published", "difference", "stderr")}

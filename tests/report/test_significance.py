@@ -2,15 +2,17 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scipy.stats import t
 
+from merganser.config.params import Studies
 from merganser.limits import read_yaml
-from merganser.report.matched import Matched
-from merganser.report.studies import Point, StudyResults, p_value, summarise
-from merganser.report.study_plots import draw_studies
-from merganser.report.wording import wording_of
+from merganser.report.comparison import Comparison
+from merganser.report.sections import sections, studies
+from merganser.report.sections.study_tasks import Point, p_value, summarise
+from merganser.tasks import stages
 
 DRM = Path("published/drm.yaml")
 
@@ -78,9 +80,11 @@ def test_normalised_scores_are_what_is_tested_where_there_are_some() -> None:
 
 
 def test_nothing_studied_gives_nothing() -> None:
-    results = StudyResults([], summarise([]), [], [], [], Matched({}, {}, {}))
-    assert draw_studies(results, wording_of(["accuracy"])) == {}
-    assert results.as_json() == {
+    params = SimpleNamespace(first_seed=0, methods={}, tasks={"a": None, "b": None}, studies=Studies())
+    comparison = Comparison(params, stages)
+    assert summarise([]) == []
+    assert [comparison.of(each.read) for each in sections().values() if each.inside == "studies"] == [None] * 5
+    assert studies.read(comparison) == {
         "tasks": {"subsets": [], "sizes": []},
         "rank": {"tasks": [], "mean": {}},
         "sweeps": {},

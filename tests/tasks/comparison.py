@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import torch
 import yaml
 from mlflow import MlflowClient
@@ -14,6 +15,10 @@ from mlflow import MlflowClient
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.loading import load_params
 from merganser.outputs import fresh_folder, write_json
+from merganser.report.comparison import Comparison
+from merganser.report.sections import changes, origin, sections
+from merganser.report.style import STYLE
+from merganser.report.tables import write_tables
 from merganser.tasks import (
     decompose,
     difference,
@@ -26,10 +31,10 @@ from merganser.tasks import (
     prepare,
     prepare_validation,
     report,
+    stages,
     study_rank,
     study_tasks,
 )
-from merganser.tasks.stages import REPORT
 from tests import tiny_clip
 from tests.tiny_clip import write_clip, write_data_set
 
@@ -144,16 +149,37 @@ def run_stages(folder: Path) -> None:
             study_rank.main([task, "fractions"])
 
 
-def report_without_plots(draw: Callable[[report.Content], dict[str, str]] = lambda _: {}) -> None:
+def open_comparison() -> Comparison:
+    """Open the results in the folder that is worked in."""
+    return Comparison(load_params(), stages)
+
+
+def plots_of(comparison: Comparison, *names: str) -> dict[str, str]:
+    """Draw some sections of the report."""
+    with matplotlib.rc_context(STYLE):
+        drawn = [
+            each.plots(comparison.of(each.read), comparison.wording) for each in map(sections().__getitem__, names)
+        ]
+    return {name: svg for plots in drawn for name, svg in plots.items()}
+
+
+def write_sections(folder: Path, comparison: Comparison, *names: str) -> None:
+    """Write the tables of some sections of the report."""
+    (folder / "plots").mkdir()
+    for section in [sections()[name] for name in names]:
+        write_tables(folder, section.tables(comparison.of(section.read)))
+
+
+def report_without_plots(draw: Callable[[Comparison], dict[str, str]] = lambda _: {}) -> None:
     """Write the report of the folder that is worked in, and its numbers, with empty plots but for what `draw` draws.
 
     For tests that look at no others: drawing all would take most of the time.
     """
-    params = load_params()
-    content = report.read_content(params)
-    with fresh_folder(REPORT) as folder:
-        report.write_content(folder, params, content, dict.fromkeys(PLOTS, "<svg></svg>") | draw(content), None)
-    write_json(report.SUMMARY, content.numbers)
+    comparison = Comparison(load_params(), stages, {changes.read: None, origin.read: None})
+    plots = dict.fromkeys(PLOTS, "<svg></svg>") | draw(comparison)
+    with fresh_folder(stages.REPORT) as folder:
+        report.write_report(folder, comparison, plots)
+    write_json(report.SUMMARY, comparison.numbers)
 
 
 def make_comparison(folder: Path) -> Path:

@@ -15,17 +15,12 @@ from merganser.errors import InputError
 from merganser.evaluation.examples import read_results
 from merganser.evaluation.scoring import Score
 from merganser.measures.significance import holm
-from merganser.report.ablations import read_ablations
-from merganser.report.scores import read_scores
-from merganser.report.studies import StudyResults, read_studies
-from merganser.report.study_plots import draw_studies
-from merganser.report.tables import write_studies
-from merganser.report.wording import wording_of
-from merganser.tasks import evaluate, join, merge, prepare_validation, search, study_ablations
-from merganser.tasks.stages import MERGE_PROFILES, METRICS, STUDIES
+from merganser.report.comparison import Comparison
+from merganser.report.sections import study_ablations as report_of_ablations
+from merganser.tasks import evaluate, join, merge, prepare_validation, search, stages, study_ablations
 from merganser.tasks.studied import Studied
 from tests.each import each
-from tests.tasks.comparison import METHODS, TASKS, inside
+from tests.tasks.comparison import METHODS, TASKS, inside, open_comparison, plots_of, write_sections
 
 SCALINGS = {"scaling": [0.5, 1.5]}
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -83,12 +78,6 @@ def found(folder: Path, name: str, step: str) -> dict[str, Any]:
 
 def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def results_of(folder: Path) -> StudyResults:
-    with inside(folder):
-        params = load_params()
-        return read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), STUDIES)
 
 
 @pytest.mark.parametrize(("name", "step", "entry"), [("tsv", "overlapping", "found"), ("drm", "no_election", "drm")])
@@ -155,8 +144,10 @@ def test_a_stage_that_is_stopped_loses_no_merge_that_was_measured(
 
 
 def test_the_report_tests_each_step_against_the_whole_and_the_one_above(made: Path, tmp_path: Path) -> None:
-    results = results_of(made)
-    tsv, drm = results.ablations
+    with inside(made):
+        comparison = open_comparison()
+        tsv, drm = comparison.of(report_of_ablations.read)
+        drawn = plots_of(comparison, "study_ablations")
     assert [step.name for step in tsv.steps] == ["whole", "overlapping", "whole_rank"]
     assert (tsv.steps[0].whole, tsv.steps[0].above) == (None, None)
     assert (tsv.steps[2].changed, tsv.steps[2].chosen, tsv.steps[2].tried) == (
@@ -170,8 +161,7 @@ def test_the_report_tests_each_step_against_the_whole_and_the_one_above(made: Pa
         assert compared.difference == pytest.approx(tsv.steps[step].score - tsv.steps[other].score)
     corrected = [step.whole.corrected for step in tsv.steps[1:] if step.whole]
     assert corrected == holm(np.array([step.whole.p for step in tsv.steps[1:] if step.whole])).tolist()
-    (tmp_path / "plots").mkdir()
-    write_studies(tmp_path, results)
+    write_sections(tmp_path, comparison, "study_ablations")
     rows = list(csv.DictReader((tmp_path / "plots/study_ablations.csv").open()))
     assert [(row["ablation"], row["step"], row["changed"]) for row in rows][:3] == [
         ("tsv", "whole", ""),
@@ -179,7 +169,7 @@ def test_the_report_tests_each_step_against_the_whole_and_the_one_above(made: Pa
         ("tsv", "whole_rank", "rank_fraction: 1.0, scaling: 0.7"),
     ]
     assert float(rows[-1]["whole_p"]) == pytest.approx(drm.steps[1].whole.p if drm.steps[1].whole else None)
-    assert set(draw_studies(results, wording_of(["accuracy"]))) == {"study_ablation-tsv", "study_ablation-drm"}
+    assert set(drawn) == {"study_ablation-tsv", "study_ablation-drm"}
 
 
 def test_steps_are_paired_example_by_example(folder: Path) -> None:
@@ -189,7 +179,9 @@ def test_steps_are_paired_example_by_example(folder: Path) -> None:
     params, one, other = load_params(), right("overlapping"), right("whole")
     wins, losses = (one * (1 - other)).sum(), (other * (1 - one)).sum()
     only = params.model_copy(update={"tasks": {"red": params.tasks["red"]}})
-    whole = read_ablations(only, STUDIES / "ablations")[0].steps[1].whole
+    ablations = report_of_ablations.read(Comparison(only, stages))
+    assert ablations
+    whole = ablations[0].steps[1].whole
     assert whole is not None
     assert whole.difference == pytest.approx((wins - losses) / len(one))
     assert (whole.p < 1) == (abs(wins - losses) > 1)  # by one example, it is chance

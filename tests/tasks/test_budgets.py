@@ -13,15 +13,10 @@ import yaml
 from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.measures.significance import holm
-from merganser.report.scores import read_scores
-from merganser.report.studies import StudyResults, read_studies
-from merganser.report.study_plots import draw_studies
-from merganser.report.tables import write_studies
-from merganser.report.wording import wording_of
+from merganser.report.sections import study_budgets as report_of_budgets
 from merganser.tasks import evaluate, merge, study_budgets
-from merganser.tasks.stages import MERGE_PROFILES, METRICS, STUDIES
 from tests.each import each
-from tests.tasks.comparison import METHODS, TASKS, inside
+from tests.tasks.comparison import METHODS, TASKS, inside, open_comparison, plots_of, write_sections
 
 AT = [0.02, 0.3]
 FITTED: dict[str, dict[str, Any]] = {
@@ -64,12 +59,6 @@ def found(folder: Path, entry: str, name: str) -> dict[str, Any]:
 
 def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def results_of(folder: Path) -> StudyResults:
-    with inside(folder):
-        params = load_params()
-        return read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), STUDIES)
 
 
 @pytest.mark.parametrize(("entry", "budget", "same"), [("svd", "0.3", "small"), ("emr", "fixed", "emr")])
@@ -115,7 +104,11 @@ def test_a_second_start_merges_nothing_and_another_budget_only_itself(
 
 
 def test_the_report_tests_each_entry_against_the_best_of_its_budget(made: Path, tmp_path: Path) -> None:
-    matched = (results := results_of(made)).matched
+    with inside(made):
+        comparison = open_comparison()
+        matched = comparison.of(report_of_budgets.read)
+        drawn = plots_of(comparison, "study_budgets")
+        write_sections(tmp_path, comparison, "study_budgets", "studies")
     assert list(matched.curves) == list(FITTED)
     assert list(matched.budgets) == AT
     members = matched.budgets[0.3]
@@ -127,8 +120,6 @@ def test_the_report_tests_each_entry_against_the_best_of_its_budget(made: Path, 
     assert all(one.difference == pytest.approx(one.fitted.score - best[0].fitted.score) for one in others)
     assert ("emr" in matched.budgets[0.02]) == (found(made, "emr", "fixed")["amr"] <= 0.02)
     assert matched.too_small[0.02, "byom_lora"].startswith("k: ")
-    (tmp_path / "plots").mkdir()
-    write_studies(tmp_path, results)
     rows = list(csv.DictReader((tmp_path / "plots/study_budgets.csv").open()))
     assert [row["entry"] for row in rows if row["budget"] == "0.3"] == list(members)
     assert float(rows[-1]["score"]) == pytest.approx(sum(float(rows[-1][task]) for task in TASKS) / len(TASKS))
@@ -145,7 +136,7 @@ def test_the_report_tests_each_entry_against_the_best_of_its_budget(made: Path, 
         }
         assert (one["p"] is None) == (row["p"] == "")
     assert {(one["budget"], one["entry"]): one["reason"] for one in budgets["too_small"]} == matched.too_small
-    assert set(draw_studies(results, wording_of(["accuracy"]))) == {"study_budgets"}
+    assert set(drawn) == {"study_budgets"}
 
 
 def test_all_entries_with_parts_are_fitted_where_none_is_named(folder: Path) -> None:

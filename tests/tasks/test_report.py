@@ -24,25 +24,26 @@ from dvcfleet.messages import Ending, Result
 from dvcfleet.record.chain import anchor_of
 from dvcfleet.record.ledger import Ledger
 from merganser import registry
-from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.evaluation.examples import read_results, write_results
 from merganser.flows.pages.reproduced import difference_lines, read_differences
 from merganser.flows.steps.answer import report_lines
 from merganser.inputs.deltas import open_deltas
-from merganser.report.bounds import CLAIMS
 from merganser.report.budgets import BUDGETS
-from merganser.report.explanations import find_explanations
 from merganser.report.formats import digits
 from merganser.report.glossary import TERMS
 from merganser.report.labels import LINE, place_labels, spread
 from merganser.report.layers import by_depth, panels, short_names
 from merganser.report.origin import read_origin
+from merganser.report.sections import explanations, published, study_tasks
+from merganser.report.sections.bounds import CLAIMS
+from merganser.report.sections.explanations.points import find_points
+from merganser.report.sections.scores import IDENTITY
 from merganser.report.style import VARIABLES
-from merganser.report.tables import IDENTITY, write_published
+from merganser.report.tables import write_tables
 from merganser.standalone.results import TEXTS
 from merganser.tasks import evaluate_unseen, fetch_head, prepare_unseen, publish, record, report
-from tests.tasks.comparison import METHODS, PLOTS, STUDIES, TASKS, inside, report_without_plots
+from tests.tasks.comparison import METHODS, PLOTS, STUDIES, TASKS, inside, open_comparison, report_without_plots
 from tests.tiny_clip import write_data_set
 
 TABLES = {
@@ -473,19 +474,20 @@ def test_measures_stand_beside_the_score_that_is_lost_with_their_number_and_inte
 
 
 def test_without_individual_models_nothing_is_lost_and_nothing_explained(folder: Path) -> None:
-    content = report.read_content(load_params())
-    others = [row for row in content.rows if row.entry != "individual"]
-    assert find_explanations(others, content.measured, content.studies).points == []
+    comparison = open_comparison()
+    others = [row for row in comparison.rows if row.entry != "individual"]
+    assert find_points(others, comparison.measured, comparison.of(study_tasks.read)) == []
 
 
 def test_rank_and_interference_are_the_sums_of_the_paper(folder: Path) -> None:
-    content = report.read_content(load_params())
-    (points,) = (each for each in content.explanations.points if each.kind == "subsets")
-    layers = [content.measured.of_tasks["layers"][name] for name in content.measured.matrices]
-    deltas = open_deltas(Path("data/deltas"), content.measured.tasks)
-    for number, point in enumerate(content.studies.points):
-        at = [content.measured.tasks.index(task) for task in point.subset]
-        for place, (name, layer) in enumerate(zip(content.measured.matrices, layers, strict=True)):
+    comparison = open_comparison()
+    measured, study = comparison.measured, comparison.of(study_tasks.read)
+    (points,) = (each for each in comparison.of(explanations.read).points if each.kind == "subsets")
+    layers = [measured.of_tasks["layers"][name] for name in measured.matrices]
+    deltas = open_deltas(Path("data/deltas"), measured.tasks)
+    for number, point in enumerate(study.points):
+        at = [measured.tasks.index(task) for task in point.subset]
+        for place, (name, layer) in enumerate(zip(measured.matrices, layers, strict=True)):
             found = layer["row_space_interference"]["own"]
             summed = sum(found[i][j] for i in at for j in at if i != j)
             assert points.measures["i_k"][place, number] == pytest.approx(summed)
@@ -600,7 +602,7 @@ def test_the_command_line_says_the_same_differences_as_the_table(folder: Path) -
 def test_where_no_published_figure_is_of_the_comparison_the_table_is_empty_and_the_command_line_says_so(
     tmp_path: Path,
 ) -> None:
-    write_published(tmp_path, [])
+    write_tables(tmp_path, published.tables([]))
     with (tmp_path / "published.csv").open() as file:
         assert list(csv.DictReader(file)) == []
     assert list(difference_lines([])) == [

@@ -14,10 +14,9 @@ import pytest
 import yaml
 
 from merganser.config.loading import load_params
-from merganser.report.searches import draw_searches
 from merganser.tasks import evaluate, measure_merged, merge, prepare, prepare_validation, record, search
 from tests import PYTHONPATH
-from tests.tasks.comparison import METHODS, TASKS, inside, report_without_plots
+from tests.tasks.comparison import METHODS, TASKS, inside, plots_of, report_without_plots
 from tests.warm import python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -193,7 +192,7 @@ def test_the_report_compares_entries_with_data_among_themselves(folder: Path, co
         for task in TASKS:
             evaluate.main([name, task])
         record.main([name])
-    report_without_plots(lambda content: draw_searches(content.searches, content.rows[0].wording))
+    report_without_plots(lambda found: plots_of(found, "searches"))
     rows = {row["entry"]: row for row in table("report/results.csv")}
     assert {name: row["data"] for name, row in rows.items()} == {
         **dict.fromkeys(("average", "sum", "individual"), "no data"),

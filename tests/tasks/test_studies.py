@@ -16,18 +16,15 @@ import yaml
 from torch import Tensor
 
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.evaluation.scoring import score_of
 from merganser.inputs.deltas import DeltaFile
-from merganser.report.scores import read_scores
-from merganser.report.studies import read_studies
-from merganser.report.tables import write_studies
+from merganser.report.sections import study_rank as report_of_ranks
+from merganser.report.sections import study_tasks as report_of_tasks
 from merganser.tasks import prepare, study_rank, study_tasks
-from merganser.tasks.stages import MERGE_PROFILES, METRICS
-from merganser.tasks.stages import STUDIES as MEASURED
+from merganser.tasks.stages import METRICS
 from tests import PYTHONPATH
-from tests.tasks.comparison import STUDIES, TASKS, inside
+from tests.tasks.comparison import STUDIES, TASKS, inside, open_comparison, write_sections
 from tests.tiny_clip import score_clip
 from tests.warm import python
 
@@ -118,8 +115,7 @@ def test_a_merge_of_some_tasks_is_measured_on_the_others_apart(folder: Path) -> 
     base, models = read(folder / "data/base"), [read(folder / "data/checkpoints" / task) for task in PAIR]
     average = {n: torch.stack([m[n] for m in models]).mean(0) if n in models[0] else base[n] for n in base}
     assert found[PAIR] == {"red": measured(folder, "red", average)}
-    params = load_params(Path("params.yaml"))
-    results = read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), MEASURED)
+    results = report_of_tasks.read(open_comparison())
     assert list(results.with_unseen) == ["average"]
     pair, whole = results.with_unseen["average"]
     unseen = [point.unseen for point in results.points if point.entry == "average" and point.tasks == 2]
@@ -240,8 +236,8 @@ def test_a_sweep_over_no_share_measures_nothing(folder: Path) -> None:
 
 
 def test_the_report_has_the_numbers_of_the_files(folder: Path, tmp_path: Path) -> None:
-    params = load_params(folder / "params.yaml")
-    results = read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), MEASURED)
+    comparison = open_comparison()
+    results, ranks = comparison.of(report_of_tasks.read), comparison.of(report_of_ranks.read)
     individual = {task: json.loads((METRICS / f"individual/{task}.json").read_text())["value"] for task in TASKS}
     for point in results.points:
         found = scores(folder, point.entry)[point.subset]
@@ -251,18 +247,16 @@ def test_the_report_has_the_numbers_of_the_files(folder: Path, tmp_path: Path) -
     assert [(s.entry, s.tasks, s.subsets) for s in results.summaries] == [
         (entry, size, count) for entry in STUDIES for size, count in ((2, 3), (3, 1))
     ]
-    assert results.mean_at(1.0) == pytest.approx(sum(individual.values()) / 3)
-    (tmp_path / "plots").mkdir()
-    write_studies(tmp_path, results)
+    assert ranks.mean_at(1.0) == pytest.approx(sum(individual.values()) / 3)
+    write_sections(tmp_path, comparison, "study_tasks", "study_rank", "studies")
     rows = list(csv.DictReader((tmp_path / "plots/study_tasks.csv").open()))
     assert [row["subset"] for row in rows[:4]] == ["dark+light", "dark+red", "light+red", "dark+light+red"]
     assert [float(row["score"]) for row in rows] == [point.score for point in results.points]
     assert len(list(csv.DictReader((tmp_path / "plots/study_rank.csv").open()))) == 9
-    assert json.loads((tmp_path / "studies.json").read_text())["rank"]["mean"]["1"] == results.mean_at(1.0)
+    assert json.loads((tmp_path / "studies.json").read_text())["rank"]["mean"]["1"] == ranks.mean_at(1.0)
 
 
 def test_a_subset_that_was_not_measured_yet_is_named(folder: Path) -> None:
     next((folder / "data/measures/studies/tasks/dare").iterdir()).unlink()
-    params = load_params(folder / "params.yaml")
     with pytest.raises(InputError, match=r"data/measures/studies/tasks/dare/.*\.json: missing"):
-        read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), MEASURED)
+        report_of_tasks.read(open_comparison())

@@ -11,15 +11,10 @@ import yaml
 
 from merganser.config.loading import load_params
 from merganser.errors import InputError
-from merganser.report.scores import read_scores
-from merganser.report.studies import read_studies
-from merganser.report.study_plots import draw_studies
-from merganser.report.tables import write_studies
-from merganser.report.wording import wording_of
+from merganser.report.sections import study_sweeps as report_of_sweeps
 from merganser.tasks import difference, evaluate, extract_difference, join, merge, study_sweeps
-from merganser.tasks.stages import MERGE_PROFILES, METRICS, STUDIES
 from tests.each import each
-from tests.tasks.comparison import METHODS, TASKS, inside
+from tests.tasks.comparison import METHODS, TASKS, inside, open_comparison, plots_of, write_sections
 
 SWEEPS: dict[str, dict[str, Any]] = {
     "scale": {"method": "task_arithmetic", "reads": "deltas", "over": {"scaling": [1.0, 0.25, 0.5]}},
@@ -105,19 +100,17 @@ def test_what_scores_follow_from_decides_whether_a_value_is_measured_again(
 
 def test_the_report_has_a_curve_of_each_sweep_with_its_sampling_error(made: Path, tmp_path: Path) -> None:
     with inside(made):
-        params = load_params()
-        results = read_studies(params, read_scores(params, METRICS, MERGE_PROFILES), STUDIES)
-    scale, joint, _ = results.curves
+        comparison = open_comparison()
+        scale, joint, _ = comparison.of(report_of_sweeps.read)
+        drawn = plots_of(comparison, "study_sweeps")
     assert [point.value for point in scale.points] == scale.places == [0.25, 0.5, 1.0]
     assert ([point.shown for point in joint.points], joint.places) == (["true", "false"], [0, 1])
     errors = [found["stderr"] for found in scores(made, "scale")["0.25"].values()]
     assert scale.points[0].stderr == pytest.approx(sum(error**2 for error in errors) ** 0.5 / 3)
-    (tmp_path / "plots").mkdir()
-    write_studies(tmp_path, results)
+    write_sections(tmp_path, comparison, "study_sweeps")
     rows = list(csv.DictReader((tmp_path / "plots/study_sweeps.csv").open()))
     assert [row["task"] for row in rows[:4]] == ["mean", *TASKS]
     assert float(rows[0]["score"]) == pytest.approx(sum(float(row["score"]) for row in rows[1:4]) / 3)
-    drawn = draw_studies(results, wording_of(["accuracy"]))
     assert set(drawn) == {"study_sweep-scale", "study_sweep-joint", "study_sweep-from_average"}
     assert "scaling of task_arithmetic" in drawn["study_sweep-scale"]
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -19,10 +18,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from merganser.errors import InputError
 from merganser.evaluation.examples import compare, read_results
 from merganser.evaluation.scoring import score_of
-from merganser.report.plots import score_bars
-from merganser.report.scatter import against_memory, against_time
-from merganser.report.study_plots import draw_studies
-from merganser.report.style import STYLE
 from merganser.tasks import (
     decompose,
     evaluate,
@@ -36,12 +31,11 @@ from merganser.tasks import (
     prepare,
     prepare_unseen,
     record,
-    report,
     study_rank,
     study_tasks,
 )
 from tests.evaluation.kinds.texts import data_set
-from tests.tasks.comparison import inside, report_without_plots
+from tests.tasks.comparison import inside, plots_of, report_without_plots
 from tests.tiny_transformers import random_model, tokenizer
 
 COUNT = 40
@@ -115,15 +109,6 @@ def write_params(folder: Path) -> None:
     (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
 
 
-def with_words_of_scores(content: report.Content) -> dict[str, str]:
-    """Draw the plots whose words depend on the metrics."""
-    rows = content.rows
-    with matplotlib.rc_context(STYLE):
-        of_entries = {"memory": against_memory(rows), "time": against_time(rows)}
-        of_entries["scores"] = score_bars(rows, list(TASKS))
-    return of_entries | draw_studies(content.studies, rows[0].wording)
-
-
 @pytest.fixture(scope="module")
 def folder(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Run every stage from fetch to the report, and work in the comparison's folder."""
@@ -148,7 +133,7 @@ def folder(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         study_tasks.main(["average"])
         for task in TASKS:
             study_rank.main([task, "fractions"])
-        report_without_plots(with_words_of_scores)
+        report_without_plots(lambda found: plots_of(found, "glance", "study_tasks", "study_rank"))
         yield made
 
 

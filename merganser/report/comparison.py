@@ -1,0 +1,98 @@
+"""A comparison's results, from which every section of the report is computed."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import ModuleType
+from typing import Any, TypeVar
+
+from merganser.config.params import Params
+from merganser.evaluation.scoring import Score
+from merganser.outputs import read_json
+from merganser.report.measured import Measured
+from merganser.report.rows import Row, make_rows
+from merganser.report.scores import Scores, read_scores
+from merganser.report.significance import Significance, read_significance
+from merganser.report.wording import Wording, wording_of
+
+T = TypeVar("T")
+TIMES = ("wall_s", "peak_rss_bytes")  # measured once, so that they depend on more than the inputs
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the stages wrote, and what several sections need of it; each thing is read when it is first asked for.
+
+    `paths`: where the stages write, by the names of `merganser.tasks.stages`. `given`: what is known already, by the
+    function that would read it.
+    """
+
+    params: Params
+    paths: ModuleType
+    given: Mapping[Callable[..., Any], Any] = field(default_factory=dict)
+
+    @cached_property
+    def _found(self) -> dict[Callable[..., Any], Any]:
+        return dict(self.given)
+
+    def of(self, read: Callable[["Comparison"], T]) -> T:
+        """Return what a section's function reads of these results; it is called once."""
+        if read not in self._found:
+            self._found[read] = read(self)
+        found: T = self._found[read]
+        return found
+
+    @property
+    def tasks(self) -> list[str]:
+        """List the tasks that entries are measured on."""
+        return list(self.params.measured)
+
+    @cached_property
+    def scores(self) -> dict[str, Scores]:
+        """Every entry's scores, in the order of params.yaml."""
+        return read_scores(self.params, self.paths.METRICS, self.paths.MERGE_PROFILES, self.paths.UNSEEN)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The rows of the result table."""
+        return make_rows(self.params, self.scores, self.paths.METRICS, self.paths.RECORDS, self.paths.PROFILES)
+
+    @property
+    def wording(self) -> Wording:
+        """What the scores are called."""
+        return wording_of(next(iter(self.scores.values())).metrics.values())
+
+    @cached_property
+    def measured(self) -> Measured:
+        """The measures of the tasks, and of every entry's merge."""
+        merges = {row.entry: read_json(self.paths.MERGE_MEASURES / f"{row.entry}.json") for row in self.rows}
+        return Measured(read_json(self.paths.TASK_MEASURES), merges)
+
+    @cached_property
+    def significance(self) -> Significance:
+        """The tests of all pairs of entries."""
+        return read_significance(self.rows, self.paths.EXAMPLES)
+
+    @cached_property
+    def numbers(self) -> dict[str, dict[str, Any]]:
+        """Each entry's scores for `dvc metrics`: only what depends on nothing but the inputs, so no times."""
+        return {row.entry: numbers_of(row) for row in self.rows}
+
+
+def numbers_of(row: Row) -> dict[str, Any]:
+    """Return an entry's scores for `dvc metrics`."""
+    scores = row.scores
+    return {
+        **_by_metric(scores.by_task),
+        **{name: value for name, value in row.measures.items() if name not in TIMES},
+        **({} if scores.spread is None else {"spread": scores.spread}),
+        **({"unseen": _by_metric(scores.unseen)} if scores.unseen else {}),
+    }
+
+
+def _by_metric(scores: Mapping[str, Score]) -> dict[str, dict[str, float]]:
+    """Return each task's value under the name of its metric."""
+    found: dict[str, dict[str, float]] = {}
+    for task, score in scores.items():
+        found.setdefault(score["metric"], {})[task] = score["value"]
+    return found

@@ -1,0 +1,104 @@
+"""Curves: an entry's scores over the values of one of its parameters."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, log
+from typing import Any
+
+from merganser.report.formats import written
+from merganser.report.scores import MeanScore
+from merganser.report.style import COLOURS, MUTED, canvas, one_legend, to_svg
+
+MEAN = "mean"
+WIDE = 20  # times the smallest value, beyond which values stand on a logarithmic axis
+NEAR = 0.055  # of an axis's length, below which two labels would touch
+RELATIVE = "% of the individual models"  # on an axis
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint(MeanScore):
+    """What an entry with one value scored."""
+
+    value: Any
+
+    @property
+    def shown(self) -> str:
+        """Return the value as it stands in params.yaml."""
+        return written(self.value)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One curve: its points by ascending value where values are numbers, else in the order of params.yaml."""
+
+    name: str
+    method: str
+    parameter: str
+    points: list[CurvePoint]
+    relative: bool = False  # to the individual models
+
+    @property
+    def tasks(self) -> list[str]:
+        """List the tasks that have scores."""
+        return self.points[0].tasks
+
+    @property
+    def places(self) -> list[float]:
+        """Return where each point stands on the axis: at its value if all are numbers, else one after the other."""
+        values = [point.value for point in self.points]
+        return [float(value) for value in values] if all(map(is_number, values)) else [*map(float, range(len(values)))]
+
+    @property
+    def lines(self) -> Iterator[list[Any]]:
+        """Give the lines of a table: each value's mean, then its score on each task."""
+        for point in self.points:
+            about = [self.name, self.method, self.parameter, point.shown]
+            yield [*about, MEAN, point.score, point.stderr]
+            for task, found in point.by_task.items():
+                yield [*about, task, found["value"], found["stderr"]]
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return all numbers as plain data."""
+        return [{"value": p.value, "score": p.score, "stderr": p.stderr, "tasks": p.by_task} for p in self.points]
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value has a place on an axis."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def against_values(curve: Curve, ylabel: str) -> str:
+    """Draw the mean score over a parameter's values with a band of one standard error, each task as a thin line."""
+    figure, axes = canvas(5.2, 3.4)
+    places, means = curve.places, [100 * point.score for point in curve.points]
+    for task in curve.tasks:
+        heights = [100 * point.by_task[task]["value"] for point in curve.points]
+        axes.plot(places, heights, color=MUTED, linewidth=0.6, marker="o", markersize=1.5, label="one task")
+    errors = [100 * (point.stderr or 0) for point in curve.points]
+    low, high = ([m + sign * e for m, e in zip(means, errors, strict=True)] for sign in (-1, 1))
+    axes.fill_between(places, low, high, color=COLOURS["single"], alpha=0.2, linewidth=0)
+    axes.plot(places, means, color=COLOURS["single"], linewidth=1.9, marker="o", markersize=4, label="mean over tasks")
+    wide = min(places) > 0 and max(places) / min(places) > WIDE
+    if wide:
+        axes.set_xscale("log")
+    shown = legible([point.shown for point in curve.points], [*map(log, places)] if wide else places)
+    axes.set_xticks(places, shown)
+    axes.minorticks_off()
+    axes.set(xlabel=f"{curve.parameter} of {curve.method}", ylabel=ylabel)
+    axes.grid(axis="y")
+    one_legend(figure, axes)
+    return to_svg(figure)
+
+
+def legible(labels: Sequence[str], places: Sequence[float]) -> list[str]:
+    """Empty the labels that would lie over the one before; `places`: where each stands on its axis, ascending.
+
+    >>> legible(["0.05", "0.1", "0.2", "1"], [0.05, 0.1, 0.2, 1])
+    ['0.05', '', '0.2', '1']
+    """
+    shown, last = [], -inf
+    for label, place in zip(labels, places, strict=True):
+        apart = place - last >= NEAR * (places[-1] - places[0])
+        shown.append(label if apart else "")
+        last = place if apart else last
+    return shown

@@ -1,0 +1,36 @@
+"""How alike the tasks' deltas are, before anything is merged."""
+
+import json
+from itertools import product
+
+import numpy as np
+
+from merganser.report.heatmaps import between_tasks
+from merganser.report.measured import Measured
+from merganser.report.sections import Section
+from merganser.report.tables import Tables
+from merganser.report.wording import Wording
+
+
+def tables(measured: Measured) -> Tables:
+    """Return the measures of all sections as JSON, and the cosines."""
+    pairs = zip(product(measured.tasks, measured.tasks), measured.cosines.ravel().tolist(), strict=True)
+    return {
+        "measures.json": json.dumps(measured.as_json()) + "\n",
+        "plots/cosines.csv": (["task", "other", "cosine"], [[*pair, value] for pair, value in pairs]),
+    }
+
+
+def plots(measured: Measured, wording: Wording) -> dict[str, str]:
+    """Draw the measures that there are, pair by pair."""
+    if len(measured.tasks) < 2:
+        return {}
+    found = {"cosines": between_tasks(measured.cosines, measured.tasks)}
+    if measured.matrices:
+        own, centred = (measured.row_spaces(which) for which in ("own", "centred"))
+        both = np.where(np.tri(len(own), dtype=bool), own, centred)
+        found["row_spaces"] = between_tasks(both, measured.tasks)
+    return found
+
+
+SECTION = Section(read=lambda comparison: comparison.measured, tables=tables, plots=plots)

@@ -1,0 +1,137 @@
+"""What papers prove of merging, on the deltas of this comparison: both sides, and whether they hold."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from merganser.report.depth import Line, over_depth
+from merganser.report.layers import short_names
+from merganser.report.measured import Measured
+from merganser.report.sections import Section
+from merganser.report.style import COLOURS, OTHERS
+from merganser.report.wording import Wording
+
+
+class Claim(NamedTuple):
+    """What is claimed, and by whom."""
+
+    says: str
+    source: str
+    of_layers: bool = True  # or of the whole vector
+
+
+CLAIMS = {
+    "drm_h": Claim(
+        "Side by side, the tasks' matrices have singular values near √T times each task's own.", "DRM, proposition 2"
+    ),
+    "drm_v": Claim("The same of the matrices one above the other.", "DRM, appendix D"),
+    "tsv": Claim(
+        "Making truncated bases orthogonal changes them less than making whole ones so.",
+        "TSV, theorem 6.1 (more than 4 tasks)",
+    ),
+    "star": Claim("What a task's delta does to another task's inputs is at most r β √r'.", "survey, on STAR"),
+    "star_truncated": Claim("The same after STAR's truncation and rescaling.", "survey, on STAR"),
+    "emr_masks": Claim(
+        "EMR's mask brings the elected vector nearer to each task's delta.", "survey, on EMR, Dis_M ≤ Dis", False
+    ),
+    "emr_magnitude": Claim(
+        "EMR's rescaler brings the masked vector nearer still: as printed.", "survey, on EMR, Dis_M,λ ≤ Dis_M", False
+    ),
+    "emr_least_squares": Claim(
+        "The same by the least-squares rescaler, which the proof takes for the printed one.",
+        "least squares; rescaler: least_squares",
+        False,
+    ),
+}
+LINES = (
+    Line("drm_h", "DRM, side by side"),
+    Line("drm_v", "DRM, one above the other", COLOURS["single"], "--"),
+    Line("tsv", "TSV", COLOURS["parts"]),
+    Line("star", "STAR, whole", OTHERS[0]),
+    Line("star_truncated", "STAR, truncated", OTHERS[0], "--"),
+    Line("emr_masks", "EMR, mask", OTHERS[1]),
+)
+
+
+HEADER = ("bound", "layer", "left", "right", "ratio", "holds", "claimed", "at")
+
+
+class Checked(NamedTuple):
+    """One claim where it is nearest to being broken."""
+
+    name: str
+    says: str
+    source: str
+    checked: int  # layers, or 1: the whole vector
+    held: int
+    claimed: bool  # whether the paper's conditions are met anywhere
+    left: float
+    right: float
+    ratio: float | None  # None: to a right side of 0
+    where: str
+
+
+def check_claims(measured: Measured) -> list[Checked]:
+    """Return each claim at its largest ratio of left to right side; of none that was not measured."""
+    found = []
+    for name, claim in CLAIMS.items():
+        sides = dict(_by_layer(measured, name)) if claim.of_layers else _whole(measured, name)
+        if sides:
+            layer, worst = max(sides.items(), key=lambda item: _size(item[1]))
+            short = dict(zip(measured.matrices, short_names(measured.matrices), strict=True))
+            where = f"{short.get(layer, layer)}: {worst['at']}" if claim.of_layers else worst["at"]
+            held = sum(each["holds"] for each in sides.values())
+            claimed = any(each["claimed"] for each in sides.values())
+            numbers = (worst["left"], worst["right"], worst["ratio"])
+            found.append(Checked(name, claim.says, claim.source, len(sides), held, claimed, *numbers, where))
+    return found
+
+
+def bound_lines(measured: Measured) -> list[tuple[Any, ...]]:
+    """Return both sides of every claim in every layer, and of the whole vector: the lines of `bounds.csv`."""
+    lines = []
+    for name in CLAIMS:
+        sides = {**_whole(measured, name), **dict(_by_layer(measured, name))}
+        lines += [(name, layer, *(each[key] for key in HEADER[2:])) for layer, each in sides.items()]
+    return lines
+
+
+def plots(measured: Measured, wording: Wording) -> dict[str, str]:
+    """Draw the ratio of left to right side of each claim over the depth, if any was measured."""
+    if not (measured.matrices and check_claims(measured)):
+        return {}
+    lines = [
+        (line, {name: _ratio(measured, name, line.measure) for name in measured.matrices})
+        for line in LINES
+        if any(True for _ in _by_layer(measured, line.measure))
+    ]
+    return {"bounds": over_depth(lines, measured.matrices, "left / right", log=True)}
+
+
+def _by_layer(measured: Measured, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for layer in measured.of_tasks["layers"]:
+        found = measured.at(layer, "bounds", name)
+        if found:
+            yield layer, found
+
+
+def _whole(measured: Measured, name: str) -> dict[str, Mapping[str, Any]]:
+    found = measured.of_tasks.get("bounds", {}).get(name)
+    return {"": found} if found else {}
+
+
+def _ratio(measured: Measured, layer: str, name: str) -> float:
+    """Return a ratio as it stands on a logarithmic axis: NaN where there is none, or nothing to compare."""
+    found = measured.at(layer, "bounds", name)
+    return found["ratio"] or float("nan") if found else float("nan")
+
+
+def _size(sides: Mapping[str, Any]) -> float:
+    return float("inf") if sides["ratio"] is None else float(sides["ratio"])
+
+
+SECTION = Section(
+    read=lambda comparison: comparison.measured,
+    tables=lambda measured: {"bounds.csv": (HEADER, bound_lines(measured))},
+    plots=plots,
+    page=lambda measured: {"claims": check_claims(measured)},
+)

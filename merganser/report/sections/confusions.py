@@ -1,0 +1,97 @@
+"""Confusion matrices: what the best entry with one model answers, by the examples' labels."""
+
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from merganser.evaluation.examples import Results, read_results
+from merganser.report.comparison import Comparison
+from merganser.report.heatmaps import Shades, fill_cells
+from merganser.report.measured import Grid
+from merganser.report.rows import best, in_group
+from merganser.report.sections import Section
+from merganser.report.style import INK, MUTED, to_svg
+from merganser.report.tables import Tables
+from merganser.report.wording import Wording
+
+MOST = 64  # classes: cells of more are too small to be seen
+ABREAST, SIDE = 4, 2.7  # panels in a row, inches of each
+
+
+class Confusions(NamedTuple):
+    """An entry's confusion matrices: of each task's label (row), the share of examples answered so (column)."""
+
+    entry: str
+    by_task: dict[str, Grid]
+
+
+def read(comparison: Comparison) -> Confusions | None:
+    """Read those of the best entry with one model; tasks without classes, or with more than 64, are left out."""
+    chosen = best(in_group(comparison.rows, "single"))
+    if chosen is None:
+        return None
+    folder = comparison.paths.EXAMPLES / chosen.entry
+    read = {task: confusion(read_results(folder / f"{task}.safetensors")) for task in chosen.scores.by_task}
+    found = {task: shares for task, shares in read.items() if shares is not None}
+    return Confusions(chosen.entry, found) if found else None
+
+
+def confusion(results: Results) -> Grid | None:
+    """Return the shares (C, C) of C classes' examples by answer; a row without examples is NaN. None of no classes.
+
+    >>> confusion(Results(prediction=np.array([0, 1, 1]), label=np.array([0, 0, 1])))
+    array([[0.5, 0.5],
+           [0. , 1. ]])
+    """
+    label, prediction = results.label, results.prediction
+    if label is None or prediction is None or label.dtype.kind == "f" or prediction.dtype.kind == "f" or not len(label):
+        return None
+    classes = np.unique(np.concatenate([label, prediction]))
+    if len(classes) > MOST:
+        return None
+    counts = np.zeros((len(classes), len(classes)))
+    np.add.at(counts, (np.searchsorted(classes, label), np.searchsorted(classes, prediction)), 1)
+    totals = counts.sum(1, keepdims=True)
+    return np.divide(counts, totals, out=np.full_like(counts, np.nan), where=totals > 0)
+
+
+def tables(found: Confusions) -> Tables:
+    """Return of each task's classes, by their order, the share of examples answered so, zeros apart."""
+    lines = [
+        [found.entry, task, label, answer, float(shares[label, answer])]
+        for task, shares in found.by_task.items()
+        for label, answer in np.argwhere(shares > 0).tolist()
+    ]
+    return {"confusions.csv": (["entry", "task", "label", "answer", "share"], lines)}
+
+
+def plots(found: Confusions, wording: Wording) -> dict[str, str]:
+    """Draw a panel for each task, shaded from 0 to 1."""
+    abreast = min(ABREAST, len(found.by_task))
+    down = ceil(len(found.by_task) / abreast)
+    figure = Figure(figsize=(SIDE * abreast, (SIDE + 0.25) * down), layout="constrained")
+    grid = figure.subplots(down, abreast, squeeze=False).ravel().tolist()
+    for axes, (task, shares) in zip(grid, found.by_task.items(), strict=False):
+        _draw(axes, task, shares)
+    for axes in grid[len(found.by_task) :]:
+        axes.set_visible(False)
+    return {"confusions": to_svg(figure)}
+
+
+def _draw(axes: Axes, task: str, shares: Grid) -> None:
+    fill_cells(axes, np.where(shares > 0, shares, np.nan), Shades(0.0, 1.0))
+    axes.set(xticks=[], yticks=[])
+    axes.set_title(f"{task}, {len(shares)} classes", fontsize=8.5, color=INK, loc="left")
+    axes.set_xlabel("answer", fontsize=7.5, color=MUTED)
+    axes.set_ylabel("label", fontsize=7.5, color=MUTED)
+
+
+TEMPLATE = (
+    '    <figure class="full">{{ plots.confusions }}<figcaption>What {{ confusions.entry }}, the best entry with one '
+    "model, answers: each row a class, its examples by the answer, in the order of the classes. "
+    'The shares: <a href="confusions.csv">confusions.csv</a>.</figcaption></figure>'
+)
+SECTION = Section(read=read, tables=tables, plots=plots, inside="glance", template=TEMPLATE)

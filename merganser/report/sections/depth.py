@@ -1,0 +1,163 @@
+"""Measures of the tasks over the depth of the network, and what lies inside those of its middle matrix."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from merganser.report.depth import Line, over_depth
+from merganser.report.heatmaps import Shades, fill_cells
+from merganser.report.layers import short_names
+from merganser.report.measured import BY_LAYER, Measured, grid
+from merganser.report.sections import Section
+from merganser.report.style import COLOURS, INK, MUTED, OTHERS, canvas, to_svg
+from merganser.report.tables import Tables
+from merganser.report.wording import Wording
+
+BLUE, ORANGE = COLOURS["single"], COLOURS["parts"]
+# each figure's axis, and its lines
+FIGURES = {
+    "interference": (
+        "interference (STI)",
+        (Line("interference", "tasks' own bases"), Line("interference_after_tsv_m", "after TSV-M", ORANGE)),
+    ),
+    "procrustes": (
+        "Procrustes error",
+        (Line("procrustes_u", "left vectors"), Line("procrustes_v", "right vectors", ORANGE)),
+    ),
+    "overlap": (
+        "mean over pairs",
+        (
+            Line("cosine", "cosine", OTHERS[0]),
+            Line("row_spaces", "row spaces, own deltas"),
+            Line("row_spaces_centred", "row spaces, centred deltas", ORANGE),
+        ),
+    ),
+    "agreement": (
+        "sign agreement",
+        (
+            Line("agreement_weights", "weights"),
+            Line("agreement_weights_pruned", "weights, pruned", BLUE, "--"),
+            Line("agreement_joint", "joint basis", ORANGE),
+            Line("agreement_joint_pruned", "joint basis, pruned", ORANGE, "--"),
+            Line("agreement_joint_pruned_back", "pruned in the joint basis, back in the weights", OTHERS[1], ":"),
+        ),
+    ),
+    "reconstruction": (
+        "relative error",
+        (Line("error", "own deltas"), Line("error_centred", "centred deltas", ORANGE)),
+    ),
+    "effective_rank": ("effective rank", (Line("effective_rank", "mean over tasks"),)),
+}
+FIRST = 0.5  # the least share that a majority can have
+WIDE = 5.2  # inches
+
+
+def tables(measured: Measured) -> Tables:
+    """Return every measure of each matrix."""
+    columns = {name: measured.by_layer(name) for name in BY_LAYER}
+    lines = [[name, *(column[name] for column in columns.values())] for name in measured.matrices]
+    return {"plots/layers.csv": (["layer", *columns], lines)}
+
+
+def plots(measured: Measured, wording: Wording) -> dict[str, str]:
+    """Draw every measure over the depth, and what lies inside some."""
+    over = {
+        name: over_depth([(line, measured.by_layer(line.measure)) for line in lines], measured.matrices, label)
+        for name, (label, lines) in FIGURES.items()
+        if measured.matrices
+    }
+    return over | draw_spaces(measured)
+
+
+def draw_spaces(measured: Measured) -> dict[str, str]:
+    """Draw what was measured of the middle matrix, and the signs of all; return SVG text by name."""
+    plots = {}
+    middle = middle_matrix(measured)
+    if middle and any(measured.at(middle, "dropped", "plain")):
+        plots["dropped"] = dropped(measured.at(middle, "dropped"))
+    histograms = [found for name in measured.matrices if (found := measured.at(name, "sign_agreement", "histograms"))]
+    if histograms and np.sum([found["weights"] for found in histograms]):
+        plots["signs"] = sign_histogram(histograms)
+    if middle and len(measured.tasks) > 1 and sum(measured.at(middle, "products")["each"]):
+        plots["products"] = products(measured.at(middle, "products"), measured.tasks)
+    return plots
+
+
+def middle_matrix(measured: Measured) -> str | None:
+    """Return the matrix in the middle of the depth, None without any."""
+    return measured.matrices[len(measured.matrices) // 2] if measured.matrices else None
+
+
+def middle_name(measured: Measured) -> str | None:
+    """Return its short name."""
+    names = dict(zip(measured.matrices, short_names(measured.matrices), strict=True))
+    return names.get(middle_matrix(measured) or "")
+
+
+def dropped(shares: Mapping[str, Sequence[Sequence[float]]]) -> str:
+    """Draw the share of each task's basis vectors' entries that pruning drops, a line a task and their mean."""
+    figure, axes = canvas(WIDE, 3.0)
+    lines = (("plain", "as they are", COLOURS["parts"]), ("renormalised", "renormalised", COLOURS["single"]))
+    for name, label, colour in lines:
+        values = 100 * np.array(shares[name])
+        places = 100 * (np.arange(values.shape[1]) + 0.5) / values.shape[1]
+        axes.plot(places, values.T, color=colour, linewidth=0.6, alpha=0.6)
+        axes.plot(places, values.mean(0), color=colour, linewidth=1.8, label=label)
+    axes.set(xlabel="basis vectors, from the largest singular value on, %", ylabel="entries dropped, %", ylim=(-3, 103))
+    axes.grid(axis="y")
+    figure.legend(loc="outside lower center", ncols=2)
+    return to_svg(figure)
+
+
+def sign_histogram(found: Sequence[Mapping[str, Sequence[int]]]) -> str:
+    """Draw how many entries of all matrices have which share of the majority's sign, in both bases."""
+    figure, axes = canvas(WIDE, 3.0)
+    bases = (("weights", "weights", COLOURS["single"]), ("joint", "joint basis", COLOURS["parts"]))
+    for number, (name, label, colour) in enumerate(bases):
+        counts = np.sum([each[name] for each in found], axis=0)
+        edges, width = np.linspace(100 * FIRST, 100, len(counts) + 1, retstep=True)
+        places = edges[:-1] + width * (0.3 + 0.4 * number)
+        axes.bar(places, 100 * counts / counts.sum(), 0.36 * width, color=colour, alpha=0.85, label=label)
+    axes.set(xlabel="tasks with the majority's sign, %", ylabel="of the entries, %", xlim=(100 * FIRST, 100))
+    axes.grid(axis="y")
+    figure.legend(loc="outside lower center", ncols=2)
+    return to_svg(figure)
+
+
+def products(found: Mapping[str, Any], tasks: Sequence[str]) -> str:
+    """Draw U^T U and V^T V, without the ones on their diagonals, task beside task."""
+    figure = Figure(figsize=(10.8, 5.2), layout="constrained")
+    pair = [np.where(np.eye(sum(found["each"]), dtype=bool), np.nan, grid(found[side])) for side in ("u", "v")]
+    size = max(float(np.nanmax(np.abs(each))) for each in pair)
+    for axes, values, title in zip(figure.subplots(1, 2), pair, ("UᵀU", "VᵀV"), strict=True):
+        fill_cells(axes, values, Shades(-size, size))
+        axes.set_title(f"{title}, up to ±{size:.2f}", fontsize=9, color=INK, loc="left")
+        _name_blocks(axes, found["each"], tasks)
+    return to_svg(figure)
+
+
+def _name_blocks(axes: Axes, sizes: Sequence[int], tasks: Sequence[str]) -> None:
+    """Mark where one task's vectors end and the next one's begin."""
+    ends = np.cumsum(sizes)
+    middles = ends - np.array(sizes) / 2
+    axes.set_xticks(middles, tasks, rotation=60, ha="right", rotation_mode="anchor")
+    axes.set_yticks(middles, tasks)
+    axes.tick_params(labelsize=8)
+    axes.tick_params(axis="x", labelcolor=MUTED)
+    for end in ends[:-1]:
+        axes.axvline(end, color=MUTED, linewidth=0.4)
+        axes.axhline(end, color=MUTED, linewidth=0.4)
+
+
+def page(measured: Measured) -> dict[str, Any]:
+    """Return each matrix's name, short name and measures, by depth."""
+    columns = [measured.by_layer(measure) for measure in BY_LAYER]
+    names = zip(measured.matrices, short_names(measured.matrices), strict=True)
+    layers = [(name, short, [column[name] for column in columns]) for name, short in names]
+    return {"by_layer": list(BY_LAYER), "layers": layers, "middle": middle_name(measured)}
+
+
+SECTION = Section(read=lambda comparison: comparison.measured, tables=tables, plots=plots, page=page)

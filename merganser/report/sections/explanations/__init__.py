@@ -1,0 +1,198 @@
+"""Do measures explain the score that is lost? How far each measure of a comparison goes with it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, isnan
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from merganser.measures.correlation import Correlation, correlate
+from merganser.report.comparison import Comparison
+from merganser.report.depth import WIDTH, Line, over_depth
+from merganser.report.measured import Measured
+from merganser.report.sections import Section, study_tasks
+from merganser.report.sections.explanations.points import Points, find_points
+from merganser.report.style import COLOURS, INK, MUTED, OTHERS, to_svg
+from merganser.report.tables import Tables
+from merganser.report.wording import Wording
+
+ABREAST, HEIGHT = 5, 2.05  # panels in a row, inches of each
+FEW = 30  # points, up to which they are drawn large
+LINES = {
+    "merges": (
+        Line("sar", "SAR"),
+        Line("cosine_with_merge", "cosine", OTHERS[0]),
+        Line("effective_rank_of_merge", "effective rank", COLOURS["parts"]),
+    ),
+    "subsets": (
+        Line("interference", "STI"),
+        Line("row_spaces", "row spaces", COLOURS["parts"]),
+        Line("row_spaces_centred", "row spaces, centred", COLOURS["parts"], "--"),
+        Line("agreement", "sign agreement", OTHERS[0]),
+        Line("cosine", "cosine", OTHERS[1]),
+        Line("effective_rank", "effective rank", COLOURS["reference"]),
+    ),
+}
+
+
+ESTIMATES = ("spearman", "spearman_low", "spearman_high", "pearson", "pearson_low", "pearson_high")
+HEADER = ("points", "measure", "layer", "n", "groups", *ESTIMATES)
+
+
+class Kind(NamedTuple):
+    """A kind of points: its title, what the bootstrap draws, and what a point is."""
+
+    title: str
+    grouped: str
+    about: str
+
+
+KINDS = {
+    "merges": Kind(
+        "entries × tasks",
+        "entries",
+        "A point is one entry's model on one task, for entries that give one model; the measures are of its merge.",
+    ),
+    "errors": Kind(
+        "entries with parts × tasks",
+        "entries",
+        "A point is one task's model as its parts give it, beside the task's own.",
+    ),
+    "tasks": Kind(
+        "tasks",
+        "tasks",
+        "A point is a task: what it loses on average over all entries with one model. Measures of two tasks are means "
+        "over all others.",
+    ),
+    "subsets": Kind(
+        "subsets × entries",
+        "subsets",
+        "A point is one subset of the tasks, merged by one entry of the study over their number; what the entry loses "
+        "on average is taken away. R(k) and I(k) are sums over the subset, centred by the mean of all tasks; they grow "
+        "with the number of tasks, which stands beside them.",
+    ),
+}
+TITLES = {
+    "sar": "SAR with the merge",
+    "cosine_with_merge": "cosine with the merge",
+    "effective_rank_of_merge": "effective rank of the merge",
+    "relative_error": "relative error of the parts",
+    "effective_rank": "effective rank",
+    "reconstruction": "R(k), centred deltas",
+    "reconstruction_own": "error at rank k",
+    "cosine": "cosine between tasks",
+    "row_spaces": "row-space interference",
+    "row_spaces_centred": "row spaces, centred deltas",
+    "interference": "STI in pairs",
+    "agreement": "sign agreement in pairs",
+    "i_k": "I(k), own deltas",
+    "i_k_centred": "I(k), centred deltas",
+    "tasks_merged": "number of tasks",
+}
+
+
+class Explained(NamedTuple):
+    """One measure beside the lost score, of all matrices, or of one (`layer`)."""
+
+    kind: str  # a key of KINDS
+    measure: str
+    layer: str  # empty: the mean over the matrices
+    found: Correlation
+
+
+@dataclass(frozen=True)
+class Explanations:
+    """All points, and how each measure of theirs goes with what they lost."""
+
+    points: list[Points]
+    explained: list[Explained]
+    matrices: list[str]  # by depth
+
+    @property
+    def overall(self) -> list[Explained]:
+        """List what was found of the means over the matrices."""
+        return [each for each in self.explained if not each.layer]
+
+    def by_layer(self, kind: str, measure: str) -> dict[str, float]:
+        """Return Spearman's correlation by matrix."""
+        found = [each for each in self.explained if each.layer and (each.kind, each.measure) == (kind, measure)]
+        return {each.layer: each.found.spearman.value for each in found}
+
+
+def read(comparison: Comparison) -> Explanations | None:
+    """Correlate every measure that this comparison has with the score that is lost; None if there are no points."""
+    measured = comparison.measured
+    points = find_points(comparison.rows, measured, comparison.of(study_tasks.read))
+    return Explanations(points, explain(points, measured), measured.matrices) if points else None
+
+
+def explain(points: Sequence[Points], measured: Measured) -> list[Explained]:
+    """Correlate every measure of every kind of points with the lost score: the mean over matrices, then each matrix."""
+    found = []
+    for each in points:
+        for measure, by_layer in each.measures.items():
+            found.append(Explained(each.kind, measure, "", correlate(each.overall(measure), each.lost, each.groups)))
+            if len(by_layer) == len(measured.matrices) > 1:
+                for layer, values in zip(measured.matrices, by_layer, strict=True):
+                    found.append(Explained(each.kind, measure, layer, correlate(values, each.lost, each.groups)))
+    return found
+
+
+def tables(found: Explanations) -> Tables:
+    """Return how each measure goes with the score that is lost, over matrices and in each."""
+    lines = [
+        (KINDS[e.kind].title, e.measure, e.layer, e.found.points, e.found.groups, *e.found.spearman, *e.found.pearson)
+        for e in found.explained
+    ]
+    return {"explanations.csv": (HEADER, lines)}
+
+
+def plots(explanations: Explanations, wording: Wording) -> dict[str, str]:
+    """Draw each kind's points measure by measure, and correlations over the depth."""
+    found = {}
+    overall = {(each.kind, each.measure): each for each in explanations.overall}
+    for points in explanations.points:
+        measures = {name: overall[points.kind, name] for name in points.measures}
+        found[f"explained_{points.kind}"] = _panels(points, measures)
+        lines = LINES.get(points.kind, ())
+        by_layer = [(line, explanations.by_layer(points.kind, line.measure)) for line in lines]
+        if by_layer and all(values for _, values in by_layer):
+            found[f"explained_{points.kind}_depth"] = over_depth(by_layer, explanations.matrices, "Spearman")
+    return found
+
+
+def _panels(points: Points, found: dict[str, Explained]) -> str:
+    """Draw the lost score over each measure, a panel each."""
+    abreast = min(ABREAST, len(found))
+    down = ceil(len(found) / abreast)
+    figure = Figure(figsize=(WIDTH * abreast / ABREAST, HEIGHT * down), layout="constrained")
+    grid = figure.subplots(down, abreast, sharey=True, squeeze=False).ravel().tolist()
+    for axes, (name, each) in zip(grid, found.items(), strict=False):
+        _dots(axes, points, name, each)
+    for axes in grid[len(found) :]:
+        axes.set_visible(False)
+    for axes in grid[::abreast]:
+        axes.set_ylabel("score lost, %")
+    return to_svg(figure)
+
+
+def _dots(axes: Axes, points: Points, name: str, found: Explained) -> None:
+    values, lost = points.overall(name), 100 * points.lost
+    known = ~np.isnan(values)
+    size = 18 if len(lost) <= FEW else 7
+    axes.scatter(values[known], lost[known], s=size, color=COLOURS["single"], alpha=0.5, linewidths=0)
+    spearman = found.found.spearman
+    said = "" if isnan(spearman.value) else f"{spearman.value:+.2f}"
+    between = "" if isnan(spearman.low) else f" [{spearman.low:+.2f}, {spearman.high:+.2f}]"
+    about = ", ".join(filter(None, [said + between, f"n = {found.found.points}"]))
+    axes.set_title(f"{TITLES[name]}\n{about}", fontsize=7.5, color=INK, loc="left")
+    axes.locator_params(axis="x", nbins=4)
+    axes.tick_params(labelsize=7.5)
+    axes.tick_params(axis="y", labelcolor=MUTED)
+    axes.grid(axis="y")
+
+
+SECTION = Section(read=read, tables=tables, plots=plots, page=lambda found: {"kinds": KINDS, "measure_titles": TITLES})

@@ -1,0 +1,38 @@
+"""How much of each task an entry's merge retains."""
+
+import numpy as np
+
+from merganser.report.heatmaps import entries_by_layer, entries_by_task
+from merganser.report.measured import Measured
+from merganser.report.sections import Section
+from merganser.report.tables import Table, Tables
+from merganser.report.wording import Wording
+
+
+def tables(measured: Measured) -> Tables:
+    """Return one number an entry and task: of entries with one model, and of those with a part per task."""
+
+    def table(measure: str, entries: list[str]) -> Table:
+        found = [(entry, zip(measured.tasks, measured.overall(entry).tolist(), strict=True)) for entry in entries]
+        return ["entry", "task", measure], [[entry, *pair] for entry, pairs in found for pair in pairs]
+
+    return {
+        "plots/alignment.csv": table("sar", measured.merges(parts=False)),
+        "plots/errors.csv": table("error", measured.merges(parts=True)),
+    }
+
+
+def plots(measured: Measured, wording: Wording) -> dict[str, str]:
+    """Draw the same by entry and task, and over the depth."""
+    found, tasks = {}, measured.tasks
+    single, parts = (measured.merges(parts=parts) for parts in (False, True))
+    if single and measured.matrices:
+        alignment = np.array([measured.overall(entry) for entry in single])
+        found["alignment"] = entries_by_task(alignment, single, tasks)
+        found["alignment_depth"] = entries_by_layer(measured, single)
+    if parts:
+        found["errors"] = entries_by_task(np.array([measured.overall(entry) for entry in parts]), parts, tasks)
+    return found
+
+
+SECTION = Section(read=lambda comparison: comparison.measured, tables=tables, plots=plots)

@@ -1,0 +1,163 @@
+"""The study of budgets: methods with a part per task at the same bytes, and paired tests at each."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from merganser import registry
+from merganser.config.studies import budgets_of
+from merganser.evaluation.examples import read_results
+from merganser.measures.significance import LEVEL, compare_models, holm, mean_of_tasks
+from merganser.outputs import read_json
+from merganser.report.comparison import Comparison
+from merganser.report.formats import settings
+from merganser.report.scores import MeanScore
+from merganser.report.sections import Section
+from merganser.report.style import LINES, PALETTE, canvas, to_svg
+from merganser.report.wording import Wording
+
+MARKERS = ("o", "s", "^")  # beside LINES, for a lone dot has no line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted(MeanScore):
+    """An entry's merge with parts of some bytes, and where each task's results lie."""
+
+    entry: str
+    method: str
+    values: Mapping[str, Any]  # that were fitted; nothing where the size is the method's own
+    amr: float  # bytes a task takes, as a share of the merged parameters'
+    results: Mapping[str, Path]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """An entry at a budget: how it differs from the best one there; `best` itself has no p-value."""
+
+    fitted: Fitted
+    difference: float
+    p: float | None  # two-sided, of no difference on the same examples
+    corrected: float | None  # for the number of entries that are compared at this budget
+
+    @property
+    def is_best(self) -> bool:
+        """Tell whether the others are compared with it."""
+        return self.p is None
+
+    @property
+    def tied(self) -> bool:
+        """Tell whether it cannot be told apart from the best one."""
+        return self.corrected is not None and self.corrected >= LEVEL
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its numbers as plain data."""
+        found = self.fitted
+        about = {"entry": found.entry, "method": found.method, "fitted": dict(found.values), "amr": found.amr}
+        compared = {"difference": self.difference, "p": self.p, "corrected": self.corrected}
+        return about | {"score": found.score, "stderr": found.stderr, **compared, "tasks": dict(found.by_task)}
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Every entry's merges by ascending bytes, and the entries that fit into each budget, by their names."""
+
+    curves: Mapping[str, list[Fitted]]
+    budgets: Mapping[float, Mapping[str, Compared]]
+    too_small: Mapping[tuple[float, str], str]  # by budget and entry: why nothing fits
+
+    @property
+    def lines(self) -> Iterator[list[Any]]:
+        """Give the lines of a table, one an entry and budget that it fits into."""
+        for budget, members in self.budgets.items():
+            for entry, one in members.items():
+                found = one.fitted
+                about = [budget, entry, found.method, settings(found.values), found.amr, found.score, found.stderr]
+                scores = [score["value"] for score in found.by_task.values()]
+                yield [*about, one.difference, one.p, one.corrected, *scores]
+
+    @property
+    def header(self) -> list[str]:
+        """Name the columns of `lines`."""
+        tasks = next((found.tasks for curve in self.curves.values() for found in curve), [])
+        about = ["budget", "entry", "method", "fitted", "amr", "score", "stderr"]
+        return [*about, "difference", "p", "corrected", *tasks]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data, and why an entry has nothing that fits into a budget."""
+        entries = [
+            {"budget": budget, **one.as_json()} for budget, members in self.budgets.items() for one in members.values()
+        ]
+        reasons = [{"budget": at, "entry": entry, "reason": why} for (at, entry), why in self.too_small.items()]
+        return {"entries": entries, "too_small": reasons}
+
+
+def read(comparison: Comparison) -> Matched | None:
+    """Read what every entry gave at its budgets, if any; raise InputError naming a file that is missing."""
+    params, folder = comparison.params, comparison.paths.BUDGET_STUDIES
+    study, curves, too_small = params.studies.budgets, dict[str, list[Fitted]](), dict[tuple[float, str], str]()
+    members: dict[float, dict[str, Fitted]] = {budget: {} for budget in (sorted(study.at) if study.methods else ())}
+    for entry, about in study.methods.items():
+        curves[entry] = []
+        for name, budget in budgets_of(params, registry.get(about.method)).items():
+            content = read_json(folder / entry / f"{name}.json")
+            if budget is not None and "reason" in content:
+                too_small[budget, entry] = content["reason"]
+                continue
+            fitted = Fitted(
+                by_task={task: content["scores"][task] for task in params.measured},
+                entry=entry,
+                method=about.method,
+                values=content["values"],
+                amr=content["amr"],
+                results={task: folder / entry / name / f"{task}.safetensors" for task in params.measured},
+            )
+            curves[entry].append(fitted)
+            for each in members:
+                if budget in (None, each) and fitted.amr <= each:
+                    members[each][entry] = fitted
+        curves[entry].sort(key=lambda one: one.amr)
+    compared = {budget: _compared(list(found.values())) for budget, found in members.items()}
+    return Matched(curves, compared, too_small) if curves else None
+
+
+def _compared(found: Sequence[Fitted]) -> dict[str, Compared]:
+    """Compare the entries of a budget with its best one, on the same examples."""
+    if not found:
+        return {}
+    metrics = {task: score["metric"] for task, score in found[0].by_task.items()}
+    models = {task: [read_results(one.results[task]) for one in found] for task in metrics}
+    pairs = mean_of_tasks([compare_models(metrics[task], models[task]) for task in metrics])
+    best = max(range(len(found)), key=lambda number: found[number].score)
+    others = [number for number in range(len(found)) if number != best]
+    p = pairs.p[others, [best] * len(others)]
+    corrected = dict(zip(others, zip(p.tolist(), holm(p).tolist(), strict=True), strict=True))
+    return {
+        one.entry: Compared(one, one.score - found[best].score, *corrected.get(number, (None, None)))
+        for number, one in enumerate(found)
+    }
+
+
+def plots(matched: Matched, wording: Wording) -> dict[str, str]:
+    """Draw each entry's mean score over the bytes that a task takes, a lone dot for one whose size is fixed."""
+    figure, axes = canvas(5.2, 4.0)
+    for index, (entry, points) in enumerate(matched.curves.items()):
+        row, column = divmod(index, len(PALETTE))
+        colour, style, dot = PALETTE[column], LINES[row % len(LINES)], MARKERS[row % len(MARKERS)]
+        places, means = [100 * point.amr for point in points], [100 * point.score for point in points]
+        axes.plot(places, means, color=colour, linestyle=style, linewidth=1.5, marker=dot, markersize=3.5, label=entry)
+    axes.set_xscale("log")
+    axes.set_xticks([100 * budget for budget in matched.budgets], [f"{100 * budget:g}" for budget in matched.budgets])
+    axes.minorticks_off()
+    axes.set(xlabel="bytes a task, % of the merged parameters'", ylabel=wording.axis)
+    axes.grid(axis="both")
+    figure.legend(loc="outside lower center", ncols=min(4, len(matched.curves)))
+    return {"study_budgets": to_svg(figure)}
+
+
+SECTION = Section(
+    read=read,
+    tables=lambda matched: {"plots/study_budgets.csv": (matched.header, matched.lines)},
+    plots=plots,
+    inside="studies",
+)

@@ -1,0 +1,85 @@
+"""The study of the rank: the score of each task's own model, its delta cut to a share of the rank."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+
+from merganser.outputs import read_json
+from merganser.report.comparison import Comparison
+from merganser.report.sections import Section
+from merganser.report.style import COLOURS, INK, MUTED, canvas, one_legend, to_svg
+from merganser.report.wording import Wording
+
+
+class RankPoint(NamedTuple):
+    """One task's own model with its delta cut to a share of the rank; 1 is the delta itself."""
+
+    task: str
+    fraction: float
+    score: float
+
+
+@dataclass(frozen=True)
+class RankStudy:
+    """What the study found."""
+
+    points: list[RankPoint]
+
+    @property
+    def fractions(self) -> list[float]:
+        """List the shares of the rank, the whole delta last."""
+        return list(dict.fromkeys(point.fraction for point in self.points))
+
+    def mean_at(self, fraction: float) -> float:
+        """Return the mean score over the tasks at one share of the rank."""
+        found = [point.score for point in self.points if point.fraction == fraction]
+        return sum(found) / len(found)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data."""
+        means = {f"{fraction:g}": self.mean_at(fraction) for fraction in self.fractions}
+        return {"tasks": [point._asdict() for point in self.points], "mean": means}
+
+
+def read(comparison: Comparison) -> RankStudy | None:
+    """Read what each task's cut models scored, if any; raise InputError naming a file that is missing."""
+    params, folder = comparison.params, comparison.paths.RANK_STUDIES
+    studied = params.tasks if params.studies.rank.fractions else ()
+    curves = {task: read_json(folder / f"{task}.json")["curve"] for task in studied}
+    points = [RankPoint(task, p["fraction"], p["value"]) for task, curve in curves.items() for p in curve]
+    return RankStudy(points) if points else None
+
+
+def plots(study: RankStudy, wording: Wording) -> dict[str, str]:
+    """Draw the mean score over the share of the rank, each task as a thin line, the whole models' mean across."""
+    figure, axes = canvas(5.2, 3.8)
+    fractions = study.fractions
+    for task in dict.fromkeys(point.task for point in study.points):
+        _rank_line(axes, fractions, [p.score for p in study.points if p.task == task], MUTED, 0.6, "one task")
+    means = [study.mean_at(fraction) for fraction in fractions]
+    axes.axhline(100 * means[-1], color=INK, linewidth=0.8, linestyle=":", label="fine-tuned models, mean")
+    _rank_line(axes, fractions, means, COLOURS["single"], 1.9, "mean over tasks")
+    axes.set_xscale("log")
+    axes.set_xticks(fractions, [f"{100 * fraction:g}" for fraction in fractions])
+    axes.minorticks_off()
+    axes.set(xlabel="singular values kept of each task's own delta, %", ylabel=wording.axis)
+    axes.grid(axis="y")
+    one_legend(figure, axes)
+    return {"study_rank": to_svg(figure)}
+
+
+def _rank_line(
+    axes: Axes, fractions: Sequence[float], values: Sequence[float], colour: str, width: float, label: str
+) -> None:
+    heights = [100 * value for value in values]
+    axes.plot(fractions, heights, color=colour, linewidth=width, marker="o", markersize=2 * width, label=label)
+
+
+SECTION = Section(
+    read=read,
+    tables=lambda study: {"plots/study_rank.csv": (RankPoint._fields, study.points)},
+    plots=plots,
+    inside="studies",
+)

@@ -1,0 +1,220 @@
+"""The study over the number of tasks: scores of merges of some tasks, with their significance."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import ttest_rel
+
+from merganser.config.params import Params
+from merganser.evaluation.scoring import Score
+from merganser.measures.scores import normalised_score
+from merganser.outputs import read_json
+from merganser.report.comparison import Comparison
+from merganser.report.curves import RELATIVE
+from merganser.report.scores import individual_values, values_of
+from merganser.report.sections import Section
+from merganser.report.style import LINES, PALETTE, canvas, to_svg
+from merganser.report.tables import Tables
+from merganser.report.wording import Wording
+from merganser.studies.subsets import all_subsets, file_name
+
+ROUNDING = 1e-9  # of scores: differences closer than that are the same
+LEVEL = 0.05  # p-values below are marked
+DODGE = 0.09  # between the entries' dots of one size, in tasks
+
+
+class Point(NamedTuple):
+    """One entry's merge of one subset: mean scores over the subset's tasks, as fractions."""
+
+    entry: str
+    tasks: int
+    subset: tuple[str, ...]
+    score: float
+    normalised: float | None  # by the individual models, None where they are not in the comparison
+    unseen: float | None = None  # the same as `value`, over the tasks that are not merged; None where not measured
+    by_task: tuple[float, ...] = ()  # what `value` is the mean of, one number a task of the subset
+
+    @property
+    def value(self) -> float:
+        """Return what is plotted and tested: the normalised score where there is one."""
+        return self.score if self.normalised is None else self.normalised
+
+
+class Test(NamedTuple):
+    """A paired test: how many pairs it has, and its p-value."""
+
+    pairs: int
+    p: float | None
+
+    @property
+    def significant(self) -> bool:
+        """Tell whether the first entry's lead counts as more than chance."""
+        return self.p is not None and self.p < LEVEL
+
+
+class Summary(NamedTuple):
+    """One entry on all subsets of one size."""
+
+    entry: str
+    tasks: int
+    subsets: int
+    mean: float
+    deviation: float | None  # of the sample; None for one subset
+    unseen: float | None  # the mean over the subsets, of tasks that are not merged
+    p: float | None  # of the study's first entry being no better than this one, the pairs being the subsets
+    p_over_tasks: float | None = None  # the same, the pairs being the tasks of all subsets
+
+    @property
+    def tests(self) -> dict[str, Test]:
+        """Return both tests, by what their pairs are."""
+        return {"subsets": Test(self.subsets, self.p), "tasks": Test(self.subsets * self.tasks, self.p_over_tasks)}
+
+
+@dataclass(frozen=True)
+class TaskStudy:
+    """What the study found."""
+
+    points: list[Point]
+    summaries: list[Summary]
+
+    @property
+    def normalised(self) -> bool:
+        """Tell whether scores over the number of tasks are relative to the individual models'."""
+        return all(point.normalised is not None for point in self.points)
+
+    @property
+    def entries(self) -> list[str]:
+        """List the entries studied, in the order of params.yaml."""
+        return list(dict.fromkeys(point.entry for point in self.points))
+
+    @property
+    def sizes(self) -> list[int]:
+        """List the numbers of tasks."""
+        return list(dict.fromkeys(point.tasks for point in self.points))
+
+    @property
+    def by_entry(self) -> dict[str, list[Summary]]:
+        """Return each entry's summaries, one a size."""
+        return {entry: [s for s in self.summaries if s.entry == entry] for entry in self.entries}
+
+    @property
+    def with_unseen(self) -> dict[str, list[Summary]]:
+        """Return the summaries of each entry that was measured on tasks that it did not merge."""
+        return {entry: found for entry, found in self.by_entry.items() if any(s.unseen is not None for s in found)}
+
+    @property
+    def tests(self) -> int:
+        """Count the p-values."""
+        return sum(test.p is not None for summary in self.summaries for test in summary.tests.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data."""
+        return {"subsets": [p._asdict() for p in self.points], "sizes": [s._asdict() for s in self.summaries]}
+
+
+def read(comparison: Comparison) -> TaskStudy | None:
+    """Read what every merge of some tasks scored, if any; raise InputError naming a file that is missing."""
+    params, scores = comparison.params, comparison.scores
+    individual = individual_values(params, {entry: found.values for entry, found in scores.items()})
+    points = _read_points(params, individual, comparison.paths.TASK_STUDIES)
+    return TaskStudy(points, summarise(points)) if points else None
+
+
+def _read_points(params: Params, individual: Mapping[str, float] | None, folder: Path) -> list[Point]:
+    study, points = params.studies.tasks, []
+    subsets = all_subsets(params.tasks, study.subsets, params.first_seed)
+    for entry in study.methods:
+        for subset in subsets:
+            content = read_json(folder / entry / file_name(subset))
+            merged = {task: content["scores"][task] for task in subset}
+            score, normalised = _means(merged, individual)
+            others = _means(content["unseen"], individual) if "unseen" in content else (None, None)
+            unseen = others[0] if others[1] is None else others[1]
+            each = tuple(value / (individual[task] if individual else 1) for task, value in values_of(merged).items())
+            points.append(Point(entry, len(subset), subset, score, normalised, unseen, each))
+    return points
+
+
+def _means(scores: Mapping[str, Score], individual: Mapping[str, float] | None) -> tuple[float, float | None]:
+    """Return the mean score, and the normalised one where there are individual models."""
+    values = values_of(scores)
+    own = {task: individual[task] for task in values} if individual else None
+    return sum(values.values()) / len(values), normalised_score(values, own) if own else None
+
+
+def summarise(points: Sequence[Point]) -> list[Summary]:
+    """Take the mean and the spread of each entry at each size, and test the first entry against each other one."""
+    values: dict[tuple[str, int], list[float]] = {}
+    by_task: dict[tuple[str, int], list[float]] = {}
+    unseen: dict[tuple[str, int], list[float]] = {}
+    for point in points:
+        values.setdefault((point.entry, point.tasks), []).append(point.value)
+        by_task.setdefault((point.entry, point.tasks), []).extend(point.by_task)
+        if point.unseen is not None:
+            unseen.setdefault((point.entry, point.tasks), []).append(point.unseen)
+    first = points[0].entry if points else ""
+    return [
+        Summary(
+            entry=entry,
+            tasks=size,
+            subsets=len(found),
+            mean=sum(found) / len(found),
+            deviation=float(np.std(found, ddof=1)) if len(found) > 1 else None,
+            unseen=fmean(unseen[entry, size]) if (entry, size) in unseen else None,
+            p=p_value(values[first, size], found) if entry != first else None,
+            p_over_tasks=p_value(by_task[first, size], by_task[entry, size]) if entry != first else None,
+        )
+        for (entry, size), found in values.items()
+    ]
+
+
+def p_value(first: Sequence[float], other: Sequence[float]) -> float | None:
+    """Test whether the first is better on the same subsets, or on the same tasks: one-sided paired t-test.
+
+    DRM's appendix C tests over tasks, each score over that of the task's own model.
+
+    None for a single pair, and where all pairs differ by the same: there is no spread to judge the difference by.
+    """
+    if len(first) < 2 or np.ptp(np.subtract(first, other)) < ROUNDING:
+        return None
+    return float(ttest_rel(first, other, alternative="greater").pvalue)
+
+
+def tables(study: TaskStudy) -> Tables:
+    """Return every subset, and every size."""
+    lines = [[*p[:2], "+".join(p.subset), *p[3:-1]] for p in study.points]
+    return {
+        "plots/study_tasks.csv": (Point._fields[:-1], lines),
+        "plots/study_sizes.csv": (Summary._fields, study.summaries),
+    }
+
+
+def plots(study: TaskStudy, wording: Wording) -> dict[str, str]:
+    """Draw each subset's score as a dot, each entry's mean as a line with one standard deviation about it."""
+    figure, axes = canvas(5.2, 3.8)
+    middle = (len(study.entries) - 1) / 2
+    for index, entry in enumerate(study.entries):
+        colour, style = PALETTE[index % len(PALETTE)], LINES[index // len(PALETTE) % len(LINES)]
+        shift = DODGE * (index - middle)
+        dots = [point for point in study.points if point.entry == entry]
+        axes.scatter(
+            [p.tasks + shift for p in dots], [100 * p.value for p in dots], s=9, color=colour, alpha=0.5, linewidths=0
+        )
+        means = study.by_entry[entry]
+        places, heights = [s.tasks + shift for s in means], [100 * s.mean for s in means]
+        spread = [100 * (s.deviation or 0) for s in means]
+        low, high = ([h + sign * d for h, d in zip(heights, spread, strict=True)] for sign in (-1, 1))
+        axes.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
+        axes.plot(places, heights, color=colour, linestyle=style, linewidth=1.7, label=entry)
+    axes.set_xticks(study.sizes)
+    axes.set(xlabel="tasks merged", ylabel=RELATIVE if study.normalised else wording.axis)
+    axes.grid(axis="y")
+    figure.legend(loc="outside lower center", ncols=min(4, len(study.entries)))
+    return {"study_tasks": to_svg(figure)}
+
+
+SECTION = Section(read=read, tables=tables, plots=plots, inside="studies")

@@ -1,0 +1,36 @@
+"""Scores on tasks that no model was fine-tuned on."""
+
+from typing import Any
+
+from merganser.report.comparison import Comparison
+from merganser.report.rows import best_values
+from merganser.report.sections import Section
+from merganser.report.significance import Significance, on_unseen, read_significance, tables_of
+from merganser.report.tables import Tables
+
+
+def read(comparison: Comparison) -> Comparison | None:
+    """Return the comparison if it has such tasks."""
+    return comparison if comparison.params.unseen else None
+
+
+def read_tests(comparison: Comparison) -> Significance:
+    """Test all pairs of entries on these tasks' examples."""
+    return read_significance(on_unseen(comparison.rows), comparison.paths.UNSEEN)
+
+
+def tables(comparison: Comparison) -> Tables:
+    """Return each value, with those of mixtures of parts, and the tests."""
+    keys = ("metric", "value", "stderr", "count", "uniform", "similar", "oracle", "oracle_task")
+    scores = [(row.entry, task, score) for row in comparison.rows for task, score in row.scores.unseen.items()]
+    lines = [[entry, task, *map(score.get, keys)] for entry, task, score in scores]
+    return {"unseen.csv": (["entry", "task", *keys], lines), **tables_of(comparison.of(read_tests), "unseen_")}
+
+
+def page(comparison: Comparison) -> dict[str, Any]:
+    """Return what marks the cells."""
+    best = best_values(on_unseen(comparison.rows), list(comparison.params.unseen))
+    return {"unseen_verdicts": comparison.of(read_tests).verdicts, "best_unseen": best}
+
+
+SECTION = Section(read=read, tables=tables, page=page, inside="scores")

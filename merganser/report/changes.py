@@ -1,15 +1,15 @@
 """What a run changed: each metric before and after, and why its stages ran."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from merganser.report.paired import Files, Line, Measured, compare_runs
 
 UNSEEN = "measures/unseen"  # scores and examples' results on tasks without a model
+FindFile = Callable[[str], Path | None]  # of a run: the file at a path in `data`; None if there is none
 Numbers = Mapping[str, Mapping[str, Any]]  # of metrics.json: by entry, nested by metric and task
 
 
@@ -58,21 +58,32 @@ def worse_scores(
 
     Each folder has `metrics`, `examples` and, where tasks are unseen, `measures/unseen`.
     """
-    seen = partial(_files_in, metrics="metrics", examples="examples")
-    held_out = partial(_files_in, metrics=UNSEEN, examples=UNSEEN)
+    found = compare_scores(entries, tasks, unseen, _files_in(before), _files_in(after))
+    return tuple(line for line in found if line.is_worse)
+
+
+def compare_scores(
+    entries: Sequence[str], tasks: Sequence[str], unseen: Sequence[str], first: FindFile, second: FindFile
+) -> list[Line]:
+    """Compare the scores of two runs, on tasks with a model and without."""
+    held_out = [score_files(find, UNSEEN, UNSEEN) for find in (first, second)]
     measured = [
-        Measured(tasks, seen(before), seen(after)),
-        Measured(unseen, held_out(before), held_out(after), unseen=True),
+        Measured(tasks, score_files(first), score_files(second)),
+        Measured(unseen, held_out[0], held_out[1], unseen=True),
     ]
-    return tuple(line for line in compare_runs(entries, measured) if line.is_worse)
+    return compare_runs(entries, measured)
 
 
-def _files_in(folder: Path, metrics: str, examples: str) -> Files:
-    def find(kind: str, suffix: str, entry: str, task: str) -> Path | None:
-        path = folder / kind / entry / f"{task}{suffix}"
-        return path if path.is_file() else None
+def score_files(find: FindFile, metrics: str = "metrics", examples: str = "examples") -> Files:
+    """Say where a run's scores and its examples' results are, by the folders in `data` that have them."""
+    return Files(
+        lambda entry, task: find(f"{metrics}/{entry}/{task}.json"),
+        lambda entry, task: find(f"{examples}/{entry}/{task}.safetensors"),
+    )
 
-    return Files(partial(find, metrics, ".json"), partial(find, examples, ".safetensors"))
+
+def _files_in(folder: Path) -> FindFile:
+    return lambda name: path if (path := folder / name).is_file() else None
 
 
 def _flat(numbers: Numbers) -> Iterator[tuple[tuple[str, str], float | None]]:

@@ -131,7 +131,7 @@ class CodeTree:
         # Of the whole package they are not data of a module: a wheel has more there than a clone.
         named = [string for string in text.strings if "." in string and self._path(string)]
         packages = [string.removesuffix(".*") for string in text.strings if string.endswith(".*")]
-        named += [f"{package}.{each}" for package in packages if self._path(package) for each in self.names(package)]
+        named += [each for package in packages if self._path(package) for each in self._modules_of(package)]
         files = "".join(
             f"{file.relative_to(self.root)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n"
             for package in named
@@ -143,6 +143,11 @@ class CodeTree:
             whole for found in (name, *text.imported, *named) for whole in accumulate(found.split("."), "{}.{}".format)
         ]
         return Module(name, digest, tuple(dict.fromkeys(needs)))
+
+    def _modules_of(self, package: str) -> list[str]:
+        """List a package's modules, and the packages in it."""
+        inside = self.root.joinpath(*package.split(".")).glob("*/__init__.py")
+        return [f"{package}.{name}" for name in (*self.names(package), *sorted(file.parent.name for file in inside))]
 
     def _data_files(self, package: str) -> list[Path]:
         return sorted(_files_below(self.root.joinpath(*package.split("."))))

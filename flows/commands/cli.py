@@ -18,7 +18,7 @@ from dvcfleet.gc_thresholds import raise_gc_thresholds
 from dvcfleet.proxies import reach_this_machine
 from dvcfleet.repository import root_around
 from dvcfleet.terminal.failures import EXIT_CODES, boundary, is_a
-from dvcfleet.terminal.secrets import masked, printable
+from dvcfleet.terminal.secrets import printable
 from merganser.command_line.app import add_commands, example, new_app
 from merganser.command_line.merge import named_values
 from merganser.errors import InputError
@@ -137,12 +137,13 @@ def diff(
     repo: RepoOption = Path(),
 ) -> None:
     """Print two runs side by side: parameters, code, environment, and scores with paired tests."""
-    from merganser.flows.evidence.run_diff import diff_lines, diff_runs, write_page
+    from merganser.flows.evidence.runs.diff import diff_runs
+    from merganser.flows.evidence.runs.printing import as_page, diff_lines
 
     found = diff_runs(root_around(repo), first, second)
-    print(json.dumps(asdict(found), indent=2, default=str) if as_json else "\n".join(diff_lines(found)))
+    lineage_cli.say(found.as_json(), diff_lines(found), as_json)
     if page:
-        write_page(found, page)
+        write_whole(page, as_page("run_diff", found=found))
 
 
 @suites_app.callback(invoke_without_command=True, epilog=example("merganser suites --json"))
@@ -196,19 +197,18 @@ def suites_diff(
     """Print what papers report beside what the last run measured, and which differences exceed our sampling error."""
     if page and not of_all:
         raise typer.BadParameter("is a page of all suites; give --all too, or open the report", param_hint="--page")
-    if of_all:
-        from merganser.flows.pages.reproduced_all import all_lines, read_all, write_all_page
-        from merganser.flows.pages.reproduced_all import as_json as all_as_json
+    from merganser.flows.evidence.runs.printing import as_page
+    from merganser.flows.pages.reproduced import all_lines, figure_lines, read_all, read_figures
 
-        every = read_all(root_around(repo))
-        print(json.dumps(all_as_json(every), indent=2) if as_json else "\n".join(all_lines(every)))
-        if page:
-            write_all_page(every, page)
+    root = root_around(repo)
+    if not of_all:
+        figures = read_figures(root)
+        lineage_cli.say(figures, figure_lines(figures), as_json)
         return
-    from merganser.flows.pages.reproduced import difference_lines, read_differences
-
-    found = read_differences(root_around(repo))
-    print(json.dumps(found, indent=2) if as_json else "\n".join(difference_lines(found)))
+    found = read_all(root)
+    lineage_cli.say(asdict(found), all_lines(found), as_json)
+    if page:
+        write_whole(page, as_page("reproduced_all", all=found))
 
 
 @app.command(epilog=example("merganser use encoder", EXIT_CODES))
@@ -389,15 +389,14 @@ def history(
     repo: RepoOption = Path(),
 ) -> None:
     """Print what each saved run changed, which scores got worse, and how each entry's score went."""
-    from merganser.flows.evidence.history import history_lines, read_history
-    from merganser.flows.pages.history_page import write_history
+    from merganser.flows.evidence.runs.history import read_history
+    from merganser.flows.evidence.runs.printing import history_lines
+    from merganser.flows.pages.history_page import history_page
 
-    root = root_around(repo)
-    points = read_history(root)
-    text = json.dumps([asdict(each) for each in points], indent=2) if as_json else "\n".join(history_lines(points))
-    print(printable(masked(text)))
+    points = read_history(root_around(repo))
+    lineage_cli.say([asdict(each) for each in points], history_lines(points), as_json)
     if page:
-        write_history(root, page)
+        write_whole(page, history_page(points))
 
 
 @app.command("gc", epilog=example("merganser gc --keep 30d --keep-best --yes", EXIT_CODES))

@@ -17,9 +17,8 @@ from dvcfleet.git import GitError, git
 from dvcfleet.repository import opened, refuse_unfinished, write_lock
 from merganser.errors import InputError
 from merganser.flows.commands.garbage import Garbage, Part
-from merganser.flows.evidence.history import read_history
-from merganser.flows.repositories.shared_caches import beside
-from merganser.flows.repositories.trials import TRIALS
+from merganser.flows.evidence.runs.history import read_history
+from merganser.flows.repositories.shared_caches import TRIALS, beside
 
 _TIME = re.compile(r"(\d+)([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}

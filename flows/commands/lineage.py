@@ -45,7 +45,7 @@ def show(
     from dvcfleet.lineage.audit import look_up
 
     found, lineage = look_up(repo, target)
-    _say(show.as_json(found, lineage), show.as_lines(found, lineage), as_json)
+    say(show.as_json(found, lineage), show.as_lines(found, lineage), as_json)
 
 
 @app.command(epilog=example("merganser lineage why ties/digits"))
@@ -60,7 +60,7 @@ def why(
 
     found, lineage = look_up(repo, target)
     gathered = why(found, lineage)
-    _say(asdict(gathered), why_lines(gathered, lineage), as_json)
+    say(asdict(gathered), why_lines(gathered, lineage), as_json)
 
 
 @app.command(epilog=example("merganser lineage find org/model"))
@@ -79,7 +79,7 @@ def find(
 
     with opened(repo) as dvc_repo:
         found = find_dependents(read_lineage(dvc_repo), text)
-    _say(asdict(found), dependents_lines(found), as_json)
+    say(asdict(found), dependents_lines(found), as_json)
 
 
 @app.command("diff", epilog=example("merganser lineage diff brave-otter workspace --of ties/digits"))
@@ -93,13 +93,14 @@ def diff(
     repo: RepoOption = Path(),
 ) -> None:
     """Say what differs between the lineages of two results, or of one in two runs, and what of it reached them."""
-    from merganser.flows.evidence.lineage_diff import diff_lineages, lineage_diff_lines
+    from merganser.flows.evidence.runs.diff import diff_lineages
+    from merganser.flows.evidence.runs.printing import lineage_diff_lines
 
     found = diff_lineages(repo, first, second, of)
-    _say(asdict(found), lineage_diff_lines(found), as_json)
+    say(asdict(found), lineage_diff_lines(found), as_json)
 
 
-def _say(content: dict[str, Any], lines: Iterable[str], as_json: bool) -> None:
+def say(content: Any, lines: Iterable[str], as_json: bool) -> None:
     """Print an answer as text or as JSON, with credentials masked."""
     if as_json:
         print(masked(json.dumps(content, indent=2, default=str)))

@@ -1,12 +1,9 @@
 """The page of a comparison's history: one HTML file that loads nothing."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from merganser.flows.evidence.history import Point, by_entry, read_history
-from merganser.outputs import write_whole
-from merganser.report import formats
-from merganser.report.templates import open_templates
+from merganser.flows.evidence.runs.history import Point
+from merganser.flows.evidence.runs.printing import as_page, by_entry
 
 WIDTH, HEIGHT = 1000, 320  # of the drawing, without its margin
 _COLOURS = ("#2f6db5", "#c2662d", "#2f8f6b", "#8a4fa3", "#b8442a", "#6b7280", "#a3862a", "#2a8fa3")
@@ -54,24 +51,8 @@ def _look(number: int) -> tuple[str, str, bool]:
     return _COLOURS[colour], _DASHES[dashes], hollow % 2 == 1
 
 
-def history_page(root: Path) -> str:
-    """Return the page of the saved runs of a repository."""
-    points = read_history(root)
+def history_page(points: list[Point]) -> str:
+    """Return the page of a history."""
     lines, (low, high) = curves(points)
-    environment = open_templates("merganser.report")
-    environment.filters |= {"percent": formats.percent, "p_value": formats.p_value}
-    template = environment.get_template("history.html.j2")
-    return template.render(
-        points=points[::-1],
-        curves=lines,
-        entries=list(by_entry(points)),
-        low=low,
-        high=high,
-        width=WIDTH,
-        height=HEIGHT,
-    )
-
-
-def write_history(root: Path, out: Path) -> None:
-    """Write the page into a file."""
-    write_whole(out, history_page(root))
+    size = {"low": low, "high": high, "width": WIDTH, "height": HEIGHT}
+    return as_page("history", points=points[::-1], curves=lines, entries=list(by_entry(points)), **size)

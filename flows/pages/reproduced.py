@@ -1,28 +1,139 @@
-"""What papers report beside what the last run measured, as text and as plain data."""
+"""What papers report beside what runs measured: the last run, or all suites that were run and why figures differ.
 
-from collections.abc import Iterator
+A suite's figures are its last report's: that of this comparison, of one that shares its cache, or, where neither
+has the suite, of the newest run whose report is in DVC's cache. Nothing is checked out, and nothing runs.
+"""
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from dvcfleet.repository import opened
 from merganser.config.loading import load_params
+from merganser.config.published import MEAN, SEARCHED
 from merganser.errors import InputError
-from merganser.flows.steps.answer import Row, read_table
-from merganser.flows.suites.ready import PARAMS
+from merganser.flows.evidence.runs.run import KEPT, read_run, run_names
+from merganser.flows.repositories.shared_caches import beside
+from merganser.flows.steps.answer import REPORT, Row, read_table
+from merganser.flows.suites.files import suite_names
+from merganser.flows.suites.ready import PARAMS, load_suite
+from merganser.report.formats import percent
 
+FIGURES = "published.csv"  # of a report
 TABLE = ("paper", "table", "protocol", "checkpoints")
 NUMBERS = ("ours", "published", "difference", "stderr")
 CHECKPOINTS = {"these": "these checkpoints", "others": "other checkpoints, trained alike"}
+UNEXPLAINED = "not explained: the same checkpoints, and the values that it names"
+Figure = Mapping[str, Any]  # a line of the report's table of published figures
 
 
-def read_differences(root: Path) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Compared:
+    """An entry beside a row of a paper; `ours` and `theirs` are the means, where both have one.
+
+    Of `figures` our sampling error is known, `beyond` differ by more than that; `why`: what keeps it from being the
+    same experiment.
+    """
+
+    paper: str
+    table: str
+    entry: str
+    figures: int
+    beyond: int
+    ours: float | None
+    theirs: float | None
+    why: str
+
+    @property
+    def is_within(self) -> bool:
+        """Tell whether no figure is beyond our sampling error."""
+        return self.figures > 0 and not self.beyond
+
+    @property
+    def difference(self) -> float | None:
+        """Return by how much our mean is higher."""
+        return None if self.ours is None or self.theirs is None else self.ours - self.theirs
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The figures of one paper over all suites; those beyond our sampling error by whether `why` explains them."""
+
+    paper: str
+    figures: int
+    within: int
+    explained: int
+    unexplained: int
+
+
+@dataclass(frozen=True)
+class SuiteRows:
+    """What a suite's last report has of the papers; `place`: the folder of the comparison, or the run's name."""
+
+    suite: str
+    place: str
+    rows: tuple[Compared, ...]
+
+    @property
+    def by_paper(self) -> dict[str, list[Compared]]:
+        """Return the rows of each paper."""
+        return _by_paper(self.rows)
+
+
+@dataclass(frozen=True)
+class AllSuites:
+    """The figures of each paper, those of each suite that was run, and the names of the others that have some."""
+
+    papers: tuple[Tally, ...]
+    suites: tuple[SuiteRows, ...]
+    not_run: tuple[str, ...]
+
+
+def read_figures(root: Path) -> list[Figure]:
     """Read the figures of the report in a repository, a line each; raise InputError where there are none to compare."""
     if load_params(root / PARAMS).published is None:
         raise InputError(f"{PARAMS}: names no published figures; write published: {{source: FILE}} (docs/suites.md)")
-    return [plain(line) for line in read_table(root, "published.csv")]
+    return [plain(line) for line in read_table(root, FIGURES)]
 
 
-def difference_lines(found: list[dict[str, Any]]) -> Iterator[str]:
+def read_all(root: Path) -> AllSuites:
+    """Read what all suites that were run have of the papers."""
+    found: dict[str, SuiteRows] = {}
+    for place, params, path in _reports(root):
+        name = _suite_of(params)
+        if name is not None and name not in found and path and path.is_file():
+            with path.open(newline="", encoding="utf-8") as file:
+                found[name] = SuiteRows(name, place, tuple(compared(map(plain, csv.DictReader(file)))))
+    papers = _by_paper(row for suite in found.values() for row in suite.rows)
+    tallies = tuple(_tally(paper, rows) for paper, rows in sorted(papers.items()))
+    run = {name.split()[0] for name in found}
+    others = (name for name in suite_names(root) if name not in run)
+    return AllSuites(tallies, tuple(found.values()), tuple(name for name in others if _has_figures(root, name)))
+
+
+def plain(line: Row) -> Figure:
+    """Return a line of the table with numbers, truth values, and None for empty cells."""
+    found: dict[str, Any] = {key: value or None for key, value in line.items()}
+    found |= {key: float(line[key]) if line[key] else None for key in NUMBERS}
+    return found | {"beyond": {"True": True, "False": False}.get(line["beyond"])}
+
+
+def compared(figures: Iterable[Figure]) -> Iterator[Compared]:
+    """Sum up figures: one an entry and table."""
+    for (paper, table, entry), group in groupby(figures, lambda line: (line["paper"], line["table"], line["entry"])):
+        lines = list(group)
+        judged = [line["beyond"] for line in lines if line["beyond"] is not None]
+        means = ((line["ours"], line["published"]) for line in lines if line["column"] == MEAN)
+        ours, theirs = next(means, (None, None))
+        reasons = [lines[0]["note"], CHECKPOINTS["others"] if lines[0]["checkpoints"] == "others" else None]
+        why = "; ".join(filter(None, reasons)) or UNEXPLAINED
+        yield Compared(paper, table, entry, len(judged), sum(judged), ours, theirs, why)
+
+
+def figure_lines(found: list[Figure]) -> Iterator[str]:
     """Say each table's figures: ours with its sampling error, theirs, the difference, and whether it is beyond that."""
     if not found:
         yield "the published figures have other entries, tasks or means than this comparison"
@@ -32,20 +143,80 @@ def difference_lines(found: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{paper}, {table}; {CHECKPOINTS[checkpoints]}"
         yield f"  {protocol}"
         for line in lines:
-            yield f"  {line['entry']:{widths[0]}}  {line['column']:{widths[1]}}  {_said(line)}".rstrip()
+            yield f"  {line['entry']:{widths[0]}}  {line['column']:{widths[1]}}  {_numbers(line)}".rstrip()
     beyond, known = (sum(line["beyond"] in which for line in found) for which in ([True], [True, False]))
     yield f"{beyond} of {known} differences are beyond our sampling error (95 %)"
 
 
-def _said(line: dict[str, Any]) -> str:
+def all_lines(found: AllSuites) -> Iterator[str]:
+    """Say for each paper how many of its figures reproduce, and for each suite which do not and why."""
+    for each in found.papers:
+        yield (
+            f"{each.paper}: {each.within} of {each.figures} figures within our sampling error, {each.explained} "
+            f"beyond it by other experiments, {each.unexplained} by the same one"
+        )
+    for suite in found.suites:
+        yield f"{suite.suite}: {suite.place}"
+        for paper, rows in suite.by_paper.items():
+            yield f"  {paper}"
+            if within := [f"{row.entry} ({row.table})" for row in rows if row.is_within]:
+                yield f"    within our sampling error (95 %): {', '.join(within)}"
+            yield from (f"    {_beyond(row)}" for row in rows if row.beyond)
+    if found.not_run:
+        yield f"not run here: {', '.join(found.not_run)}"
+
+
+def _beyond(row: Compared) -> str:
+    means = "" if row.difference is None else f", mean {percent(row.ours, 2)} against {percent(row.theirs, 2)}"
+    return f"{row.entry}, {row.table}: {row.beyond} of {row.figures} beyond{means}; {row.why}"
+
+
+def _reports(root: Path) -> Iterator[tuple[str, Mapping[str, Any], Path | None]]:
+    """Give each report's place, the params.yaml that it was made by, and its figures: folders first, newest run first.
+
+    A folder's params.yaml may be another one by now; what its report was made by is in dvc.lock.
+    """
+    with opened(root) as repo:
+        for folder in (root.resolve(), *beside(repo)):
+            if all((folder / name).is_file() for name in KEPT):
+                made_by = read_run(repo, str(folder)).stages.get("report", {}).get("params", {})
+                yield str(folder), made_by.get(PARAMS.name, {}), folder / REPORT / FIGURES
+        for name in run_names(root):
+            run = read_run(repo, name)
+            yield f"run {name}", run.params, run.cached(run.listing(Path(REPORT)).get(FIGURES))
+
+
+def _suite_of(params: Mapping[str, Any]) -> str | None:
+    """Return which suite's figures a comparison names, and whether it is its searched one; None for none."""
+    source = (params.get("published") or {}).get("source")
+    if not source:
+        return None
+    searched = any(str(each.get("reads", "")).startswith(SEARCHED) for each in params.get("methods", {}).values())
+    return Path(source).parent.name + (" --grids" if searched else "")
+
+
+def _has_figures(root: Path, name: str) -> bool:
+    try:
+        return load_suite(root, name).published is not None
+    except InputError:
+        return False
+
+
+def _by_paper(rows: Iterable[Compared]) -> dict[str, list[Compared]]:
+    found: dict[str, list[Compared]] = {}
+    for row in rows:
+        found.setdefault(row.paper, []).append(row)
+    return found
+
+
+def _tally(paper: str, rows: list[Compared]) -> Tally:
+    figures, beyond = sum(row.figures for row in rows), sum(row.beyond for row in rows)
+    unexplained = sum(row.beyond for row in rows if row.why == UNEXPLAINED)
+    return Tally(paper, figures, figures - beyond, beyond - unexplained, unexplained)
+
+
+def _numbers(line: Figure) -> str:
     error = "" if line["stderr"] is None else f"±{100 * line['stderr']:.2f}"
     numbers = f"{100 * line['ours']:6.2f} {error:<6} published {100 * line['published']:6.2f}"
     judged = {True: "beyond", False: "within", None: ""}[line["beyond"]]
     return f"{numbers}  {100 * line['difference']:+7.2f} {judged:<6}  {line['note'] or ''}"
-
-
-def plain(line: Row) -> dict[str, Any]:
-    """Return a line of the table with numbers, truth values, and None for empty cells."""
-    found: dict[str, Any] = {key: value or None for key, value in line.items()}
-    found |= {key: float(line[key]) if line[key] else None for key in NUMBERS}
-    return found | {"beyond": {"True": True, "False": False}.get(line["beyond"])}

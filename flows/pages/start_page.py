@@ -37,10 +37,12 @@ def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
         return RedirectResponse(f"{request.url.path.rstrip('/')}/index.html")
 
     def history(_: Request) -> HTMLResponse:
-        from merganser.flows.pages.history_page import history_page  # imports torch
+        from merganser.flows.evidence.runs.history import read_history  # imports torch
+        from merganser.flows.pages.history_page import history_page
 
         with alone:  # DVC opens a repository by changing the process's folder
-            return HTMLResponse(history_page(root))
+            points = read_history(root)
+        return HTMLResponse(history_page(points))
 
     routes: list[BaseRoute] = [
         Route("/", show),

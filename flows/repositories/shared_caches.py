@@ -4,8 +4,10 @@ from pathlib import Path
 
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.unused import worktrees_of
+from dvcfleet.repository import STATE_FOLDER
 from merganser.outputs import replacing
 
+TRIALS = Path(STATE_FOLDER, "trials")  # of a comparison, whose cache they share
 LIST = "comparisons"  # in the cache's folder: the absolute path of a comparison a line
 
 

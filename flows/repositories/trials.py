@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.git import GitError, git
-from dvcfleet.repository import STATE_FOLDER, opened
+from dvcfleet.repository import opened
 from merganser.config.completing import additions, filled
 from merganser.config.loading import check_params
 from merganser.errors import InputError, did_you_mean
 from merganser.flows.repositories.comparisons import LOCAL_CONFIG, copy_choices, link_sources, share_cache
+from merganser.flows.repositories.shared_caches import TRIALS
 from merganser.flows.suites.files import only_what_is_read, written
 from merganser.flows.suites.ready import PARAMS, sources_of
 from merganser.hashes import sha256_of_json
 from merganser.limits import parse_yaml, read_yaml
 from merganser.tasks.tracking import ARTIFACTS, STORE
 
-TRIALS = Path(STATE_FOLDER, "trials")
 REFERENCES = ("base", "individual")  # methods whose entries every trial keeps
 CODE = ("flows", "merganser", "packages", "tasks")
 HEAD = "# A trial of {root}: `merganser run` with other values. What it has otherwise stands under `trial`.\n\n"

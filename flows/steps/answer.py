@@ -11,6 +11,7 @@ from merganser.errors import InputError
 from merganser.flows.steps.previous_metrics import kept_metrics
 from merganser.limits import read_yaml
 from merganser.report.budgets import BUDGETS
+from merganser.report.formats import p_value
 
 REPORT = "report"  # the stage, and its folder
 WORSE = "worse.csv"  # of the report
@@ -26,8 +27,8 @@ def say_answer(done: Set[str], say: Callable[[str], None]) -> None:
         say(line)
     for line in changed_lines(kept_metrics(Path(STATE_FOLDER)), json.loads(Path("metrics.json").read_text())):
         say(line)
-    for line in worse_lines(worse_scores(Path())):
-        say(line)
+    for row in worse_scores(Path()):
+        say(worse_line(row["entry"], row["column"], *(float(row[name]) for name in ("before", "after", "p"))))
     say(f"the report: {REPORT}/index.html")
 
 
@@ -44,12 +45,10 @@ def worse_scores(root: Path) -> list[Row]:
     return read_table(root, WORSE) if (root / REPORT / WORSE).is_file() else []
 
 
-def worse_lines(worse: list[Row]) -> Iterator[str]:
-    """Name the scores that fell by more than the sampling error."""
-    for row in worse:
-        before, after = (100 * float(row[side]) for side in ("before", "after"))
-        name = f"{row['entry']} {row['column']}"
-        yield f"worse by more than the sampling error: {name} {before:.2f} -> {after:.2f} (p {float(row['p']):.2g})"
+def worse_line(entry: str, column: str, before: float, after: float, p: float | None) -> str:
+    """Name a score that fell by more than the sampling error."""
+    fell = f"{entry} {column} {100 * before:.2f} -> {100 * after:.2f}"
+    return f"worse by more than the sampling error: {fell} (p {p_value(p)})"
 
 
 def paper_table(root: Path, *, errors: bool) -> str:

@@ -12,7 +12,9 @@ from merganser.measures.significance import LEVEL, Pairs, compare_models, holm, 
 from merganser.outputs import read_json
 from merganser.report.significance import MEAN, same_examples
 
+UNSEEN = "measures/unseen"  # scores and examples' results on tasks without a model
 Find = Callable[[str, str], Path | None]  # of a run: the file of an entry's task; None if there is none
+FindFile = Callable[[str], Path | None]  # of a run: the file at a path in `data`; None if there is none
 
 
 @dataclass(frozen=True)
@@ -102,3 +104,38 @@ def _lines(entry: str, measured: Measured) -> list[Line]:
 
 def _p(pairs: Pairs | None) -> float | None:
     return None if pairs is None else float(pairs.p[1, 0])
+
+
+def worse_scores(
+    entries: Sequence[str], tasks: Sequence[str], unseen: Sequence[str], before: Path, after: Path
+) -> tuple[Line, ...]:
+    """Return the scores that fell since then beyond the sampling error, on tasks with a model and without.
+
+    Each folder has `metrics`, `examples` and, where tasks are unseen, `measures/unseen`.
+    """
+    found = compare_scores(entries, tasks, unseen, _files_in(before), _files_in(after))
+    return tuple(line for line in found if line.is_worse)
+
+
+def compare_scores(
+    entries: Sequence[str], tasks: Sequence[str], unseen: Sequence[str], first: FindFile, second: FindFile
+) -> list[Line]:
+    """Compare the scores of two runs, on tasks with a model and without."""
+    held_out = [score_files(find, UNSEEN, UNSEEN) for find in (first, second)]
+    measured = [
+        Measured(tasks, score_files(first), score_files(second)),
+        Measured(unseen, held_out[0], held_out[1], unseen=True),
+    ]
+    return compare_runs(entries, measured)
+
+
+def score_files(find: FindFile, metrics: str = "metrics", examples: str = "examples") -> Files:
+    """Say where a run's scores and its examples' results are, by the folders in `data` that have them."""
+    return Files(
+        lambda entry, task: find(f"{metrics}/{entry}/{task}.json"),
+        lambda entry, task: find(f"{examples}/{entry}/{task}.safetensors"),
+    )
+
+
+def _files_in(folder: Path) -> FindFile:
+    return lambda name: path if (path := folder / name).is_file() else None

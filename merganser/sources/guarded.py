@@ -81,8 +81,9 @@ def _client() -> Any:
         "request": [*hooks["request"], _check_request],
         "response": [*hooks["response"], _check_response],
     }
+    transports: list[Any] = [client._transport, *filter(None, client._mounts.values())]  # None: without a proxy
     try:
-        for transport in (client._transport, *filter(None, client._mounts.values())):  # None: without a proxy
+        for transport in transports:
             transport._pool._network_backend = _Network(transport._pool._network_backend)
     except AttributeError as error:  # none of these names is promised
         reason = f"httpx2 {httpx2.__version__} has no place for the limits on a hub's answers ({error})"

@@ -11,10 +11,11 @@ import pytest
 
 from dvcfleet.record.environments import environment
 from dvcfleet.run_names import RUN_NAME_VARIABLE
+from merganser.errors import InputError
 from merganser.flows.commands.gc import collect_garbage
-from merganser.flows.evidence.history import FILE, Point, history_lines, read_history
-from merganser.flows.evidence.lineage_diff import diff_lineages, lineage_diff_lines
-from merganser.flows.evidence.run_diff import diff_runs
+from merganser.flows.evidence.runs.diff import diff_lineages, diff_runs
+from merganser.flows.evidence.runs.history import FILE, Point, read_history
+from merganser.flows.evidence.runs.printing import diff_lines, history_lines, lineage_diff_lines
 from merganser.flows.pages.history_page import HEIGHT, WIDTH, curves, history_page
 from merganser.report.paired import Line
 from tests.dvcfleet.test_experiments import committed, run
@@ -92,6 +93,29 @@ def test_scores_on_tasks_without_a_model_are_compared_and_are_in_no_mean(
     assert point.scores["ties"][0] == pytest.approx(0.525)
     columns = [line.column for line in diff_runs(made.path, "third", "fourth").scores]
     assert columns == ["mean", "dark", "light", "unseen", "unseen_street"]
+
+
+def test_a_parameter_is_said_in_the_same_words_of_two_runs_and_of_their_lineages(
+    made: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.write("params.yaml", PARAMS.replace("0.5", f"0.125, sha256: {'ab' * 32}") + "trial: {id: 1}\n")
+    run(made, "fourth", monkeypatch)
+    said = ["methods.ties.density: 0.25 -> 0.125", "methods.ties.sha256: none -> ababababab…"]
+    lines = list(diff_lines(diff_runs(made.path, "third", "fourth")))
+    assert lines[:4] == ["third -> fourth", "parameters:", *(f"  {line}" for line in said)]
+    lines = list(lineage_diff_lines(diff_lineages(made.path, "third", "fourth", "data")))
+    assert lines[2:4] == [f"  parameter {line} (data)" for line in said]
+
+
+def test_a_folder_is_a_run_by_its_path_from_where_the_command_is_given(
+    made: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(made.path / "made")
+    same = diff_runs(made.path, "..", "third")
+    assert (same.parameters, same.code, same.worse) == ({}, [], [])
+    assert not diff_lineages(made.path, "..", "third", None).differs
+    with pytest.raises(InputError, match=r"made: neither a run, .*; runs: workspace, third, second, first$"):
+        diff_runs(made.path, "made", "third")
 
 
 @pytest.fixture
@@ -172,7 +196,7 @@ def test_of_an_entry_that_one_run_has_its_score_is_said_once() -> None:
 
 
 def test_the_page_names_runs_changes_and_falls(made: Toy) -> None:
-    page = history_page(made.path)
+    page = history_page(read_history(made.path))
     assert page.count("<polyline") == 1
     assert "Worse by more than the sampling error: ties dark 80.00 → 55.00" in page
     assert page.index("<h3>third") < page.index("<h3>first")
@@ -183,4 +207,4 @@ def test_without_runs_it_says_how_there_will_be_some(toy: Make) -> None:
     assert list(history_lines(read_history(empty.path))) == [
         "no run is saved yet: `merganser run` saves each that ends well, in a repository with a commit"
     ]
-    assert "No run is saved yet" in history_page(empty.path)
+    assert "No run is saved yet" in history_page([])

@@ -17,8 +17,8 @@ from dvcfleet.project import Project
 from dvcfleet.record.ledger import executions
 from merganser.errors import InputError
 from merganser.flows.commands.gc import collect_garbage
-from merganser.flows.evidence.history import read_history
-from merganser.flows.evidence.run_diff import run_names
+from merganser.flows.evidence.runs.history import read_history
+from merganser.flows.evidence.runs.run import run_names
 from merganser.flows.repositories.identity import identity, own_identities
 from merganser.flows.repositories.shared_caches import LIST, note_sharers
 from merganser.tasks.identity import FILE, experiment_names, write_id

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from merganser.errors import InputError
-from merganser.flows.evidence.lineage_diff import diff_lineages, lineage_diff_lines
-from merganser.flows.evidence.run_diff import WORKSPACE
+from merganser.flows.evidence.runs.diff import diff_lineages
+from merganser.flows.evidence.runs.printing import lineage_diff_lines
+from merganser.flows.evidence.runs.run import WORKSPACE
 from tests.dvcfleet.test_experiments import committed, run
 from tests.dvcfleet.toy import Make, Toy
 

@@ -11,8 +11,8 @@ import yaml
 from dvcfleet.planning.plan import State, plan
 from dvcfleet.record.last_run import last_run
 from dvcfleet.record.ledger import executions
-from merganser.flows.evidence.lineage_diff import diff_lineages
-from merganser.flows.evidence.run_diff import run_names
+from merganser.flows.evidence.runs.diff import diff_lineages
+from merganser.flows.evidence.runs.run import run_names
 from tests.command_line.conftest import Refused
 from tests.tiny import is_clean, merganser
 

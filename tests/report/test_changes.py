@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from merganser.evaluation.examples import compare, write_results
-from merganser.report.sections.changes import Change, Changes, read_changes, worse_scores
+from merganser.report.paired import worse_scores
+from merganser.report.sections.changes import Change, Changes, read_changes
 
 PREVIOUS_METRICS = {
     "ties": {"accuracy": {"dark": 0.5, "light": 0.25}, "mean": 0.375, "normalised_score": None},

@@ -26,7 +26,7 @@ from dvcfleet.record.ledger import Ledger
 from merganser import registry
 from merganser.errors import InputError
 from merganser.evaluation.examples import read_results, write_results
-from merganser.flows.pages.reproduced import difference_lines, read_differences
+from merganser.flows.pages.reproduced import figure_lines, read_figures
 from merganser.flows.steps.answer import report_lines
 from merganser.inputs.deltas import open_deltas
 from merganser.report.budgets import BUDGETS
@@ -587,12 +587,12 @@ def test_layers_of_one_kind_share_a_panel_and_lone_ones_the_last() -> None:
 
 
 def test_the_command_line_says_the_same_differences_as_the_table(folder: Path) -> None:
-    found = read_differences(folder)
+    found = read_figures(folder)
     lines = list(csv.DictReader((folder / "report/published.csv").open()))
     assert [(line["entry"], line["column"], line["difference"]) for line in found] == [
         (line["entry"], line["column"], float(line["difference"])) for line in lines
     ]
-    said = list(difference_lines(found))
+    said = list(figure_lines(found))
     assert said[:2] == ["A paper & others, Table 1; other checkpoints, trained alike", "  accuracy on the test split"]
     assert len(said) == 2 + len(lines) + 1
     beyond = sum(line["beyond"] is True for line in found)
@@ -605,9 +605,7 @@ def test_where_no_published_figure_is_of_the_comparison_the_table_is_empty_and_t
     write_tables(tmp_path, published.tables([]))
     with (tmp_path / "published.csv").open() as file:
         assert list(csv.DictReader(file)) == []
-    assert list(difference_lines([])) == [
-        "the published figures have other entries, tasks or means than this comparison"
-    ]
+    assert list(figure_lines([])) == ["the published figures have other entries, tasks or means than this comparison"]
 
 
 def test_licences_that_do_not_go_together_stand_at_the_head_of_the_page(folder: Path, page: str) -> None:

@@ -12,33 +12,32 @@ from merganser.report.wording import Wording
 
 Data = TypeVar("Data")
 
-# In full, as the names below: a string of a stage's code that names a module, or a package with its templates, puts it
-# into the digest of that code.
-PACKAGE = "merganser.report.sections"
+# With its templates and its modules in the digest of the code that uses them: see merganser/code_digest.py.
+PACKAGE, MODULES = "merganser.report.sections", "merganser.report.sections.*"
 # On the page from its top; any other section stands after these.
 ORDER = (
-    "merganser.report.sections.take",
-    "merganser.report.sections.changes",
-    "merganser.report.sections.scores",
-    "merganser.report.sections.routed",
-    "merganser.report.sections.unseen",
-    "merganser.report.sections.searches",
-    "merganser.report.sections.published",
-    "merganser.report.sections.glance",
-    "merganser.report.sections.confusions",
-    "merganser.report.sections.between_tasks",
-    "merganser.report.sections.depth",
-    "merganser.report.sections.retained",
-    "merganser.report.sections.bounds",
-    "merganser.report.sections.studies",
-    "merganser.report.sections.study_tasks",
-    "merganser.report.sections.study_rank",
-    "merganser.report.sections.study_sweeps",
-    "merganser.report.sections.study_ablations",
-    "merganser.report.sections.study_budgets",
-    "merganser.report.sections.explanations",
-    "merganser.report.sections.entries",
-    "merganser.report.sections.origin",
+    "take",
+    "changes",
+    "scores",
+    "routed",
+    "unseen",
+    "searches",
+    "published",
+    "glance",
+    "confusions",
+    "between_tasks",
+    "depth",
+    "retained",
+    "bounds",
+    "studies",
+    "study_tasks",
+    "study_rank",
+    "study_sweeps",
+    "study_ablations",
+    "study_budgets",
+    "explanations",
+    "entries",
+    "origin",
 )
 
 
@@ -64,7 +63,6 @@ class Section(Generic[Data]):
 
 def sections() -> dict[str, Section[Any]]:
     """Return the sections by their names, in the order of the page."""
-    names = [f"{PACKAGE}.{name}" for name in module_names(__path__)]
     places = {name: place for place, name in enumerate(ORDER)}
-    ordered = sorted(names, key=lambda name: places.get(name, len(places)))
-    return {name.rpartition(".")[2]: import_module(name).SECTION for name in ordered}
+    names = sorted(module_names(__path__), key=lambda name: places.get(name, len(places)))
+    return {name: import_module(f"{PACKAGE}.{name}").SECTION for name in names}

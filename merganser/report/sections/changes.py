@@ -2,18 +2,16 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from merganser.report.comparison import Comparison
-from merganser.report.paired import Files, Line, Measured, compare_runs
+from merganser.report.paired import Line, worse_scores
 from merganser.report.sections import Section
 from merganser.report.tables import Tables
 
-UNSEEN = "measures/unseen"  # scores and examples' results on tasks without a model
 Numbers = Mapping[str, Mapping[str, Any]]  # of metrics.json: by entry, nested by metric and task
 
 
@@ -64,30 +62,6 @@ def read_changes(path: Path, run: str | None, now: Numbers) -> Changes | None:
     differing = [name for name in names if before.get(name) != after.get(name)]
     changed = [Change(*name, before.get(name), after.get(name)) for name in differing]
     return Changes(str(run), kept["causes"], changed, len(names) - len(changed))
-
-
-def worse_scores(
-    entries: Sequence[str], tasks: Sequence[str], unseen: Sequence[str], before: Path, after: Path
-) -> tuple[Line, ...]:
-    """Return the scores that fell since then beyond the sampling error, on tasks with a model and without.
-
-    Each folder has `metrics`, `examples` and, where tasks are unseen, `measures/unseen`.
-    """
-    seen = partial(_files_in, metrics="metrics", examples="examples")
-    held_out = partial(_files_in, metrics=UNSEEN, examples=UNSEEN)
-    measured = [
-        Measured(tasks, seen(before), seen(after)),
-        Measured(unseen, held_out(before), held_out(after), unseen=True),
-    ]
-    return tuple(line for line in compare_runs(entries, measured) if line.is_worse)
-
-
-def _files_in(folder: Path, metrics: str, examples: str) -> Files:
-    def find(kind: str, suffix: str, entry: str, task: str) -> Path | None:
-        path = folder / kind / entry / f"{task}{suffix}"
-        return path if path.is_file() else None
-
-    return Files(partial(find, metrics, ".json"), partial(find, examples, ".safetensors"))
 
 
 def _flat(numbers: Numbers) -> Iterator[tuple[tuple[str, str], float | None]]:

@@ -58,6 +58,37 @@ class Side:
         """Return the name of the stage that was called so first."""
         return next((name for name in self.entries if self.first_name(name) == first_name), None)
 
+    def upstream(self, name: str | None) -> list[str]:
+        """Return the stages whose outputs a stage reads."""
+        paths = [dep["path"] for dep in self.entries.get(name or "", {}).get("deps", ())]
+        return list(dict.fromkeys(up for path in paths for up in writers(self.entries, path)))
+
+    @property
+    def last(self) -> list[str]:
+        """Return the stages whose outputs no stage reads."""
+        read = {up for name in self.entries for up in self.upstream(name)}
+        return [name for name in self.entries if name not in read]
+
+    def facts(self, name: str) -> Iterator[tuple[str, bool, Mapping[str, Any]]]:
+        """Give what a stage's result may depend on besides other stages: a kind, and by name what there was.
+
+        Between them: whether all environments say it, those that older versions described too.
+        """
+        entry, ran = self.entries[name], self.executions.get(name)
+        yield "command", True, {"command": entry["cmd"]}
+        yield "parameter", True, dict(item for values in entry.get("params", {}).values() for item in leaves(values))
+        deps = entry.get("deps", ())
+        yield "input", True, {dep["path"]: dep.get("md5") for dep in deps if not writers(self.entries, dep["path"])}
+        if ran:
+            content = self.environments.get(ran.environment, {})
+            packages = content.get("packages", {})
+            yield "package", True, {"Python": content.get("python"), "CUDA": content.get("cuda")} | packages
+            yield "package", False, {f"BLAS of {package}": each for package, each in content.get("blas", {}).items()}
+            builds = content.get("files", {}).items()
+            yield "files", False, {f"{package} {packages[package]}": each for package, each in builds}
+            machine = {key: content.get(key) for key in ("processor", "processors", "gpus", "container")}
+            yield "machine", True, {"host": ran.host} | machine
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -82,15 +113,14 @@ def compare(first: Side, second: Side, results: Sequence[tuple[str, str]]) -> tu
     Returns the differences, those first that reached a result, and whether the results' bytes differ.
     """
     pairs = _pairs(first, second, results)
-    reaching = _reaching(first, second, pairs, set(results))
     found: dict[tuple[str, str, str, str], list[Any]] = {}
-    for pair in pairs:
+    for pair, reached in pairs.items():
         for kind, name, one, other in _own_differences(first, second, pair):
             same = found.setdefault((kind, name, repr(one), repr(other)), [one, other, [], False])
             same[2].append(pair[0] or pair[1])
-            same[3] |= pair in reaching
+            same[3] |= reached
     listed = [Difference(key[0], key[1], one, other, tuple(at), yes) for key, (one, other, at, yes) in found.items()]
-    return sorted(listed, key=lambda each: not each.reached), bool(reaching)
+    return sorted(listed, key=lambda each: not each.reached), any(pairs.values())
 
 
 def writers(entries: Mapping[str, Entry], path: str) -> list[str]:
@@ -98,22 +128,27 @@ def writers(entries: Mapping[str, Entry], path: str) -> list[str]:
     return [name for name, entry in entries.items() if any(overlap(path, out["path"]) for out in entry.get("outs", ()))]
 
 
-def _pairs(first: Side, second: Side, results: Sequence[tuple[str, str]]) -> dict[_Pair, list[_Pair]]:
-    """Pair the stages of both sides, from the results upstream; return the pairs that each pair reads."""
-    found: dict[_Pair, list[_Pair]] = {}
-    todo: list[_Pair] = list(results)
+def _pairs(first: Side, second: Side, results: Sequence[tuple[str, str]]) -> dict[_Pair, bool]:
+    """Pair the stages of both sides, from the results upstream; say of each pair whether its difference reached one."""
+    found: dict[_Pair, bool] = {}
+    upstream: dict[_Pair, list[_Pair]] = {}
+    todo: list[tuple[_Pair, bool]] = [(pair, True) for pair in results]
     while todo:
-        pair = todo.pop(0)
+        pair, reached = todo.pop(0)
+        reached = reached and _outs(first, pair[0]) != _outs(second, pair[1])
         if pair not in found:
-            found[pair] = [] if None in pair else list(_upstream(first, second, pair))
-            todo += found[pair]
+            upstream[pair] = [] if None in pair else list(_upstream(first, second, pair))
+        if reached > found.get(pair, -1):
+            found[pair] = reached
+            todo += [(up, reached) for up in upstream[pair]]
     return found
 
 
 def _upstream(first: Side, second: Side, pair: _Pair) -> Iterator[_Pair]:
     """Pair the stages that two stages read: those of one name, now or before, then those of one kind in their order."""
     ups = [
-        {side.first_name(up): up for up in _read(side, name)} for side, name in zip((first, second), pair, strict=True)
+        {side.first_name(up): up for up in side.upstream(name)}
+        for side, name in zip((first, second), pair, strict=True)
     ]
     shared = [name for name in ups[0] if name in ups[1]]
     yield from ((ups[0][name], ups[1][name]) for name in shared)
@@ -122,92 +157,43 @@ def _upstream(first: Side, second: Side, pair: _Pair) -> Iterator[_Pair]:
         yield from zip_longest(*([name for name in names if name.partition("@")[0] == kind] for names in rest))
 
 
-def _read(side: Side, name: str | None) -> list[str]:
-    paths = [dep["path"] for dep in side.entries.get(name or "", {}).get("deps", ())]
-    return list(dict.fromkeys(up for path in paths for up in writers(side.entries, path)))
-
-
-def _reaching(
-    first: Side, second: Side, pairs: Mapping[_Pair, Sequence[_Pair]], results: set[tuple[str, str]]
-) -> set[_Pair]:
-    """Return the pairs from which on all outputs differ up to a result."""
-    differ = {pair for pair in pairs if _outs(first, pair[0]) != _outs(second, pair[1])}
-    reaching: set[_Pair] = set()
-    todo: list[_Pair] = [pair for pair in results if pair in differ]
-    while todo:
-        pair = todo.pop()
-        if pair not in reaching:
-            reaching.add(pair)
-            todo += [up for up in pairs[pair] if up in differ]
-    return reaching
-
-
 def _outs(side: Side, name: str | None) -> list[Any]:
     return [out.get("md5") for out in side.entries.get(name or "", {}).get("outs", ())]
 
 
 def _own_differences(first: Side, second: Side, pair: _Pair) -> Iterator[tuple[str, str, Any, Any]]:
     """Compare two stages by themselves: without what other stages wrote for them."""
-    one, other = (side.entries.get(name or "") for side, name in zip((first, second), pair, strict=True))
-    if one is None or other is None:
-        yield "stage", pair[0] or pair[1] or "", pair[0], pair[1]
+    before, after = pair
+    if before is None or after is None or before not in first.entries or after not in second.entries:
+        yield "stage", before or after or "", before, after
         return
-    if one["cmd"] != other["cmd"]:
-        yield "command", "command", one["cmd"], other["cmd"]
-    yield from _differing("parameter", *(dict(_params(entry)) for entry in (one, other)))
-    sources = [
-        {dep["path"]: dep.get("md5") for dep in entry.get("deps", ()) if not writers(side.entries, dep["path"])}
-        for side, entry in ((first, one), (second, other))
-    ]
-    yield from _differing("input", *sources)
-    ran = [side.executions.get(name or "") for side, name in zip((first, second), pair, strict=True)]
-    if ran[0] and ran[1]:
-        yield from _differing("package", _packages(first, ran[0]), _packages(second, ran[1]))
-        for kind, read in (("package", _blas), ("files", _builds)):
-            sides = read(first, ran[0]), read(second, ran[1])
-            both = sides[0].keys() & sides[1].keys()  # older environments do not say
-            yield from _differing(kind, *({name: each[name] for name in each if name in both} for each in sides))
-        yield from _differing("machine", _machine(first, ran[0]), _machine(second, ran[1]))
+    for (kind, is_complete, one), (_, _, other) in zip(first.facts(before), second.facts(after), strict=False):
+        for name, sides in differing(one, other).items():
+            if is_complete or (name in one and name in other):
+                yield kind, name, *sides
 
 
-def _packages(side: Side, ran: Execution) -> dict[str, Any]:
-    content = side.environments.get(ran.environment, {})
-    return {"Python": content.get("python"), "CUDA": content.get("cuda")} | content.get("packages", {})
+def leaves(values: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    """Give the values of nested mappings by their dotted names.
+
+    >>> dict(leaves({"ties": {"density": 0.2, "more": {}}, "seed": 1}))
+    {'ties.density': 0.2, 'ties.more': {}, 'seed': 1}
+    """
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{place}{key}.")
+        else:
+            yield f"{place}{key}", value
 
 
-def _blas(side: Side, ran: Execution) -> dict[str, Any]:
-    """Return which BLAS each package uses."""
+def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return both values of each name whose values differ, None where there is none.
+
+    >>> differing({"a": 1, "b": 2}, {"b": 3, "a": 1, "c": 4})
+    {'b': (2, 3), 'c': (None, 4)}
+    """
     return {
-        f"BLAS of {name}": found for name, found in side.environments.get(ran.environment, {}).get("blas", {}).items()
+        name: (first.get(name), second.get(name))
+        for name in dict.fromkeys([*first, *second])
+        if first.get(name) != second.get(name)
     }
-
-
-def _builds(side: Side, ran: Execution) -> dict[str, Any]:
-    """Return which build of a version each package is."""
-    content = side.environments.get(ran.environment, {})
-    return {f"{name} {content['packages'][name]}": each for name, each in content.get("files", {}).items()}
-
-
-def _machine(side: Side, ran: Execution) -> dict[str, Any]:
-    content = side.environments.get(ran.environment, {})
-    return {"host": ran.host} | {key: content.get(key) for key in ("processor", "processors", "gpus", "container")}
-
-
-def _params(entry: Entry) -> Iterator[tuple[str, Any]]:
-    for values in entry.get("params", {}).values():
-        for key, value in values.items():
-            yield from _leaves(key, value)
-
-
-def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for key, item in value.items():
-            yield from _leaves(f"{place}.{key}", item)
-    else:
-        yield place, value
-
-
-def _differing(kind: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:
-    for name in dict.fromkeys([*first, *second]):
-        if first.get(name) != second.get(name):
-            yield kind, name, first.get(name), second.get(name)

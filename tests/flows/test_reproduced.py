@@ -3,23 +3,15 @@
 import shutil
 import subprocess
 from contextlib import chdir
+from dataclasses import asdict, astuple
 from pathlib import Path
 
 import pytest
 import yaml
 from dvc.repo import Repo
 
-from merganser.flows.pages.reproduced import plain
-from merganser.flows.pages.reproduced_all import (
-    UNEXPLAINED,
-    All,
-    Compared,
-    all_lines,
-    as_json,
-    compared,
-    read_all,
-    write_all_page,
-)
+from merganser.flows.evidence.runs.printing import as_page
+from merganser.flows.pages.reproduced import UNEXPLAINED, AllSuites, Compared, all_lines, compared, plain, read_all
 from merganser.report.tables import write_csv
 from tests.flows.test_comparisons import git
 
@@ -94,7 +86,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_an_entrys_figures_are_summed_up_with_why_they_are_another_experiment(root: Path) -> None:
-    (here, _) = read_all(root).found
+    (here, _) = read_all(root).suites
     assert here.rows == (
         Compared(
             *("DRM", "Table 10", "ties", 2, 1, 0.7, 0.72),
@@ -109,24 +101,24 @@ def test_an_entrys_figures_are_summed_up_with_why_they_are_another_experiment(ro
 def test_suites_are_found_here_beside_here_and_in_kept_runs_once_each(root: Path, tmp_path: Path) -> None:
     git(root, "worktree", "add", "-q", str(tmp_path / "beside"), "-b", "beside")
     in_use(tmp_path / "beside", "there", reads="searches/ties")
-    found = {each.suite: each.place for each in read_all(root).found}
+    found = {each.suite: each.place for each in read_all(root).suites}
     assert found == {
         "here": str(root.resolve()),
         "there --grids": str((tmp_path / "beside").resolve()),
         "gone": "run brave-otter",
     }
     in_use(root, "gone")
-    assert {each.suite: len(each.rows) for each in read_all(root).found} == {"gone": 3, "there --grids": 3}
+    assert {each.suite: len(each.rows) for each in read_all(root).suites} == {"gone": 3, "there --grids": 3}
 
 
 def test_a_report_is_the_suites_that_it_was_made_by_when_another_is_in_use(root: Path) -> None:
     (root / "params.yaml").write_text(yaml.safe_dump({"published": {"source": "suites/gone/published.yaml"}}))
-    assert {each.suite: len(each.rows) for each in read_all(root).found} == {"here": 3, "gone": 1}
+    assert {each.suite: len(each.rows) for each in read_all(root).suites} == {"here": 3, "gone": 1}
 
 
 def test_papers_are_added_up_over_the_suites(root: Path) -> None:
     every = read_all(root)
-    assert [tuple(tally) for tally in every.tallies] == [("DRM", 4, 3, 1, 0), ("DTS", 1, 0, 0, 1)]
+    assert [astuple(tally) for tally in every.papers] == [("DRM", 4, 3, 1, 0), ("DTS", 1, 0, 0, 1)]
     said = list(all_lines(every))
     assert said[:3] == [
         "DRM: 3 of 4 figures within our sampling error, 1 beyond it by other experiments, 0 by the same one",
@@ -135,18 +127,17 @@ def test_papers_are_added_up_over_the_suites(root: Path) -> None:
     ]
     assert said[3:5] == ["  DRM", "    within our sampling error (95 %): drm_h (Table 10)"]
     assert said[6:8] == ["  DTS", f"    svd, Table 1: 1 of 1 beyond, mean 90.00 against 88.98; {UNEXPLAINED}"]
-    assert as_json(every)["papers"][1]["unexplained"] == 1
+    assert asdict(every)["papers"][1]["unexplained"] == 1
 
 
 def test_a_row_without_a_mean_has_no_difference_and_rates_are_not_judged() -> None:
     lines = [plain(dict(zip(HEADER, map(str, [*LINES[4][:-2], "", ""]), strict=True)) | {"stderr": ""})]
     (row,) = compared(lines)
     assert (row.figures, row.beyond, row.difference) == (0, 0, None)
-    assert list(all_lines(All((), ("there",)))) == ["not run here: there"]
+    assert list(all_lines(AllSuites((), (), ("there",)))) == ["not run here: there"]
 
 
-def test_the_page_names_every_row_that_does_not_reproduce(root: Path, tmp_path: Path) -> None:
-    write_all_page(read_all(root), tmp_path / "papers.html")
-    page = (tmp_path / "papers.html").read_text()
+def test_the_page_names_every_row_that_does_not_reproduce(root: Path) -> None:
+    page = as_page("reproduced_all", all=read_all(root))
     for words in ("svd", "<h3>DTS</h3>", "Table 1", "1 of 2", "-2.00", "brave-otter", "scaling 0.3 here, 1.0 there"):
         assert words in page

@@ -1,0 +1,119 @@
+"""A run of a comparison: its parameters, code, environment and outputs, read without checking anything out.
+
+A run is a name that `dvc exp show` lists, a git commit, a folder of a comparison such as a trial's, or the workspace.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dvcfleet.disk import read_json
+from dvcfleet.dvc_adapter.protocols import Repo
+from dvcfleet.git import git_if_any
+from dvcfleet.lineage.difference import leaves
+from dvcfleet.record.environments import environment_file
+from dvcfleet.record.ledger import Execution, executions
+from dvcfleet.repository import STATE_FOLDER
+from merganser.errors import InputError
+from merganser.flows.evidence.kept_runs import own_experiments
+from merganser.flows.repositories.shared_caches import TRIALS
+from merganser.limits import parse_yaml
+from merganser.tasks.stages import METRICS
+
+WORKSPACE = "workspace"
+KEPT = ("params.yaml", "dvc.lock")  # what a folder or commit has of a run
+_BUILDS = ("files", "records", "urls")  # of packages: `merganser lineage diff` tells builds of one version apart
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: its params.yaml, its entries of dvc.lock by stage, and its commit.
+
+    `folder`: its comparison's or trial's, None for a run that git alone has; `state`: the folder with the ledger that
+    tells of it; `object_path`: where DVC's cache keeps a content, by its md5.
+    """
+
+    name: str
+    params: Mapping[str, Any]
+    stages: Mapping[str, Any]
+    commit: str | None
+    folder: Path | None
+    state: Path
+    object_path: Callable[[str], str]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Return the values of params.yaml by dotted key, but for what says that it is a trial."""
+        return dict(leaves({key: each for key, each in self.params.items() if key != "trial"}))
+
+    @cached_property
+    def ledger(self) -> list[Execution]:
+        """Return all lines of the ledger, those of other runs among them."""
+        return list(executions(self.state))
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Return the commit, and Python, packages and machine of the stage that ran last."""
+        own = [line for line in self.ledger if self.folder or line.run == self.name]
+        content = self.environment_of(own[-1].environment) if own else {}
+        packages = content.pop("packages", {})
+        return {"commit": self.commit} | {key: each for key, each in content.items() if key not in _BUILDS} | packages
+
+    def environment_of(self, digest: str) -> dict[str, Any]:
+        """Return the description of an environment that the ledger names; empty if it is lost."""
+        return read_json(environment_file(self.state, digest)) or {}
+
+    def cached(self, md5: str | None) -> Path | None:
+        """Return the file of DVC's cache with this content; None if it is not there."""
+        path = Path(self.object_path(md5)) if md5 else None
+        return path if path and path.is_file() else None
+
+    def in_data(self, name: str) -> Path | None:
+        """Return the file of DVC's cache that a stage wrote to this path in `data`; None if it is not there."""
+        return self.cached(self._md5s.get((METRICS.parent / name).as_posix()))
+
+    def listing(self, folder: Path) -> dict[str, str]:
+        """Return the md5 of each file in a folder that a stage wrote; empty if DVC's cache does not know it."""
+        path = self.cached(self._md5s.get(folder.as_posix()))
+        files = json.loads(path.read_text(encoding="utf-8")) if path else ()
+        return {each["relpath"]: each["md5"] for each in files}
+
+    @cached_property
+    def _md5s(self) -> dict[str, str]:
+        outs = (out for entry in self.stages.values() for out in entry.get("outs", ()))
+        return {out["path"]: out["md5"] for out in outs if "md5" in out}
+
+
+def read_run(repo: Repo, name: str, here: Path = Path()) -> Run:
+    """Read a run of a repository; paths of folders are from `here`. Raises InputError for a name of none."""
+    root = Path(repo.root_dir)
+    places = (root,) if name == WORKSPACE else (root / TRIALS / name, here.absolute() / name)
+    folder = next((each for each in places if all((each / file).is_file() for file in KEPT)), None)
+    if folder:
+        texts = [(folder / file).read_text(encoding="utf-8") for file in KEPT]
+        commit = git_if_any(folder, "rev-parse", "HEAD")
+    else:
+        saved = run_names(root)
+        revision = saved.get(name, name)
+        texts = [text for file in KEPT if (text := git_if_any(root, "show", f"{revision}:./{file}")) is not None]
+        commit = git_if_any(root, "rev-parse", f"{revision}^" if name in saved else revision)
+        if len(texts) < len(KEPT):
+            raise InputError(_no_run(root, name, saved))
+    contents = [parse_yaml(text, name) for text in texts]
+    params, lock = (content if isinstance(content, dict) else {} for content in contents)
+    state, object_path = (folder or root) / STATE_FOLDER, repo.cache.local.oid_to_path
+    return Run(name, params, lock.get("stages", {}), commit and commit.strip(), folder, state, object_path)
+
+
+def run_names(root: Path) -> dict[str, str]:
+    """Return the git reference of each run of this comparison that `dvc exp show` lists, by name, the newest first."""
+    newest_first = sorted(own_experiments(root), key=lambda run: run.saved, reverse=True)
+    return {run.name: run.ref for run in newest_first}
+
+
+def _no_run(root: Path, name: str, saved: Mapping[str, str]) -> str:
+    there = ", ".join([WORKSPACE, *saved, *(each.name for each in (root / TRIALS).glob("*"))])
+    return f"{name}: neither a run, a commit nor a comparison's folder with a dvc.lock; runs: {there}"

@@ -16,7 +16,7 @@ from merganser.report.significance import Significance, read_significance
 from merganser.report.wording import Wording, wording_of
 
 T = TypeVar("T")
-TIMES = ("wall_s", "peak_rss_bytes")  # measured once, so that they depend on more than the inputs
+TIMES = ("wall_s", "peak_rss_bytes")  # vary from run to run
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def _itself(comparison: Comparison) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Section(Generic[Data]):
-    """A section of the report: its functions, all of what `read` returns.
+    """A section of the report: functions of what `read` returns. `plots` runs inside `matplotlib.rc_context(STYLE)`.
 
     The template has `params`, `rows`, `wording` and `plots`, what was read under the section's name, and what `page`
     returns.

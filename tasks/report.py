@@ -29,7 +29,7 @@ from merganser.report.significance import MEAN, Significance, on_unseen, read_si
 from merganser.report.studies import StudyResults, read_studies
 from merganser.report.study_plots import draw_studies
 from merganser.report.sweeps import Curve
-from merganser.tasks.stage import run, stage
+from merganser.tasks.stage import run_main, stage
 from merganser.tasks.stages import (
     CODE,
     EXAMPLES,
@@ -166,4 +166,4 @@ def main(params: Params) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

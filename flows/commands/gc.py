@@ -16,9 +16,9 @@ from dvcfleet.errors import UserError
 from dvcfleet.git import GitError, git
 from dvcfleet.repository import opened, refuse_unfinished, write_lock
 from merganser.errors import InputError
-from merganser.flows.commands.garbage import Garbage, Part
+from merganser.flows.commands.garbage import FreeablePart, Garbage
 from merganser.flows.evidence.history import read_history
-from merganser.flows.repositories.shared_caches import beside
+from merganser.flows.repositories.shared_caches import comparisons_sharing_cache
 from merganser.flows.repositories.trials import TRIALS
 
 _TIME = re.compile(r"(\d+)([hdw])")
@@ -29,7 +29,7 @@ _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 class Freed:
     """What is freed, or would be; `left`: what is left alone, and why. Its keys are stable as JSON."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[FreeablePart, ...]
     left: tuple[str, ...]
     done: bool
 
@@ -76,7 +76,7 @@ def collect_garbage(repo: Path, keep: timedelta, best: bool, do: bool) -> Freed:
 
 def _beside(repo: Repo) -> list[Path]:
     """List the other folders whose results are in the same cache: comparisons, and the trials of all."""
-    others = beside(repo)
+    others = comparisons_sharing_cache(repo)
     folders = [Path(repo.root_dir), *others]
     return [*others, *(path.parent for folder in folders for path in sorted((folder / TRIALS).glob("*/.dvc")))]
 

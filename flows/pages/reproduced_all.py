@@ -20,7 +20,7 @@ from merganser.config.published import MEAN, SEARCHED
 from merganser.errors import InputError
 from merganser.flows.evidence.run_diff import read_run, run_names
 from merganser.flows.pages.reproduced import CHECKPOINTS, plain
-from merganser.flows.repositories.shared_caches import beside
+from merganser.flows.repositories.shared_caches import comparisons_sharing_cache
 from merganser.flows.steps.answer import REPORT
 from merganser.flows.suites.files import suite_names
 from merganser.flows.suites.ready import PARAMS, load_suite
@@ -162,7 +162,7 @@ def write_all_page(every: All, out: Path) -> None:
 def _reports(root: Path) -> Iterator[tuple[str, Mapping[str, Any], str]]:
     """Give each comparison's place, params.yaml and table of figures: the folders first, then runs from the newest."""
     with opened(root) as repo:
-        for folder in (root.resolve(), *beside(repo)):
+        for folder in (root.resolve(), *comparisons_sharing_cache(repo)):
             table, params = folder / REPORT / TABLE, _made_by(folder)
             if params and table.is_file():
                 yield str(folder), params, table.read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from merganser.report.ablations import Ablated, read_ablations
 from merganser.report.matched import Matched, read_matched
 from merganser.report.scores import Scores, individual_values, values_of
 from merganser.report.sweeps import Curve, read_sweeps
-from merganser.studies.subsets import all_subsets, file_name
+from merganser.studies.subsets import all_subsets, subset_file_name
 
 ROUNDING = 1e-9  # of scores: differences closer than that are the same
 LEVEL = 0.05  # p-values below are marked
@@ -164,7 +164,7 @@ def _read_points(params: Params, individual: Mapping[str, float] | None, folder:
     subsets = all_subsets(params.tasks, study.subsets, params.first_seed)
     for entry in study.methods:
         for subset in subsets:
-            content = read_json(folder / entry / file_name(subset))
+            content = read_json(folder / entry / subset_file_name(subset))
             merged = {task: content["scores"][task] for task in subset}
             score, normalised = _means(merged, individual)
             others = _means(content["unseen"], individual) if "unseen" in content else (None, None)

@@ -9,7 +9,7 @@ from merganser.config.params import Params
 from merganser.outputs import read_json
 from merganser.report.formats import written
 from merganser.report.scores import MeanScore
-from merganser.studies.candidates import file_name
+from merganser.studies.candidates import candidate_file_name
 
 MEAN = "mean"
 
@@ -74,6 +74,6 @@ def read_sweeps(params: Params, folder: Path) -> list[Curve]:
 def _points(params: Params, folder: Path, parameter: str, values: list[Any]) -> list[SweepPoint]:
     points = []
     for value in values:
-        scores = read_json(folder / file_name({parameter: value}))["scores"]
+        scores = read_json(folder / candidate_file_name({parameter: value}))["scores"]
         points.append(SweepPoint(value=value, by_task={task: scores[task] for task in params.measured}))
     return sorted(points, key=lambda p: p.value) if all(is_number(p.value) for p in points) else points

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import log, prod
 
-from merganser.checkpoints.kinds import ParameterRules, delta_shape, is_merged, kind_of
+from merganser.checkpoints.kinds import ParameterRules, delta_shape, is_merged, parameter_kind
 from merganser.checkpoints.tensors import Spec
 from merganser.inputs.factors import FactorSettings
 from merganser.inputs.layers import MERGE_WORK
@@ -114,7 +114,7 @@ def transformer(values: float) -> Model:
 def model_of(base: Mapping[str, Spec], tuned: Mapping[str, Spec], rules: ParameterRules) -> Model:
     """Describe a base and a fine-tuned model by their headers."""
     merged = {name: spec for name, spec in base.items() if is_merged(name, spec.dtype, rules)}
-    kinds = {name: kind_of(name, spec.shape, rules) for name, spec in merged.items()}
+    kinds = {name: parameter_kind(name, spec.shape, rules) for name, spec in merged.items()}
     shapes = {name: delta_shape(spec.shape, kinds[name]) for name, spec in merged.items()}
     matrices = tuple((shape[0], shape[1]) for name, shape in shapes.items() if kinds[name] == "matrix")
     vectors = tuple(prod(shape) for name, shape in shapes.items() if kinds[name] == "vector")

@@ -28,7 +28,7 @@ from safetensors.torch import load_file
 from benchmarks.harness import MB, RESULTS, ROOT, as_table, described, machine, write_results
 from benchmarks.projects import environment
 from merganser.flows.steps.devices import changes_for
-from merganser.tasks.stage import run
+from merganser.tasks.stage import run_main
 from merganser.tasks.stages import PROFILES, STAGES
 
 DEVICES = ("cpu", "cuda")
@@ -198,6 +198,6 @@ def table(took: Mapping[str, Mapping[str, Sequence[Took]]], moved: Mapping[str, 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [THERE]:
-        run(there)
+        run_main(there)
     else:
         main()

@@ -10,7 +10,7 @@ import open_clip
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.kinds import ParameterRules, kind_of
+from merganser.checkpoints.kinds import ParameterRules, parameter_kind
 from merganser.checkpoints.tensors import Spec
 from merganser.checkpoints.writing import write_checkpoint
 
@@ -74,7 +74,7 @@ def _tuned(task: str, specs: dict[str, Spec]) -> Iterator[tuple[str, Tensor]]:
 
 def _delta(task: str, name: str, spec: Spec) -> Tensor:
     generator = _generator(task, name)
-    if kind_of(name, spec.shape, ParameterRules()) == "vector":
+    if parameter_kind(name, spec.shape, ParameterRules()) == "vector":
         return STEP * torch.randn(spec.shape, generator=generator)
     rows, columns = spec.shape[0], torch.Size(spec.shape[1:]).numel()
     left, right = (torch.randn(shape, generator=generator) for shape in ((rows, RANK), (RANK, columns)))

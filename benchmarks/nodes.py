@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.harness import as_table
 from dvcfleet.dvc_adapter.storing import save_inputs, save_output
 from dvcfleet.planning.plan import make_plan
-from dvcfleet.workspaces.nodes.node import run_key
+from dvcfleet.workspaces.nodes.node import present_run_key
 from dvcfleet.workspaces.nodes.object_store import ObjectStore
 from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
 
@@ -163,7 +163,7 @@ def _by_ours(repo: "Repo") -> Actions:
 
     def ask() -> None:
         save_inputs(stages[NAME])
-        key = run_key(stages[NAME], ())
+        key = present_run_key(stages[NAME], ())
         assert key
         assert store.find_run(key)
 
@@ -172,7 +172,7 @@ def _by_ours(repo: "Repo") -> Actions:
         store.push(stages[NAME].outs)
 
     def save() -> None:
-        key = run_key(stages[NAME], ())
+        key = present_run_key(stages[NAME], ())
         assert key
         store.save_run(key, to_single_stage_lockfile(stages[NAME]))
 

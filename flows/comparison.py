@@ -46,9 +46,9 @@ class Merganser(MerganserLineage, Project):
 
     def validate(self, repo: Repo) -> None:
         """Check params.yaml, and the headers of the models it names, and complete it; raise InputError."""
-        from merganser.flows.steps.checking import check
+        from merganser.flows.steps.checking import check_params_file
 
-        self._checked = check(repo, self.digest)
+        self._checked = check_params_file(repo, self.digest)
 
     # 2. Plan.
 

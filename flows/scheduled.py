@@ -24,7 +24,7 @@ from dvcfleet.run import run as run_stages
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 from merganser.errors import InputError
 from merganser.flows.commands.gc import collect_garbage, lines_of, time_before
-from merganser.flows.steps.answer import REPORT, WORSE, worse_scores
+from merganser.flows.steps.answer import REPORT, WORSE, read_worse_scores
 
 WORSE_EVENT = "merganser.score.worse"
 _LAST_LINES = 10
@@ -95,7 +95,7 @@ def scheduled(
     except (UserError, InputError) as error:
         return Failed(message=str(error))
     if _version(repo) not in (None, before):
-        for row in worse_scores(root_around(repo)):
+        for row in read_worse_scores(root_around(repo)):
             tell_worse(row)
     return Failed(message="\n".join(lines.last)) if code else Completed(message=lines.last[-1])
 

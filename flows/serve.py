@@ -24,7 +24,7 @@ FILE = Path("prefect.yaml")
 _KEYS = ("name", "entrypoint", "description", "tags", "parameters", "paused")
 
 
-def serve(repo: Path) -> None:
+def serve_deployments(repo: Path) -> None:
     """Start the repository's deployments in prefect.yaml on schedule, until stopped by Ctrl-C or SIGTERM.
 
     Uses the server at PREFECT_API_URL, or starts one on loopback. Raises InputError for an error in prefect.yaml.

@@ -97,7 +97,7 @@ class BufferPool:
         return torch.from_numpy(used).view(shape)
 
 
-def in_order(
+def map_in_order(
     function: Callable[[Item], R],
     items: Iterable[Item],
     threads: int,

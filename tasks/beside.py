@@ -23,7 +23,7 @@ STATE, COST = "state", "cost.json"
 ABOUT = "about"
 
 
-class Kept(NamedTuple):
+class TaskTensors(NamedTuple):
     """What was made of one task: tensors, and what JSON can say of them."""
 
     tensors: dict[str, Tensor]
@@ -47,7 +47,7 @@ def fingerprints(
     return found
 
 
-def kept_by_task(folder: Path, of: Mapping[str, str], make: Callable[[str], Kept]) -> dict[str, Kept]:
+def kept_by_task(folder: Path, of: Mapping[str, str], make: Callable[[str], TaskTensors]) -> dict[str, TaskTensors]:
     """Make something of each task and write it, or read what was made before, by the fingerprints in `of`.
 
     Everything else in the folder, but what other seeds have, is removed: it is written again.
@@ -62,7 +62,7 @@ def kept_by_task(folder: Path, of: Mapping[str, str], make: Callable[[str], Kept
         if fingerprint_of(path) == origin:
             file = SafetensorsFile(path)
             about = json.loads(file.metadata["merganser"])[ABOUT]
-            found[task] = Kept({name: file.read(name) for name in file.names}, about)
+            found[task] = TaskTensors({name: file.read(name) for name in file.names}, about)
         else:
             found[task] = make(task)
             save_tensors(path, found[task].tensors, json.dumps({FINGERPRINT: origin, ABOUT: found[task].about}))

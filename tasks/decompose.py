@@ -3,7 +3,7 @@
 from merganser.config.params import Params
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.factors import FactorSettings, decompose
-from merganser.tasks.stage import run, stage
+from merganser.tasks.stage import run_main, stage
 from merganser.tasks.stages import DELTAS, FACTORS
 from merganser.workers import threads_wanted
 
@@ -17,4 +17,4 @@ def main(params: Params, task: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -10,7 +10,7 @@ from merganser.evaluation.prepared import Prepared
 from merganser.inputs.embeddings import link_read, write_embeddings
 from merganser.models import embed_classes
 from merganser.outputs import fresh_folder
-from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stage import check_found, run_main, stage
 from merganser.tasks.stages import BASE, DATA, EMBEDDINGS, PREPARED
 
 
@@ -29,4 +29,4 @@ def main(params: Params, name: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -5,7 +5,7 @@ import shutil
 from merganser.config.params import Params
 from merganser.merging.cards import CARD
 from merganser.outputs import fresh_folder
-from merganser.tasks.stage import run, stage
+from merganser.tasks.stage import run_main, stage
 from merganser.tasks.stages import DIFFERENCES, MERGED, SEEDS
 
 
@@ -18,4 +18,4 @@ def main(params: Params, name: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

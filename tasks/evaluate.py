@@ -16,7 +16,7 @@ from merganser.inputs.heads import read_head
 from merganser.outputs import write_json
 from merganser.overlays import open_overlays
 from merganser.tasks.scoring import open_task
-from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stage import check_found, run_main, stage
 from merganser.tasks.stages import EXAMPLES, HEADS, MERGED, METRICS, PREPARED, SEEDS, SERVED
 
 
@@ -64,4 +64,4 @@ def _scored_here(params: Params, task: str, folders: Sequence[Path]) -> tuple[Sc
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

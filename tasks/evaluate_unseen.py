@@ -11,7 +11,7 @@ from merganser.operators.likeness import similarities
 from merganser.outputs import write_json
 from merganser.overlays import open_overlays
 from merganser.tasks.scoring import open_task
-from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stage import check_found, run_main, stage
 from merganser.tasks.stages import BASE, MERGED, PREPARED, SEEDS, UNSEEN, UNSEEN_PREPARED
 
 
@@ -45,4 +45,4 @@ def likeness(params: Params, task: str) -> Mapping[str, float] | None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -11,7 +11,7 @@ from merganser.checkpoints.vocabulary.writing import like_base
 from merganser.config.params import Params
 from merganser.inputs.deltas import extract
 from merganser.inputs.heads import write_head
-from merganser.tasks.stage import run, stage
+from merganser.tasks.stage import run_main, stage
 from merganser.tasks.stages import BASE, CHECKPOINTS, DELTAS, HEADS
 
 
@@ -35,4 +35,4 @@ def main(params: Params, task: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -9,7 +9,7 @@ from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.vocabulary.writing import like_base
 from merganser.config.params import Params
 from merganser.inputs.deltas import extract
-from merganser.tasks.stage import run, stage
+from merganser.tasks.stage import run_main, stage
 from merganser.tasks.stages import BASE, CHECKPOINTS, DIFFERENCES
 
 
@@ -24,4 +24,4 @@ def main(params: Params, name: str, task: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from merganser.checkpoints.companions import copy_companions
 from merganser.checkpoints.mean import write_mean
-from merganser.checkpoints.origins import origin_of
+from merganser.checkpoints.origins import model_origin
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.config.loading import load_params
 from merganser.config.params import UNMEASURED, Task, Unseen, declared
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.outputs import fresh_folder, write_json
-from merganser.sources.fetching import describe, fetch_checkpoint, fetch_data_set
-from merganser.tasks.stage import check_found, run
+from merganser.sources.fetching import fetch_checkpoint, fetch_data_set, write_source_description
+from merganser.tasks.stage import check_found, run_main
 from merganser.tasks.stages import BASE, CHECKPOINTS, COMPANIONS, DATASETS, SOURCES
 
 LEFT = {
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> None:
         case ["base"] if params.base.is_mean:
             with fresh_folder(BASE) as folder:
                 write_mean({task: CHECKPOINTS / task for task in params.tasks}, folder, params.base.heads)
-                describe(CHECKPOINTS, None, folder, mean_of=sorted(params.tasks))
+                write_source_description(CHECKPOINTS, None, folder, mean_of=sorted(params.tasks))
         case ["base"] if params.vocabulary:
             with fresh_folder(BASE) as folder:  # what is fetched of it was when it was brought into the vocabulary
                 shutil.copytree(params.base.source, folder, dirs_exist_ok=True)
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> None:
         case ["task", name]:
             fetch_model(Path(declared(params.tasks, name, "tasks").source), CHECKPOINTS / name)
             put_aside(name)
-            write_json(SOURCES / f"{name}.json", asdict(origin_of(CHECKPOINTS / name)))
+            write_json(SOURCES / f"{name}.json", asdict(model_origin(CHECKPOINTS / name)))
         case ["data", name]:
             fetch_data(declared(params.tasks, name, "tasks"), DATASETS / name)
         case _:
@@ -83,4 +83,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

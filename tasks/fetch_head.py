@@ -7,7 +7,7 @@ from merganser.checkpoints.adapters.files import open_model
 from merganser.config.params import Params
 from merganser.inputs.heads import write_head
 from merganser.sources.fetching import fetch_checkpoint
-from merganser.tasks.stage import run, stage
+from merganser.tasks.stage import run_main, stage
 from merganser.tasks.stages import BASE, UNSEEN_HEADS
 
 
@@ -26,4 +26,4 @@ def main(params: Params, task: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -5,7 +5,7 @@ from merganser.inputs.deltas import open_deltas
 from merganser.inputs.joints import BASES, join, link_deltas
 from merganser.inputs.joints import DELTAS as OWN_DELTAS
 from merganser.outputs import fresh_folder
-from merganser.tasks.stage import run, stage
+from merganser.tasks.stage import run_main, stage
 from merganser.tasks.stages import DELTAS, JOINTS
 from merganser.workers import threads_wanted
 
@@ -21,4 +21,4 @@ def main(params: Params, name: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

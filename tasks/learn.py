@@ -27,13 +27,13 @@ from merganser.learning.block_routing import open_routing
 from merganser.learning.labelled import looked_at
 from merganser.learning.loop import Learnable, Loss, apart, forming, learn
 from merganser.learning.settings import LearnerSettings, RoutingSettings
-from merganser.learning.state import State
+from merganser.learning.state import LearningState
 from merganser.learning.task_losses import open_losses
 from merganser.models.device import usable
 from merganser.outputs import fresh_folder, write_json
 from merganser.registry import get, get_learner
 from merganser.tasks.kept import digest_of_code
-from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stage import check_found, run_main, stage
 from merganser.tasks.stages import BASE, DATA, HEADS, LEARNED, VALIDATION, remove_other_seeds, seed_folders
 from merganser.workers import one_blas_thread, threads_wanted
 
@@ -63,7 +63,11 @@ def learn_once(params: Params, name: str, state: Path, result: Path) -> None:
     problem = open_problem(params, entry, learner, settings, tasks)
     with one_blas_thread():
         found = learn(
-            problem, settings, state, origin_of(params, entry, settings, tasks), _Progress(name, settings.steps)
+            problem,
+            settings,
+            state,
+            learning_fingerprint(params, entry, settings, tasks),
+            _Progress(name, settings.steps),
         )
     write_result(result, entry.learner, settings, problem, found)
     best = found.best_step
@@ -75,7 +79,7 @@ def open_problem(
 ) -> Learnable:
     """Open what is learned: the layers and their form, and each task's network, head and examples."""
     layers = open_layers(entry, tasks)
-    folder, device = base_of(entry), usable(settings.device, "learned.*.device")
+    folder, device = start_folder(entry), usable(settings.device, "learned.*.device")
     data = {task: Prepared(VALIDATION / task) for task in tasks}
     for prepared in data.values():
         check_found("kinds", prepared.about["kind"])
@@ -115,16 +119,16 @@ def open_layers(entry: LearnedEntry, tasks: list[str], alone: str | None = None)
     return ThreadedLayers(weights_of(source), threads_wanted())
 
 
-def base_of(entry: LearnedEntry) -> Path:
+def start_folder(entry: LearnedEntry) -> Path:
     """Return the folder of the model that the deltas start from."""
     own = DATA / entry.of / "base"
     return own if own.is_dir() else BASE
 
 
-def origin_of(params: Params, entry: LearnedEntry, settings: LearnerSettings, tasks: list[str]) -> str:
+def learning_fingerprint(params: Params, entry: LearnedEntry, settings: LearnerSettings, tasks: list[str]) -> str:
     """Return a digest of all that a state follows from: settings but the number of steps, seed, code and files."""
     code = digest_of_code(params, "merganser.tasks.learn", f"merganser.methods.{entry.learner}")
-    folder, source = base_of(entry), DATA / entry.of
+    folder, source = start_folder(entry), DATA / entry.of
     read = [
         source / f"{task}.safetensors" if (source / f"{task}.safetensors").is_file() else source / task
         for task in tasks
@@ -135,7 +139,7 @@ def origin_of(params: Params, entry: LearnedEntry, settings: LearnerSettings, ta
     return sha256_of_json([chosen, params.first_seed, tasks, splits, code, *map(sha256_of_tree, files)])
 
 
-def write_result(out: Path, learner: str, settings: LearnerSettings, problem: Learnable, state: State) -> None:
+def write_result(out: Path, learner: str, settings: LearnerSettings, problem: Learnable, state: LearningState) -> None:
     """Write the best values, and the losses by step."""
     layers = problem.layers
     with fresh_folder(out) as folder:
@@ -151,7 +155,7 @@ def write_result(out: Path, learner: str, settings: LearnerSettings, problem: Le
         write_json(folder / TRACE, trace)
 
 
-def examples_seen(problem: Learnable, state: State) -> dict[str, int]:
+def examples_seen(problem: Learnable, state: LearningState) -> dict[str, int]:
     """Count the examples that went through the network, forwards and backwards."""
     steps = state.step * sum(batches.size for batches in problem.batches)
     checks = len(state.checks) * sum(len(rows) for batches in problem.batches for rows in batches.fixed())
@@ -164,7 +168,7 @@ class _Progress:
     def __init__(self, name: str, steps: int) -> None:
         self.name, self.steps, self.last = name, steps, time.monotonic()
 
-    def __call__(self, state: State) -> None:
+    def __call__(self, state: LearningState) -> None:
         """Say where learning stands."""
         if time.monotonic() - self.last >= SECONDS:
             self.last = time.monotonic()
@@ -176,4 +180,4 @@ class _Progress:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -6,7 +6,7 @@ from merganser.inputs.factors import open_factors
 from merganser.measures import defined
 from merganser.measures.tasks import measure_tasks
 from merganser.outputs import write_json
-from merganser.tasks.stage import run, stage
+from merganser.tasks.stage import run_main, stage
 from merganser.tasks.stages import DELTAS, FACTORS, TASK_MEASURES
 from merganser.workers import threads_wanted
 
@@ -20,4 +20,4 @@ def main(params: Params) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -6,7 +6,7 @@ from merganser.inputs.deltas import open_deltas
 from merganser.measures import defined
 from merganser.measures.merged import measure_merge
 from merganser.outputs import write_json
-from merganser.tasks.stage import run, stage
+from merganser.tasks.stage import run_main, stage
 from merganser.tasks.stages import BASE, DELTAS, MERGE_MEASURES, MERGED
 from merganser.workers import threads_wanted
 
@@ -20,4 +20,4 @@ def main(params: Params, key: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -6,7 +6,7 @@ from typing import Any
 from merganser import registry
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.origins import Origin, origin_of
+from merganser.checkpoints.origins import ModelOrigin, model_origin
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import Entry, Params
 from merganser.merging.cards import CARD, model_card
@@ -17,22 +17,22 @@ from merganser.merging.usage import usage
 from merganser.models.device import usable
 from merganser.outputs import fresh_folder, read_json
 from merganser.tasks.opening import SEARCH, noted_of, open_source, opening_of, start_of
-from merganser.tasks.stage import check_card, check_found, run, stage
+from merganser.tasks.stage import check_card, check_found, run_main, stage
 from merganser.tasks.stages import BASE, COMPANIONS, DATA, MERGE_PROFILES, MERGED, SOURCES, seed_folders
 from merganser.workers import threads_wanted
 
 
-def origins_of(params: Params) -> dict[str, Origin]:
+def model_origins(params: Params) -> dict[str, ModelOrigin]:
     """Return where the base and the tasks' models came from."""
-    tasks = {name: Origin(**read_json(SOURCES / f"{name}.json")) for name in sorted(params.tasks)}
-    return {"(base)": origin_of(BASE), **tasks}
+    tasks = {name: ModelOrigin(**read_json(SOURCES / f"{name}.json")) for name in sorted(params.tasks)}
+    return {"(base)": model_origin(BASE), **tasks}
 
 
 def card_of(key: str, params: Params, method: Method, values: dict[str, Any], seed: int) -> dict[str, str]:
     """Return the text of the card of an entry's merge with one seed."""
     shown = usage(method, params.base.family, next(iter(params.tasks)))
     reads, family = params.methods[key].reads, params.base.family
-    return {CARD: model_card(key, method, values, reads, seed, BASE, origins_of(params), shown, family=family)}
+    return {CARD: model_card(key, method, values, reads, seed, BASE, model_origins(params), shown, family=family)}
 
 
 @stage("methods")
@@ -47,7 +47,7 @@ def main(params: Params, key: str) -> None:
     check_card(params.base.family)
     method = registry.get(entry.method)
     tasks, inner, opening = list(params.tasks), params.inner(entry), opening_of(entry)
-    noted, warned = noted_of(entry, tasks), licence_warnings(origins_of(params))
+    noted, warned = noted_of(entry, tasks), licence_warnings(model_origins(params))
     written = noted[SEARCH]["chosen"] if SEARCH in noted else entry.values
     values = method.validate(f"methods.{key}", written)
     chosen = Entry(method=entry.method, reads=entry.reads, **written)
@@ -75,4 +75,4 @@ def main(params: Params, key: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

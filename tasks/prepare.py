@@ -9,7 +9,7 @@ from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import OWN, write_prepared
 from merganser.models import get_family, open_network
 from merganser.outputs import fresh_folder
-from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stage import check_found, run_main, stage
 from merganser.tasks.stages import BASE, COMPANIONS, DATASETS, PREPARED, UNSEEN_DATASETS
 
 
@@ -50,4 +50,4 @@ def main(params: Params, task: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -3,7 +3,7 @@
 from merganser.config.params import Params
 from merganser.tasks.fetch import fetch_data
 from merganser.tasks.prepare import prepare_task
-from merganser.tasks.stage import run, stage
+from merganser.tasks.stage import run_main, stage
 from merganser.tasks.stages import UNSEEN_DATASETS, UNSEEN_PREPARED
 
 
@@ -16,4 +16,4 @@ def main(params: Params, task: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -2,7 +2,7 @@
 
 from merganser.config.params import Params, Validation
 from merganser.tasks.prepare import prepare_task
-from merganser.tasks.stage import run, stage
+from merganser.tasks.stage import run_main, stage
 from merganser.tasks.stages import VALIDATION
 
 
@@ -14,4 +14,4 @@ def main(params: Params, task: str, _: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -5,7 +5,7 @@ from pathlib import Path
 from merganser.config.params import Params
 from merganser.config.published import read_published
 from merganser.errors import InputError
-from merganser.tasks.stage import run, stage, write_json
+from merganser.tasks.stage import run_main, stage, write_json
 from merganser.tasks.stages import PUBLISHED
 
 
@@ -20,4 +20,4 @@ def main(params: Params) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

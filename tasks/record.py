@@ -43,14 +43,14 @@ from merganser.tasks.recorded import (
     Held,
     comparison_metrics,
     comparison_run,
-    described,
     entry_run,
     parameters,
     relative_metrics,
+    run_description,
     run_details,
     summary_table,
 )
-from merganser.tasks.stage import run
+from merganser.tasks.stage import run_main
 from merganser.tasks.stages import EXAMPLES, MERGE_PROFILES, MERGED, METRICS, RECORDS, REPORT, UNSEEN
 from merganser.tasks.tracking import ARTIFACTS, STORE, follow_artifacts, store_words
 from merganser.terminal.secrets import masked
@@ -299,7 +299,7 @@ def record_report(params: Params) -> None:
         flow_run = _flow_run(comparison_name(params))
         if flow_run:
             store.client.set_tag(parent, PREFECT, flow_run)
-        store.client.set_tag(parent, "mlflow.note.content", described(scores, flow_run))
+        store.client.set_tag(parent, "mlflow.note.content", run_description(scores, flow_run))
         store.client.log_artifacts(parent, str(REPORT), "report")
         store.client.log_artifact(parent, str(PARAMS))
         store.client.set_tag(parent, REPORTED, sha256_of_tree(REPORT))
@@ -346,4 +346,4 @@ def _stored() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

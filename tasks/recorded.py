@@ -194,7 +194,7 @@ def run_details(info: Any) -> dict[str, Any]:
     return {name: getattr(info, name) for name in ("status", "start_time", "end_time", "user_id")}
 
 
-def described(scores: Mapping[str, Scores], flow_run: str | None) -> str:
+def run_description(scores: Mapping[str, Scores], flow_run: str | None) -> str:
     """Write the run's description in Markdown: the scores as a table, and where else the run is shown."""
     beside = f"Prefect's flow run {flow_run}, t" if flow_run else "T"
     note = f"{beside}he report in the artifact report/index.html: `merganser ui` opens them beside this run."

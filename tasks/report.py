@@ -13,7 +13,7 @@ from merganser.report.sections import sections
 from merganser.report.style import STYLE
 from merganser.report.tables import write_tables
 from merganser.tasks import stages
-from merganser.tasks.stage import run, stage
+from merganser.tasks.stage import run_main, stage
 
 SUMMARY, PAGE = Path("metrics.json"), "index.html"
 
@@ -51,4 +51,4 @@ def main(params: Params) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

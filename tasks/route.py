@@ -15,9 +15,9 @@ from merganser.config.params import Params
 from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
 from merganser.outputs import write_json
-from merganser.tasks.beside import COST, Kept, fingerprints, kept_by_task
+from merganser.tasks.beside import COST, TaskTensors, fingerprints, kept_by_task
 from merganser.tasks.scoring import open_task
-from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stage import check_found, run_main, stage
 from merganser.tasks.stages import BASE, DATA, ROUTERS, VALIDATION
 
 FEATURES = "features"
@@ -30,8 +30,8 @@ def main(params: Params, name: str) -> None:
     check_found("families", params.base.family)
     start, folder = BASE if entry.of == "deltas" else DATA / entry.of / "base", ROUTERS / name
 
-    def make(task: str) -> Kept:
-        return Kept({FEATURES: shared_features(params, start, task, f"routers.{name}")}, {})
+    def make(task: str) -> TaskTensors:
+        return TaskTensors({FEATURES: shared_features(params, start, task, f"routers.{name}")}, {})
 
     kept = kept_by_task(folder, fingerprints(params, "merganser.tasks.route", start, lambda task: [], None), make)
     features = {task: found.tensors[FEATURES] for task, found in kept.items()}
@@ -57,4 +57,4 @@ def shared_features(params: Params, start: Path, task: str, where: str) -> Tenso
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -16,7 +16,7 @@ from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.vocabulary.writing import like_base
-from merganser.config.inputs.searches import candidates_of, count_of, own_of
+from merganser.config.inputs.searches import candidate_count, own_of, search_candidates
 from merganser.config.params import Entry, Params, Search
 from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.inputs.embeddings import READ, link_read
@@ -26,13 +26,13 @@ from merganser.inputs.model_deltas import open_models
 from merganser.measures.scores import error_of_mean, normalised_score
 from merganser.merging.method import Method
 from merganser.outputs import fresh_folder, remove_others, write_json
-from merganser.studies.candidates import Candidate, Measured, best, best_of_each, file_name
+from merganser.studies.candidates import Candidate, MeasuredScore, best_candidate, best_of_each, candidate_file_name
 from merganser.studies.evolution import evolved
 from merganser.studies.merges import ScoringSetup, score_merge
 from merganser.tasks.kept import FINGERPRINT, digest_of_code, read_kept
 from merganser.tasks.opening import FOUND, open_source, start_of
 from merganser.tasks.scoring import open_tasks
-from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stage import check_found, run_main, stage
 from merganser.tasks.stages import BASE, CHECKPOINTS, DATA, HEADS, SEARCH_MEASURES, SEARCHES, VALIDATION
 
 INDIVIDUAL = "individual"
@@ -49,7 +49,7 @@ class Measuring:
     setup: ScoringSetup
     state: Path
     origin: str  # a digest of all that scores follow from, but the values
-    individual: Mapping[str, Measured]  # on the same data
+    individual: Mapping[str, MeasuredScore]  # on the same data
 
     def measured(self, values: Mapping[str, Any]) -> Candidate:
         """Merge and measure by these values, or read what was measured before."""
@@ -62,16 +62,16 @@ class Measuring:
 
 def by_task(
     measuring: Measuring, method: Method, values: Mapping[str, Any], source: LayerSource
-) -> dict[str, Measured]:
+) -> dict[str, MeasuredScore]:
     """Return the score on each task of a merge, kept from an earlier start or measured now."""
-    file = measuring.state / file_name({"method": method.name, **values})
+    file = measuring.state / candidate_file_name({"method": method.name, **values})
     kept = read_kept(file, measuring.origin)
     if kept is None:
         # in the kept folder: what a kill leaves there, the next start removes
         with TemporaryDirectory(dir=measuring.state) as folder:
             filled = method.validate(measuring.where, dict(values))
             scores = score_merge(method, filled, source, measuring.setup, Path(folder))
-        measured = {task: Measured(value=one["value"], stderr=one["stderr"]) for task, one in scores.items()}
+        measured = {task: MeasuredScore(value=one["value"], stderr=one["stderr"]) for task, one in scores.items()}
         kept = {FINGERPRINT: measuring.origin, SCORES: measured}
         write_json(file, kept)
     return dict(kept[SCORES])
@@ -89,8 +89,11 @@ def main(params: Params, name: str) -> None:
     for done, found in enumerate(tried(params, search, measuring), 1):
         candidates.append(found)
         error = "" if found.stderr is None else f" ± {found.stderr:.4f}"
-        print(f"{name}: {done} of {count_of(search)}: {found.score:.4f}{error} by {shown(found.values)}", flush=True)
-    chosen = best(candidates)
+        print(
+            f"{name}: {done} of {candidate_count(search)}: {found.score:.4f}{error} by {format_values(found.values)}",
+            flush=True,
+        )
+    chosen = best_candidate(candidates)
     if own := own_of(search):
         chosen = measuring.measured(best_of_each(candidates, own))
         candidates.append(chosen)
@@ -101,7 +104,7 @@ def main(params: Params, name: str) -> None:
     write_json(SEARCH_MEASURES / f"{name}.json", result)
     shutil.rmtree(out / READ, ignore_errors=True)
     link_read(DATA / search.of, sorted(params.tasks), out)
-    print(f"{name}: chosen {shown(chosen.values)}, {chosen.score:.4f}")
+    print(f"{name}: chosen {format_values(chosen.values)}, {chosen.score:.4f}")
 
 
 def tried(params: Params, search: Search, measuring: Measuring) -> Iterator[Candidate]:
@@ -111,14 +114,14 @@ def tried(params: Params, search: Search, measuring: Measuring) -> Iterator[Cand
         return measuring.measured({**search.values, **values})
 
     if search.evolve is None:
-        return map(measure, candidates_of(search))
+        return map(measure, search_candidates(search))
     return evolved(sorted(params.tasks), measure, seed=params.first_seed, **search.evolve.model_dump())
 
 
 def remove_other_candidates(state: Path, method: str, candidates: Iterable[Candidate]) -> None:
     """Remove what lies there of candidates that are no longer tried."""
-    files = {file_name({"method": method, **one.values}) for one in candidates}
-    remove_others(state, files | {file_name({"method": INDIVIDUAL})})
+    files = {candidate_file_name({"method": method, **one.values}) for one in candidates}
+    remove_others(state, files | {candidate_file_name({"method": INDIVIDUAL})})
 
 
 def open_measuring(params: Params, where: str, entry: Entry, state: Path, module: str) -> Measuring:
@@ -132,7 +135,9 @@ def open_measuring(params: Params, where: str, entry: Entry, state: Path, module
     remove_others(state, {path.name for path in state.glob("*.json")})
     setup = open_tasks(params, VALIDATION, base)
     source = open_source(entry, inner.reads, tasks, params.first_seed)
-    opening = Measuring(where, registry.get(entry.method), source, setup, state, origin_of(params, entry, module), {})
+    opening = Measuring(
+        where, registry.get(entry.method), source, setup, state, search_fingerprint(params, entry, module), {}
+    )
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
     on_base = replace(setup, base=open_for_merging(BASE)) if inner.difference else setup
     with TemporaryDirectory(prefix="merganser-") as made:
@@ -142,7 +147,7 @@ def open_measuring(params: Params, where: str, entry: Entry, state: Path, module
     return replace(opening, individual=own)
 
 
-def origin_of(params: Params, entry: Entry, module: str) -> str:
+def search_fingerprint(params: Params, entry: Entry, module: str) -> str:
     """Return a digest of all that a candidate's score follows from, but its values."""
     tasks = sorted(params.tasks)
     files = [BASE, DATA / entry.reads, *(folder / task for folder in (CHECKPOINTS, VALIDATION) for task in tasks)]
@@ -167,7 +172,7 @@ def result_of(search: Search, measuring: Measuring, candidates: list[Candidate],
     }
 
 
-def shown(values: Mapping[str, Any]) -> str:
+def format_values(values: Mapping[str, Any]) -> str:
     """Show a candidate's values in a line."""
     return ", ".join(
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()
@@ -175,4 +180,4 @@ def shown(values: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -35,7 +35,7 @@ IN_CARDS = ("CONFIG", "LIBRARY", "PIPELINES")  # of a family's module: what the 
 AT = "@"  # in a command: the name of this instance of the stage
 
 
-def run(main: Callable[[list[str]], None]) -> None:
+def run_main(main: Callable[[list[str]], None]) -> None:
     """Run a stage's main, its linear algebra on one thread; a user's mistake exits 2 with its message.
 
     Each layer on one thread means the same bytes on any machine; how many layers at once is left to the main.
@@ -56,7 +56,7 @@ def end_well(main: Callable[[list[str]], None]) -> None:
         name = spec.name.rpartition(".")[2] if spec else CODE.name
         if name != CODE.name:  # which writes the classes of all others
             check_code(spec.name, f"{name}.txt")
-        main(arguments())
+        main(stage_arguments())
     except InputError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
@@ -165,7 +165,7 @@ def _refusal(error: Exception) -> str | None:
     return f"{error.filename}: {error.strerror}; fix that"
 
 
-def arguments() -> list[str]:
+def stage_arguments() -> list[str]:
     """Return the command line's arguments, with what DVC calls this instance of its stage for `@`.
 
     DVC and the flow set DVC_STAGE, such as merge@ties. A name in the command itself would be read by a shell.

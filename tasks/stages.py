@@ -89,7 +89,7 @@ BY_COST = {"svd": 2, "joint svd": JOINED, "linear system": 2}  # of a merge
 
 
 @dataclass(frozen=True)
-class Known:
+class ComparisonSizes:
     """What is known of a comparison whose stages never ran; a LookupError says what is not.
 
     `sizes`: bytes of each source; `float32`: bytes that the values of each model's source take in float32; `picture`:
@@ -135,19 +135,19 @@ class Known:
         return times * (64 / 12 * self.values) ** (1 / 3)
 
 
-Rule = Callable[[Known, str], float]  # of what stands after the @ of a stage's name
+Rule = Callable[[ComparisonSizes, str], float]  # of what stands after the @ of a stage's name
 
 
-def _unknown(_: Known, name: str) -> float:
+def _unknown(_: ComparisonSizes, name: str) -> float:
     raise KeyError(name)
 
 
-def _nothing(_: Known, name: str) -> float:
+def _nothing(_: ComparisonSizes, name: str) -> float:
     return 0.0
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageKind:
     """A kind of stage.
 
     `writes`: the files and folders that it writes to, one that it may share with other stages.
@@ -166,11 +166,11 @@ class Stage:
     nameless: bool = False
 
 
-def _base(known: Known, _: str = "") -> float:
+def _base(known: ComparisonSizes, _: str = "") -> float:
     return known.sizes[str(known.params.base_source)]
 
 
-def _factors(known: Known, name: str) -> float:
+def _factors(known: ComparisonSizes, name: str) -> float:
     settings = known.params.decompose
     return VECTORS * settings.rank_fraction * known.deltas(name) / (1 if settings.dtype == "float32" else 2)
 
@@ -181,41 +181,41 @@ def _method(entry: "Entry") -> "Method":
     return get(entry.method)
 
 
-def _merged(known: Known, name: str) -> float:
+def _merged(known: ComparisonSizes, name: str) -> float:
     """Return the bytes of a merge: the base's, and what is each task's own."""
     method = _method(known.params.methods[name])
     own = 1 if method.name == "individual" else OWN if method.overlay else 0
     return _base(known) + (own * sum(map(known.deltas, known.params.tasks)) if own else 0)
 
 
-def _decomposed(known: Known, entry: "Entry") -> float:
+def _decomposed(known: ComparisonSizes, entry: "Entry") -> float:
     """Return the tokens that one merge costs."""
     return known.decomposed(BY_COST.get(_method(entry).cost, 0) * len(known.params.tasks))
 
 
-def _seeds(known: Known, entry: "Entry") -> int:
+def _seeds(known: ComparisonSizes, entry: "Entry") -> int:
     """Return how many merges an entry is: one a seed if its method draws at random."""
     return len(known.params.seeds) if _method(entry).draws else 1
 
 
-def _merge(known: Known, name: str) -> float:
+def _merge(known: ComparisonSizes, name: str) -> float:
     entry = known.params.methods[name]
     return _seeds(known, entry) * _decomposed(known, entry)
 
 
-def _evaluated(known: Known, name: str) -> float:
+def _evaluated(known: ComparisonSizes, name: str) -> float:
     task = known.task(name)
     entry = known.params.methods[name.removesuffix(f"-{task}")]
     return _seeds(known, entry) * known.tokens({task: known.measured[task]})
 
 
-def _measured_statistics(known: Known, name: str) -> float:
+def _measured_statistics(known: ComparisonSizes, name: str) -> float:
     task = known.task(name)
     about = known.params.statistics[name.removesuffix(f"-{task}")]
     return known.tokens({task: about.examples * (BACKWARD if about.kind == "fisher" else 1)})
 
 
-def _learned(known: Known, name: str) -> float:
+def _learned(known: ComparisonSizes, name: str) -> float:
     from merganser.registry import get_learner
 
     learned = known.params.learned[name]
@@ -223,95 +223,97 @@ def _learned(known: Known, name: str) -> float:
     return BACKWARD * settings.steps * known.tokens(dict.fromkeys(known.params.measured, settings.batch_size))
 
 
-def _searched(known: Known, name: str) -> float:
-    from merganser.config.inputs.searches import count_of
+def _searched(known: ComparisonSizes, name: str) -> float:
+    from merganser.config.inputs.searches import candidate_count
 
     search = known.params.searches[name]
-    count = count_of(search)
+    count = candidate_count(search)
     return (count + 1) * known.all_of(known.validation) + count * _decomposed(known, search.entry({}))
 
 
-def _subsets(known: Known, name: str) -> float:
+def _subsets(known: ComparisonSizes, name: str) -> float:
     study, tasks = known.params.studies.tasks, len(known.params.tasks)
     counts = {size: min(study.subsets, comb(tasks, size)) for size in range(2, tasks + 1)}
     shares = sum(count * size / tasks for size, count in counts.items())
     return shares * (known.all_of(known.measured) + _decomposed(known, study.methods[name]))
 
 
-def _swept(known: Known, name: str) -> float:
-    from merganser.config.studies import values_of
+def _swept(known: ComparisonSizes, name: str) -> float:
+    from merganser.config.studies import sweep_entries
 
     sweep = known.params.studies.sweeps[name]
-    return len(values_of(sweep)) * (known.all_of(known.measured) + _decomposed(known, sweep))
+    return len(sweep_entries(sweep)) * (known.all_of(known.measured) + _decomposed(known, sweep))
 
 
-def _ablated(known: Known, name: str) -> float:
-    from merganser.config.studies import candidates_of, steps_of
+def _ablated(known: ComparisonSizes, name: str) -> float:
+    from merganser.config.studies import ablation_candidates, steps_of
 
     ablation = known.params.studies.ablations[name]
-    counts = [len(candidates_of(ablation, entry)) for entry in steps_of(ablation).values()]
+    counts = [len(ablation_candidates(ablation, entry)) for entry in steps_of(ablation).values()]
     tried = sum(count for count in counts if count > 1)
     merges, forwards = (tried + len(counts)) * _decomposed(known, ablation), len(counts) * known.all_of(known.measured)
     return merges + forwards + (tried + 1) * known.all_of(known.validation)
 
 
-def _budgeted(known: Known, name: str) -> float:
+def _budgeted(known: ComparisonSizes, name: str) -> float:
     study = known.params.studies.budgets
     return len(study.at) * (known.all_of(known.measured) + _decomposed(known, study.methods[name]))
 
 
-def _fractions(known: Known, name: str) -> float:
+def _fractions(known: ComparisonSizes, name: str) -> float:
     task = name.removesuffix("-fractions")
     return len(known.params.studies.rank.fractions) * known.tokens({task: known.measured[task]})
 
 
-STAGES: Mapping[str, Stage] = {
-    "code": Stage((CODE,)),
-    "fetch_base": Stage((BASE,), size=_base, nameless=True),
-    "fetch": Stage(
+STAGES: Mapping[str, StageKind] = {
+    "code": StageKind((CODE,)),
+    "fetch_base": StageKind((BASE,), size=_base, nameless=True),
+    "fetch": StageKind(
         (CHECKPOINTS, COMPANIONS, SOURCES),
         size=lambda known, name: known.sizes[known.params.tasks[name].source],
         nameless=True,
     ),
-    "vocabulary": Stage((VOCABULARIES,), size=_base),
-    "fetch_data": Stage(
+    "vocabulary": StageKind((VOCABULARIES,), size=_base),
+    "fetch_data": StageKind(
         (DATASETS,), size=lambda known, name: known.sizes[known.params.tasks[name].data.source], nameless=True
     ),
-    "extract": Stage((DELTAS, HEADS), size=Known.deltas, nameless=True),
-    "decompose": Stage((FACTORS,), size=_factors, tokens=lambda known, _: known.decomposed(FACTORED), nameless=True),
-    "join": Stage(
+    "extract": StageKind((DELTAS, HEADS), size=ComparisonSizes.deltas, nameless=True),
+    "decompose": StageKind(
+        (FACTORS,), size=_factors, tokens=lambda known, _: known.decomposed(FACTORED), nameless=True
+    ),
+    "join": StageKind(
         (JOINTS,),
         size=lambda known, _: BASES * max(map(known.deltas, known.params.tasks)),
         tokens=lambda known, _: known.decomposed(JOINED * len(known.params.tasks)),
         nameless=True,
     ),
-    "difference": Stage((DIFFERENCES,), size=_base, nameless=True),
-    "extract_difference": Stage((DIFFERENCES,), size=Known.deltas, nameless=True),
-    "describe": Stage((EMBEDDINGS,)),
-    "merge": Stage((MERGED, MERGE_PROFILES), "merge", size=_merged, tokens=_merge),
-    "prepare": Stage((PREPARED,), tokens=_unknown, nameless=True),  # decoding is no matter of tokens
-    "prepare_validation": Stage((VALIDATION,), tokens=_unknown, nameless=True),
-    "fetch_head": Stage((UNSEEN_HEADS,)),
-    "prepare_unseen": Stage((UNSEEN_DATASETS, UNSEEN_PREPARED), tokens=_unknown),
-    "statistics": Stage((STATISTICS, PROFILES / "statistics"), "statistics", True, tokens=_measured_statistics),
-    "route": Stage(
+    "difference": StageKind((DIFFERENCES,), size=_base, nameless=True),
+    "extract_difference": StageKind((DIFFERENCES,), size=ComparisonSizes.deltas, nameless=True),
+    "describe": StageKind((EMBEDDINGS,)),
+    "merge": StageKind((MERGED, MERGE_PROFILES), "merge", size=_merged, tokens=_merge),
+    "prepare": StageKind((PREPARED,), tokens=_unknown, nameless=True),  # decoding is no matter of tokens
+    "prepare_validation": StageKind((VALIDATION,), tokens=_unknown, nameless=True),
+    "fetch_head": StageKind((UNSEEN_HEADS,)),
+    "prepare_unseen": StageKind((UNSEEN_DATASETS, UNSEEN_PREPARED), tokens=_unknown),
+    "statistics": StageKind((STATISTICS, PROFILES / "statistics"), "statistics", True, tokens=_measured_statistics),
+    "route": StageKind(
         (ROUTERS, PROFILES / "routers"), "evaluation", tokens=lambda known, _: known.all_of(known.validation)
     ),
-    "surgery": Stage(
+    "surgery": StageKind(
         (SURGERY, PROFILES / "surgery"), "evaluation", tokens=lambda known, _: 2 * known.all_of(known.validation)
     ),
-    "learn": Stage((LEARNED, PROFILES / "learned"), "learned", True, tokens=_learned),
-    "search": Stage((SEARCHES, SEARCH_MEASURES, PROFILES / "searches"), "evaluation", tokens=_searched),
-    "evaluate": Stage((EXAMPLES, METRICS), "evaluation", tokens=_evaluated, nameless=True),
-    "evaluate_unseen": Stage((UNSEEN,), "evaluation", tokens=_unknown),
-    "measure": Stage((TASK_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED * len(known.params.tasks))),
-    "measure_merged": Stage((MERGE_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED)),
-    "study_tasks": Stage((TASK_STUDIES,), "evaluation", tokens=_subsets),
-    "study_rank": Stage((RANK_STUDIES,), "evaluation", tokens=_fractions, nameless=True),
-    "study_sweeps": Stage((SWEEP_STUDIES,), "evaluation", tokens=_swept),
-    "study_ablations": Stage((ABLATION_STUDIES,), "evaluation", tokens=_ablated),
-    "study_budgets": Stage((BUDGET_STUDIES,), "evaluation", tokens=_budgeted),
-    "publish": Stage((PUBLISHED,)),
-    "record": Stage((RECORDS,)),
-    "report": Stage((REPORT, Path("metrics.json"))),
+    "learn": StageKind((LEARNED, PROFILES / "learned"), "learned", True, tokens=_learned),
+    "search": StageKind((SEARCHES, SEARCH_MEASURES, PROFILES / "searches"), "evaluation", tokens=_searched),
+    "evaluate": StageKind((EXAMPLES, METRICS), "evaluation", tokens=_evaluated, nameless=True),
+    "evaluate_unseen": StageKind((UNSEEN,), "evaluation", tokens=_unknown),
+    "measure": StageKind((TASK_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED * len(known.params.tasks))),
+    "measure_merged": StageKind((MERGE_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED)),
+    "study_tasks": StageKind((TASK_STUDIES,), "evaluation", tokens=_subsets),
+    "study_rank": StageKind((RANK_STUDIES,), "evaluation", tokens=_fractions, nameless=True),
+    "study_sweeps": StageKind((SWEEP_STUDIES,), "evaluation", tokens=_swept),
+    "study_ablations": StageKind((ABLATION_STUDIES,), "evaluation", tokens=_ablated),
+    "study_budgets": StageKind((BUDGET_STUDIES,), "evaluation", tokens=_budgeted),
+    "publish": StageKind((PUBLISHED,)),
+    "record": StageKind((RECORDS,)),
+    "report": StageKind((REPORT, Path("metrics.json"))),
 }

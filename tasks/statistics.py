@@ -20,7 +20,7 @@ from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.embeddings import link_file
 from merganser.inputs.heads import read_head
 from merganser.inputs.layers import Side
-from merganser.inputs.statistics import BASE_FISHER, FISHER, GRAM, INDEX, Index
+from merganser.inputs.statistics import BASE_FISHER, FISHER, GRAM, INDEX, StatisticsIndex
 from merganser.inputs.task_models import own_model, own_parameter
 from merganser.models.device import usable
 from merganser.outputs import remove_others, replacing
@@ -29,7 +29,7 @@ from merganser.statistics.fisher import write_fishers
 from merganser.statistics.gram import write_grams
 from merganser.statistics.sampling import Sample, draw
 from merganser.tasks.kept import digest_of_code
-from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stage import check_found, run_main, stage
 from merganser.tasks.stages import BASE, DELTAS, HEADS, SEEDS, STATISTICS, VALIDATION, remove_other_seeds, seed_folders
 
 
@@ -109,13 +109,13 @@ def _origin(params: Params, statistic: Statistic, task: str, kind: str) -> str:
     return sha256_of_json([*chosen, code, *map(sha256_of_tree, paths)])
 
 
-def _grams(setting: Setting, folder: Path) -> tuple[Index, int]:
+def _grams(setting: Setting, folder: Path) -> tuple[StatisticsIndex, int]:
     sample = setting.load(setting.deltas)
     matrices = {name for name, kind in setting.deltas.kinds.items() if kind == "matrix"}
     files, done = write_grams(setting.setup.network, sample, matrices, folder, setting.origin, setting.budget)
     sides = setting.setup.network.linear_maps()
     turned = {name: _side(sides[name], name in setting.base.transposed) for name in files}
-    return Index(len(sample), len(sample), 0, {GRAM: files}, turned), done
+    return StatisticsIndex(len(sample), len(sample), 0, {GRAM: files}, turned), done
 
 
 def _side(side: Side, transposed: bool) -> Side:
@@ -125,7 +125,7 @@ def _side(side: Side, transposed: bool) -> Side:
     return "columns" if side == "rows" else "rows"
 
 
-def _fishers(setting: Setting, folder: Path) -> tuple[Index, int]:
+def _fishers(setting: Setting, folder: Path) -> tuple[StatisticsIndex, int]:
     kinds = setting.deltas.kinds
     sizes = {name: prod(setting.deltas.shape(name)) for name in kinds}
 
@@ -141,7 +141,7 @@ def _fishers(setting: Setting, folder: Path) -> tuple[Index, int]:
         )
         done, examples = done + measured, len(sample)
     passes = examples * len(files)
-    return Index(examples, passes, passes, files), done
+    return StatisticsIndex(examples, passes, passes, files), done
 
 
 MEASURES = {"gram": _grams, "fisher": _fishers}  # by `kind`
@@ -162,4 +162,4 @@ def main(params: Params, name: str, task: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

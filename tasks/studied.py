@@ -63,7 +63,7 @@ def open_studied(params: Params, where: str, entry: Entry) -> Studied:
     return Studied(where, registry.get(entry.method), source, open_tasks(params, PREPARED, base))
 
 
-def origin_of(params: Params, entry: Entry, *modules: str) -> str:
+def study_fingerprint(params: Params, entry: Entry, *modules: str) -> str:
     """Return a digest of all that the scores of an entry's merges follow from, but its values.
 
     `modules`: those that compute them.

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from merganser.config.params import Params
-from merganser.config.studies import candidates_of, steps_of
+from merganser.config.studies import ablation_candidates, steps_of
 from merganser.evaluation.examples import write_results
 from merganser.evaluation.scoring import Score
 from merganser.hashes import sha256_of_json
 from merganser.outputs import remove_others, write_json
-from merganser.studies.candidates import Candidate, best
+from merganser.studies.candidates import Candidate, best_candidate
 from merganser.studies.merges import score_on
 from merganser.tasks.kept import FINGERPRINT, read_kept
-from merganser.tasks.search import INDIVIDUAL, STATE, open_measuring, remove_other_candidates, shown
-from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.search import INDIVIDUAL, STATE, format_values, open_measuring, remove_other_candidates
+from merganser.tasks.stage import check_found, run_main, stage
 from merganser.tasks.stages import ABLATION_STUDIES
-from merganser.tasks.studied import Studied, open_studied, origin_of
+from merganser.tasks.studied import Studied, open_studied, study_fingerprint
 
 MODULE = "merganser.tasks.study_ablations"
 
@@ -36,22 +36,22 @@ def main(params: Params, key: str) -> None:
     steps = steps_of(ablation)
     remove_others(out, {STATE, *steps, *(f"{step}.json" for step in steps)})
     measuring = open_measuring(params, where, ablation, out / STATE, MODULE)
-    studied, origin = open_studied(params, where, ablation), origin_of(params, ablation, MODULE)
+    studied, origin = open_studied(params, where, ablation), study_fingerprint(params, ablation, MODULE)
     tried: list[Candidate] = []
     for step, entry in steps.items():
-        every = [{**entry.values, **values} for values in candidates_of(ablation, entry)]
+        every = [{**entry.values, **values} for values in ablation_candidates(ablation, entry)]
         found = [measuring.measured(values) for values in every] if len(every) > 1 else []
-        chosen = best(found).values if found else every[0]
-        scores = measured(studied, chosen, out / step, sha256_of_json([origin, chosen]))
+        chosen = best_candidate(found).values if found else every[0]
+        scores = measure_ablation(studied, chosen, out / step, sha256_of_json([origin, chosen]))
         about = {"values": chosen, "candidates": list(map(asdict, found)), "scores": scores}
         write_json(out / f"{step}.json", {FINGERPRINT: sha256_of_json([origin, chosen]), **about})
         mean = sum(score["value"] for score in scores.values()) / len(scores)
-        print(f"{key}: {step}: {mean:.4f} by {shown(chosen)}, the best of {len(every)}", flush=True)
+        print(f"{key}: {step}: {mean:.4f} by {format_values(chosen)}, the best of {len(every)}", flush=True)
         tried += found
     remove_other_candidates(out / STATE, ablation.method, tried)
 
 
-def measured(studied: Studied, values: dict[str, Any], folder: Path, fingerprint: str) -> dict[str, Score]:
+def measure_ablation(studied: Studied, values: dict[str, Any], folder: Path, fingerprint: str) -> dict[str, Score]:
     """Return the scores of a merge by these values, kept or measured now; write the results of its examples."""
     kept = read_kept(folder.with_suffix(".json"), fingerprint)
     if kept is not None:
@@ -65,4 +65,4 @@ def measured(studied: Studied, values: dict[str, Any], folder: Path, fingerprint
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

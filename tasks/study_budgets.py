@@ -16,9 +16,9 @@ from merganser.outputs import remove_others, write_json
 from merganser.overlays.budget import TooFewBytesError
 from merganser.studies.merges import score_on
 from merganser.tasks.kept import FINGERPRINT, read_kept
-from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stage import check_found, run_main, stage
 from merganser.tasks.stages import BUDGET_STUDIES
-from merganser.tasks.studied import Studied, open_studied, origin_of
+from merganser.tasks.studied import Studied, open_studied, study_fingerprint
 
 
 @stage("studies.budgets.methods")
@@ -30,7 +30,7 @@ def main(params: Params, key: str) -> None:
     budgets = budgets_of(params, registry.get(entry.method))
     out.mkdir(parents=True, exist_ok=True)
     remove_others(out, {*budgets, *(f"{name}.json" for name in budgets)})
-    origin = origin_of(params, entry, "merganser.tasks.study_budgets")
+    origin = study_fingerprint(params, entry, "merganser.tasks.study_budgets")
     origins = {name: sha256_of_json([origin, entry.values, budget]) for name, budget in budgets.items()}
     missing = [name for name in budgets if read_kept(out / f"{name}.json", origins[name]) is None]
     print(f"{key}: {len(budgets) - len(missing)} of {len(budgets)} budgets were there", flush=True)
@@ -38,13 +38,13 @@ def main(params: Params, key: str) -> None:
     for name in missing:
         assert studied
         (out / f"{name}.json").unlink(missing_ok=True)  # it would stand beside results of other values
-        found = measured(studied, entry.values, budgets[name], out / name)
+        found = measure_budget(studied, entry.values, budgets[name], out / name)
         write_json(out / f"{name}.json", {FINGERPRINT: origins[name], **found})
         shown = "does not fit: " + found["reason"] if "reason" in found else f"{found['amr']:.4f} of the bytes a task"
         print(f"{key}: {shown if name == FIXED else f'{name}: {shown}'}", flush=True)
 
 
-def measured(studied: Studied, values: dict[str, Any], budget: float | None, folder: Path) -> dict[str, Any]:
+def measure_budget(studied: Studied, values: dict[str, Any], budget: float | None, folder: Path) -> dict[str, Any]:
     """Merge within a budget, None for the bytes that the parts have by themselves; return what that took and scored.
 
     Writes the results of the examples into a folder. Where nothing fits, the reason is all that is returned.
@@ -63,4 +63,4 @@ def measured(studied: Studied, values: dict[str, Any], budget: float | None, fol
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

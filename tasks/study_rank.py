@@ -8,7 +8,7 @@ from merganser.inputs.factors import open_factors
 from merganser.outputs import write_json
 from merganser.studies.rank import fractions_of, truncated_model
 from merganser.tasks.scoring import open_task
-from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stage import check_found, run_main, stage
 from merganser.tasks.stages import BASE, DELTAS, FACTORS, PREPARED, RANK_STUDIES
 
 
@@ -28,4 +28,4 @@ def main(params: Params, task: str, _: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -14,11 +14,11 @@ from merganser.config.params import Params, StudyEntry
 from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.outputs import remove_others, write_json
 from merganser.studies.merges import score_merge, values_for
-from merganser.studies.subsets import Subset, all_subsets, file_name
+from merganser.studies.subsets import Subset, all_subsets, subset_file_name
 from merganser.tasks.kept import FINGERPRINT, digest_of_code, read_kept
 from merganser.tasks.opening import open_source
 from merganser.tasks.scoring import open_tasks
-from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stage import check_found, run_main, stage
 from merganser.tasks.stages import BASE, DATA, HEADS, PREPARED, TASK_STUDIES
 
 
@@ -32,9 +32,9 @@ def main(params: Params, key: str) -> None:
     values = method.validate(f"studies.tasks.methods.{key}", entry.values)
     subsets = all_subsets(params.tasks, params.studies.tasks.subsets, params.first_seed)
     out.mkdir(parents=True, exist_ok=True)
-    remove_others(out, {file_name(subset) for subset in subsets})
-    origins = origins_of(params, entry, {subset: values_for(values, subset) for subset in subsets})
-    missing = [s for s in subsets if read_kept(out / file_name(s), origins[s]) is None]
+    remove_others(out, {subset_file_name(subset) for subset in subsets})
+    origins = subset_fingerprints(params, entry, {subset: values_for(values, subset) for subset in subsets})
+    missing = [s for s in subsets if read_kept(out / subset_file_name(s), origins[s]) is None]
     print(f"{key}: {len(subsets) - len(missing)} of {len(subsets)} subsets were there", flush=True)
     setup = open_tasks(params, PREPARED) if missing else None
     for done, subset in enumerate(missing, 1):
@@ -46,7 +46,7 @@ def main(params: Params, key: str) -> None:
             found = score_merge(method, values_for(values, subset), source, setup, Path(folder), others)
         scores = {"scores": {task: found[task] for task in subset}}
         unseen = {"unseen": {task: found[task] for task in others}} if others else {}
-        write_json(out / file_name(subset), {FINGERPRINT: origins[subset], **scores, **unseen})
+        write_json(out / subset_file_name(subset), {FINGERPRINT: origins[subset], **scores, **unseen})
         mean = sum(found[task]["value"] for task in subset) / len(subset)
         print(f"{key}: {done} of {len(missing)}: {mean:.4f} on {', '.join(subset)}", flush=True)
 
@@ -56,7 +56,9 @@ def unseen_of(params: Params, entry: StudyEntry, subset: Subset) -> list[str]:
     return [task for task in sorted(params.tasks) if task not in subset] if entry.unseen else []
 
 
-def origins_of(params: Params, entry: StudyEntry, values: Mapping[Subset, dict[str, Any]]) -> dict[Subset, str]:
+def subset_fingerprints(
+    params: Params, entry: StudyEntry, values: Mapping[Subset, dict[str, Any]]
+) -> dict[Subset, str]:
     """Return of each subset a digest of all that its numbers come from: files, choices, the values it has, code."""
     code = digest_of_code(params, "merganser.tasks.study_tasks", f"merganser.methods.{entry.method}")
     chosen = [entry.method, params.first_seed, params.base.family, params.evaluation.model_dump()]
@@ -78,4 +80,4 @@ def _read_of(folder: Path, task: str) -> str:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

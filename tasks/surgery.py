@@ -15,9 +15,9 @@ from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
 from merganser.outputs import write_json
-from merganser.tasks.beside import COST, Kept, fingerprints, kept_by_task
+from merganser.tasks.beside import COST, TaskTensors, fingerprints, kept_by_task
 from merganser.tasks.scoring import open_task
-from merganser.tasks.stage import check_found, run, stage
+from merganser.tasks.stage import check_found, run_main, stage
 from merganser.tasks.stages import DATA, SURGERY, VALIDATION, remove_other_seeds, seed_folders
 
 
@@ -27,7 +27,7 @@ def operate(params: Params, name: str, out: Path) -> None:
     check_found("families", params.base.family)
     how, source = surgery.model_dump(exclude={"of"}), DATA / surgery.of
 
-    def make(task: str) -> Kept:
+    def make(task: str) -> TaskTensors:
         merged, own = both_features(params, source, task, f"surgery.{name}")
         found = train(merged, own, params.first_seed, task, **how)
         best = found.best_step
@@ -37,7 +37,7 @@ def operate(params: Params, name: str, out: Path) -> None:
             "best_step": best,
             "examples": len(merged),
         }
-        return Kept(vars(found.bottleneck), about)
+        return TaskTensors(vars(found.bottleneck), about)
 
     def read(task: str) -> list[Path]:
         return [source / f"{task}.safetensors"]
@@ -75,4 +75,4 @@ def main(params: Params, name: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

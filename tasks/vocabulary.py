@@ -14,14 +14,14 @@ from merganser.checkpoints.writing import write_model
 from merganser.config.params import OWN_MODELS, Params
 from merganser.config.vocabularies import choice_of
 from merganser.outputs import fresh_folder
-from merganser.sources.fetching import describe, fetch_checkpoint
+from merganser.sources.fetching import fetch_checkpoint, write_source_description
 from merganser.sources.installing import set_padding
 from merganser.sources.pointers import read_pointer
-from merganser.tasks.stage import run, stage
+from merganser.tasks.stage import run_main, stage
 from merganser.tasks.stages import CHECKPOINTS, VOCABULARIES
 
 
-def bring(params: Params, name: str, out: Path) -> list[str]:
+def write_in_vocabulary(params: Params, name: str, out: Path) -> list[str]:
     """Write the base, or the models' mean, in a vocabulary; return what a user should know."""
     source = Path(params.vocabularies[name].source)
     models = {task: CHECKPOINTS / task for task in params.tasks}
@@ -43,15 +43,15 @@ def bring(params: Params, name: str, out: Path) -> list[str]:
             set_padding(folder, params.base.pad_token_id)
         said = {VOCABULARY: {"tokenizer": plan.choice.tokenizer, "rows": dict(plan.choice.rows)}}
         pointer, mean_of = (read_pointer(source), []) if fetched else (None, sorted(models))
-        describe(source, pointer, folder, mean_of, said)
+        write_source_description(source, pointer, folder, mean_of, said)
         return [*plan.notes()]
 
 
 @stage("vocabularies")
 def main(params: Params, name: str) -> None:
     """Bring the base into the vocabulary named on the command line."""
-    print(*bring(params, name, VOCABULARIES / name), sep="\n")
+    print(*write_in_vocabulary(params, name, VOCABULARIES / name), sep="\n")
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.output import AS_THE_BASE, Output
-from merganser.checkpoints.vocabulary.plan import Choice
+from merganser.checkpoints.output import AS_THE_BASE, OutputFormat
+from merganser.checkpoints.vocabulary.plan import TokenizerChoice
 from merganser.config.recipes import Recipe, Source
 from merganser.standalone.merge import merge_by
 
 ALL = ParameterRules()
-AS_IT_IS = Choice()
+AS_IT_IS = TokenizerChoice()
 
 
 def merge_checkpoints(
@@ -24,8 +24,8 @@ def merge_checkpoints(
     classes: Mapping[str, Sequence[str]] | None = None,
     rules: ParameterRules = ALL,
     device: str = "auto",
-    output: Output = AS_THE_BASE,
-    choice: Choice = AS_IT_IS,
+    output: OutputFormat = AS_THE_BASE,
+    choice: TokenizerChoice = AS_IT_IS,
     **how: Any,
 ) -> list[str]:
     """Merge models onto their base, or onto their mean where there is none; return what a user should know."""

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from dvcfleet.prefect_adapter.server import Server
+from dvcfleet.prefect_adapter.server import PrefectServer
 from tests.warm import program
 
 
@@ -67,7 +67,7 @@ def shared_prefect_server(factory: pytest.TempPathFactory) -> Iterator[dict[str,
         me.touch()
         if not address.exists():
             with forking():
-                server = Server(folder / f"prefect-{os.getpid()}")
+                server = PrefectServer(folder / f"prefect-{os.getpid()}")
             server.wait()
             address.write_text(json.dumps(server.environment))
         environment = json.loads(address.read_text())
@@ -79,7 +79,7 @@ def shared_prefect_server(factory: pytest.TempPathFactory) -> Iterator[dict[str,
             _stop_when_unused(server, lock, address, users)
 
 
-def _stop_when_unused(server: Server, lock: FileLock, address: Path, users: Path) -> None:
+def _stop_when_unused(server: PrefectServer, lock: FileLock, address: Path, users: Path) -> None:
     while True:
         with lock:
             if not any(psutil.pid_exists(int(user.name)) for user in users.iterdir()):

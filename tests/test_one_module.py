@@ -19,7 +19,7 @@ from merganser.errors import InputError
 from merganser.evaluation import kinds
 from merganser.models import families, get_family
 from merganser.tasks import evaluate, extract, fetch, merge, prepare
-from merganser.tasks.stages import STAGES, Known
+from merganser.tasks.stages import STAGES, ComparisonSizes
 from tests.merges import merge_checkpoints
 from tests.tasks.comparison import inside
 from tests.tiny_clip import CLASSES, write_data_set
@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForImageClassification
 
-from merganser.models.configurations import build, check_names, read_config
+from merganser.models.configurations import build, check_parameter_names, read_family_config
 from merganser.models.named_module import NamedModule
 from merganser.models.naming import naming_of
 
@@ -59,20 +59,20 @@ class Vit(NamedModule):
 
 
 def open_network(folder, *, outputs=None, device="cpu", precision="float32") -> Vit:
-    config = read_config("toy_vit", folder)
+    config = read_family_config("toy_vit", folder)
     config.num_labels = outputs or config.num_labels
     module = build(MAKE, config, folder, device, precision)
     return Vit(module, naming_of(module, folder))
 
 
 def check(folder, checkpoint):
-    check_names(MAKE, read_config("toy_vit", folder), folder, checkpoint, may_lack=("classifier.*",))
+    check_parameter_names(MAKE, read_family_config("toy_vit", folder), folder, checkpoint, may_lack=("classifier.*",))
 '''
 KIND = '''
 """Pictures of one class each, by a task's own head."""
 import torch
 
-from merganser.evaluation.examples import compare
+from merganser.evaluation.examples import compare_predictions
 from merganser.evaluation.images import check_images
 from merganser.evaluation import KindSettings
 from merganser.models import TakesImages
@@ -108,7 +108,7 @@ def prepare(rows, settings, network):
 
 def results(network, prepared, settings, metric, batch_size):
     found = [network.logits(batch).argmax(dim=1) for batch in prepared.batches(["pixels"], batch_size)]
-    return compare(metric, torch.cat(found).numpy(), prepared.array("label").numpy())
+    return compare_predictions(metric, torch.cat(found).numpy(), prepared.array("label").numpy())
 '''
 PARAMS = """
 base: {source: models/base, family: toy_vit, heads: ["classifier.*"]}
@@ -153,7 +153,9 @@ def test_a_family_in_one_module_is_accepted_and_completed_with_its_own_defaults(
 
 
 def test_what_an_example_of_a_kind_costs_is_asked_of_its_module(folder: Path) -> None:
-    known = Known(load_params(Path("params.yaml")), {}, {"models/base": 4e6}, 50, {"task0": 100, "task1": 200}, {})
+    known = ComparisonSizes(
+        load_params(Path("params.yaml")), {}, {"models/base": 4e6}, 50, {"task0": 100, "task1": 200}, {}
+    )
     assert STAGES["evaluate"].tokens(known, "average-task1") == 200 * 1000
 
 

@@ -10,7 +10,7 @@ import torch
 from threadpoolctl import threadpool_info
 
 from merganser.linalg.tally import note_kept, tallied
-from merganser.workers import BufferPool, in_order, one_blas_thread, threads_wanted
+from merganser.workers import BufferPool, map_in_order, one_blas_thread, threads_wanted
 
 
 def test_results_come_in_the_items_order_whoever_is_done_first() -> None:
@@ -19,7 +19,7 @@ def test_results_come_in_the_items_order_whoever_is_done_first() -> None:
         return number * number
 
     for threads in (1, 2, 5):
-        assert list(in_order(slow_if_even, range(12), threads)) == [n * n for n in range(12)]
+        assert list(map_in_order(slow_if_even, range(12), threads)) == [n * n for n in range(12)]
 
 
 def test_as_many_are_in_work_as_there_are_threads_and_no_more() -> None:
@@ -31,7 +31,7 @@ def test_as_many_are_in_work_as_there_are_threads_and_no_more() -> None:
         together.wait()
         return len({*inside})
 
-    assert max(in_order(meet, range(9), 3)) >= 3
+    assert max(map_in_order(meet, range(9), 3)) >= 3
     assert len(inside) == 9
 
 
@@ -47,7 +47,7 @@ def test_what_does_not_fit_the_free_memory_is_not_in_work_together() -> None:
         with lock:
             at_once -= 1
 
-    list(in_order(work, range(6), 3, weigh=lambda _: 1 << 60))
+    list(map_in_order(work, range(6), 3, weigh=lambda _: 1 << 60))
     assert most == 1
 
 
@@ -59,14 +59,14 @@ def test_an_error_ends_it_and_what_has_not_begun_never_begins() -> None:
         raise ValueError(f"item {number}")
 
     with pytest.raises(ValueError, match="item 0"):
-        list(in_order(fail, range(100), 2))
+        list(map_in_order(fail, range(100), 2))
     assert len(begun) < 50
 
 
 def test_threads_compute_without_gradients_where_the_caller_does() -> None:
     with torch.inference_mode():
-        assert all(in_order(lambda _: torch.is_inference_mode_enabled(), range(4), 2))
-    assert not any(in_order(lambda _: torch.is_inference_mode_enabled(), range(4), 2))
+        assert all(map_in_order(lambda _: torch.is_inference_mode_enabled(), range(4), 2))
+    assert not any(map_in_order(lambda _: torch.is_inference_mode_enabled(), range(4), 2))
 
 
 def test_every_blas_has_one_thread_inside_the_block_and_its_own_number_after() -> None:
@@ -123,5 +123,5 @@ with driver.one_blas_thread():
 
 def test_what_the_threads_keep_is_counted_where_they_were_started() -> None:
     with tallied() as tally:
-        list(in_order(lambda kept: note_kept(kept, 10), range(4), threads=2))
+        list(map_in_order(lambda kept: note_kept(kept, 10), range(4), threads=2))
     assert sorted(tally) == [(kept, 10) for kept in range(4)]

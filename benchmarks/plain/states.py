@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from merganser.checkpoints.kinds import ParameterRules, kind_of
+from merganser.checkpoints.kinds import ParameterRules, parameter_kind
 
 State = dict[str, Tensor]  # by parameter
 
@@ -40,7 +40,7 @@ def save(path: Path, state: State) -> None:
 
 def is_matrix(name: str, tensor: Tensor) -> bool:
     """Tell a linear map from everything else."""
-    return kind_of(name, tensor.shape, ParameterRules()) == "matrix"
+    return parameter_kind(name, tensor.shape, ParameterRules()) == "matrix"
 
 
 def by_layer(vectors: list[State], of_matrix: Callable[[list[Tensor]], Tensor], scaling: float) -> State:

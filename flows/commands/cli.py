@@ -19,7 +19,7 @@ from dvcfleet.proxies import reach_this_machine
 from dvcfleet.repository import root_around
 from dvcfleet.terminal.failures import EXIT_CODES, boundary, is_a
 from dvcfleet.terminal.secrets import printable
-from merganser.command_line.app import add_commands, example, new_app
+from merganser.command_line.app import add_commands, empty_app, example
 from merganser.command_line.merge import named_values
 from merganser.errors import InputError
 from merganser.extras import naming_extras
@@ -27,7 +27,7 @@ from merganser.flows.commands import lineage as lineage_cli
 from merganser.outputs import write_whole
 from merganser.tasks.tracking import store_words
 
-app = new_app()
+app = empty_app()
 app.add_typer(lineage_cli.app, name="lineage")
 node = typer.Typer(help="Clones that serve as a cluster's nodes.", no_args_is_help=True)
 app.add_typer(node, name="node")
@@ -35,7 +35,7 @@ suites_app = typer.Typer(help="The ready comparisons: list and check them, and c
 app.add_typer(suites_app, name="suites")
 
 
-def beside(command: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options_of(command: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command that passes its further options on to another one the options of both."""
 
     def decorate(own: Callable[..., None]) -> Callable[..., None]:
@@ -69,7 +69,7 @@ TRIAL = partial(
 
 
 @app.command(epilog=example("merganser run --set methods.ties.density=0.3 --only ties", EXIT_CODES))
-@beside(command_line.run)
+@with_options_of(command_line.run)
 def run(
     settings: Annotated[
         list[str] | None, TRIAL("--set", metavar="KEY=VALUE", help="A value of params.yaml, by its key path.")
@@ -153,10 +153,10 @@ def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption
         return
     from merganser.command_line.tables import print_table
     from merganser.flows.suites.files import suite_names, suites_root
-    from merganser.flows.suites.ready import ROW, describe, suite_row
+    from merganser.flows.suites.ready import ROW, describe_suite, suite_row
 
     root = suites_root(repo)
-    found = [describe(root, name) for name in suite_names(root)]
+    found = [describe_suite(root, name) for name in suite_names(root)]
     if as_json:
         print(json.dumps([asdict(suite) for suite in found], indent=2))
     else:
@@ -174,11 +174,11 @@ def suites_check(
     repo: RepoOption = Path(),
 ) -> None:
     """Check a suite without downloading it: choices, pointers, figures; with a network that its sources exist."""
-    from merganser.flows.suites.check import check, check_lines
+    from merganser.flows.suites.check import check_lines, validate_suite
     from merganser.flows.suites.files import suites_root
 
     root = root_around(repo) if pin else suites_root(repo)
-    found = check(root, name, online=not offline or pin, pin_them=pin)
+    found = validate_suite(root, name, online=not offline or pin, pin_them=pin)
     print(json.dumps(asdict(found), indent=2) if as_json else "\n".join(check_lines(found)))
     raise typer.Exit(2 if found.mistakes else 0)
 
@@ -434,14 +434,14 @@ def ui(
 
     They are reachable from this machine only. Example: merganser ui --no-browser
     """
-    from merganser.flows.pages.ui import has_browser, serve
+    from merganser.flows.pages.ui import has_browser, serve_pages
 
-    serve(repo, port, not no_browser and has_browser())
+    serve_pages(repo, port, not no_browser and has_browser())
 
 
 @app.command(epilog=example("merganser serve"))
 def serve(repo: RepoOption = Path()) -> None:
     """Run what prefect.yaml schedules on this machine, until stopped."""
-    from merganser.flows.serve import serve
+    from merganser.flows.serve import serve_deployments
 
-    serve(repo)
+    serve_deployments(repo)

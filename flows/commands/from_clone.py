@@ -44,7 +44,7 @@ class Clone:
         if not (root / ".git").exists():
             raise InputError(f"{folder}: lies in a git repository, and a clone's comparison has a history of its own")
         clone = self.path.absolute()
-        bring(clone, root)
+        import_clone(clone, root)
         with opened(root) as repo, write_lock(repo):
             said = carry_over(repo)
             cache = cache_folder(repo)
@@ -65,7 +65,7 @@ def refuse_other_folders(clone: Path) -> None:
             )
 
 
-def bring(clone: Path, draft: Path) -> None:
+def import_clone(clone: Path, draft: Path) -> None:
     """Bring a clone's history, choices, sources, cache and records into a new git repository.
 
     The objects of the cache, into which nothing writes, are hard links where the disk allows. Of the saved runs those
@@ -107,7 +107,7 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def check_out(root: Path) -> list[str]:
+def check_out_workspace(root: Path) -> list[str]:
     """Bring what dvc.lock names from the cache into the workspace of a comparison that has its final place.
 
     Returns what there is to say of outputs that the cache does not have.

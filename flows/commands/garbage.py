@@ -15,7 +15,7 @@ from dvcfleet.disk import read_json
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import names_by_lock_file, parse_lock_file, read_lock_file
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.dvc_adapter.unused import cache_of, hashes_of, unused_objects, unused_runs, used_hashes
+from dvcfleet.dvc_adapter.unused import dvc_cache_folder, hashes_of, unused_objects, unused_runs, used_hashes
 from dvcfleet.errors import some
 from dvcfleet.git import git, git_if_any
 from dvcfleet.prefect_adapter import retention
@@ -46,7 +46,7 @@ Entry = Mapping[str, Any]  # of a dvc.lock
 
 
 @dataclass(frozen=True)
-class Part:
+class FreeablePart:
     """What is freed of one kind: how much of what, in words, and its bytes; `do` frees it."""
 
     kind: str
@@ -69,10 +69,10 @@ class Garbage:
         self._entries = list(self._kept_entries())
         self.left: list[str] = []
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[FreeablePart]:
         """Name each kind, in the order in which they are to be freed: names go before what they name."""
         runs = f"{_counted(len(self._go), 'run')} of {_dates(self._go)}" if self._go else ""
-        yield Part("experiments", runs, 0, partial(_forget, self._root, self._go))
+        yield FreeablePart("experiments", runs, 0, partial(_forget, self._root, self._go))
         own = own_identities(self._root)
         if others := [run for run in experiments(self._root) if run.identity not in own]:
             self.left.append(f"experiments: {_counted(len(others), 'run')} of other comparisons in this git repository")
@@ -82,12 +82,12 @@ class Garbage:
         home = self._state / "prefect"
         old, every = retention.count_old(home, self._since)
         size = (home / retention.DATABASE).stat().st_size * old // every if old else 0
-        yield Part("Prefect", _counted(old, "flow run"), size, partial(retention.delete_old, home, self._since))
+        yield FreeablePart("Prefect", _counted(old, "flow run"), size, partial(retention.delete_old, home, self._since))
         yield from self._records()
         yield _files("logs", "log", self._old_logs())
 
-    def _data(self) -> Iterator[Part]:
-        cache = cache_of(self._repo)
+    def _data(self) -> Iterator[FreeablePart]:
+        cache = dvc_cache_folder(self._repo)
         known = [self._root, *(Path(other.root_dir) for other in self._others)]
         if not any(cache.is_relative_to(folder) for folder in known):
             self.left.append(f"DVC's cache: {cache} lies outside, and others may use it; see `dvc gc --projects`")
@@ -105,14 +105,14 @@ class Garbage:
         runs = unused_runs(self._repo, objects, self._entries, self._since)
         yield _files("run cache", "entry", runs, "entries")
 
-    def _mlflow(self) -> Iterator[Part]:
+    def _mlflow(self) -> Iterator[FreeablePart]:
         store = store_here()
         if store is None:
             if RECORDS.is_dir():
                 self.left.append("MLflow: its store is a server's, another comparison's, or gone")
             return
         runs = old_runs(store, self._since, {*self._receipts(), *(run.name for run in self._stay)})
-        yield Part("MLflow", _counted(len(runs.ids), "run"), runs.size, partial(delete_runs, runs))
+        yield FreeablePart("MLflow", _counted(len(runs.ids), "run"), runs.size, partial(delete_runs, runs))
 
     def _receipts(self) -> Iterator[str]:
         """Return the MLflow runs that the receipts of kept results name."""
@@ -122,7 +122,7 @@ class Garbage:
         for md5 in {out["md5"] for out in outs if Path(out["path"]).parent == RECORDS and out.get("md5")}:
             yield from _named(Path(self._repo.cache.local.oid_to_path(md5)))
 
-    def _records(self) -> Iterator[Part]:
+    def _records(self) -> Iterator[FreeablePart]:
         """Name what of the ledger, and beside it, is older; what a signature is about stays."""
         signed = _signed(self._root)
         lines = older_lines(self._state, self._since)
@@ -139,7 +139,7 @@ class Garbage:
         beside = [path for path in (self._state / ENVIRONMENTS).glob("*.json") if path.stem not in environments]
         beside += [path for path in (self._state / CHANGES).glob("*.patch") if path.stem not in changes]
         gone = [path for path in beside if path.relative_to(self._root).as_posix() not in signed]
-        yield Part("ledger", what, size, partial(move_older, self._state, lines))
+        yield FreeablePart("ledger", what, size, partial(move_older, self._state, lines))
         yield _files("environments and patches", "file", gone)
 
     def _named_by_lines(self, moved: Collection[bytes]) -> tuple[set[str], set[str]]:
@@ -208,9 +208,9 @@ def _forget(root: Path, runs: Iterable[SavedRun]) -> None:
     git_if_any(root, "gc", "--quiet")
 
 
-def _files(kind: str, one: str, paths: Collection[Path], many: str = "") -> Part:
+def _files(kind: str, one: str, paths: Collection[Path], many: str = "") -> FreeablePart:
     size = sum(path.stat().st_size for path in paths)
-    return Part(kind, _counted(len(paths), one, many), size, partial(_remove, paths))
+    return FreeablePart(kind, _counted(len(paths), one, many), size, partial(_remove, paths))
 
 
 def _counted(count: int, one: str, many: str = "") -> str:

@@ -16,9 +16,9 @@ from dvcfleet.errors import UserError
 from dvcfleet.git import GitError, git
 from dvcfleet.repository import opened, refuse_unfinished, write_lock
 from merganser.errors import InputError
-from merganser.flows.commands.garbage import Garbage, Part
+from merganser.flows.commands.garbage import FreeablePart, Garbage
 from merganser.flows.evidence.runs.history import read_history
-from merganser.flows.repositories.shared_caches import TRIALS, beside
+from merganser.flows.repositories.shared_caches import TRIALS, comparisons_sharing_cache
 
 _TIME = re.compile(r"(\d+)([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
@@ -28,7 +28,7 @@ _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 class Freed:
     """What is freed, or would be; `left`: what is left alone, and why. Its keys are stable as JSON."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[FreeablePart, ...]
     left: tuple[str, ...]
     done: bool
 
@@ -75,7 +75,7 @@ def collect_garbage(repo: Path, keep: timedelta, best: bool, do: bool) -> Freed:
 
 def _beside(repo: Repo) -> list[Path]:
     """List the other folders whose results are in the same cache: comparisons, and the trials of all."""
-    others = beside(repo)
+    others = comparisons_sharing_cache(repo)
     folders = [Path(repo.root_dir), *others]
     return [*others, *(path.parent for folder in folders for path in sorted((folder / TRIALS).glob("*/.dvc")))]
 

@@ -17,7 +17,7 @@ from dvcfleet.repository import opened
 from merganser.config import PARAMS
 from merganser.config.loading import load_params
 from merganser.errors import InputError
-from merganser.flows.commands.from_clone import Clone, check_out
+from merganser.flows.commands.from_clone import Clone, check_out_workspace
 from merganser.flows.comparison import MERGANSER
 from merganser.flows.repositories.comparisons import copy_choices, copy_ledger, link_sources, share_cache
 from merganser.flows.repositories.shared_caches import note_sharers
@@ -115,7 +115,7 @@ def init(folder: Path, choices: Choices, cache_of: Path | None = None) -> list[s
     with _place(folder) as draft:
         lines = _fill(draft, folder, choices, cache_of, own_git=around is None)
     if isinstance(choices, Clone):
-        lines += check_out(folder)
+        lines += check_out_workspace(folder)
     lines += ["params.yaml says what it compares, README.md how to go on"]
     return [*lines, *([f"it is in the git repository {around.strip()}, uncommitted"] if around else [])]
 

@@ -45,7 +45,7 @@ def show(
     from dvcfleet.lineage.audit import look_up
 
     found, lineage = look_up(repo, target)
-    say(show.as_json(found, lineage), show.as_lines(found, lineage), as_json)
+    say(show.lineage_json(found, lineage), show.as_lines(found, lineage), as_json)
 
 
 @app.command(epilog=example("merganser lineage why ties/digits"))
@@ -184,9 +184,9 @@ def _verified(
     except RerunError as error:
         raise InputError(f"{error}{_other_way(repo, again[1] if again else None)}") from error
     if keys:
-        from merganser.flows.evidence.signing import check
+        from merganser.flows.evidence.signing import check_signatures
 
-        findings, also = check(repo, *keys, [finding.name for finding in done.findings])
+        findings, also = check_signatures(repo, *keys, [finding.name for finding in done.findings])
         done = replace(done, findings=(*done.findings, *findings), also=(*done.also, *also))
     return done
 
@@ -197,11 +197,11 @@ def _verified_archive(path: Path, check: "Callable[..., Audit]") -> "Audit":
     from dvcfleet.project import hooks_given
     from merganser.flows.comparison import MERGANSER
     from merganser.flows.evidence.archive.files import HOOKS, declared_hooks
-    from merganser.flows.evidence.archive.restoring import check_archive, leaves_out, restored
+    from merganser.flows.evidence.archive.restoring import check_archive, leaves_out, restored_archive
 
     if damage := check_archive(path):
         return Audit(tuple(damage), 0, 0, path.stat().st_size, 0.0, False)
-    with restored(path) as (folder, has_data, dropped):
+    with restored_archive(path) as (folder, has_data, dropped):
         is_earlier = declared_hooks(folder) in HOOKS[1:]
         with hooks_given(folder, MERGANSER) if is_earlier else nullcontext():
             done = check(folder, left_out=leaves_out(has_data))

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dvcfleet.errors import FailedError
-from dvcfleet.sqlite_files import compact
+from dvcfleet.sqlite_files import vacuum
 from merganser.flows.evidence.lost_evidence import local_folder
 from merganser.tasks.identity import experiment_names
 from merganser.tasks.recorded import COMPARISON, ENTRY, PARENT
@@ -99,7 +99,7 @@ def delete_runs(runs: OldRuns) -> None:
             _collect(uri, some, models)
     except (MlflowException, SQLAlchemyError, sqlite3.Error) as error:
         raise FailedError(store_words(error)) from error
-    compact(runs.store)
+    vacuum(runs.store)
     for folder in runs.folders:
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()

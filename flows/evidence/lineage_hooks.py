@@ -12,9 +12,9 @@ from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.hooks import LineageHooks
 from dvcfleet.lineage.show import SHORT
-from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
+from dvcfleet.lineage.steps import FetchedSource, Lineage, Target, TrackingRun
 from merganser.flows.evidence.own_code import own_code
-from merganser.flows.evidence.untrusted import compared, is_description
+from merganser.flows.evidence.untrusted import compare_untrusted, is_description
 from merganser.tasks.code import recorded_code
 from merganser.tasks.code_record import Digest
 from merganser.tasks.stage import code_tree
@@ -55,7 +55,7 @@ class MerganserLineage(LineageHooks):
             return None
         return f"(class {known.of[:SHORT]}, digest {known.digest[:SHORT]})"
 
-    def origin(self, path: Path) -> Origin | None:
+    def origin(self, path: Path) -> FetchedSource | None:
         """Read the `source.json` of a fetched checkpoint or data set."""
         content = read_json(path / DESCRIPTION)
         if not content or not is_description(content):
@@ -63,7 +63,7 @@ class MerganserLineage(LineageHooks):
         source, kind, files = (content.pop(key) for key in ("source", "kind", "files"))
         group = [f"{one['hub']}@{one['revision']}" for one in content.get("group", {}).values()]
         revision = content.pop("revision", None) or content.pop("version", None) or ", ".join(group) or None
-        return Origin(path.as_posix(), source, kind, revision, files, content)
+        return FetchedSource(path.as_posix(), source, kind, revision, files, content)
 
     def tracking_run(self, path: Path) -> TrackingRun | None:
         """Return the MLflow run that a receipt names."""
@@ -91,9 +91,11 @@ class MerganserLineage(LineageHooks):
         papers = list(check_papers(lineage))
         reported = []
         if not found:
-            reported = own.compared("the report", lambda: compared(REPORT, lambda: check_report(lineage)))
+            reported = own.compared("the report", lambda: compare_untrusted(REPORT, lambda: check_report(lineage)))
         known = [*found, *papers, *reported]
-        recorded = own.compared("MLflow's runs", lambda: compared(RECORDS, lambda: check_records(lineage, known)))
+        recorded = own.compared(
+            "MLflow's runs", lambda: compare_untrusted(RECORDS, lambda: check_records(lineage, known))
+        )
         return papers + reported + recorded
 
     def audited(self, lineage: Lineage) -> list[str]:

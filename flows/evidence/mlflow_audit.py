@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dvcfleet.errors import FailedError, some
 from dvcfleet.lineage.contents import digest_of
 from dvcfleet.lineage.findings import Finding
-from dvcfleet.lineage.steps import Lineage, Step
+from dvcfleet.lineage.steps import Lineage, LineageStep
 from dvcfleet.paths import overlap
 from merganser.config import PARAMS
 from merganser.config.loading import load_params
@@ -29,8 +29,8 @@ from merganser.flows.evidence.mlflow_differences import (
     Texts,
     artifacts_of,
     detail_differences,
+    file_paths_in,
     metric_differences,
-    names_in,
     rows_of,
     table_differences,
     text_differences,
@@ -54,8 +54,8 @@ from merganser.tasks.recorded import (
     Held,
     comparison_metrics,
     comparison_run,
-    described,
     relative_metrics,
+    run_description,
     summary_table,
 )
 from merganser.tasks.stages import RECORDS, REPORT
@@ -98,12 +98,12 @@ def check_records(lineage: Lineage, found: Collection[Finding]) -> list[Finding]
         raise FailedError(store_words(error)) from error
 
 
-def _receipt_of(step: Step) -> Path | None:
+def _receipt_of(step: LineageStep) -> Path | None:
     files = (Path(item.path) for item in step.outputs)
     return next((file for file in files if file.parent == RECORDS and file.is_file()), None)
 
 
-def _is_touched(step: Step, found: Collection[Finding]) -> bool:
+def _is_touched(step: LineageStep, found: Collection[Finding]) -> bool:
     paths = [item.path for item in (*step.inputs, *step.outputs)]
     return any(step.stage in one.stages or any(overlap(one.name, path) for path in paths) for one in found)
 
@@ -156,7 +156,7 @@ class _Audit(Records):
         yield from self._numbers(run, entry, observed)
         yield from self._curves(run, self._held[entry])
         yield from self._place(run)
-        if (folder := artifacts_of(run)) and (more := sorted(map(str, names_in(folder)))):
+        if (folder := artifacts_of(run)) and (more := sorted(map(str, file_paths_in(folder)))):
             yield f"artifact {some(more)} is none that `record` writes"
 
     def _place(self, run: Run) -> Iterator[str]:
@@ -272,7 +272,7 @@ class _Audit(Records):
                 yield f"tag {tag} is {parent.data.tags.get(tag)!r}, the ledger says {some(sorted(map(repr, values)))}"
 
     def _described(self, parent: Run) -> Iterator[str]:
-        texts = {described(self._scores, flow_run) for flow_run in (parent.data.tags.get(PREFECT), None)}
+        texts = {run_description(self._scores, flow_run) for flow_run in (parent.data.tags.get(PREFECT), None)}
         if parent.data.tags.get(_NOTE) not in texts:
             yield "its description is not the table of these scores"
         yield from self._place(parent)
@@ -284,7 +284,7 @@ class _Audit(Records):
         folder = artifacts_of(parent)
         if folder is None:
             return
-        files = {REPORT / path for path in names_in(REPORT)} | names_in(folder) - {Path(TABLE), PARAMS}
+        files = {REPORT / path for path in file_paths_in(REPORT)} | file_paths_in(folder) - {Path(TABLE), PARAMS}
         for path in sorted(files):
             if digest_of(folder / path, "sha256") != digest_of(path, "sha256") or not path.is_relative_to(REPORT):
                 name = os.path.relpath(folder / path)

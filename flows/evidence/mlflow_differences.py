@@ -78,7 +78,7 @@ def artifacts_of(run: Run) -> Path | None:
     return place if place.parent.parent.is_dir() else ARTIFACTS / str(run.info.run_id) / "artifacts"
 
 
-def names_in(folder: Path) -> set[Path]:
+def file_paths_in(folder: Path) -> set[Path]:
     """Return the paths of the files in a folder."""
     return {path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir()}
 
@@ -88,12 +88,12 @@ def rows_of(parent: Run) -> dict[str, dict[str, Any]]:
     folder = artifacts_of(parent)
     table = read_json(folder / TABLE) if folder else None
     try:
-        return by_entry(table) if table else {}
+        return rows_by_entry(table) if table else {}
     except (KeyError, TypeError, ValueError):
         return {}
 
 
-def by_entry(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def rows_by_entry(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return a table's rows by entry."""
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     return {row["entry"]: row for row in rows}
@@ -102,7 +102,7 @@ def by_entry(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def table_differences(parent: Run, expected: Mapping[str, Any], known: Collection[str]) -> Iterator[str]:
     """Compare the table of a comparison's run; `known`: columns that are compared with each entry's run."""
     folder = artifacts_of(parent)
-    table, rows, should = read_json(folder / TABLE) if folder else None, rows_of(parent), by_entry(expected)
+    table, rows, should = read_json(folder / TABLE) if folder else None, rows_of(parent), rows_by_entry(expected)
     if rows.keys() != should.keys():
         yield f"{TABLE} has the entries {', '.join(rows) or 'of no table'}, not {', '.join(should)}"
         return

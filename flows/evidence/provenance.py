@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from dvcfleet.lineage.steps import Item, Lineage, Step
+from dvcfleet.lineage.steps import Artifact, Lineage, LineageStep
 from dvcfleet.record.environments import ENVIRONMENTS
 from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.terminal.secrets import masked
@@ -15,7 +15,7 @@ PREDICATE = "https://slsa.dev/provenance/v1"
 _BUILD = "https://dvc.org/doc/user-guide/project-structure/dvcyaml-files"
 
 
-def statement(subjects: Mapping[str, str], lineage: Lineage, steps: Sequence[Step]) -> bytes:
+def statement(subjects: Mapping[str, str], lineage: Lineage, steps: Sequence[LineageStep]) -> bytes:
     """Return the statement that stages made files: `subjects`, sha256 by path.
 
     The dependencies are what the stages read, and all code and sources that this comes from: git's commit, and each
@@ -49,7 +49,7 @@ def read_subjects(payload: bytes) -> dict[str, str]:
     return {each.name: each.digest["sha256"] for each in found.pb.subject}
 
 
-def _predicate(lineage: Lineage, steps: Sequence[Step]) -> dict[str, Any]:
+def _predicate(lineage: Lineage, steps: Sequence[LineageStep]) -> dict[str, Any]:
     ran = [step.execution for step in steps if step.execution]
     times = (
         {"startedOn": min(each.began for each in ran), "finishedOn": max(each.ended for each in ran).isoformat()}
@@ -75,7 +75,7 @@ def _predicate(lineage: Lineage, steps: Sequence[Step]) -> dict[str, Any]:
     }
 
 
-def _dependencies(lineage: Lineage, steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
+def _dependencies(lineage: Lineage, steps: Sequence[LineageStep]) -> Iterator[dict[str, Any]]:
     """Describe what the stages read, and the code and sources of these and of all stages before them."""
     before = list(_before(lineage, [step.stage for step in steps]))
     commits = dict.fromkeys(step.execution.commit for step in before if step.execution and step.execution.commit)
@@ -89,7 +89,7 @@ def _dependencies(lineage: Lineage, steps: Sequence[Step]) -> Iterator[dict[str,
             yield {"uri": uri, "name": f"{origin.path}/{name}", "digest": {"sha256": file["sha256"]}}
 
 
-def _before(lineage: Lineage, names: Iterable[str]) -> Iterator[Step]:
+def _before(lineage: Lineage, names: Iterable[str]) -> Iterator[LineageStep]:
     """Yield the stages of these names and all before them, each once."""
     todo, seen = list(names), set[str]()
     while todo:
@@ -100,7 +100,7 @@ def _before(lineage: Lineage, names: Iterable[str]) -> Iterator[Step]:
             yield step
 
 
-def _digest(item: Item) -> dict[str, str]:
+def _digest(item: Artifact) -> dict[str, str]:
     """Return a digest under its kind's name: a folder's is DVC's, of its listing."""
     value, _, folder = (item.hash or "").partition(".")
     return {"dvcDirectory" if folder else "md5": value}

@@ -15,7 +15,7 @@ from dvcfleet.disk import sync_file_systems, sync_names
 from dvcfleet.errors import in_one_line, some
 from dvcfleet.lineage.contents import digest_of
 from dvcfleet.lineage.findings import Finding
-from dvcfleet.lineage.steps import Lineage, Step
+from dvcfleet.lineage.steps import Lineage, LineageStep
 from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.record.changes import CHANGES
 from dvcfleet.record.environments import ENVIRONMENTS
@@ -53,7 +53,7 @@ class _Signed:
 
     envelope: Path
     files: tuple[Path, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[LineageStep, ...]
 
     def digests(self) -> dict[str, str]:
         """Return the sha256 of each file."""
@@ -85,7 +85,7 @@ def sign(repo: Path, key: "PrivateKey", model_key: "PrivateKey | None") -> str:
     return f"signed in {SIGNATURES}: the record and {len(merges)} merges, {models}"
 
 
-def check(
+def check_signatures(
     repo: Path, key: "PublicKey", model_key: "PublicKey | None", known: Collection[str] = ()
 ) -> tuple[list[Finding], list[str]]:
     """Compare a comparison with what was signed; return what differs, and what was compared in words.
@@ -104,13 +104,13 @@ def check(
     return findings, [f"signatures of the record and {len(merges)} merges, {models}"]
 
 
-def _merges(lineage: Lineage) -> dict[str, Step]:
+def _merges(lineage: Lineage) -> dict[str, LineageStep]:
     """Return the stage of each merge by the name of its entry."""
     made = [(Path(item.path), step) for step in lineage.steps.values() for item in step.outputs]
     return {path.name: step for path, step in made if path.parent == MERGED and path.is_dir()}
 
 
-def _to_sign(lineage: Lineage, merges: Mapping[str, Step]) -> Iterator[_Signed]:
+def _to_sign(lineage: Lineage, merges: Mapping[str, LineageStep]) -> Iterator[_Signed]:
     if not lineage.steps:
         raise InputError("nothing has run yet: there is nothing to sign")
     yield _Signed(SIGNATURES / "record.intoto.json", tuple(files_in(RECORDED)), tuple(lineage.steps.values()))
@@ -185,7 +185,7 @@ def _sign_models(merges: Iterable[str], key: "PrivateKey", folder: Path) -> None
         config.sign(MERGED / entry, _signature(folder, entry))
 
 
-def _check_models(merges: Mapping[str, Step], key: "PublicKey", known: Collection[str]) -> Iterator[Finding]:
+def _check_models(merges: Mapping[str, LineageStep], key: "PublicKey", known: Collection[str]) -> Iterator[Finding]:
     """Check the models' signatures as `model_signing verify` does."""
     from cryptography.exceptions import InvalidSignature
     from model_signing import verifying

@@ -8,7 +8,7 @@ from typing import Any
 
 from dvcfleet.disk import read_json
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.lineage.contents import name_of
+from dvcfleet.lineage.contents import path_from_root
 from dvcfleet.lineage.steps import Target
 from dvcfleet.lineage.targets import target_of_file
 from merganser.config import PARAMS
@@ -82,7 +82,7 @@ def _files_of(repo: Repo, entry: str, column: str) -> list[str]:
 def _tasks(repo: Repo, entry: str) -> list[str]:
     """Return the tasks that an entry was evaluated on."""
     folder = f"{METRICS}/{entry}"
-    outs = (out for stage in repo.index.stages for out in map(name_of, stage.outs))
+    outs = (out for stage in repo.index.stages for out in map(path_from_root, stage.outs))
     return [Path(out).stem for out in outs if os.path.dirname(out) == folder]
 
 

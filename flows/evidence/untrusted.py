@@ -23,7 +23,7 @@ def is_description(content: Mapping[str, Any]) -> bool:
     )
 
 
-def compared(name: Path, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+def compare_untrusted(name: Path, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
     """List what a comparison with computed results finds; if it fails because of what it reads, that is a finding.
 
     `name`: the folder that is compared.

@@ -1,4 +1,4 @@
-"""What papers report beside what runs measured: the last run, or all suites that were run and why figures differ.
+"""what papers report beside what runs measured: the last run, or all suites that were run and why figures differ.
 
 A suite's figures are its last report's: that of this comparison, of one that shares its cache, or, where neither
 has the suite, of the newest run whose report is in DVC's cache. Nothing is checked out, and nothing runs.
@@ -16,7 +16,7 @@ from merganser.config.loading import load_params
 from merganser.config.published import MEAN, SEARCHED
 from merganser.errors import InputError
 from merganser.flows.evidence.runs.run import KEPT, read_run, run_names
-from merganser.flows.repositories.shared_caches import beside
+from merganser.flows.repositories.shared_caches import comparisons_sharing_cache
 from merganser.flows.steps.answer import REPORT, Row, read_table
 from merganser.flows.suites.files import suite_names
 from merganser.flows.suites.ready import PARAMS, load_suite
@@ -177,7 +177,7 @@ def _reports(root: Path) -> Iterator[tuple[str, Mapping[str, Any], Path | None]]
     A folder's params.yaml may be another one by now; what its report was made by is in dvc.lock.
     """
     with opened(root) as repo:
-        for folder in (root.resolve(), *beside(repo)):
+        for folder in (root.resolve(), *comparisons_sharing_cache(repo)):
             if all((folder / name).is_file() for name in KEPT):
                 made_by = read_run(repo, str(folder)).stages.get("report", {}).get("params", {})
                 yield str(folder), made_by.get(PARAMS.name, {}), folder / REPORT / FIGURES

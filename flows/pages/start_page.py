@@ -31,7 +31,7 @@ def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
     page, alone = _environment().get_template("start.html.j2"), Lock()
 
     def show(_: Request) -> HTMLResponse:
-        return HTMLResponse(page.render(**describe(root), services=services))
+        return HTMLResponse(page.render(**describe_repository(root), services=services))
 
     def index(request: Request) -> RedirectResponse:
         return RedirectResponse(f"{request.url.path.rstrip('/')}/index.html")
@@ -68,7 +68,7 @@ class _Folder(StaticFiles):
             return "", None
 
 
-def describe(root: Path) -> dict[str, Any]:
+def describe_repository(root: Path) -> dict[str, Any]:
     """Return what the page says of a repository: its name, its comparison, its last run, and what can be opened."""
     return {
         "name": root.name,

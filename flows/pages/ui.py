@@ -17,7 +17,7 @@ import dvcfleet
 from dvcfleet.errors import FailedError
 from dvcfleet.guarded_uvicorn import NAME as GUARDED_PROTOCOL
 from dvcfleet.own_variables import hand_down
-from dvcfleet.prefect_adapter.server import START_LIMIT_S, Server, answers
+from dvcfleet.prefect_adapter.server import START_LIMIT_S, PrefectServer, answers
 from dvcfleet.repository import opened, state_folder
 from dvcfleet.stop_signals import Stop
 from dvcfleet.terminal.secrets import masked
@@ -27,7 +27,7 @@ PORT = 4280
 _ENDING = (signal.SIGTERM, signal.SIGHUP)  # as when its terminal is closed
 
 
-def serve(repo: Path, port: int = PORT, browser: bool = False) -> None:
+def serve_pages(repo: Path, port: int = PORT, browser: bool = False) -> None:
     """Start the pages for the repository, print their addresses, and stop all on Ctrl-C, SIGTERM or SIGHUP.
 
     If `port` is in use the start page takes a free one. If PREFECT_API_URL or a remote MLFLOW_TRACKING_URI is set, the
@@ -92,7 +92,7 @@ def prefect_page(home: Path, *, schedules: bool = False) -> Iterator[Callable[[]
     if elsewhere := os.environ.get("PREFECT_API_URL"):
         yield lambda: elsewhere.removesuffix("/api")
         return
-    with Server(home, page=True, schedules=schedules) as server:
+    with PrefectServer(home, page=True, schedules=schedules) as server:
         if schedules:
             hand_down(server.environment)  # before Prefect is imported
         yield lambda: server.wait().removesuffix("/api")

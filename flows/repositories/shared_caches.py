@@ -19,7 +19,7 @@ def note_sharers(cache: Path, *roots: Path) -> None:
         out.write("".join(f"{folder}\n" for folder in folders).encode())
 
 
-def beside(repo: Repo) -> list[Path]:
+def comparisons_sharing_cache(repo: Repo) -> list[Path]:
     """List the folders of the other comparisons that share the cache of this one, or that are its worktrees."""
     root = Path(repo.root_dir).resolve()
     found = [*worktrees_of(root), *(folder for folder in _sharers(cache_folder(repo)) if _is_there(folder))]

@@ -19,7 +19,7 @@ from merganser.config.loading import check_params
 from merganser.errors import InputError, did_you_mean
 from merganser.flows.repositories.comparisons import LOCAL_CONFIG, copy_choices, link_sources, share_cache
 from merganser.flows.repositories.shared_caches import TRIALS
-from merganser.flows.suites.files import only_what_is_read, written
+from merganser.flows.suites.files import only_what_is_read, params_text
 from merganser.flows.suites.ready import PARAMS, sources_of
 from merganser.hashes import sha256_of_json
 from merganser.limits import parse_yaml, read_yaml
@@ -90,7 +90,7 @@ def make_trial(root: Path, wish: Wish) -> tuple[Path, list[str]]:
         copy_choices(root, folder)
         with opened(folder) as repo, repo.config.edit("local") as config:
             config["core"]["no_scm"] = True  # it lies in a folder that git ignores
-    (folder / PARAMS).write_text(HEAD.format(root=root.name) + written(content), encoding="utf-8")
+    (folder / PARAMS).write_text(HEAD.format(root=root.name) + params_text(content), encoding="utf-8")
     list(link_sources(root, folder))
     for store in (STORE, ARTIFACTS):  # MLflow has trials beside the comparison's runs
         if (root / store).exists() and not (folder / store).exists():

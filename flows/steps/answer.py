@@ -27,7 +27,7 @@ def say_answer(done: Set[str], say: Callable[[str], None]) -> None:
         say(line)
     for line in changed_lines(kept_metrics(Path(STATE_FOLDER)), json.loads(Path("metrics.json").read_text())):
         say(line)
-    for row in worse_scores(Path()):
+    for row in read_worse_scores(Path()):
         say(worse_line(row["entry"], row["column"], *(float(row[name]) for name in ("before", "after", "p"))))
     say(f"the report: {REPORT}/index.html")
 
@@ -40,7 +40,7 @@ def about_run(path: Path, run: str) -> dict[str, Any]:
     return {**shown, **chosen, "mlflow_run": run, "report": str(Path(REPORT, "index.html").absolute())}
 
 
-def worse_scores(root: Path) -> list[Row]:
+def read_worse_scores(root: Path) -> list[Row]:
     """Return the scores that the last report says fell by more than the sampling error; empty where it says none."""
     return read_table(root, WORSE) if (root / REPORT / WORSE).is_file() else []
 

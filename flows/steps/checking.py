@@ -15,7 +15,7 @@ from merganser.errors import InputError
 from merganser.flows.steps.licences import licence_notes
 
 
-def check(repo: Repo, digest: Callable[[], str]) -> str:
+def check_params_file(repo: Repo, digest: Callable[[], str]) -> str:
     """Check params.yaml and the models it names, and write into it what was left out; return what `digest` says of it.
 
     Prints notes to standard error. Raises InputError with a line a mistake.

@@ -26,7 +26,7 @@ from merganser.sources.counting import bytes_a_value, count_examples, picture_of
 from merganser.sources.following import look
 from merganser.sources.packages import lying
 from merganser.sources.pointers import RepoType, read_pointer, repositories
-from merganser.tasks.stages import FLOAT, STAGES, Known
+from merganser.tasks.stages import FLOAT, STAGES, ComparisonSizes
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -97,7 +97,7 @@ def _size(source: Path, repo_type: RepoType) -> int:
     return sum(path.stat().st_size for path in files if path.is_file())
 
 
-def _known(params: Params, sizes: Mapping[Path, int], models: Collection[Path]) -> Known:
+def _known(params: Params, sizes: Mapping[Path, int], models: Collection[Path]) -> ComparisonSizes:
     """Ask for what models' values take in float32, for the size of the base's pictures and the examples of tasks."""
     widths = dict.fromkeys(models, FLOAT) | _asked(bytes_a_value, models)
     pictures = _asked(picture_of, [params.base_source or OWN_MODELS]).values()
@@ -108,7 +108,7 @@ def _known(params: Params, sizes: Mapping[Path, int], models: Collection[Path]) 
     counts = _asked(lambda split: count_examples(*split), {*measured.values(), *learned.values()})
     most = params.validation.examples if params.validation else None
     some = params.evaluation.examples
-    return Known(
+    return ComparisonSizes(
         params,
         {str(source): size for source, size in sizes.items() if size},
         {str(source): sizes[source] * FLOAT / width for source, width in widths.items() if sizes[source]},

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dvcfleet.terminal.secrets import masked
 from merganser.checkpoints.architecture import read_object
-from merganser.checkpoints.origins import Origin, described_origin
+from merganser.checkpoints.origins import ModelOrigin, described_origin
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.config.params import Params
 from merganser.errors import InputError
@@ -24,12 +24,12 @@ def licence_notes(params: Params) -> list[str]:
     return [masked(f"licences: {line}") for line in licence_warnings(origins)]
 
 
-def _origin(source: Path, folder: Path) -> Origin:
+def _origin(source: Path, folder: Path) -> ModelOrigin:
     """Return the origin of what was fetched into a folder, if it was this source; else what is known of that."""
     try:
         expected = description_of(source, read_pointer(source))
         found = read_object(folder / DESCRIPTION, SMALL) or {}
         facts = found if expected.items() <= found.items() else {**expected, **known_facts(source)}
     except InputError:  # said when it is read
-        return Origin(str(source))
+        return ModelOrigin(str(source))
     return described_origin({**facts, "files": {}})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.planning.reasons import parsed
+from dvcfleet.planning.reasons import parse_params_cached
 from merganser.config import PARAMS
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def follow_sources(say: Callable[[str], None]) -> None:
 
 def _params() -> Any:
     stat = os.stat(PARAMS)
-    return parsed(os.path.abspath(PARAMS), stat.st_mtime_ns, stat.st_size)
+    return parse_params_cached(os.path.abspath(PARAMS), stat.st_mtime_ns, stat.st_size)
 
 
 def _moving(params: Any) -> Iterator[tuple[Path, "RepoType"]]:

@@ -23,7 +23,7 @@ from merganser.flows.suites.ready import (
     sources_of,
 )
 from merganser.sources.following import HubAwayError, Seen, look, pin
-from merganser.sources.packages import checked
+from merganser.sources.packages import verified_package_path
 from merganser.sources.pointers import (
     POINTER_SUFFIXES,
     HubPointer,
@@ -38,7 +38,7 @@ from merganser.sources.pointers import (
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceCheck:
     """A source of a suite; `bytes` to fetch and the branch's commit `head` are known where its hub was asked."""
 
     path: str
@@ -50,16 +50,16 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Checked:
+class SuiteCheck:
     """What a check found; `mistakes` keep the suite from running, `notes` do not. Its keys are stable as JSON."""
 
     name: str
     mistakes: tuple[str, ...]
     notes: tuple[str, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[SourceCheck, ...]
 
 
-def check(root: Path, name: str, *, online: bool = False, pin_them: bool = False) -> Checked:
+def validate_suite(root: Path, name: str, *, online: bool = False, pin_them: bool = False) -> SuiteCheck:
     """Check a suite's choices, pointers and published figures; ask their hub about the sources if `online`.
 
     `pin_them` writes each followed branch's present commit into its pointer. Raises InputError for an unknown suite.
@@ -69,7 +69,7 @@ def check(root: Path, name: str, *, online: bool = False, pin_them: bool = False
         params, content = load_suite(root, name), read_suite(root, name)
         searched = [load_suite(root, name, grids=True)] if GRIDS in content else []
     except InputError as error:
-        return Checked(name, tuple(str(error).splitlines()), (), ())
+        return SuiteCheck(name, tuple(str(error).splitlines()), (), ())
     mistakes = [*_class_mistakes(params), *_group_mistakes(root, params)]
     mistakes += [*_published_mistakes(root, params, searched), *about_mistakes(name, content.get(ABOUT))]
     notes = [] if ABOUT in content else [f"{SUITES}/{name}.yaml: {ABOUT}: missing; say what it is and what it costs"]
@@ -83,10 +83,10 @@ def check(root: Path, name: str, *, online: bool = False, pin_them: bool = False
             sources += _sources(root, path, repo_type, online=False, pin_them=False)
         except InputError as error:
             mistakes += str(error).splitlines()
-    return Checked(name, tuple(mistakes), tuple(notes), tuple(sources))
+    return SuiteCheck(name, tuple(mistakes), tuple(notes), tuple(sources))
 
 
-def check_lines(found: Checked) -> Iterator[str]:
+def check_lines(found: SuiteCheck) -> Iterator[str]:
     """Say what a check found, mistakes first."""
     yield from (f"mistake: {mistake}" for mistake in found.mistakes)
     yield from (f"note: {note}" for note in found.notes)
@@ -105,16 +105,16 @@ def check_lines(found: Checked) -> Iterator[str]:
     yield f"{found.name}: {len(found.mistakes)} mistakes"
 
 
-def _sources(root: Path, path: Path, repo_type: RepoType, *, online: bool, pin_them: bool) -> list[Source]:
+def _sources(root: Path, path: Path, repo_type: RepoType, *, online: bool, pin_them: bool) -> list[SourceCheck]:
     """Return what stands at a path: one source, or each of a group."""
     pointer = _pointer(root, path)
     if pointer is None:
-        return [Source(str(path), None, None, _here(root, path))]
+        return [SourceCheck(str(path), None, None, _here(root, path))]
     if isinstance(pointer, OpenClipPointer):
         known = f"{pointer.open_clip} {pointer.pretrained} of open_clip"
-        return [Source(str(path), known, pointer.pretrained, "by its tag, which cannot be pinned")]
+        return [SourceCheck(str(path), known, pointer.pretrained, "by its tag, which cannot be pinned")]
     if isinstance(pointer, PackagePointer):
-        return [Source(str(path), f"package {pointer.package}", pointer.version, _in_package(pointer, path))]
+        return [SourceCheck(str(path), f"package {pointer.package}", pointer.version, _in_package(pointer, path))]
     named = repositories(pointer)
     seen = {member: look(root / path, each, repo_type) for member, each in named.items()} if online else {}
     heads = {member: each.head for member, each in seen.items() if pin_them and named[member].follow}
@@ -141,14 +141,14 @@ def _pin(root: Path, path: Path, heads: dict[str, str]) -> None:
     sync_file_systems([root])
 
 
-def _source(path: Path, pointer: HubPointer, seen: Seen | None) -> Source:
+def _source(path: Path, pointer: HubPointer, seen: Seen | None) -> SourceCheck:
     size, head = (seen.size, seen.head) if seen else (None, None)
-    return Source(str(path), pointer.hub, pointer.revision, _state(pointer, seen), size, head)
+    return SourceCheck(str(path), pointer.hub, pointer.revision, _state(pointer, seen), size, head)
 
 
 def _in_package(pointer: PackagePointer, path: Path) -> str:
     try:
-        checked(pointer, path)
+        verified_package_path(pointer, path)
     except InputError as error:
         return str(error).removeprefix(f"{path}: ")
     return f"{pointer.version} is installed"

@@ -40,7 +40,7 @@ _FROM = re.compile(r"\A# From suites/.*\n\n?")
 
 def suite_names(root: Path) -> list[str]:
     """List the suites: the files of `suites/`."""
-    return sorted({path.stem for place in places(root) for path in (place / SUITES).glob("*.yaml")})
+    return sorted({path.stem for place in suite_folders(root) for path in (place / SUITES).glob("*.yaml")})
 
 
 def suites_root(path: Path) -> Path:
@@ -51,14 +51,14 @@ def suites_root(path: Path) -> Path:
         return shipped()
 
 
-def places(root: Path) -> list[Path]:
+def suite_folders(root: Path) -> list[Path]:
     """List where suites and tables are looked for: in the repository, and for a comparison in the package too."""
     return [root, shipped()] if (root / RECORD).is_file() else [root]
 
 
 def at(root: Path, path: Path) -> Path:
     """Return the first place where a file is; where it is in none, the repository's."""
-    return next((place / path for place in places(root) if (place / path).is_file()), root / path)
+    return next((place / path for place in suite_folders(root) if (place / path).is_file()), root / path)
 
 
 def read_suite(root: Path, name: str) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def suite_text(root: Path, name: str, *, grids: bool = False) -> str:
     path = SUITES / f"{name}.yaml"
     if not grids and not {ABOUT, EACH, EXTENDS, GRIDS} & read_once(root, path).keys():
         return without_head(completed(read_small(at(root, path)).decode(), str(path))[0])
-    return written(suite_params(root, name, grids=grids)[0])
+    return params_text(suite_params(root, name, grids=grids)[0])
 
 
 def with_head(text: str, name: str, *, grids: bool = False) -> str:
@@ -127,7 +127,7 @@ def merged(below: Any, own: Any) -> Any:
     return found
 
 
-def written(content: Mapping[str, Any]) -> str:
+def params_text(content: Mapping[str, Any]) -> str:
     """Return a params.yaml's text: a line an entry, and what is too long for one a line a key."""
     return "\n".join("\n".join(_lines(key, value, 0)) + "\n" for key, value in content.items())
 
@@ -171,7 +171,9 @@ def _read(root: Path, name: str, path: Path, within: tuple[str, ...]) -> dict[st
 
 def _place(root: Path, name: Any, path: Path) -> Path:
     """Return the file of a name that another extends: a table's or a suite's."""
-    tables = {table.stem: TABLES / table.name for place in places(root) for table in (place / TABLES).glob("*.yaml")}
+    tables = {
+        table.stem: TABLES / table.name for place in suite_folders(root) for table in (place / TABLES).glob("*.yaml")
+    }
     known = {each: SUITES / f"{each}.yaml" for each in suite_names(root)} | tables
     if not isinstance(name, str) or name not in known:
         raise InputError(f"{path}: {EXTENDS}: no suite or table is called {name!r}{did_you_mean(str(name), known)}")

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from merganser.config.explaining import mistakes_in
 from merganser.config.params import Params, Strict, Text
 from merganser.errors import InputError, did_you_mean
-from merganser.flows.suites.files import places, read_once
+from merganser.flows.suites.files import read_once, suite_folders
 
 PAPERS = Path("published")
 FIGURES = "published.yaml"
@@ -75,7 +75,7 @@ def figures_text(content: dict[str, Any]) -> str:
 
 
 def _papers(root: Path) -> Iterator[Paper]:
-    names = sorted({path.stem for place in places(root) for path in (place / PAPERS).glob("*.yaml")})
+    names = sorted({path.stem for place in suite_folders(root) for path in (place / PAPERS).glob("*.yaml")})
     return (_read(root, PAPERS / f"{name}.yaml") for name in names)
 
 

@@ -56,7 +56,7 @@ class About(Strict):
 
 
 @dataclass(frozen=True)
-class Suite:
+class SuiteListing:
     """A suite as it is listed; `mistake`: why its params.yaml is refused, in place of what it would say.
 
     Its keys are stable as JSON.
@@ -74,7 +74,7 @@ class Suite:
     grids: bool = False
 
 
-def suite_row(suite: Suite) -> tuple[str, ...]:
+def suite_row(suite: SuiteListing) -> tuple[str, ...]:
     """Return a suite as a line of the table of all: of one whose params.yaml is refused, why."""
     tasks = suite.tasks if len(suite.tasks) <= MOST_TASKS else (f"{len(suite.tasks)}:", *suite.tasks[:3], "...")
     costs = suite.mistake.splitlines()[0] if suite.mistake else suite.download
@@ -82,15 +82,15 @@ def suite_row(suite: Suite) -> tuple[str, ...]:
     return in_use, suite.name, suite.family, " ".join(tasks), str(len(suite.entries)), suite.gpu, costs
 
 
-def describe(root: Path, name: str) -> Suite:
+def describe_suite(root: Path, name: str) -> SuiteListing:
     """Read a suite, and tell whether the root's params.yaml is the same, or its grids."""
     try:
         content = read_suite(root, name)
         params, about = load_suite(root, name), _about(name, content.get(ABOUT))
     except InputError as error:
-        return Suite(name, False, mistake=str(error))
+        return SuiteListing(name, False, mistake=str(error))
     here = _content(root / PARAMS)
-    return Suite(
+    return SuiteListing(
         name,
         any(here == suite_params(root, name, grids=grids)[0] for grids in (False, True)[: 1 + (GRIDS in content)]),
         params.base.family,

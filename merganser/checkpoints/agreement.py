@@ -12,11 +12,11 @@ from typing import Any
 
 from merganser.checkpoints.adapters.binding import moved_together
 from merganser.checkpoints.adapters.files import Adapter
-from merganser.checkpoints.adapters.settings import base_of
+from merganser.checkpoints.adapters.settings import adapter_base
 from merganser.checkpoints.architecture import CONFIG, CONFIG_LIMIT, read_config, read_object
-from merganser.checkpoints.class_names import check_labels, labels_of
+from merganser.checkpoints.class_names import check_head_labels, class_labels
 from merganser.checkpoints.companions import FOLDERS
-from merganser.checkpoints.configurations import check_configuration, shown
+from merganser.checkpoints.configurations import check_configuration, list_settings
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.own_settings import GENERATION, preparation_of
 from merganser.checkpoints.reading import DESCRIPTION, wrappers_of
@@ -88,8 +88,8 @@ class Agreement:
         if (vocabulary := self._first(VOCABULARY, read_vocabulary, task, model)) is not None:
             notes += check_vocabulary(*vocabulary, task, opened, self.rules)
             notes += self._mixed(task, *vocabulary[1:])
-        if (labels := self._first("labels", labels_of, task, model)) is not None:
-            check_labels(*labels, task, model, opened, self.rules)
+        if (labels := self._first("labels", class_labels, task, model)) is not None:
+            check_head_labels(*labels, task, model, opened, self.rules)
         names = (*SETTINGS, *_module_settings(self.base))
         settings: dict[str, Read] = {"special tokens": special_tokens_of, "preparation of pictures": preparation_of}
         settings[SENTENCEPIECE] = partial(_contents_of, SENTENCEPIECE)
@@ -175,12 +175,12 @@ def _differences(who: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], t
     pairs = {key: (ours.get(key), theirs.get(key)) for key in {**ours, **theirs}}
     found = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
     merged = "the merge has the base's" if who == BASE else "the base, and so the merge, has none"
-    return [f"{task}: {what}: {shown(found, who)}; {merged}"] if found else []
+    return [f"{task}: {what}: {list_settings(found, who)}; {merged}"] if found else []
 
 
 def _other_base(base: Path, model: Path, task: str) -> list[str]:
     """Name the model that an adapter says it was trained on, where nothing of the base says that it is that one."""
-    named = base_of(model)
+    named = adapter_base(model)
     fetched, config = read_object(base / DESCRIPTION, CONFIG_LIMIT) or {}, read_config(base / CONFIG) or {}
     names = (*base.resolve().parts, fetched.get("hub"), fetched.get("source"), config.get("_name_or_path"))
     if named is None or any(str(name).lower().endswith(named.rpartition("/")[2].lower()) for name in names):

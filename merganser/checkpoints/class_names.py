@@ -31,7 +31,7 @@ ALIKE = re.compile(r"(.+\.)?(heads?|head_\w+|\w+_head|fc|classif\w*|last_linear|
 DIGITS = re.compile(r"(.+\.)?\d+(\..+)?")  # a part of a name: of a block among others
 
 
-def labels_of(folder: Path) -> dict[str, list[str]] | None:
+def class_labels(folder: Path) -> dict[str, list[str]] | None:
     """Read the names of a model's classes in their order, by its parts; None where they are only numbered."""
     found = dict(_labels_in(read_config(folder / CONFIG) or {}, ""))
     return found or None
@@ -85,7 +85,7 @@ def _described(names: list[str], said: Any) -> list[str]:
     return names
 
 
-def check_labels(
+def check_head_labels(
     who: str,
     ours: Labels,
     theirs: Labels,

@@ -53,7 +53,7 @@ def left_out(names: Iterable[str], taken: Collection[str]) -> list[str]:
     ]
 
 
-def names_in(folder: Path, modules: Sequence[str] = ()) -> list[str]:
+def list_model_files(folder: Path, modules: Sequence[str] = ()) -> list[str]:
     """List the files of a model's folder, and those in the folders that may belong to it, or are modules of it.
 
     Raises InputError where one is not a plain file.
@@ -84,7 +84,7 @@ def copy_companions(origin: Path, folder: Path, modules: Sequence[str] = ()) -> 
     `modules`: folders whose weights are the model's own, and are left.
     """
     place = origin if origin.is_dir() else origin.parent
-    for name in companion_names(names_in(origin, modules) if origin.is_dir() else [CONFIG], modules):
+    for name in companion_names(list_model_files(origin, modules) if origin.is_dir() else [CONFIG], modules):
         if (place / name).is_file():
             check_link(place / name, place)
             (folder / name).parent.mkdir(exist_ok=True)

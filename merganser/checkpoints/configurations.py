@@ -54,10 +54,10 @@ def check_configuration(base: Path, model: Path, task: str) -> list[str]:
     deciding = {key: pair for key, pair in differences.items() if DECIDING.fullmatch(_name(key)) and None not in pair}
     if deciding:
         raise InputError(
-            f"{task}: its {CONFIG} has {shown(deciding)}: with equal shapes it is another architecture, and its "
-            "parameters mean something else there; merge models that were fine-tuned from one base"
+            f"{task}: its {CONFIG} has {list_settings(deciding)}: with equal shapes it is another architecture, and "
+            "its parameters mean something else there; merge models that were fine-tuned from one base"
         )
-    return [f"{task}: its {CONFIG} has {shown(differences)}; the merge has the base's"] if differences else []
+    return [f"{task}: its {CONFIG} has {list_settings(differences)}; the merge has the base's"] if differences else []
 
 
 def differences_of(base: Path, model: Path) -> dict[str, tuple[Any, Any]]:
@@ -65,14 +65,18 @@ def differences_of(base: Path, model: Path) -> dict[str, tuple[Any, Any]]:
     found: dict[str, tuple[Any, Any]] = {}
     ours, theirs = (_of_open_clip(folder) for folder in (base, model))
     if ours is not None and theirs is not None:
-        found |= compared(ours, theirs)
+        found |= differing_settings(ours, theirs)
     ours, theirs = (read_config(folder / CONFIG) for folder in (base, model))
-    return found if ours is None or theirs is None else found | compared(*_of_one_part(*in_todays_words(ours, theirs)))
+    return (
+        found
+        if ours is None or theirs is None
+        else found | differing_settings(*_of_one_part(*in_todays_words(ours, theirs)))
+    )
 
 
 def in_todays_words(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Give two configurations that differ in the words of the transformers that is installed, where it knows both."""
-    if compared(*_of_one_part(ours, theirs)):
+    if differing_settings(*_of_one_part(ours, theirs)):
         one, other = configured(ours), configured(theirs)
         if one is not None and other is not None:
             return one.to_dict(), other.to_dict()
@@ -108,7 +112,7 @@ def key_of_part(config: Mapping[str, Any], wanted: Any) -> str | None:
     return None
 
 
-def compared(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def differing_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """List the settings of two configurations that differ and that a forward pass may read, with both values."""
     one, other = (dict(_values(config)) for config in (ours, theirs))
     keys = [key for key in {**one, **other} if not HARMLESS.fullmatch(_name(key))]
@@ -130,6 +134,6 @@ def _name(key: str) -> str:
     return key.rpartition(".")[2]
 
 
-def shown(differences: Mapping[str, tuple[Any, Any]], who: str = "the base") -> str:
+def list_settings(differences: Mapping[str, tuple[Any, Any]], who: str = "the base") -> str:
     """List settings with both values: first the model's, then that of the base, or of who else has it."""
     return some([f"{key} {theirs!r} ({who} {ours!r})" for key, (ours, theirs) in differences.items()], SHOWN)

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.known_models import Conversion, stacks_of
+from merganser.checkpoints.known_models import ExpertConversion, stacks_of
 from merganser.checkpoints.reading import architecture_beside
 from merganser.checkpoints.tensors import DTYPES, Checkpoint, Rows, Spec
 from merganser.checkpoints.views import Composed, Made
@@ -28,7 +28,7 @@ class Stack:
 
     file: Checkpoint
     name: str
-    conversion: Conversion
+    conversion: ExpertConversion
 
     @cached_property
     def spec(self) -> Spec:
@@ -52,7 +52,7 @@ class Expert:
     file: Checkpoint
     stack: str
     name: str
-    conversion: Conversion
+    conversion: ExpertConversion
     pattern: str
     number: int
 

@@ -82,7 +82,7 @@ def is_quantised(name: str, spec: Spec, rules: ParameterRules) -> bool:
     return spec.dtype in CODES and len(spec.shape) > 1 and is_merged(name, "F32", rules)
 
 
-def kind_of(name: str, shape: Sequence[int], rules: ParameterRules) -> Kind:
+def parameter_kind(name: str, shape: Sequence[int], rules: ParameterRules) -> Kind:
     """Tell whether a merged parameter, or one matrix of a stack, is a matrix or a vector."""
     in_stack = parameter_of(name) != name
     if rules.matrices == "any_2d":
@@ -102,7 +102,7 @@ def is_linear(name: str, shape: Sequence[int]) -> bool:
     >>> is_linear("h.0.mlp.c_fc.weight", (768, 3072)), is_linear("wte.weight", (50257, 768))
     (True, False)
     """
-    return kind_of(name, shape, ParameterRules()) == "matrix"
+    return parameter_kind(name, shape, ParameterRules()) == "matrix"
 
 
 def bias_of(weight: str) -> str:

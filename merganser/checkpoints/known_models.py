@@ -40,7 +40,7 @@ def todays_names(config: Mapping[str, Any], names: Collection[str]) -> dict[str,
 
 
 @dataclass(frozen=True)
-class Conversion:
+class ExpertConversion:
     """How the installed transformers makes a stack of experts of the tensors of a file.
 
     `parts`: the names of the experts' tensors, in their order, by the converter's patterns.
@@ -74,7 +74,7 @@ class Conversion:
         return {pattern: next(made[key] for key in made if end in key) for pattern, end in ends.items()}
 
 
-def stacks_of(config: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Conversion], dict[str, str]]:
+def stacks_of(config: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, ExpertConversion], dict[str, str]]:
     """Return the stacks of experts that the installed transformers makes of a file's tensors, by their names in it.
 
     And the names in the file of what it loads as it is, by its own. Both are empty where it does not know the model.
@@ -96,11 +96,11 @@ def stacks_of(config: Mapping[str, Any], names: Collection[str]) -> tuple[dict[s
             others[today] = name
         else:
             parts.setdefault(today, {}).setdefault(pattern, []).append(name)
-    found = {name: Conversion(model, by_pattern[next(iter(own))], own) for name, own in parts.items()}
+    found = {name: ExpertConversion(model, by_pattern[next(iter(own))], own) for name, own in parts.items()}
     return {name: each for name, each in found.items() if _is_by_expert(each)}, others
 
 
-def _is_by_expert(conversion: Conversion) -> bool:
+def _is_by_expert(conversion: ExpertConversion) -> bool:
     """Tell whether a conversion stacks experts, all of them, and changes none by what another one is."""
     from transformers.core_model_loading import Concatenate, MergeModulelist, Transpose
 

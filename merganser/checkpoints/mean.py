@@ -66,19 +66,19 @@ class MeanCheckpoint(Checkpoint):
             raise InputError(f"{bad[0]}: {name} holds NaN or infinity; such a checkpoint cannot be merged")
 
 
-def whole(model: Checkpoint | Adapter, name: str) -> Checkpoint:
+def averageable(model: Checkpoint | Adapter, name: str) -> Checkpoint:
     """Return a model that can be averaged; raise InputError for an adapter."""
     if isinstance(model, Adapter):
         raise InputError(f"{name}: {model.path} is an adapter, which has no mean with others; give the base")
     return model
 
 
-def mean_of(models: Mapping[str, Checkpoint | Adapter], heads: Sequence[str] = ()) -> MeanCheckpoint:
+def mean_model(models: Mapping[str, Checkpoint | Adapter], heads: Sequence[str] = ()) -> MeanCheckpoint:
     """Return the mean of models, in the order of their names; experts are laid out as the first model's are.
 
     Raises InputError for an adapter.
     """
-    opened = {name: whole(models[name], name) for name in sorted(models)}
+    opened = {name: averageable(models[name], name) for name in sorted(models)}
     first = next(iter(opened.values()), None)
     return MeanCheckpoint({name: with_experts_of(first or model, model) for name, model in opened.items()}, heads)
 
@@ -96,7 +96,7 @@ def write_mean(
     `modules`: those that all models have.
     """
     ordered = {name: models[name] for name in sorted(models)}
-    mean = mean_of({name: open_model(path, modules) for name, path in ordered.items()}, heads)
+    mean = mean_model({name: open_model(path, modules) for name, path in ordered.items()}, heads)
     first = next(iter(ordered))
     files = shards_like(mean.models[first])
     last = max(files.values(), default="")

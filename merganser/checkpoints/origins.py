@@ -12,7 +12,7 @@ Kind = Literal["local", "hub", "open_clip", "package", "mean"]
 
 
 @dataclass(frozen=True)
-class Origin:
+class ModelOrigin:
     """A source's name, the sha256 of each file that its weights are read from, and what its card says of it.
 
     `licences`: ids as hubs have them, or the name that stands beside the id `other`; where the card gives none, what
@@ -28,12 +28,12 @@ class Origin:
     datasets: Sequence[str] = ()
 
 
-def origin_of(folder: Path) -> Origin:
+def model_origin(folder: Path) -> ModelOrigin:
     """Return the origin of a fetched model, as its `source.json` describes it."""
     return described_origin(json.loads((folder / DESCRIPTION).read_text()))
 
 
-def described_origin(description: Mapping[str, Any]) -> Origin:
+def described_origin(description: Mapping[str, Any]) -> ModelOrigin:
     """Return the origin of a model by what its `source.json` says, or will say."""
     kind = description["kind"]
     names = {
@@ -48,7 +48,7 @@ def described_origin(description: Mapping[str, Any]) -> Origin:
         if name.endswith(".safetensors") or name == ADAPTER_CONFIG
     }
     licences, datasets = licences_in(description), list(description.get("datasets", []))
-    return Origin(names.get(kind) or description["source"], kind, files, licences, datasets)
+    return ModelOrigin(names.get(kind) or description["source"], kind, files, licences, datasets)
 
 
 def licences_in(facts: Mapping[str, Any]) -> list[str]:

@@ -27,7 +27,7 @@ CONFIG_KEYS = ("dtype", "torch_dtype")  # transformers' from version 5 on, and b
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputFormat:
     """The dtype of all floating-point parameters, and the bytes of a file of weights; as the base's where not given."""
 
     dtype: Dtype | None = None
@@ -68,4 +68,4 @@ class Output:
         (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-AS_THE_BASE = Output()
+AS_THE_BASE = OutputFormat()

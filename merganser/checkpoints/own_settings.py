@@ -14,7 +14,7 @@ from typing import Any
 
 from merganser.checkpoints.architecture import CONFIG, read_config, read_object
 from merganser.checkpoints.companions import copy_companions
-from merganser.checkpoints.configurations import OPEN_CLIP, TYPE, compared, in_todays_words, key_of_part
+from merganser.checkpoints.configurations import OPEN_CLIP, TYPE, differing_settings, in_todays_words, key_of_part
 from merganser.checkpoints.vocabularies import LIMIT, special_tokens_of, vocabulary_of
 from merganser.hashes import sha256_of
 from merganser.limits import check_link
@@ -153,7 +153,7 @@ def _with_settings(ours: dict[str, Any], theirs: dict[str, Any], of_tokens: bool
     other = theirs if inner is None else {**theirs[inner], TYPE: ours.get(TYPE)}
     names = [
         name
-        for name, (_, value) in compared(one, other).items()
+        for name, (_, value) in differing_settings(one, other).items()
         if not name.endswith("_token_id") or (of_tokens and value is not None)
     ]
     if not names:

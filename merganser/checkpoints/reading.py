@@ -32,8 +32,8 @@ from merganser.checkpoints.tensors import (
     Spec,
     StoredCheckpoint,
     name_in_file,
-    name_of,
     spec_of,
+    tensor_name,
 )
 from merganser.checkpoints.views import View, matrices_of, unstacked
 from merganser.checkpoints.weight_files import ADAPTER_CONFIG as ADAPTER_CONFIG
@@ -196,12 +196,12 @@ def wrappers_of(checkpoint: Checkpoint) -> frozenset[str]:
     return checkpoint.wrappers if isinstance(checkpoint, Stored) else frozenset()
 
 
-def files_of(checkpoint: Checkpoint) -> dict[str, str] | None:
+def shard_names(checkpoint: Checkpoint) -> dict[str, str] | None:
     """Return the name of the shard that holds each tensor; None for a checkpoint that is not a set of shards."""
     if isinstance(checkpoint, View):
-        whole, inner = unstacked(checkpoint), files_of(checkpoint.inner)
+        whole, inner = unstacked(checkpoint), shard_names(checkpoint.inner)
         assert isinstance(whole, View)
-        stored = {name: name_of(part) for name, part in whole.stored.items()}
+        stored = {name: tensor_name(part) for name, part in whole.stored.items()}
         return inner and {name: inner[own] for name, own in stored.items() if own in inner}
     if not isinstance(checkpoint, ShardedCheckpoint):
         return None

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from merganser.checkpoints.reading import files_of, written_as
+from merganser.checkpoints.reading import shard_names, written_as
 from merganser.checkpoints.tensors import IN_MODULE, Checkpoint, Spec
 from merganser.checkpoints.weight_files import MODEL
 from merganser.errors import InputError
@@ -23,7 +23,7 @@ def parse_size(text: str) -> int:
 
 def shards_like(checkpoint: Checkpoint) -> dict[str, str]:
     """Name the shard of each tensor as a checkpoint has it, all of them safetensors; none where it is one file."""
-    files = files_of(checkpoint) or {}
+    files = shard_names(checkpoint) or {}
     used = sorted(set(files.values()))
     if len(used) < 2:
         return {}

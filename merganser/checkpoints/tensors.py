@@ -76,7 +76,7 @@ IN_MODULE = "//"  # after the name of a folder beside the model's own files, whe
 NUMBER = re.compile(r"\[\d+\]$")  # ends the name of one matrix of a stack
 
 
-def name_of(part: Part) -> str:
+def tensor_name(part: Part) -> str:
     """Return the name of the tensor that is meant, or of which some rows are."""
     return part if isinstance(part, str) else part.name
 

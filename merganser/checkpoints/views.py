@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.tensors import Checkpoint, Part, Rows, Spec, matrix_name, name_of
+from merganser.checkpoints.tensors import Checkpoint, Part, Rows, Spec, matrix_name, tensor_name
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class View(Checkpoint):
     @cached_property
     def specs(self) -> dict[str, Spec]:
         """Return each tensor's dtype and shape, by its name."""
-        shown = {name: _shown(self.inner.spec(name_of(part)), part) for name, part in self.stored.items()}
+        shown = {name: _shown(self.inner.spec(tensor_name(part)), part) for name, part in self.stored.items()}
         swapped = {name: Spec(spec.dtype, spec.shape[::-1]) for name, spec in shown.items() if name in self.transposed}
         return shown | swapped
 
@@ -95,7 +95,9 @@ def unstacked(checkpoint: Checkpoint) -> Checkpoint:
     """Show a checkpoint with its stacks whole, as its file has them."""
     if not isinstance(checkpoint, View) or all(isinstance(part, str) for part in checkpoint.stored.values()):
         return checkpoint
-    names = {name if isinstance(part, str) else part.name: name_of(part) for name, part in checkpoint.stored.items()}
+    names = {
+        name if isinstance(part, str) else part.name: tensor_name(part) for name, part in checkpoint.stored.items()
+    }
     return View(checkpoint.inner, names, checkpoint.transposed & names.keys(), checkpoint.dropped)
 
 

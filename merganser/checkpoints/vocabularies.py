@@ -132,13 +132,13 @@ def beyond_rows(who: str, vocabulary: Vocabulary, rows: int) -> list[str]:
     ["the base: its tokenizer has tokens without a row in its embeddings of 1 rows: '<bot>'"]
     """
     beyond = sorted((number, token) for token, number in vocabulary.items() if number >= rows)
-    tokens = listed(token for _, token in beyond)
+    tokens = list_tokens(token for _, token in beyond)
     return (
         [f"{who}: its tokenizer has tokens without a row in its embeddings of {rows} rows: {tokens}"] if beyond else []
     )
 
 
-def listed(tokens: Iterable[object]) -> str:
+def list_tokens(tokens: Iterable[object]) -> str:
     """List the first of some tokens."""
     return some([repr(token) for token in tokens], SHOWN)
 
@@ -148,7 +148,7 @@ def _difference(who: str, ours: Vocabulary, theirs: Vocabulary) -> str:
     differences = []
     for has, one, other in (("it has", theirs, ours), ("it lacks", ours, theirs)):
         if tokens := sorted((number, token) for token, number in one.items() if token not in other):
-            differences.append(f"{has} {listed(token for _, token in tokens)}")
+            differences.append(f"{has} {list_tokens(token for _, token in tokens)}")
     return f"its vocabulary differs from that of {who}: {'; '.join(differences)}" if differences else ""
 
 

@@ -20,7 +20,7 @@ def example(command: str, *more: str) -> str:
     return "\n\n".join([f"Example: {command}", *more])
 
 
-def new_app() -> typer.Typer:
+def empty_app() -> typer.Typer:
     """Return a command line without commands."""
     app = typer.Typer(
         help="Compare model-merging methods at scale, and keep the evidence.",
@@ -50,7 +50,7 @@ def add_commands(app: typer.Typer) -> None:
 
 def main() -> None:
     """Run the command line of what needs no repository; every error ends in a line and an exit code."""
-    app = new_app()
+    app = empty_app()
     add_commands(app)
     with boundary(), naming_extras():
         app()

@@ -11,7 +11,7 @@ import typer
 from merganser.errors import InputError, some
 
 if TYPE_CHECKING:
-    from merganser.standalone.check import Checked
+    from merganser.standalone.check import ModelCheck
 
 SHOWN = 5
 
@@ -46,7 +46,7 @@ def check(
     show(check_models(paths, rules), as_json)
 
 
-def show(found: "Checked", as_json: bool) -> None:
+def show(found: "ModelCheck", as_json: bool) -> None:
     """Print what a check found; raise InputError where it refuses something."""
     if as_json:
         print(json.dumps(asdict(found), indent=2))

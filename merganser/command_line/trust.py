@@ -44,7 +44,7 @@ def is_trusted(root: Path, own: Path) -> bool:
     """Tell whether a clone's own code may run; `own`: the folder that this package was imported from."""
     root = root.resolve()
     made_for_it = Path(sys.prefix).resolve().is_relative_to(root)
-    return root == own or made_for_it or root in worktrees_of(own) or root in trusted_folders()
+    return root == own or made_for_it or root in registered_worktrees(own) or root in trusted_folders()
 
 
 def trusted_folders() -> list[Path]:
@@ -60,7 +60,7 @@ def settings_file() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / FILE
 
 
-def worktrees_of(clone: Path) -> set[Path]:
+def registered_worktrees(clone: Path) -> set[Path]:
     """Return the worktrees that a clone's own git knows, as `git worktree add` makes them; and the clone's."""
     git = clone / ".git"
     if git.is_file():  # a worktree itself

@@ -142,9 +142,9 @@ def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
         if "kind" in task or not isinstance(data, dict) or "templates" in data or not isinstance(family, str):
             continue  # one with templates is of pictures, as by default
         if isinstance(data.get("source"), str):
-            from merganser.config.inferring import kind_of
+            from merganser.config.inferring import infer_task_kind
 
-            kind = kind_of(data, family, folder / data["source"])
+            kind = infer_task_kind(data, family, folder / data["source"])
             if kind is not None:
                 yield (*place, "kind"), kind
 

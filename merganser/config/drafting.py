@@ -14,7 +14,7 @@ from typing import Any
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.config.completing import READ, additions, filled
 from merganser.config.explaining import as_flow, as_line
-from merganser.config.inferring import kind_of
+from merganser.config.inferring import infer_task_kind
 from merganser.config.params import NAME, OWN_MODELS, UNMEASURED
 from merganser.config.tasks import fits
 from merganser.errors import InputError, did_you_mean
@@ -137,7 +137,7 @@ def _match_columns(task: dict[str, Any], family: str | None, root: Path) -> None
     if data is None or "kind" in task or family is None:
         return
     columns = _columns(root / data["source"])
-    if kind := kind_of({**data, "columns": columns}, family, root / data["source"]):
+    if kind := infer_task_kind({**data, "columns": columns}, family, root / data["source"]):
         renamed = {own: name for own, name in columns.items() if own != name}
         task["data"] = {**data, "columns": renamed}
         task["kind"] = kind

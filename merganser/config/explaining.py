@@ -43,22 +43,22 @@ def _explain(mistake: Any, model: type[BaseModel], above: KeyPath, beside: tuple
         return f"{where}: there are none; declare at least one"
     if kind in ("dict_type", "model_type"):
         none = "; leave it out for none" if got is None and _may_be_left_out(model, place) else ""
-        return f"{where}: expected a mapping, got {shown(got)}{none}"
+        return f"{where}: expected a mapping, got {abbreviate(got)}{none}"
     if kind == "string_pattern_mismatch":
-        return f"{where}: must have {{}} once, where the class name goes, and no other brace, got {shown(got)}"
+        return f"{where}: must have {{}} once, where the class name goes, and no other brace, got {abbreviate(got)}"
     if kind == "value_error":  # of a check of the model's own, which names the key
         return ": ".join(filter(None, (where, str(mistake["ctx"]["error"]))))
     near = did_you_mean(str(got)[:200], re.findall("'(.+?)'", mistake["msg"]))
-    return f"{where}: {mistake['msg']}, got {shown(got)}{near}"
+    return f"{where}: {mistake['msg']}, got {abbreviate(got)}{near}"
 
 
-def shown(value: Any) -> str:
+def abbreviate(value: Any) -> str:
     """Show a value as it stands in the file, the beginning of a long one."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def numbered(mistakes: Iterable[str], text: str) -> Iterator[tuple[int | None, str]]:
+def with_line_numbers(mistakes: Iterable[str], text: str) -> Iterator[tuple[int | None, str]]:
     """Give each mistake with the line of a file's text at whose key it is, or of what that key would stand in."""
     root = YAML(typ="safe").compose(text) if text else None
     for mistake in mistakes:

@@ -12,7 +12,7 @@ from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.configurations import check_configuration
 from merganser.checkpoints.kinds import ParameterRules, is_merged
-from merganser.checkpoints.mean import mean_of
+from merganser.checkpoints.mean import mean_model
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.checkpoints.vocabulary.plan import in_one_vocabulary
 from merganser.config.inputs import INPUTS
@@ -29,7 +29,7 @@ from merganser.merging.by_layer import LAYERS, check_patterns
 from merganser.models import family_names, get_family
 from merganser.sources.columns import rename_columns
 from merganser.sources.gguf import INSTALL, gguf_in
-from merganser.sources.packages import checked, lying
+from merganser.sources.packages import lying, verified_package_path
 from merganser.sources.pointers import PackagePointer, read_pointer
 
 
@@ -67,7 +67,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     base: Checkpoint | None = None
     with _caught(mistakes, "base.source"):
         if params.base.is_mean:
-            mean = mean_of(models, params.base.heads)
+            mean = mean_model(models, params.base.heads)
             base = mean if mean.specs else None  # while the models are not here
         elif path := here.get("base.source"):
             check_model(path)
@@ -168,7 +168,7 @@ def _lying(source: Path, made: Callable[[Path], bool]) -> Path | None:
     """Return where a source lies here, to be read; raise InputError when it never will, or its pointer is wrong."""
     if source.exists():
         pointer = read_pointer(source)
-        return checked(pointer, source) if isinstance(pointer, PackagePointer) else lying(source)
+        return verified_package_path(pointer, source) if isinstance(pointer, PackagePointer) else lying(source)
     if not made(source):
         beside = [each.name for each in source.parent.iterdir()] if source.parent.is_dir() else []
         near = did_you_mean(source.name, beside)

@@ -51,7 +51,7 @@ def _holds(family: str, source: Path) -> bool:
     return True
 
 
-def kind_of(data: Mapping[str, Any], family: str, source: Path) -> str | None:
+def infer_task_kind(data: Mapping[str, Any], family: str, source: Path) -> str | None:
     """Return the one kind of task that a family does and that a task's keys and the columns of its data fit.
 
     `data`: what the file says of the data, which lie at `source`. None where no kind fits, or several do.

@@ -8,7 +8,7 @@ from typing import Any
 
 from merganser.config import CHECKED, PARAMS
 from merganser.config.completing import addition_names, additions, completed, filled, unread, value_at
-from merganser.config.explaining import mistakes_in, numbered, shown
+from merganser.config.explaining import abbreviate, mistakes_in, with_line_numbers
 from merganser.config.inputs import INPUTS, SECTIONS
 from merganser.config.params import NAME, Params
 from merganser.config.repairing import follows, repaired
@@ -76,7 +76,7 @@ def _read(content: Any, path: Path) -> tuple[Params | None, list[str]]:
 
 def _refuse(path: Path, mistakes: list[str], text: str) -> None:
     if mistakes:
-        found = sorted(numbered(dict.fromkeys(mistakes), text), key=lambda pair: pair[0] or 0)
+        found = sorted(with_line_numbers(dict.fromkeys(mistakes), text), key=lambda pair: pair[0] or 0)
         raise InputError("\n".join(f"{path}{f', line {line}' if line else ''}: {mistake}" for line, mistake in found))
 
 
@@ -104,10 +104,10 @@ def _name_mistakes(content: dict[Any, Any]) -> list[str]:
         names = value_at(content, section.split("."))
         for name in names if isinstance(names, dict) else []:
             if not isinstance(name, str):
-                mistakes.append(f'{section}.{name}: a name must be text, got {shown(name)}; write "{name}"')
+                mistakes.append(f'{section}.{name}: a name must be text, got {abbreviate(name)}; write "{name}"')
             elif not NAME.fullmatch(name):
                 rule = "use at most 100 letters, digits, - and _, the first a letter or digit"
-                mistakes.append(f"{section}.{name}: not a name, got {shown(name)}; {rule}")
+                mistakes.append(f"{section}.{name}: not a name, got {abbreviate(name)}; {rule}")
     return mistakes
 
 

@@ -172,7 +172,7 @@ class Entry(Open):
         return Entry(method=self.method, reads=self.reads, **{**self.values, **values})
 
 
-class Difference(Strict):
+class DifferenceVectors(Strict):
     """Difference vectors: the tasks' models minus what an entry of methods merged them into."""
 
     merged: Annotated[Text, Field(examples=["average"])]
@@ -403,7 +403,7 @@ class Studies(Strict):
     budgets: BudgetStudy = BudgetStudy(methods={})
 
 
-class Change(Strict):
+class TrialChange(Strict):
     """A value of params.yaml that a trial replaces, None for a default, and the trial's; of entries, their names."""
 
     before: Any = None
@@ -437,7 +437,7 @@ class Params(Strict):
     unseen: dict[str, Unseen] = {}
     decompose: Decompose = Decompose()
     joints: dict[str, Joint] = {}
-    differences: dict[str, Difference] = {}
+    differences: dict[str, DifferenceVectors] = {}
     embeddings: dict[str, Embedding] = {}
     learned: dict[str, LearnedEntry] = {}
     routers: dict[str, Routing] = {}
@@ -453,7 +453,7 @@ class Params(Strict):
     statistics: dict[str, Statistic] = {}
     studies: Studies = Studies()
     vocabularies: dict[str, Vocabulary] = {}
-    trial: dict[Text, Change] = {}
+    trial: dict[Text, TrialChange] = {}
 
     @property
     def vocabulary(self) -> str | None:

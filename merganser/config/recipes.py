@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ruamel.yaml import YAML
 
 from merganser.checkpoints.kinds import MatrixRule, ParameterRules
-from merganser.checkpoints.output import Dtype, Output
-from merganser.checkpoints.vocabulary.plan import Choice
+from merganser.checkpoints.output import Dtype, OutputFormat
+from merganser.checkpoints.vocabulary.plan import TokenizerChoice
 from merganser.config.params import NAME
 from merganser.errors import InputError
 from merganser.limits import read_yaml
@@ -70,10 +70,10 @@ class Recipe(_Strict):
     notes: list[str] = []  # what the merge said at its end
 
     @property
-    def choice(self) -> Choice | None:
+    def choice(self) -> TokenizerChoice | None:
         """Return whose tokenizer and chat template the merge has; None where they are the base's, as it is."""
-        choice = Choice(self.tokenizer, self.rows, self.chat_template)
-        return choice if choice != Choice() else None
+        choice = TokenizerChoice(self.tokenizer, self.rows, self.chat_template)
+        return choice if choice != TokenizerChoice() else None
 
     @property
     def rules(self) -> ParameterRules:
@@ -81,9 +81,9 @@ class Recipe(_Strict):
         return ParameterRules(tuple(self.only), self.matrices, tuple(self.excepted), flags=True)
 
     @property
-    def output(self) -> Output:
+    def output(self) -> OutputFormat:
         """Return how the merged model is written."""
-        return Output(self.dtype, self.max_shard_size)
+        return OutputFormat(self.dtype, self.max_shard_size)
 
     def text(self) -> str:
         """Return the recipe as YAML; what is as it would be if it were not said is left out."""

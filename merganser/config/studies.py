@@ -6,15 +6,15 @@ from typing import Any
 from merganser.config.inputs.base import known_method
 from merganser.config.params import Ablation, Entry, Params, Sweep
 from merganser.merging.method import Method
-from merganser.studies.candidates import default_grid, grid
+from merganser.studies.candidates import default_grid, value_combinations
 
 WHOLE = "whole"  # the ablated entry itself, among its steps
 FIXED = "fixed"  # in place of a budget: the bytes that an entry's parts have by themselves
 
 
-def values_of(sweep: Sweep) -> list[Entry]:
+def sweep_entries(sweep: Sweep) -> list[Entry]:
     """List the entries of a sweep, in the order of its values."""
-    return [sweep.at(values) for values in grid(sweep.over)]
+    return [sweep.at(values) for values in value_combinations(sweep.over)]
 
 
 def steps_of(ablation: Ablation) -> dict[str, Entry]:
@@ -22,12 +22,14 @@ def steps_of(ablation: Ablation) -> dict[str, Entry]:
     return {step: ablation.at(values) for step, values in {WHOLE: {}, **ablation.steps}.items()}
 
 
-def candidates_of(ablation: Ablation, entry: Entry) -> list[dict[str, Any]]:
+def ablation_candidates(ablation: Ablation, entry: Entry) -> list[dict[str, Any]]:
     """Return the values of parameters that are tried for one entry of an ablation; one empty map for none."""
-    return grid({name: values for name, values in over_of(ablation).items() if name not in entry.values})
+    return value_combinations(
+        {name: values for name, values in ablated_values(ablation).items() if name not in entry.values}
+    )
 
 
-def over_of(ablation: Ablation) -> Mapping[str, list[Any]]:
+def ablated_values(ablation: Ablation) -> Mapping[str, list[Any]]:
     """Return what an ablation searches: its own, or the scaling of a method that has one."""
     method = known_method(ablation.method)
     if ablation.over is not None or method is None:
@@ -45,11 +47,11 @@ def studied_entries(params: Params) -> Iterator[tuple[str, Entry]]:
     for name, entry in params.studies.tasks.methods.items():
         yield f"studies.tasks.methods.{name}", entry
     for name, sweep in params.studies.sweeps.items():
-        for one in values_of(sweep):
+        for one in sweep_entries(sweep):
             yield f"studies.sweeps.{name}", one
     for name, budgeted in params.studies.budgets.methods.items():
         yield f"studies.budgets.methods.{name}", budgeted
     for name, ablation in params.studies.ablations.items():
         for step, one in steps_of(ablation).items():
-            for values in candidates_of(ablation, one):
+            for values in ablation_candidates(ablation, one):
                 yield f"studies.ablations.{name}" + ("" if step == WHOLE else f".steps.{step}"), one.at(values)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from merganser.checkpoints.vocabulary.plan import BASE, Choice, check_names
+from merganser.checkpoints.vocabulary.plan import BASE, TokenizerChoice, check_model_names
 from merganser.config.params import OWN_MODELS, VOCABULARIES, Params
 from merganser.errors import InputError, did_you_mean
 
@@ -18,12 +18,12 @@ def vocabulary_mistakes(params: Params) -> Iterator[str]:
             yield f"vocabularies.{name}: nothing reads it; write base.source: {VOCABULARIES / name}"
         try:
             own = [] if Path(about.source) == OWN_MODELS else [BASE]
-            check_names(choice_of(params, name), [*own, *params.tasks])
+            check_model_names(choice_of(params, name), [*own, *params.tasks])
         except InputError as error:
             yield str(error)
 
 
-def choice_of(params: Params, name: str) -> Choice:
+def choice_of(params: Params, name: str) -> TokenizerChoice:
     """Return what a vocabulary says, as a choice of the merge's tokenizer."""
     about = params.vocabularies[name]
-    return Choice(about.tokenizer, about.rows, about.chat_template, section=f"vocabularies.{name}")
+    return TokenizerChoice(about.tokenizer, about.rows, about.chat_template, section=f"vocabularies.{name}")

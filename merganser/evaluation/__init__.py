@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # this module is part of all that lies beside it, which need 
 
     from merganser.evaluation.examples import Results
     from merganser.evaluation.prepared import Prepared
-    from merganser.evaluation.serving import Server
+    from merganser.evaluation.serving import ModelServer
     from merganser.models import Network
 
 
@@ -119,7 +119,7 @@ class AsksServers(Protocol):
 
     def served_results(
         self,
-        server: "Server",
+        server: "ModelServer",
         folder: Path,
         prepared: "Prepared",
         settings: Any,

@@ -12,7 +12,7 @@ from lm_eval.models.utils import has_bos_prefix, postprocess_generated_text, res
 from transformers import AutoConfig, AutoTokenizer
 
 from merganser.errors import InputError
-from merganser.evaluation.serving import WHERE, Server
+from merganser.evaluation.serving import WHERE, ModelServer
 
 RETRIES = 3
 TIMEOUT_S = 24 * 3600  # of a question with all that wait before it; a server that is gone is noticed at once
@@ -26,7 +26,7 @@ class Completions(LocalCompletionsAPI):
     the tokenizer in the model's folder.
     """
 
-    def __init__(self, server: Server, folder: Path, together: int) -> None:
+    def __init__(self, server: ModelServer, folder: Path, together: int) -> None:
         super().__init__(
             model=server.model,
             base_url=server.url,

@@ -15,7 +15,7 @@ from merganser.evaluation.labels import labelled
 from merganser.evaluation.metrics import METRICS
 from merganser.evaluation.prepared import Prepared, write_prepared
 from merganser.evaluation.saved import features_of, open_split
-from merganser.evaluation.serving import Server
+from merganser.evaluation.serving import ModelServer
 from merganser.models import Network
 
 UNNAMED = re.compile(r"LABEL_\d+")  # what transformers calls outputs that were given no names
@@ -77,7 +77,7 @@ class Evaluator:
             raise InputError(f"{where}: no example of {split} has a label; name another split")
         dropped = len(whole) - len(rows)
         if examples is not None and examples < len(rows):
-            rows = rows.select(spread(rows, examples))
+            rows = rows.select(spread_rows(rows, examples))
         chunks = self.kind.prepare(rows, self.settings, network)
         settings = self.settings.model_dump()
         about = {"kind": self.name, "settings": settings, "metric": self.metric, "classes": self.classes(data)}
@@ -98,7 +98,7 @@ class Evaluator:
         """Run a loaded network on prepared data."""
         return self.kind.results(network, prepared, self.settings, self.metric, batch_size)
 
-    def served_results(self, server: Server, folder: Path, prepared: Prepared, batch_size: int) -> Results:
+    def served_results(self, server: ModelServer, folder: Path, prepared: Prepared, batch_size: int) -> Results:
         """Ask the model that a server has of a folder the prepared data."""
         assert isinstance(self.kind, AsksServers), "params.yaml was checked"
         return self.kind.served_results(server, folder, prepared, self.settings, self.metric, batch_size)
@@ -147,7 +147,7 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(names)
 
 
-def spread(rows: Any, count: int) -> list[int]:
+def spread_rows(rows: Any, count: int) -> list[int]:
     """Choose so many rows of a split, in their order: evenly spaced, of each label its share if there are labels."""
     labels = list(rows["label"]) if "label" in rows.column_names else [0] * len(rows)
     order = sorted(range(len(labels)), key=labels.__getitem__)

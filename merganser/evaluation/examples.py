@@ -39,10 +39,10 @@ class Results:
         return len(found)
 
 
-def compare(metric: str, predictions: ArrayLike, labels: ArrayLike) -> Results:
+def compare_predictions(metric: str, predictions: ArrayLike, labels: ArrayLike) -> Results:
     """Set predictions against labels, numbers or texts; texts are kept as scores alone.
 
-    >>> compare("accuracy", [1, 0], [1, 1]).score.tolist()
+    >>> compare_predictions("accuracy", [1, 0], [1, 1]).score.tolist()
     [1.0, 0.0]
     """
     found, given = np.asarray(predictions), np.asarray(labels)

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from merganser.errors import InputError, did_you_mean, quoting
-from merganser.evaluation.serving import Server
+from merganser.evaluation.serving import ModelServer
 
 MISSING = "language_model: needs lm-eval: pip install 'merganser[lm]'"
 SEED = 1234  # of the examples in front of a question; lm-eval's own
@@ -114,7 +114,7 @@ def check_metric(task: Mapping[str, Any], metric: str) -> None:
         raise InputError(f"data.metric: {metric} is not a metric of a {asked} task, which has {', '.join(given)}")
 
 
-def open_task(
+def make_lm_eval_task(
     task: Mapping[str, Any],
     metric: str,
     documents: Sequence[Mapping[str, Any]],
@@ -172,7 +172,7 @@ def asked_here(network: Any, batch_size: int) -> Any:
             return InProcess(pretrained=network.module, tokenizer=network.tokenizer, batch_size=batch_size)
 
 
-def asked_of(server: Server, folder: Path, batch_size: int) -> Any:
+def asked_of(server: ModelServer, folder: Path, batch_size: int) -> Any:
     """Return the model that a server has of a folder as lm-eval asks it; `batch_size`: questions at a time."""
     with _quiet():
         try:

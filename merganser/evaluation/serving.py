@@ -35,7 +35,7 @@ STARTING = {502, 503}  # answers of a server that is not ready yet
 
 
 @dataclass(frozen=True)
-class Server:
+class ModelServer:
     """A server that answers: where, and by which name it knows its model."""
 
     url: str
@@ -62,17 +62,17 @@ class Server:
         return isinstance(given, list) and len(given) == 3  # and one that it adds
 
 
-def arguments(command: str, model: Path, port: int) -> list[str]:
+def server_command(command: str, model: Path, port: int) -> list[str]:
     """Return a command's arguments as the system takes them, its placeholders filled.
 
-    >>> arguments("serve '{model}' --port {port}", Path("a b"), 8000)
+    >>> server_command("serve '{model}' --port {port}", Path("a b"), 8000)
     ['serve', 'a b', '--port', '8000']
     """
     return [part.replace("{model}", str(model)).replace("{port}", str(port)) for part in shlex.split(command)]
 
 
 @contextmanager
-def serving(command: str, model: Path) -> Iterator[Server]:
+def serving(command: str, model: Path) -> Iterator[ModelServer]:
     """Start a server of a model's folder, wait until it answers, and end it and its processes with the block.
 
     It also ends if this process is killed. Raises InputError where it does not start or ends by itself, with the last
@@ -80,7 +80,7 @@ def serving(command: str, model: Path) -> Iterator[Server]:
     """
     model = model.resolve()
     with _own_port() as port:
-        parts = arguments(command, model, port)
+        parts = server_command(command, model, port)
         if shutil.which(parts[0]) is None:
             raise InputError(f"{WHERE}: no program {parts[0]!r} here; install it, or write the path to it")
         process = subprocess.Popen(
@@ -94,7 +94,7 @@ def serving(command: str, model: Path) -> Iterator[Server]:
         reader = threading.Thread(target=_passed_on, args=(process, said), daemon=True)
         reader.start()
         try:
-            server = Server(f"http://{HOST}:{port}/v1/completions", str(model))
+            server = ModelServer(f"http://{HOST}:{port}/v1/completions", str(model))
             _wait(process, server, said)
             try:
                 yield server
@@ -110,7 +110,7 @@ def serving(command: str, model: Path) -> Iterator[Server]:
             reader.join(timeout=ENDS_S)
 
 
-def _wait(process: "subprocess.Popen[bytes]", server: Server, said: deque[str]) -> None:
+def _wait(process: "subprocess.Popen[bytes]", server: ModelServer, said: deque[str]) -> None:
     """Return when a server completes a text; raise InputError where it never will."""
     end, answer = time.monotonic() + START_S, "none"
     while time.monotonic() < end:

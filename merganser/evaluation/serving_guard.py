@@ -25,13 +25,13 @@ def main(command: list[str]) -> int:
     code = None
     while code is None:
         is_read, _, _ = select.select([0], [], [], STEP_S)
-        code = 0 if is_read and not os.read(0, 1024) else ended().get(group)
+        code = 0 if is_read and not os.read(0, 1024) else collect_exit_codes().get(group)
     with suppress(ProcessLookupError):
         end(group)
     return code if code >= 0 else 128 - code
 
 
-def ended() -> dict[int, int]:
+def collect_exit_codes() -> dict[int, int]:
     """Return the exit codes of processes that ended since, negative where a signal ended them."""
     codes = {}
     with suppress(ChildProcessError):
@@ -45,7 +45,7 @@ def end(group: int) -> None:
     os.killpg(group, signal.SIGTERM)
     until = time.monotonic() + GRACE_S
     while time.monotonic() < until:
-        ended()
+        collect_exit_codes()
         os.killpg(group, 0)
         time.sleep(STEP_S)
     os.killpg(group, signal.SIGKILL)

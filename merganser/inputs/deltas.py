@@ -22,7 +22,7 @@ from merganser.checkpoints.kinds import (
     delta_shape,
     is_merged,
     is_quantised,
-    kind_of,
+    parameter_kind,
 )
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import Checkpoint, place_of, read_into
@@ -32,7 +32,7 @@ from merganser.checkpoints.tensors import Rows, Spec, spec_of
 from merganser.checkpoints.views import unstacked
 from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError, refusing
-from merganser.inputs.layers import LayerDeltas, LayerLowRank, Table
+from merganser.inputs.layers import LayerDeltas, LayerLowRank, LayerTable
 from merganser.inputs.pieces import PIECE, DivisibleSource
 from merganser.limits import parse_json
 from merganser.workers import BufferPool
@@ -61,7 +61,9 @@ def check_pair(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRu
         _check_whole(whole, matched(whole, tuned, rules, task), merged, rules, task)
     specs = {name: base.spec(name) for name in base.names if prod(base.spec(name).shape)}
     return {
-        name: kind_of(name, spec.shape, rules) for name, spec in specs.items() if is_merged(name, spec.dtype, rules)
+        name: parameter_kind(name, spec.shape, rules)
+        for name, spec in specs.items()
+        if is_merged(name, spec.dtype, rules)
     }
 
 
@@ -260,18 +262,18 @@ class Deltas(DivisibleSource):
 
     files: Mapping[str, DeltaFile]
     seed: int = 0
-    known: Table | None = None  # of these layers, where it does not follow from the files
+    known: LayerTable | None = None  # of these layers, where it does not follow from the files
     buffers: BufferPool = field(default_factory=BufferPool)
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> LayerTable:
         """Return what the files' headers say."""
         if self.known:
             return self.known
         files = self.files.values()
         kinds = {name: kind for file in files for name, kind in file.kinds.items() if file.is_touched(name)}
         kinds, first = dict(sorted(kinds.items())), next(iter(files))
-        return Table(tuple(self.files), kinds, {n: delta_shape(first.shape(n), kind) for n, kind in kinds.items()})
+        return LayerTable(tuple(self.files), kinds, {n: delta_shape(first.shape(n), kind) for n, kind in kinds.items()})
 
     def alone(self, task: str) -> "Deltas":
         """Return the same layers of one task: zeros where only others change them."""

@@ -25,13 +25,13 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.code_digest import code_digest
 from merganser.errors import InputError
 from merganser.inputs.deltas import DeltaFile
-from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors, LayerLowRank, LayerSource, Table
+from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors, LayerLowRank, LayerSource, LayerTable
 from merganser.linalg import svd
 from merganser.linalg.batched import factorise_all
 from merganser.linalg.counts import count_of
 from merganser.linalg.decompositions import Factors
 from merganser.outputs import remove_others
-from merganser.workers import in_order, one_blas_thread
+from merganser.workers import map_in_order, one_blas_thread
 
 CODE = ("merganser.linalg.svd", "merganser.linalg.lapack")  # the modules that compute the factors
 ALWAYS_KEPT = 64  # singular vectors: small matrices keep all of them, so that a method can rebuild the matrix
@@ -61,16 +61,16 @@ def decompose(deltas: DeltaFile, settings: FactorSettings, folder: Path, threads
     folder.mkdir(parents=True, exist_ok=True)
     touched = [name for name in deltas.kinds if deltas.is_touched(name)]
     matrices = [name for name in touched if deltas.kinds[name] == "matrix"]
-    remove_others(folder, {file_name(name) for name in matrices} | {VECTORS})
+    remove_others(folder, {parameter_file_name(name) for name in matrices} | {VECTORS})
 
     def decompose_one(name: str) -> bool:
-        return _decompose_one(deltas, name, settings, folder / file_name(name))
+        return _decompose_one(deltas, name, settings, folder / parameter_file_name(name))
 
     def bytes_in_work(name: str) -> int:
         return DECOMPOSE_WORK * 4 * prod(deltas.shape(name))
 
     with one_blas_thread(), torch.inference_mode():
-        done = sum(in_order(decompose_one, matrices, threads, bytes_in_work))
+        done = sum(map_in_order(decompose_one, matrices, threads, bytes_in_work))
     vectors = {name: deltas.delta(name) for name in touched if deltas.kinds[name] == "vector"}
     index = {**deltas.index, "shapes": {name: deltas.shape(name) for name in deltas.kinds}, "touched": touched}
     fingerprint = fingerprint_from(json.dumps(index), *vectors.values())
@@ -93,7 +93,7 @@ def factorised(layer: Layer, settings: FactorSettings) -> Layer:
     return LayerFactors(layer.name, layer.tasks, factors, layer.seed, norms=layer.norms)
 
 
-def file_name(parameter: str) -> str:
+def parameter_file_name(parameter: str) -> str:
     """Return the name of a parameter's file, quoted so that it stays inside the folder."""
     return f"{quote(parameter, safe='')}.safetensors"
 
@@ -152,7 +152,7 @@ class FactorFolder:
         if name not in self.vectors.index["touched"]:
             rows, columns = delta_shape(self.vectors.shape(name), "matrix")
             return Factors(torch.zeros(rows, 0), torch.zeros(min(rows, columns)), torch.zeros(0, columns)), None
-        file = SafetensorsFile(self.path / file_name(name))
+        file = SafetensorsFile(self.path / parameter_file_name(name))
         read = [file.read(field) for field in ("u", "s", "vh")]
         return Factors(*(tensor.to(torch.float32) for tensor in read)), read[0].dtype
 
@@ -165,12 +165,14 @@ class FactorSource(LayerSource):
     seed: int = 0
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> LayerTable:
         """Return what the files' headers say."""
         folders = self.folders.values()
         kinds = dict(sorted((name, kind) for folder in folders for name, kind in folder.kinds.items()))
         first = next(iter(folders)).vectors
-        return Table(tuple(self.folders), kinds, {n: delta_shape(first.shape(n), kind) for n, kind in kinds.items()})
+        return LayerTable(
+            tuple(self.folders), kinds, {n: delta_shape(first.shape(n), kind) for n, kind in kinds.items()}
+        )
 
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks."""

@@ -18,12 +18,12 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.code_digest import code_digest
 from merganser.inputs.deltas import Deltas, open_deltas
 from merganser.inputs.embeddings import link_file
-from merganser.inputs.factors import file_name, fingerprint_from, fingerprint_of
+from merganser.inputs.factors import fingerprint_from, fingerprint_of, parameter_file_name
 from merganser.inputs.layers import MERGE_WORK, Layer, LayerDeltas, LayerSource, MappedLayers, Side
 from merganser.linalg import joint
 from merganser.linalg.decompositions import Basis
 from merganser.outputs import remove_others
-from merganser.workers import in_order, one_blas_thread
+from merganser.workers import map_in_order, one_blas_thread
 
 CODE = "merganser.linalg.joint"  # the module that computes the bases
 BASES, DELTAS = "bases", "deltas"  # folder names
@@ -37,16 +37,16 @@ def join(deltas: Deltas, side: Side, folder: Path, threads: int = 1) -> tuple[in
     """
     folder.mkdir(parents=True, exist_ok=True)
     matrices = [name for name, kind in deltas.kinds.items() if kind == "matrix" and not deltas.is_low_rank(name)]
-    remove_others(folder, {file_name(name) for name in matrices})
+    remove_others(folder, {parameter_file_name(name) for name in matrices})
 
     def join_one(name: str) -> bool:
-        return _join_one(deltas.layer(name), side, folder / file_name(name))
+        return _join_one(deltas.layer(name), side, folder / parameter_file_name(name))
 
     def weigh(name: str) -> int:
         return MERGE_WORK * 4 * len(deltas.tasks) * prod(deltas.shapes[name])
 
     with one_blas_thread(), torch.inference_mode():
-        done = sum(in_order(join_one, matrices, threads, weigh))
+        done = sum(map_in_order(join_one, matrices, threads, weigh))
     return done, len(matrices) - done
 
 
@@ -75,5 +75,5 @@ def open_joint(folder: Path, tasks: list[str], seed: int = 0) -> LayerSource:
 def _with_basis(layer: Layer, folder: Path) -> Layer:
     if not isinstance(layer, LayerDeltas) or layer.kind == "vector":
         return layer
-    file = SafetensorsFile(folder / file_name(layer.name))
+    file = SafetensorsFile(folder / parameter_file_name(layer.name))
     return replace(layer, basis=Basis(file.read("ut").mT, file.read("s")))

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.kinds import Kind, is_measured
-from merganser.checkpoints.tensors import Part, Rows, name_of
+from merganser.checkpoints.tensors import Part, Rows, tensor_name
 from merganser.linalg.decompositions import Basis, Factors
 from merganser.progress import Progress, watched
-from merganser.workers import in_order
+from merganser.workers import map_in_order
 
 R = TypeVar("R")
 MERGE_WORK = 4  # peak memory of a merge over all methods, in float32 copies of the layer
@@ -125,7 +125,7 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class Table:
+class LayerTable:
     """What is known of layers before they are read, and what one method in fifty is given beside them."""
 
     tasks: tuple[str, ...]
@@ -137,7 +137,7 @@ class Table:
 
     def parameter(self, name: str) -> str:
         """Return the parameter that a layer is, or of which it is some rows."""
-        return name_of(self.rows.get(name, name))
+        return tensor_name(self.rows.get(name, name))
 
 
 class LayerSource(ABC):
@@ -145,7 +145,7 @@ class LayerSource(ABC):
 
     @property
     @abstractmethod
-    def table(self) -> Table:
+    def table(self) -> LayerTable:
         """Return what is known of the layers from headers alone."""
 
     @abstractmethod
@@ -194,7 +194,7 @@ class WrappedSource(LayerSource):
     source: LayerSource
 
     @property
-    def table(self) -> Table:
+    def table(self) -> LayerTable:
         """Return the source's table."""
         return self.source.table
 
@@ -229,7 +229,7 @@ class GivenLayers(WrappedSource):
     about: Mapping[str, Any]
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> LayerTable:
         """Return the source's table with what is given."""
         return replace(self.source.table, **self.about)
 
@@ -242,7 +242,7 @@ class SomeLayers(LayerSource):
     chosen: Sequence[str]
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> LayerTable:
         """Return the source's table without the other layers."""
         table = self.source.table
         kinds = {name: table.kinds[name] for name in self.chosen}
@@ -276,7 +276,7 @@ class ThreadedLayers(WrappedSource):
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
         """Apply a function to as many names at a time as there are threads, fewer if memory is short."""
         shapes, each = self.shapes, self.work * 4 * len(self.tasks)
-        return in_order(function, self.names, self.threads, lambda name: each * prod(shapes[name]))
+        return map_in_order(function, self.names, self.threads, lambda name: each * prod(shapes[name]))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import Checkpoint, place_of, read_into, read_part
 from merganser.checkpoints.tensors import Part, Rows
 from merganser.inputs.deltas import check_pair, checked_norm, stored_norm
-from merganser.inputs.layers import Layer, LayerDeltas, LayerLowRank, Table
+from merganser.inputs.layers import Layer, LayerDeltas, LayerLowRank, LayerTable
 from merganser.inputs.pieces import PIECE, DivisibleSource, pieces_of
 from merganser.workers import BufferPool
 
@@ -49,14 +49,14 @@ class ModelDeltas(DivisibleSource):
     buffers: BufferPool = field(default_factory=BufferPool)
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> LayerTable:
         """Return what the models' headers say."""
         models = self.models.values()
         touched = {name for model in models if isinstance(model, Adapter) for name in model.updates}
         every = not all(isinstance(model, Adapter) for model in models)
         kinds = {name: kind for name, kind in sorted(self.all_kinds.items()) if every or name in touched}
         shapes = {name: delta_shape(self.base.spec(name).shape, kind) for name, kind in kinds.items()}
-        return Table(tuple(self.models), kinds, shapes)
+        return LayerTable(tuple(self.models), kinds, shapes)
 
     def layer(self, name: str) -> Layer:
         """Read one parameter of the base and all tasks: as factors where every task's model is an adapter's."""

@@ -11,7 +11,7 @@ from math import prod
 
 from merganser.checkpoints.kinds import Kind
 from merganser.checkpoints.tensors import Part, Rows
-from merganser.inputs.layers import Layer, LayerDeltas, LayerSource, Table, beneath
+from merganser.inputs.layers import Layer, LayerDeltas, LayerSource, LayerTable, beneath
 
 PIECE = 1 << 20  # values of all tasks together: 4 MiB in float32, of which malloc reuses what it frees
 
@@ -37,7 +37,7 @@ class PiecedLayers(LayerSource):
     size: int = PIECE  # values of all tasks in a piece
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> LayerTable:
         """Return the source's table by pieces."""
         table, kinds, shapes, rows = self.source.table, dict[str, Kind](), dict[str, tuple[int, ...]](), {}
         for name, shape in table.shapes.items():

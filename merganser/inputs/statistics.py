@@ -34,7 +34,7 @@ GRAM, FISHER, BASE_FISHER = "gram", "fisher", "base_fisher"  # folders, and fiel
 
 
 @dataclass
-class Index:
+class StatisticsIndex:
     """What a folder of statistics holds: the file of each parameter by what was measured, and the maps' sides."""
 
     examples: int
@@ -48,19 +48,19 @@ class Index:
         return json.dumps(vars(self), indent=2, sort_keys=True) + "\n"
 
 
-def pack(gram: Tensor) -> Tensor:
+def pack_triangle(gram: Tensor) -> Tensor:
     """Return the upper triangle of a symmetric matrix, row by row.
 
-    >>> pack(torch.tensor([[1.0, 2.0], [2.0, 3.0]]))
+    >>> pack_triangle(torch.tensor([[1.0, 2.0], [2.0, 3.0]]))
     tensor([1., 2., 3.])
     """
     return gram[torch.ones(gram.shape, dtype=torch.bool).triu()]
 
 
-def unpack(triangle: Tensor, out: Tensor) -> Tensor:
+def unpack_triangle(triangle: Tensor, out: Tensor) -> Tensor:
     """Write a symmetric matrix (K, K) of which the upper triangle is given.
 
-    >>> unpack(torch.tensor([1.0, 2.0, 3.0]), torch.empty(2, 2))
+    >>> unpack_triangle(torch.tensor([1.0, 2.0, 3.0]), torch.empty(2, 2))
     tensor([[1., 2.],
             [2., 3.]])
     """
@@ -102,7 +102,7 @@ class StatisticsFolder:
             reason = f"{what} of {name} has shape {shape}, the deltas need it for {expected}"
             raise InputError(f"{path}: {reason}: of another architecture; measure the statistics again")
         if what == GRAM:
-            unpack(file.read(what), out)
+            unpack_triangle(file.read(what), out)
         else:
             file.fill(out, what)
 

@@ -42,7 +42,7 @@ def looked_at(task: TaskLoss, of: Batches, settings: LearnerSettings) -> tuple[L
 
 def few_labelled(task: TaskLoss, of: Batches, count: int) -> LabelledLoss:
     """Take so many examples of each class, the first of one order of all; raise InputError where there are fewer."""
-    labels = labels_of(task.prepared)
+    labels = example_labels(task.prepared)
     found = Counter[int]()
     examples = []
     for place in of.order("labelled"):
@@ -59,7 +59,7 @@ def few_labelled(task: TaskLoss, of: Batches, count: int) -> LabelledLoss:
     return LabelledLoss(task, examples, labels)
 
 
-def labels_of(prepared: Prepared) -> Tensor:
+def example_labels(prepared: Prepared) -> Tensor:
     """Read the labels; raise InputError where an example has none."""
     labels, classes = prepared.array(LABEL), len(prepared.classes)
     if len(outside := ((labels < 0) | (labels >= classes)).nonzero()):

@@ -22,7 +22,7 @@ from merganser.learning import Form, Values
 from merganser.learning.adam import adam, no_moments
 from merganser.learning.batches import Batches
 from merganser.learning.settings import LearnerSettings
-from merganser.learning.state import State, read_state, write_state
+from merganser.learning.state import LearningState, read_state, write_state
 
 Loss = Callable[[Mapping[str, Tensor], Sequence[int]], Tensor]
 
@@ -133,8 +133,8 @@ def fixed_loss(losses: Sequence[Loss], batches: Sequence[Batches], weights: Mapp
 
 
 def learn(
-    problem: Learnable, settings: LearnerSettings, folder: Path, fingerprint: str, say: Callable[[State], None]
-) -> State:
+    problem: Learnable, settings: LearnerSettings, folder: Path, fingerprint: str, say: Callable[[LearningState], None]
+) -> LearningState:
     """Go on from the state in a folder, or begin, and return the state after the last step, which is checked too.
 
     Raises InputError where a loss is not finite; the last state before stays in the folder.
@@ -150,7 +150,7 @@ def learn(
     return _checked(problem, state)
 
 
-def _states(problem: Learnable, settings: LearnerSettings, state: State) -> Iterator[State]:
+def _states(problem: Learnable, settings: LearnerSettings, state: LearningState) -> Iterator[LearningState]:
     """Give the states to be written: every so many steps, where they are checked, and the last one."""
     while state.step < settings.steps:
         state = _stepped(problem, settings, state)
@@ -160,19 +160,19 @@ def _states(problem: Learnable, settings: LearnerSettings, state: State) -> Iter
             yield state
 
 
-def _first(problem: Learnable) -> State:
+def _first(problem: Learnable) -> LearningState:
     values = problem.start()
-    return _checked(problem, State(0, values, no_moments(values), values, (), {}))
+    return _checked(problem, LearningState(0, values, no_moments(values), values, (), {}))
 
 
-def _stepped(problem: Learnable, settings: LearnerSettings, state: State) -> State:
+def _stepped(problem: Learnable, settings: LearnerSettings, state: LearningState) -> LearningState:
     loss, gradients = problem.slope(state.values, state.step)
     _refuse_nan(loss, state)
     values, moments = adam(state.values, gradients, state.moments, settings.lr)
     return replace(state, step=state.step + 1, values=values, moments=moments, losses=(*state.losses, loss))
 
 
-def _checked(problem: Learnable, state: State) -> State:
+def _checked(problem: Learnable, state: LearningState) -> LearningState:
     """Measure the values on the fixed examples, and keep them where the loss was never as low."""
     if state.step in state.checks:
         return state
@@ -182,7 +182,7 @@ def _checked(problem: Learnable, state: State) -> State:
     return replace(state, best=best, checks=state.checks | {state.step: loss})
 
 
-def _refuse_nan(loss: float, state: State) -> None:
+def _refuse_nan(loss: float, state: LearningState) -> None:
     if isfinite(loss):
         return
     if not state.checks:

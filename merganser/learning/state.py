@@ -18,7 +18,7 @@ PARTS = ("values", "mean", "square", "best")
 
 
 @dataclass(frozen=True)
-class State:
+class LearningState:
     """Where learning stands after a number of steps; `best` are the values of the lowest loss on the fixed examples."""
 
     step: int
@@ -34,7 +34,7 @@ class State:
         return min(self.checks, key=lambda step: (self.checks[step], step))
 
 
-def write_state(folder: Path, state: State, fingerprint: str) -> None:
+def write_state(folder: Path, state: LearningState, fingerprint: str) -> None:
     """Write a state in place of the last one."""
     folder.mkdir(parents=True, exist_ok=True)
     groups = (state.values, state.moments.mean, state.moments.square, state.best)
@@ -49,7 +49,7 @@ def write_state(folder: Path, state: State, fingerprint: str) -> None:
     save_tensors(folder / FILE, tensors, json.dumps(about))
 
 
-def read_state(folder: Path, fingerprint: str, steps: int) -> State | None:
+def read_state(folder: Path, fingerprint: str, steps: int) -> LearningState | None:
     """Read the last state; None where there is none, of other inputs, or of more steps than are wanted."""
     if fingerprint_of(folder / FILE) != fingerprint:
         return None
@@ -63,4 +63,6 @@ def read_state(folder: Path, fingerprint: str, steps: int) -> State | None:
         groups[part][own] = file.read(name)
     values, mean, square, best = groups.values()
     checks = {int(step): float(loss) for step, loss in about["checks"]}
-    return State(about["step"], values, Moments(mean, square, about["moves"]), best, tuple(about["losses"]), checks)
+    return LearningState(
+        about["step"], values, Moments(mean, square, about["moves"]), best, tuple(about["losses"]), checks
+    )

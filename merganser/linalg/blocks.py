@@ -39,13 +39,13 @@ def by_blocks(reduce: Callable[[Tensor], Tensor], stack: Tensor, dtype: torch.dt
     pieces = blocks(stack)
     if len(pieces) == 1:
         return reduce(pieces[0]).reshape(stack.shape[1:]).to(dtype)
-    return joined(map(reduce, pieces), stack.shape[1:], dtype, stack.device)
+    return join_pieces(map(reduce, pieces), stack.shape[1:], dtype, stack.device)
 
 
-def joined(pieces: Iterable[Tensor], shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+def join_pieces(pieces: Iterable[Tensor], shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Write consecutive pieces (C,) into a tensor of this shape.
 
-    >>> joined([torch.zeros(3), torch.ones(1)], (2, 2), torch.float32, torch.device("cpu"))
+    >>> join_pieces([torch.zeros(3), torch.ones(1)], (2, 2), torch.float32, torch.device("cpu"))
     tensor([[0., 0.],
             [0., 1.]])
     """

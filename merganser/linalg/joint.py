@@ -94,7 +94,7 @@ def _without(basis: Tensor, columns: Tensor) -> Tensor:
 
 def joint_low_rank(left: Sequence[Tensor], right: Sequence[Tensor]) -> JointFactors:
     """Decompose T products left[t] (M, Q) @ right[t] (Q, N) as `joint` does, without computing the products."""
-    return of_factors(svd.joint_low_rank(left, right), len(left))
+    return of_factors(svd.concatenated_low_rank(left, right), len(left))
 
 
 def of_factors(factors: Factors, tasks: int) -> JointFactors:

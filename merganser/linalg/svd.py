@@ -76,11 +76,13 @@ def compact_low_rank(
     left: Tensor, right: Tensor, rank: int | None = None, exact_to: torch.dtype | None = None
 ) -> Factors:
     """Decompose left (M, Q) @ right (Q, N) up to its numerical rank, in float64, without computing the product."""
-    u, s, vh = joint_low_rank([left], [right], exact_to)
+    u, s, vh = concatenated_low_rank([left], [right], exact_to)
     return Factors(u[:, :rank], s[:rank], vh[:rank])
 
 
-def joint_low_rank(left: Sequence[Tensor], right: Sequence[Tensor], exact_to: torch.dtype | None = None) -> Factors:
+def concatenated_low_rank(
+    left: Sequence[Tensor], right: Sequence[Tensor], exact_to: torch.dtype | None = None
+) -> Factors:
     """Decompose T products left[t] (M, Q) @ right[t] (Q, N) side by side, without computing the products.
 
     Q may differ from task to task. The SVD runs on a square core of the size of the sum of the ranks.

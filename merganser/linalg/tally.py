@@ -10,7 +10,7 @@ _TALLY: ContextVar[Tally | None] = ContextVar("tally", default=None)
 
 @contextmanager
 def tallied() -> Iterator[Tally]:
-    """Count what is kept within the block, in this thread and in those of `workers.in_order`.
+    """Count what is kept within the block, in this thread and in those of `workers.map_in_order`.
 
     >>> with tallied() as tally:
     ...     note_kept(2, 10)

@@ -121,7 +121,7 @@ def _first(counted: Iterator[Histogram | Tensor]) -> Tensor | list[Histogram | T
 def _by_sorting(vectors: Tensor, count: Rank) -> Thresholds:
     """Find the thresholds of vectors (T, n)."""
     n = vectors.shape[1]
-    patterns = patterns_of(vectors).sort().values
+    patterns = magnitude_patterns(vectors).sort().values
     rank = count(n)
     ranks = [rank] * len(patterns) if isinstance(rank, int) else rank
     if not any(ranks):  # as of no entries
@@ -171,7 +171,7 @@ def _count(row: Tensor, leading: int, before: int, following: int, counts: Tenso
         numbers, mask = _numbers(row)
         loops.count(numbers, mask, before, leading, following, counts.numpy())
     else:
-        patterns = patterns_of(row)
+        patterns = magnitude_patterns(row)
         patterns = patterns[patterns >> before == leading]
         counts += (patterns >> following).bitwise_and_(len(counts) - 1).bincount(minlength=len(counts)).cpu()
 
@@ -193,14 +193,14 @@ def _take(row: Tensor, leading: int, before: int) -> Tensor:
         numbers, mask = _numbers(row)
         taken = np.empty(len(numbers) + 1, numbers.dtype)
         return torch.from_numpy(taken[: loops.take(numbers, mask, before, leading, taken)].copy())
-    patterns = patterns_of(row)
+    patterns = magnitude_patterns(row)
     return patterns[patterns >> before == leading]
 
 
-def patterns_of(values: Tensor) -> Tensor:
+def magnitude_patterns(values: Tensor) -> Tensor:
     """Return the pattern of each value's magnitude, in a contiguous tensor.
 
-    >>> patterns_of(torch.tensor([0.0, -1.0, 2.0])).tolist()  # in the order of the magnitudes
+    >>> magnitude_patterns(torch.tensor([0.0, -1.0, 2.0])).tolist()  # in the order of the magnitudes
     [0, 1065353216, 1073741824]
     """
     return values.abs().contiguous().view(INTEGERS[values.dtype.itemsize])
@@ -225,7 +225,7 @@ def _nth(stacks: Sequence[Distinct], rank: int) -> tuple[float, float, int]:
     magnitudes, order = torch.cat([stack.magnitudes for stack in stacks]).sort()
     counts = torch.cat([stack.counts for stack in stacks])[order]
     least = magnitudes[_place(counts, rank)[0]]
-    level = patterns_of(least).sub_(1).clamp_(min=0).view(least.dtype)
+    level = magnitude_patterns(least).sub_(1).clamp_(min=0).view(least.dtype)
     return float(least), float(level), int(counts[magnitudes > level].sum())
 
 

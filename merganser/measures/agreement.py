@@ -17,7 +17,7 @@ DENSITY = 0.2  # of the entries, kept by pruning as in the paper
 NOISE = 1e-7  # of the largest entry: smaller ones are rounding errors of zeros, in float64
 
 
-class Agreement(TypedDict):
+class SignAgreement(TypedDict):
     """One layer's mean sign agreement; NaN where no entry has a sign."""
 
     weights: float  # of the deltas themselves
@@ -51,10 +51,10 @@ def sign_shares(entries: Tensor, noise: float = 0.0) -> Tensor:
     return shares[signed > 0]
 
 
-def layer_agreement(space: JointSpace, deltas: Tensor) -> Agreement:
+def layer_agreement(space: JointSpace, deltas: Tensor) -> SignAgreement:
     """Measure the agreement of T matrices (`deltas`: T, M, N), and of their joint space, unpruned and pruned."""
     entries = pruned(space, DENSITY)
-    return Agreement(
+    return SignAgreement(
         weights=sign_agreement(deltas),
         weights_pruned=sign_agreement(deltas * kept(deltas, cut_at(in_memory(deltas), DENSITY))),
         joint=sign_agreement(space.vh, NOISE),

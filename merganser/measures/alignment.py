@@ -30,16 +30,16 @@ def subspace_alignment(delta: Tensor, directions: Tensor) -> float:
     return float((inside / torch.linalg.matrix_norm(delta)).clamp(max=1))
 
 
-def inner_products(deltas: Tensor) -> Tensor:
+def delta_inner_products(deltas: Tensor) -> Tensor:
     """Return the inner products of all pairs of T deltas (T, ...), in float64: (T, T). They add up over layers."""
     flat = deltas.reshape(len(deltas), -1).double()
     return flat @ flat.T
 
 
-def cosines(products: Tensor) -> Tensor:
+def delta_cosines(products: Tensor) -> Tensor:
     """Turn inner products (T, T) into cosines: exactly 1 of a delta with itself, NaN with a zero delta.
 
-    >>> cosines(inner_products(torch.tensor([[1.0, 0.0], [3.0, 4.0]])))
+    >>> delta_cosines(delta_inner_products(torch.tensor([[1.0, 0.0], [3.0, 4.0]])))
     tensor([[1.0000, 0.6000],
             [0.6000, 1.0000]], dtype=torch.float64)
     """

@@ -15,7 +15,7 @@ from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.inputs.deltas import Deltas
 from merganser.inputs.layers import LayerDeltas, LayerLowRank, LayerSource, ThreadedLayers, dense_layer
 from merganser.linalg.svd import compact
-from merganser.measures.alignment import cosines, inner_products, leading_directions, subspace_alignment
+from merganser.measures.alignment import delta_cosines, delta_inner_products, leading_directions, subspace_alignment
 from merganser.measures.spectra import effective_rank
 from merganser.overlays import open_overlays, task_parameters
 
@@ -44,8 +44,8 @@ def _of_layer(merged: Checkpoint, base: Checkpoint, layer: LayerDeltas | LayerLo
     assert isinstance(dense, LayerDeltas)
     own = dense.deltas
     delta = _difference(merged.read(layer.name), base.read(layer.name)).reshape(own.shape[1:])
-    products = inner_products(torch.cat([delta.unsqueeze(0), own]))
-    found = {"norm": float(products[0, 0].sqrt()), "cosines": cosines(products)[0, 1:].tolist()}
+    products = delta_inner_products(torch.cat([delta.unsqueeze(0), own]))
+    found = {"norm": float(products[0, 0].sqrt()), "cosines": delta_cosines(products)[0, 1:].tolist()}
     return found | (_of_matrix(delta, own) if layer.kind == "matrix" else {})
 
 

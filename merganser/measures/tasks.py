@@ -17,7 +17,7 @@ from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import factorise, leading
 from merganser.measures import bounds
 from merganser.measures.agreement import layer_agreement, sign_agreement
-from merganser.measures.alignment import cosines, inner_products
+from merganser.measures.alignment import delta_cosines, delta_inner_products
 from merganser.measures.interference import row_space_interference, task_interference, task_interference_after_tsv_m
 from merganser.measures.spaces import agreement_histograms, dropped_shares, vector_products
 from merganser.measures.spectra import effective_rank, energy_share, truncation_error
@@ -44,7 +44,7 @@ def measure_tasks(deltas: LayerSource, factors: LayerSource, threads: int = 1) -
         layers[name].setdefault("bounds", {}).update(_as_json(bounds.emr(deltas.tasks, chain, whole)))
     return {
         "tasks": list(deltas.tasks),
-        "cosines": cosines(products).tolist(),
+        "cosines": delta_cosines(products).tolist(),
         "bounds": _as_json(bounds.emr(deltas.tasks, whole, whole)),
         "layers": layers,
     }
@@ -57,12 +57,12 @@ def _of_layer(
     dense = dense_layer(layer)
     assert isinstance(dense, LayerDeltas)
     deltas = dense.deltas
-    own = inner_products(deltas)
+    own = delta_inner_products(deltas)
     found: dict[str, Any] = {
         "kind": layer.kind,
         "shape": list(deltas.shape[1:]),
         "norms": own.diagonal().sqrt().tolist(),
-        "cosines": cosines(own).tolist(),
+        "cosines": delta_cosines(own).tolist(),
     }
     if layer.kind == "matrix":
         found |= _of_matrix(layer, deltas, factors)

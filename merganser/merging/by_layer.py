@@ -51,10 +51,10 @@ def pattern_mistake(pattern: object) -> str | None:
     return None
 
 
-def values_of(values: Mapping[str, Any], name: str) -> Values:
+def layer_values(values: Mapping[str, Any], name: str) -> Values:
     """Return the values that an entry has in one layer.
 
-    >>> values_of({"scaling": 1.0, "layers": {"h.*": {"scaling": 0.5}, "*.bias": {"scaling": 0.1}}}, "h.0.bias")
+    >>> layer_values({"scaling": 1.0, "layers": {"h.*": {"scaling": 0.5}, "*.bias": {"scaling": 0.1}}}, "h.0.bias")
     {'scaling': 0.1}
     """
     found = {key: value for key, value in values.items() if key != LAYERS}
@@ -70,7 +70,7 @@ def by_values(
     """Group layers by the values that an entry has in the parameters that they are, or are rows of."""
     groups: dict[str, tuple[Values, list[str]]] = {}
     for name in names:
-        own = values_of(values, parameter(name))
+        own = layer_values(values, parameter(name))
         groups.setdefault(json.dumps(own, sort_keys=True), (own, []))[1].append(name)
     return list(groups.values())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merganser.checkpoints.architecture import CONFIG, read_config
-from merganser.checkpoints.origins import Origin
+from merganser.checkpoints.origins import ModelOrigin
 from merganser.hashes import sha256_of
 from merganser.merging.licences import licence_warnings
 from merganser.merging.method import Method
@@ -35,7 +35,7 @@ def model_card(
     reads: str,
     seed: int,
     base: Path,
-    origins: Mapping[str, Origin],
+    origins: Mapping[str, ModelOrigin],
     usage: str = "",
     again: str = LINEAGE,
     family: str | None = None,
@@ -66,7 +66,7 @@ def model_card(
 
 
 def _metadata(
-    method: Method, library: str | None, pipeline: str | None, origins: Mapping[str, Origin]
+    method: Method, library: str | None, pipeline: str | None, origins: Mapping[str, ModelOrigin]
 ) -> "ModelCardData":
     from huggingface_hub.repocard_data import ModelCardData
 
@@ -85,7 +85,7 @@ def _metadata(
     )
 
 
-def _licence(origins: Mapping[str, Origin]) -> tuple[str | None, str | None]:
+def _licence(origins: Mapping[str, ModelOrigin]) -> tuple[str | None, str | None]:
     """Return the licence that all models have, or `other` and the list of them; nothing where no card gives one."""
     several = {licence for each in _licences_of(origins).values() for licence in each}
     if several <= {UNKNOWN}:
@@ -134,7 +134,7 @@ def _choices(method: Method, values: Mapping[str, Any], reads: str, seed: int) -
     return [(name, _code(value if isinstance(value, str) else json.dumps(value))) for name, value in given.items()]
 
 
-def _sources(origins: Mapping[str, Origin]) -> list[tuple[str, ...]]:
+def _sources(origins: Mapping[str, ModelOrigin]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for model, origin in origins.items():
         for name, digest in origin.files.items() or [("", "")]:
@@ -142,12 +142,12 @@ def _sources(origins: Mapping[str, Origin]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _licences_of(origins: Mapping[str, Origin]) -> dict[str, list[str]]:
+def _licences_of(origins: Mapping[str, ModelOrigin]) -> dict[str, list[str]]:
     """Return each model's licences; a mean has those of the models that it is made of, which are there too."""
     return {name: list(one.licences) or [UNKNOWN] for name, one in origins.items() if one.kind != "mean"}
 
 
-def _licences(origins: Mapping[str, Origin]) -> list[str]:
+def _licences(origins: Mapping[str, ModelOrigin]) -> list[str]:
     """List each model's licences, where any is known."""
     found = _licences_of(origins)
     if all(each == [UNKNOWN] for each in found.values()):
@@ -158,7 +158,7 @@ def _licences(origins: Mapping[str, Origin]) -> list[str]:
     return ["## Licences", said, _table(("model", "licence"), rows), *warned]
 
 
-def _warned(origins: Mapping[str, Origin]) -> str:
+def _warned(origins: Mapping[str, ModelOrigin]) -> str:
     return "\n".join(f"- {_code(line)}" for line in licence_warnings(origins))
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.kinds import added, as_matrix, bias_of, is_measured
-from merganser.checkpoints.output import AS_THE_BASE, Output
+from merganser.checkpoints.output import AS_THE_BASE, OutputFormat
 from merganser.checkpoints.reading import Checkpoint, place_of, read_part, written_as
-from merganser.checkpoints.tensors import Part, name_of, parameter_of
+from merganser.checkpoints.tensors import Part, parameter_of, tensor_name
 from merganser.checkpoints.views import part_in_file
 from merganser.checkpoints.writing import Tensors, write_model
 from merganser.errors import InputError
@@ -53,7 +53,7 @@ def choose_device(wanted: str) -> torch.device:
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def merge(
+def merge_layers(
     method: Method,
     values: dict[str, Any],
     source: LayerSource,
@@ -61,7 +61,7 @@ def merge(
     out: Path,
     device: torch.device,
     threads: int = 1,
-    output: Output = AS_THE_BASE,
+    output: OutputFormat = AS_THE_BASE,
     progress: Progress = unwatched,
 ) -> None:
     """Merge every layer of the source onto the base and write the model (and the overlays) into a folder.
@@ -132,7 +132,7 @@ def _merged(
     base: Checkpoint,
     overlay: OverlayWriter | None,
     kept: Collection[str],
-    output: Output,
+    output: OutputFormat,
     others: Iterable[Part],
 ) -> Tensors:
     """Merge layer by layer; of `kept` parameters the parts are stored, the others stay the base's, as `others` do."""
@@ -146,10 +146,10 @@ def _merged(
         own = None if alone is None else read_part(alone, part).to(torch.float32)
         is_own = own is not None and torch.equal(own - start.to(torch.float32), result.cpu().reshape(start.shape))
         merged = own if own is not None and is_own else added(start, result, torch.float32)
-        return part, output.held(str(part), merged, base.spec(name_of(part)).dtype)
+        return part, output.held(str(part), merged, base.spec(tensor_name(part)).dtype)
 
     def of_base(part: Part) -> Tensor:
-        stored, values = base.spec(name_of(part)).dtype, read_part(base, part)
+        stored, values = base.spec(tensor_name(part)).dtype, read_part(base, part)
         return values if output.dtype_of(stored) == values.dtype else output.held(str(part), values, stored)
 
     if isinstance(layers, ThreadedLayers):
@@ -160,7 +160,7 @@ def _merged(
     for part, result in results:
         if isinstance(result, Parts):
             assert overlay is not None, "a method that gives parts says so in its signature"
-            name = name_of(part)
+            name = tensor_name(part)
             overlay.add(name, result if name in kept else Parts(), base.spec(name).shape)
             result = of_base(part)
         yield part, result

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from merganser.checkpoints.companions import copy_companions
-from merganser.checkpoints.output import AS_THE_BASE, Output
+from merganser.checkpoints.output import AS_THE_BASE, OutputFormat
 from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.inputs.layers import LayerSource
 from merganser.linalg.tally import share_of, tallied
-from merganser.merging.driver import choose_device, merge
+from merganser.merging.driver import choose_device, merge_layers
 from merganser.merging.method import Method
 from merganser.outputs import write_json
 from merganser.overlays import FILE
@@ -34,7 +34,7 @@ def merge_entry(
     texts: Callable[[], Mapping[str, str]],
     device: str = "cpu",
     threads: int = 1,
-    output: Output = AS_THE_BASE,
+    output: OutputFormat = AS_THE_BASE,
     read: Path = NOWHERE,
     noted: Mapping[str, Any] | None = None,
     progress: Progress = unwatched,
@@ -50,7 +50,7 @@ def merge_entry(
     start_wall, start_cpu = time.perf_counter(), time.process_time()
     checkpoint, computing = open_for_merging(base, modules), choose_device(device)
     with tallied() as tally:
-        merge(method, values, source, checkpoint, folder, computing, threads, output, progress)
+        merge_layers(method, values, source, checkpoint, folder, computing, threads, output, progress)
     copy_companions(base, folder, modules)
     output.declare(folder)
     if method.at_run_time:

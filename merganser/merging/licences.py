@@ -7,7 +7,7 @@ ids are as hubs and SPDX have them. A licence that is not there is named as one 
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from merganser.checkpoints.origins import Origin
+from merganser.checkpoints.origins import ModelOrigin
 
 NON_COMMERCIAL, NO_DERIVATIVES, SHARE_ALIKE = "nc", "nd", "sa"  # as Creative Commons abbreviates them
 LICENCES = "licences"  # in the profile of a merge: the warnings
@@ -46,7 +46,7 @@ def terms_of(licence: str) -> frozenset[str] | None:
     return _TERMS.get(name)
 
 
-def licence_warnings(origins: Mapping[str, Origin]) -> list[str]:
+def licence_warnings(origins: Mapping[str, ModelOrigin]) -> list[str]:
     """Say which licences of the models of a merge do not go together, and by which term; nothing where none is known.
 
     Each line names licences and the sources that have them, not the models' names here. A mean has the licences of
@@ -56,7 +56,7 @@ def licence_warnings(origins: Mapping[str, Origin]) -> list[str]:
     return list(_warnings(models)) if any(one.licences for one in models) else []
 
 
-def _warnings(models: Collection[Origin]) -> Iterator[str]:
+def _warnings(models: Collection[ModelOrigin]) -> Iterator[str]:
     all_of_them = sorted({licence for one in models for licence in one.licences})
     has = {each: sorted({_short(one.name) for one in models if each in one.licences}) for each in all_of_them}
     asks = {licence: terms_of(licence) for licence in has}

@@ -18,7 +18,7 @@ from merganser.learning import Form, Learner, Values, learned_by
 from merganser.learning.settings import LearnerSettings
 from merganser.merging.method import method
 from merganser.operators.elect import cut_and_winner, elect_sign
-from merganser.operators.sums import inner_products, scaled_sum
+from merganser.operators.sums import inner_products_with_gradient, scaled_sum
 from merganser.operators.trim import dense, trim
 
 COEFFICIENTS = "coefficients"
@@ -59,7 +59,7 @@ class WeightedSum(Form):
     def pull(self, values: Values, step: int | None, gradients: Mapping[str, Tensor]) -> Values:
         """Return the inner products of a layer's gradient and deltas; those of all layers are added for one row."""
         pulled, prepared = torch.zeros_like(values[COEFFICIENTS]), self.prepared
-        found = self.layers.map(lambda layer: inner_products(prepared(layer), gradients[layer.name]))
+        found = self.layers.map(lambda layer: inner_products_with_gradient(prepared(layer), gradients[layer.name]))
         for name, products in zip(self.layers.names, found, strict=True):
             pulled[self.row(name)] += products
         return {COEFFICIENTS: pulled}

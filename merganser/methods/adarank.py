@@ -20,7 +20,7 @@ from merganser.learning.settings import LearnerSettings
 from merganser.linalg.counts import count_of
 from merganser.linalg.decompositions import Factors
 from merganser.merging.method import method
-from merganser.operators.sums import inner_products, scaled_sum
+from merganser.operators.sums import inner_products_with_gradient, scaled_sum
 
 COEFFICIENTS = "coefficients"
 SIZE = 0.1  # of the values to begin with
@@ -76,7 +76,7 @@ class KeptComponents(Form):
         def pull_one(layer: Layer) -> None:
             gradient, row = gradients[layer.name], self.layers.names.index(layer.name)
             if isinstance(layer, LayerDeltas):
-                pulled[COEFFICIENTS][row] = inner_products(layer.deltas, gradient)
+                pulled[COEFFICIENTS][row] = inner_products_with_gradient(layer.deltas, gradient)
                 return
             assert isinstance(layer, LayerFactors)
             for task, (f, value) in enumerate(zip(layer.factors, values[layer.name], strict=True)):

@@ -10,7 +10,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.blocks import BLOCK
 from merganser.merging.method import Scaling, method
-from merganser.operators.angles import base_of, grouped, ungrouped
+from merganser.operators.angles import base_vectors, grouped, ungrouped
 
 SMALL = 1e-8  # added to probabilities before their logarithm
 FENCE = 1.5  # interquartile ranges above the median
@@ -31,7 +31,7 @@ def arcee_fusion(layer: LayerDeltas, *, scaling: Scaling = 1.0) -> Tensor:
     An entry's importance is its size times the divergence of its row's softmax from the base's; the quartiles are those
     of its parameter. Published for one task; of several, what is kept is added up.
     """
-    base, rows = base_of(layer, "row"), grouped(layer.deltas, "row")
+    base, rows = base_vectors(layer, "row"), grouped(layer.deltas, "row")
     merged = torch.zeros(base.shape, dtype=torch.float64, device=base.device)
     for delta in rows:
         scores = importances(delta, base)

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas
-from merganser.linalg.blocks import joined
+from merganser.linalg.blocks import join_pieces
 from merganser.linalg.counts import ceiling_of, count_of
 from merganser.linalg.select import each_band
 from merganser.merging.method import Fractions, Scaling, method
@@ -35,4 +35,4 @@ def breadcrumbs(
         above.append(n - ceiling_of(high, n))
         wanted.append(ceiling_of(high, n) - count_of(low, n))
     summed = (total(block).mul_(scaling) for block in each_band(layer.deltas, above, wanted))
-    return joined(summed, layer.shape, layer.dtype, layer.deltas.device)
+    return join_pieces(summed, layer.shape, layer.dtype, layer.deltas.device)

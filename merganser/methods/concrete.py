@@ -18,7 +18,7 @@ from merganser.learning import Form, Learner, Values, learned_by
 from merganser.learning.settings import LearnerSettings
 from merganser.merging.method import method
 from merganser.operators.drop import generator_of
-from merganser.operators.sums import inner_products, scaled_sum
+from merganser.operators.sums import inner_products_with_gradient, scaled_sum
 
 COEFFICIENTS = "coefficients"
 EPSILON = torch.finfo(torch.float32).eps  # what keeps the noise finite
@@ -90,7 +90,7 @@ class MaskedSum(Form):
 
         def products(layer: LayerDeltas) -> Tensor:
             mask = self.mask(values, layer.name, step).to(layer.dtype)
-            return inner_products(layer.deltas, gradients[layer.name].reshape(layer.shape) * mask) / mean
+            return inner_products_with_gradient(layer.deltas, gradients[layer.name].reshape(layer.shape) * mask) / mean
 
         return torch.stack(list(self.layers.map(products)))
 

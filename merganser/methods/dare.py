@@ -9,7 +9,7 @@ from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Rates, Scaling, method
 from merganser.operators.combine import Combine, scaling_of
 from merganser.operators.disjoint import disjoint_mean
-from merganser.operators.drop import dropped, drops
+from merganser.operators.drop import drop_layer, drops
 from merganser.operators.elect import elect_sign, winning_sign
 from merganser.operators.sums import scaled_sum
 
@@ -36,7 +36,7 @@ def dare(
 
     With ties the drop takes the place of the trim. `scaling` is by default 0.4 for task arithmetic and 1 for ties.
     """
-    drop, factor = partial(dropped, drop_rate=drop_rate), scaling_of(combine, scaling)
+    drop, factor = partial(drop_layer, drop_rate=drop_rate), scaling_of(combine, scaling)
     if combine == "task_arithmetic":
         return lambda layer: scaled_sum(drop(layer), factor)
     winner = winning_sign(layers, drop)

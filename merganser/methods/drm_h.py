@@ -12,7 +12,7 @@ from merganser.operators.drm import (
     Pruning,
     averaged,
     decomposed,
-    leading,
+    leading_joint_directions,
     prune_all_,
     renormalised,
 )
@@ -48,7 +48,7 @@ def drm_h(
     directions. `decomposition: qr` takes Q and R in place of U and S V^T: then the order of the tasks matters, for
     which the paper's appendix E.2 rejects it.
     """
-    factors = leading(decomposed(layer, decomposition), rank_fraction)
+    factors = leading_joint_directions(decomposed(layer, decomposition), rank_fraction)
 
     def merged(dtype: torch.dtype) -> Tensor | None:
         space = renormalised(factors, layer, dtype, renormalise)

@@ -11,7 +11,15 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Weights, method
-from merganser.operators.angles import base_of, combined, cosines, grouped, lengths, products, ungrouped
+from merganser.operators.angles import (
+    base_vectors,
+    combined,
+    grouped,
+    lengths,
+    ungrouped,
+    vector_cosines,
+    vector_inner_products,
+)
 from merganser.operators.coefficients import mean_weights
 
 STEPS = 100
@@ -38,8 +46,8 @@ def karcher(layers: LayerSource, *, coefficients: Weights = None) -> Callable[[L
     weights = mean_weights(layers.tasks, coefficients)
 
     def merge(layer: LayerDeltas) -> Tensor:
-        deltas, base = grouped(layer.deltas), base_of(layer)
-        inner = products(deltas, base).squeeze(2)
+        deltas, base = grouped(layer.deltas), base_vectors(layer)
+        inner = vector_inner_products(deltas, base).squeeze(2)
         shares = karcher_shares(inner, weights(layer.norms)).unsqueeze(1)
         return ungrouped(combined(deltas, shares, base), layer.shape)
 
@@ -57,7 +65,7 @@ def karcher_shares(inner: Tensor, weights: Sequence[float]) -> Tensor:
     """
     own = torch.tensor(weights, dtype=torch.float64, device=inner.device)
     own = own / own.sum()
-    sizes, cosine = lengths(inner.unsqueeze(2)).squeeze(1), cosines(inner.unsqueeze(2)).squeeze(2)
+    sizes, cosine = lengths(inner.unsqueeze(2)).squeeze(1), vector_cosines(inner.unsqueeze(2)).squeeze(2)
     directed = own * (sizes > 0)
     shares = _unit(directed / directed.sum(), cosine)
     if shares is None:

@@ -10,7 +10,7 @@ from merganser.inputs.layers import LayerDeltas, LayerLowRank, LayerSource
 from merganser.merging.method import Densities, Rates, Scaling, method
 from merganser.operators.coefficients import PerTask
 from merganser.operators.disjoint import disjoint_mean
-from merganser.operators.drop import dropped, drops
+from merganser.operators.drop import drop_layer, drops
 from merganser.operators.elect import cut_and_winner, elect_sign, winning_sign
 from merganser.operators.joint_layers import JointLayers, joint_layers
 from merganser.operators.sums import scaled_sum
@@ -23,7 +23,7 @@ def inner_merge(
     layers: JointLayers, inner: Inner, density: PerTask, drop_rate: PerTask
 ) -> Callable[[LayerDeltas], Tensor]:
     """Return what merges joint coordinates, or a vector, as the method of this name does, unscaled."""
-    drop = partial(dropped, drop_rate=drop_rate)
+    drop = partial(drop_layer, drop_rate=drop_rate)
     if inner == "task_arithmetic":
         return lambda layer: scaled_sum(layer.deltas, 1)
     if inner == "dare":

@@ -10,12 +10,12 @@ from merganser.merging.method import Weights, method
 from merganser.operators.angles import (
     Granularity,
     arc_shares,
-    base_of,
+    base_vectors,
     combined,
-    cosines,
     grouped,
-    products,
     ungrouped,
+    vector_cosines,
+    vector_inner_products,
 )
 from merganser.operators.coefficients import mean_weights, ratio_of
 
@@ -50,9 +50,9 @@ def nuslerp(
 
     def merge(layer: LayerDeltas) -> Tensor:
         deltas = grouped(layer.deltas, granularity)
-        start = base_of(layer, granularity) if of == "models" else None
+        start = base_vectors(layer, granularity) if of == "models" else None
         ratio = ratio_of(weights(layer.norms))
-        shares = arc_shares(cosines(products(deltas, start)), ratio, LINEAR)
+        shares = arc_shares(vector_cosines(vector_inner_products(deltas, start)), ratio, LINEAR)
         return ungrouped(combined(deltas, shares, start), layer.shape, granularity)
 
     return merge

@@ -17,7 +17,7 @@ from torch import Tensor, linalg
 
 from merganser.checkpoints.kinds import is_norm
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
-from merganser.linalg.blocks import joined
+from merganser.linalg.blocks import join_pieces
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.select import cut_at, each_trimmed
 from merganser.linalg.svd import compact, compact_low_rank
@@ -40,7 +40,7 @@ def trimmed(deltas: Tensor, densities: Sequence[float]) -> Iterator[Tensor]:
     cut = cut_at(in_memory(deltas), densities)
     for delta, level in zip(deltas, cut, strict=True):
         pieces = (block.squeeze(0) for block in each_trimmed(delta.unsqueeze(0), (level,)))
-        yield joined(pieces, delta.shape, delta.dtype, delta.device)
+        yield join_pieces(pieces, delta.shape, delta.dtype, delta.device)
 
 
 def of_models(layer: LayerDeltas | LayerLowRank) -> tuple[Tensor, LayerDeltas]:

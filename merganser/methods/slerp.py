@@ -6,7 +6,15 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Weights, method
-from merganser.operators.angles import arc_shares, base_of, combined, cosines, grouped, products, ungrouped
+from merganser.operators.angles import (
+    arc_shares,
+    base_vectors,
+    combined,
+    grouped,
+    ungrouped,
+    vector_cosines,
+    vector_inner_products,
+)
 from merganser.operators.coefficients import mean_weights, ratio_of
 
 LINEAR = 0.9995  # of the cosine: above it the line is taken, as wherever models are merged by slerp
@@ -33,9 +41,9 @@ def slerp(layers: LayerSource, *, coefficients: Weights = None) -> Callable[[Lay
     weights = mean_weights(layers.tasks, coefficients)
 
     def merge(layer: LayerDeltas) -> Tensor:
-        deltas, base = grouped(layer.deltas), base_of(layer)
+        deltas, base = grouped(layer.deltas), base_vectors(layer)
         ratio = ratio_of(weights(layer.norms))
-        shares = arc_shares(cosines(products(deltas, base)), ratio, LINEAR)
+        shares = arc_shares(vector_cosines(vector_inner_products(deltas, base)), ratio, LINEAR)
         return ungrouped(combined(deltas, shares, base), layer.shape)
 
     return merge

@@ -11,7 +11,7 @@ from merganser.learning.settings import RoutingSettings
 from merganser.merging.method import method
 from merganser.operators.sums import scaled_sum
 from merganser.operators.vectors import whole
-from merganser.operators.weight_ensembling import first_router, named
+from merganser.operators.weight_ensembling import first_router, router_tensors
 from merganser.overlays.parts import Parts
 
 
@@ -19,7 +19,7 @@ def first_routers(widths: Mapping[str, int], tasks: int, settings: RoutingSettin
     """Return routers that give every example `scaling` of every task: together that is task arithmetic."""
     values: Values = {}
     for block, width in widths.items():
-        values |= named(block, first_router(width, tasks, settings.scaling, seed, block))
+        values |= router_tensors(block, first_router(width, tasks, settings.scaling, seed, block))
     return values
 
 

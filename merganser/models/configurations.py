@@ -22,7 +22,7 @@ from merganser.errors import InputError, quoting
 from merganser.limits import check_files
 from merganser.models import DeviceName, Precision, family_names, get_family
 from merganser.models.bounded import bounded
-from merganser.models.named_module import tied_names
+from merganser.models.named_module import tied_parameter_names
 from merganser.models.naming import computed_parameters, naming_of
 from merganser.plugins import own_configurations
 
@@ -31,7 +31,7 @@ LARGEST = 2**25  # bytes: a tokenizer's configuration lists its added tokens
 Make = Callable[..., Any]  # of a configuration and a dtype, a module
 
 
-def read_config(family: str, folder: Path) -> Any:
+def read_family_config(family: str, folder: Path) -> Any:
     """Read a folder's configuration.
 
     Raises InputError where there is none, where it asks for foreign code, or naming the right family where it is of
@@ -106,7 +106,7 @@ def build(
     return module.eval() if device == "cpu" else module.eval().to(device)
 
 
-def check_names(
+def check_parameter_names(
     make: Make,
     config: Any,
     folder: Path,
@@ -120,7 +120,7 @@ def check_names(
     with torch.device("meta"):
         module = build(make, config, folder, tensors=len(checkpoint.names))
     naming = naming_of(module, folder, left_out, prefix)
-    ties = tied_names(module)
+    ties = tied_parameter_names(module)
     headers = ((name, torch.empty(checkpoint.spec(name).shape, device="meta")) for name in checkpoint.names)
     own = {name for name, _, _ in naming.own_values(headers)}
     naming.check_missing([*ties, *(ties.get(name, name) for name in own), *own], may_lack)

@@ -65,14 +65,14 @@ class Conversion:
 
     def converted(self, target: str, parts: Parts) -> dict[str, Tensor]:
         """Make the module's parameters of these tensors; raise InputError if transformers' operation cannot."""
-        with quoting(f"transformers cannot make {target} of {listed(parts)}"):
-            return self._run(target, in_order(parts))
+        with quoting(f"transformers cannot make {target} of {name_tensors(parts)}"):
+            return self._run(target, ordered_experts(parts))
 
     def differentiable(self, target: str, parts: Parts) -> dict[str, Tensor]:
         """Make the module's parameters of these tensors, with gradients, which transformers' operations cut off."""
         from torch.fx.experimental.proxy_tensor import make_fx  # a second, which learners and Fisher statistics need
 
-        ordered = in_order(parts)
+        ordered = ordered_experts(parts)
         key = (target, *((name, value.shape, value.dtype) for name, value in ordered.items()))
         if key not in self._recorded:
             values = [value.detach() for value in ordered.values()]
@@ -93,17 +93,17 @@ class Conversion:
         return {own: value[0] if isinstance(value, list) else value for own, value in made.items()}
 
 
-def listed(names: Sequence[str] | Parts) -> str:
+def name_tensors(names: Sequence[str] | Parts) -> str:
     """Name the first of several tensors, and count the others.
 
-    >>> listed(["experts.1.w1", "experts.0.w1", "experts.0.w3"])
+    >>> name_tensors(["experts.1.w1", "experts.0.w1", "experts.0.w3"])
     'experts.0.w1 and 2 more tensors'
     """
     first, *others = sorted(names)
     return f"{first} and {len(others)} more tensor{'s' if len(others) > 1 else ''}" if others else first
 
 
-def in_order(parts: Parts) -> dict[str, Tensor]:
+def ordered_experts(parts: Parts) -> dict[str, Tensor]:
     """Order tensors as transformers does, expert 2 before expert 10."""
     from transformers.core_model_loading import dot_natural_key
 

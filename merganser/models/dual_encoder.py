@@ -135,10 +135,10 @@ def picture(image: Any) -> Any:
     """Return a PIL image, of a uint8 array (height, width, 3) too."""
     from PIL import Image
 
-    return Image.fromarray(checked(image)) if isinstance(image, np.ndarray) else image
+    return Image.fromarray(checked_picture(image)) if isinstance(image, np.ndarray) else image
 
 
-def checked(array: np.ndarray) -> np.ndarray:
+def checked_picture(array: np.ndarray) -> np.ndarray:
     """Refuse an array that is not a uint8 picture (height, width, 3)."""
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
         raise InputError(f"an image is {array.dtype} {list(array.shape)}; expected uint8 (height, width, 3)")

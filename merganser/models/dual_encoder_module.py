@@ -18,7 +18,7 @@ from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError, quoting
 from merganser.models import DeviceName, Inputs, Precision
-from merganser.models.configurations import build, check_names, read_config
+from merganser.models.configurations import build, check_parameter_names, read_family_config
 from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, picture
 from merganser.models.naming import naming_of
 from merganser.models.text_module import open_tokenizer
@@ -101,7 +101,7 @@ class DualEncoderModule(DualEncoder):
 
 def build_whole(family: str, folder: Path, device: DeviceName, precision: Precision) -> Any:
     """Build the dual encoder that a folder describes, without weights; refuse a folder of one side alone."""
-    config = read_config(family, folder)
+    config = read_family_config(family, folder)
     if not _is_whole(config):
         raise InputError(f"{folder / CONFIG}: the vision side alone; as a base take the whole model")
     return build(transformers.AutoModel.from_config, config, folder, device, precision)
@@ -109,9 +109,9 @@ def build_whole(family: str, folder: Path, device: DeviceName, precision: Precis
 
 def check_side_or_whole(family: str, folder: Path, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint that is neither a family's model nor its vision side, from configuration and headers."""
-    config, make = read_config(family, folder), transformers.AutoModel.from_config
+    config, make = read_family_config(family, folder), transformers.AutoModel.from_config
     may_lack = TEXT_SIDE if _is_whole(config) else ()
-    check_names(make, config, folder, checkpoint, may_lack=may_lack, prefix=PREFIX)
+    check_parameter_names(make, config, folder, checkpoint, may_lack=may_lack, prefix=PREFIX)
 
 
 def _is_whole(config: Any) -> bool:

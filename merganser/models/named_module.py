@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import Conv2d, Linear, Module, Parameter
 
-from merganser.checkpoints.kinds import ParameterRules, kind_of
+from merganser.checkpoints.kinds import ParameterRules, parameter_kind
 from merganser.errors import InputError
 from merganser.inputs.layers import Side
 from merganser.models import Extra, Inputs
-from merganser.models.conversion import Shapes, listed
+from merganser.models.conversion import Shapes, name_tensors
 from merganser.models.naming import Naming
 from merganser.models.watching import Watcher
 
@@ -34,7 +34,7 @@ class NamedModule:
         """Take a module as it was built, with its ties."""
         self.module, self.naming = module, naming
         self.device: torch.device = next(module.parameters()).device
-        self._ties = tied_names(module)
+        self._ties = tied_parameter_names(module)
         self._watcher = Watcher()
         self._stored: dict[str, tuple[str, ...]] = {}  # a module's name to the checkpoint's of what it is made of
         self._parts: dict[str, Shapes] = {}  # the tensors that are stacked or split, by the parameter they go to
@@ -50,7 +50,7 @@ class NamedModule:
         with torch.no_grad():
             for own, stored, value in self.naming.own_values(_noting(parameters, shapes)):
                 if own in names:
-                    both = f"{listed(names[own])} and {listed(stored)}"
+                    both = f"{name_tensors(names[own])} and {name_tensors(stored)}"
                     raise InputError(f"{self.naming.where}: {both} are one parameter; keep one of them")
                 names[own] = stored
                 source = self._ties.get(own, own)
@@ -127,7 +127,7 @@ class NamedModule:
     def _known_maps(self) -> Maps:
         if self._maps is None:
             matrices = {
-                n: found for n, found in self._weights().items() if kind_of(n, found[0].shape, RULES) == "matrix"
+                n: found for n, found in self._weights().items() if parameter_kind(n, found[0].shape, RULES) == "matrix"
             }
             made = {own for own, stored in self._stored.items() if self.naming.made_of_parts(stored[0])}
             self._maps = {self.stored_name(name): found for name, found in matrices.items() if name not in made}
@@ -174,7 +174,7 @@ class _Run(Module):
         return self.run()
 
 
-def tied_names(module: Module) -> dict[str, str]:
+def tied_parameter_names(module: Module) -> dict[str, str]:
     """Return the first name of each parameter that has several, by the others."""
     first: dict[int, str] = {}
     named = module.named_parameters(remove_duplicate=False)

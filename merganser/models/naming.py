@@ -17,7 +17,7 @@ from torch import Tensor
 from merganser.checkpoints.architecture import CONFIG, is_buffer
 from merganser.checkpoints.tensors import Spec
 from merganser.errors import InputError
-from merganser.models.conversion import Conversion, Parts, listed
+from merganser.models.conversion import Conversion, Parts, name_tensors
 
 Named = tuple[str, tuple[str, ...], Tensor]  # a module's parameter: its name, those of the checkpoint, its value
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
@@ -68,7 +68,7 @@ class Naming:
         assert self.conversion is not None
         for own, value in self.conversion.converted(target, parts).items():
             if tuple(value.shape) != self.shapes.get(own):
-                has = f"{listed(parts)} make {own} of shape {list(value.shape)}"
+                has = f"{name_tensors(parts)} make {own} of shape {list(value.shape)}"
                 said = f"{self.config} says {list(self.shapes[own])}" if own in self.shapes else "it has none"
                 raise InputError(f"{self.where}: {has}, {said}")
             yield own, tuple(parts), value

@@ -21,7 +21,7 @@ MOST_TOKENS, NEW_TOKENS = 16, 3  # of a probe, and of what a language model adds
 TOLERANCE, OF_HALVES = 1e-4, {torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
-def words_of(tokenizer: Any) -> list[int]:
+def ordinary_tokens(tokenizer: Any) -> list[int]:
     """Return tokens from all over a vocabulary that are not special."""
     step = max(1, len(tokenizer) // LONG)
     return [token for token in range(0, len(tokenizer), step) if token not in tokenizer.all_special_ids]
@@ -34,10 +34,12 @@ def probes(tokenizer: Any) -> list[str]:
     >>> probes(tokenizer())
     ['the a cat', 'the a cat dog sat ran on mat yes no red dark']
     """
-    return [str(tokenizer.decode(words_of(tokenizer)[:count], skip_special_tokens=True)) for count in (SHORT, LONG)]
+    return [
+        str(tokenizer.decode(ordinary_tokens(tokenizer)[:count], skip_special_tokens=True)) for count in (SHORT, LONG)
+    ]
 
 
-def measured(
+def measure_batching(
     score: Callable[[Inputs], Tensor], encode: Encode, texts: Sequence[str], dtype: torch.dtype
 ) -> Batching | None:
     """Find the largest batches in which a short and a long text are scored as they are alone; None for NaN.

@@ -16,7 +16,7 @@ from merganser.errors import InputError, quoting
 from merganser.models import Inputs
 from merganser.models.named_module import NamedModule
 from merganser.models.naming import Naming
-from merganser.models.padding import Batching, in_groups, measured, probes
+from merganser.models.padding import Batching, in_groups, measure_batching, probes
 
 VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # without any, transformers makes one of no words
 
@@ -46,13 +46,13 @@ class TextModule(NamedModule, ABC):
         """
         dtype, texts = next(self.module.parameters()).dtype, probes(self.tokenizer)
         try:
-            return measured(self._probed, self.encode, texts, dtype)
+            return measure_batching(self._probed, self.encode, texts, dtype)
         except Exception:  # whatever the architecture raises; the second try says it, if it is not the cache
             for part in (self.module.config, self.module.config.get_text_config(), self._settings):
                 if part is not None:
                     part.use_cache = False
         with quoting(f"{self.naming.where}: {self.naming.architecture} cannot score a text"):
-            return measured(self._probed, self.encode, texts, dtype)
+            return measure_batching(self._probed, self.encode, texts, dtype)
 
     def encode(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> dict[str, Tensor]:
         """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens."""

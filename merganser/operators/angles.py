@@ -36,7 +36,7 @@ def grouped(stack: Tensor, granularity: Granularity = "parameter") -> Tensor:
     return stack.movedim(1, -1).reshape(tasks, prod(shape[1:]), shape[0])
 
 
-def base_of(layer: LayerDeltas, granularity: Granularity = "parameter") -> Tensor:
+def base_vectors(layer: LayerDeltas, granularity: Granularity = "parameter") -> Tensor:
     """Return the base's weights beside a layer's deltas as vectors (G, C)."""
     assert layer.base is not None, f"{layer.name} was read without the base's weights"
     return grouped(layer.base.unsqueeze(0), granularity)[0]
@@ -69,10 +69,10 @@ def _tile(vectors: Tensor, start: Tensor | None, rows: slice, columns: slice) ->
     return tile if start is None else tile + start[rows, columns]
 
 
-def products(vectors: Tensor, start: Tensor | None = None) -> Tensor:
+def vector_inner_products(vectors: Tensor, start: Tensor | None = None) -> Tensor:
     """Return the inner products (T, T, G) of the tasks' vectors (T, G, C), in float64.
 
-    >>> products(torch.tensor([[[3.0, 4.0]], [[1.0, 0.0]]])).squeeze(2).tolist()
+    >>> vector_inner_products(torch.tensor([[[3.0, 4.0]], [[1.0, 0.0]]])).squeeze(2).tolist()
     [[25.0, 3.0], [3.0, 1.0]]
     """
     tasks, groups, _ = vectors.shape
@@ -91,11 +91,11 @@ def lengths(inner: Tensor) -> Tensor:
     return inner.diagonal().T.sqrt()
 
 
-def cosines(inner: Tensor) -> Tensor:
+def vector_cosines(inner: Tensor) -> Tensor:
     """Return the cosines (T, T, G) between vectors with these inner products; 0 with a vector of zeros.
 
-    >>> inner = products(torch.tensor([[[3.0, 4.0]], [[1.0, 0.0]], [[0.0, 0.0]]]))
-    >>> cosines(inner)[0].flatten().tolist()
+    >>> inner = vector_inner_products(torch.tensor([[[3.0, 4.0]], [[1.0, 0.0]], [[0.0, 0.0]]]))
+    >>> vector_cosines(inner)[0].flatten().tolist()
     [1.0, 0.6, 0.0]
     """
     sizes = lengths(inner)
@@ -109,7 +109,7 @@ def mean_cosine(vectors: Tensor) -> Tensor:
     >>> mean_cosine(torch.tensor([[[3.0, 4.0]], [[1.0, 0.0]]])).tolist()
     [0.6]
     """
-    found = cosines(products(vectors))
+    found = vector_cosines(vector_inner_products(vectors))
     pairs = [found[i, j] for i, j in combinations(range(len(found)), 2)]
     return torch.stack(pairs).mean(0) if pairs else torch.ones_like(found[0, 0])
 
@@ -118,7 +118,7 @@ def arc_shares(between: Tensor, ratio: float, linear: float) -> Tensor:
     """Return what two vectors contribute to the point `ratio` of the way from the one to the other: (2, G).
 
     The way is the arc between them, or the line where the cosine's size is above `linear`. Their cosines are given as
-    `cosines` returns them (2, 2, G). A single vector is its own (1, G).
+    `vector_cosines` returns them (2, 2, G). A single vector is its own (1, G).
 
     >>> right_angle = torch.eye(2).double().unsqueeze(2)
     >>> arc_shares(right_angle, 0.5, 0.9995).flatten().tolist()

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from merganser.linalg.blocks import blocks, joined
+from merganser.linalg.blocks import blocks, join_pieces
 from merganser.operators.trim import Sparse, blocks_of, loop_arguments
 
 Agreement = Literal["disjoint", "sum"]  # the mean of those that agree, or their sum
@@ -28,7 +28,7 @@ def disjoint_mean(deltas: Sparse, sign: Tensor, dtype: torch.dtype | None = None
         means = torch.empty(deltas.shape[1:], dtype=dtype)
         loops.agreeing_mean(*(each.numpy() for each in arguments), sign.view(-1).numpy(), means.view(-1).numpy())
         return means
-    return joined(_means(deltas, sign.flatten()), deltas.shape[1:], dtype, deltas.device)
+    return join_pieces(_means(deltas, sign.flatten()), deltas.shape[1:], dtype, deltas.device)
 
 
 def disjoint_sum(deltas: Sparse, sign: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -38,7 +38,7 @@ def disjoint_sum(deltas: Sparse, sign: Tensor, dtype: torch.dtype | None = None)
     tensor([ 8., -6.])
     """
     pieces = _means(deltas, sign.flatten(), divided=False)
-    return joined(pieces, deltas.shape[1:], dtype or deltas.dtype, deltas.device)
+    return join_pieces(pieces, deltas.shape[1:], dtype or deltas.dtype, deltas.device)
 
 
 AGREEMENTS = {"disjoint": disjoint_mean, "sum": disjoint_sum}
@@ -71,7 +71,7 @@ def weighted_disjoint_mean(
     """
     own = torch.tensor(weights, dtype=torch.float64, device=deltas.device).unsqueeze(1)
     pieces = _weighted_means(deltas, None if sign is None else sign.flatten(), own, divided)
-    return joined(pieces, deltas.shape[1:], deltas.dtype, deltas.device)
+    return join_pieces(pieces, deltas.shape[1:], deltas.dtype, deltas.device)
 
 
 def _weighted_means(deltas: Tensor, sign: Tensor | None, weights: Tensor, divided: bool) -> Iterator[Tensor]:

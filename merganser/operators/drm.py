@@ -53,7 +53,7 @@ def decomposed(layer: LayerDeltas | LayerLowRank, decomposition: Decomposition) 
     return joint_qr((layer.dense() if isinstance(layer, LayerLowRank) else layer).deltas)
 
 
-def leading(space: JointFactors, fraction: float) -> JointFactors:
+def leading_joint_directions(space: JointFactors, fraction: float) -> JointFactors:
     """Keep the leading floor(fraction * K) of K joint directions, and one at least (DRM, appendix H.1)."""
     kept = min(max(count_of(fraction, len(space.s)), 1), len(space.s))
     if kept == len(space.s):

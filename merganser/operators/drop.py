@@ -120,11 +120,11 @@ def drop_and_rescale(deltas: Tensor, drop_rate: float | Tensor, numbers: Tensor)
     return (deltas * (numbers >= drop_rate)).div_(1 - drop_rate)
 
 
-def dropped(layer: LayerDeltas, drop_rate: PerTask) -> Tensor:
+def drop_layer(layer: LayerDeltas, drop_rate: PerTask) -> Tensor:
     """Drop and rescale each task's delta of a layer (T, ...) with its own random numbers.
 
     >>> layer = LayerDeltas("bias", "vector", ("dtd",), torch.ones(1, 100))
-    >>> dropped(layer, 0.75).unique()
+    >>> drop_layer(layer, 0.75).unique()
     tensor([0., 4.])
     """
     return _written(_each_task(drop_and_rescale, drop_rate, layer, 1), layer.deltas)

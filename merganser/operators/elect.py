@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.linalg.blocks import joined
+from merganser.linalg.blocks import join_pieces
 from merganser.linalg.select import Cut
 from merganser.operators.coefficients import PerTask
 from merganser.operators.sums import total
@@ -25,7 +25,9 @@ def elect_sign(deltas: Sparse, draw: int = 0) -> Tensor:
         signs = torch.empty(deltas.shape[1:], dtype=deltas.dtype)
         loops.elect(*(each.numpy() for each in arguments), draw, signs.view(-1).numpy())
         return signs
-    return joined((_sign(block, draw) for block in blocks_of(deltas)), deltas.shape[1:], deltas.dtype, deltas.device)
+    return join_pieces(
+        (_sign(block, draw) for block in blocks_of(deltas)), deltas.shape[1:], deltas.dtype, deltas.device
+    )
 
 
 def _sign(block: Tensor, draw: int) -> Tensor:

@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
-from merganser.inputs.layers import Layer, LayerDeltas, LayerLowRank, LayerSource, Table
+from merganser.inputs.layers import Layer, LayerDeltas, LayerLowRank, LayerSource, LayerTable
 from merganser.linalg.joint import JointFactors, joint, joint_low_rank
 from merganser.linalg.svd import orientation
 from merganser.operators.spool import Spool
@@ -36,7 +36,7 @@ class JointLayers(LayerSource):
     seeds: dict[str, int] = field(default_factory=dict)
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> LayerTable:
         """Return the layers' table with the shapes of the coordinates."""
         table = self.layers.table
         shapes = {n: self.coordinates.shape(n)[1:] if n in self.coordinates else s for n, s in table.shapes.items()}

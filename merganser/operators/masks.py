@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from merganser.linalg.blocks import blocks, joined
+from merganser.linalg.blocks import blocks, join_pieces
 
 
 def tall_masks(deltas: Tensor, merged: Tensor, tall_lambda: float | Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def mask_counts(deltas: Tensor, merged: Tensor, tall_lambda: float) -> Tensor:
     tensor([2, 2], dtype=torch.int32)
     """
     counts = (mask.sum(0, dtype=torch.int32) for mask in _each_mask(deltas, merged, tall_lambda))
-    return joined(counts, deltas.shape[1:], torch.int32, deltas.device)
+    return join_pieces(counts, deltas.shape[1:], torch.int32, deltas.device)
 
 
 def _each_mask(deltas: Tensor, merged: Tensor, tall_lambda: float | Tensor) -> Iterator[Tensor]:

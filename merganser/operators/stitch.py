@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from merganser.linalg.blocks import blocks, joined
+from merganser.linalg.blocks import blocks, join_pieces
 from merganser.operators.trim import Sparse, blocks_of
 
 
@@ -13,7 +13,7 @@ def stitch(regions: Sparse) -> Tensor:
     >>> stitch(torch.tensor([[2.0, 0.0, 0.0], [4.0, 1.0, 0.0]]))
     tensor([3., 1., 0.])
     """
-    return joined(map(_stitched, blocks_of(regions)), regions.shape[1:], regions.dtype, regions.device)
+    return join_pieces(map(_stitched, blocks_of(regions)), regions.shape[1:], regions.dtype, regions.device)
 
 
 def stitch_masked(deltas: Tensor, masks: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def stitch_masked(deltas: Tensor, masks: Tensor) -> Tensor:
     tensor([3.0000, 0.5000, 0.0000])
     """
     pieces = map(_shared, blocks(deltas), blocks(masks))
-    return joined(pieces, deltas.shape[1:], deltas.dtype, deltas.device)
+    return join_pieces(pieces, deltas.shape[1:], deltas.dtype, deltas.device)
 
 
 def _stitched(block: Tensor) -> Tensor:

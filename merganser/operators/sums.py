@@ -40,10 +40,10 @@ def times(deltas: Tensor, weights: Sequence[float]) -> Tensor:
     return deltas * factors.view(-1, *[1] * (deltas.ndim - 1))
 
 
-def inner_products(deltas: Tensor, gradient: Tensor) -> Tensor:
+def inner_products_with_gradient(deltas: Tensor, gradient: Tensor) -> Tensor:
     """Return the inner product of each task's delta (T, ...) and a gradient of one delta's size, in float64 (T).
 
-    >>> inner_products(torch.tensor([[1.0, 2.0], [10.0, 20.0]]), torch.tensor([3.0, -1.0]))
+    >>> inner_products_with_gradient(torch.tensor([[1.0, 2.0], [10.0, 20.0]]), torch.tensor([3.0, -1.0]))
     tensor([ 1., 10.], dtype=torch.float64)
     """
     pieces = zip(blocks(deltas), gradient.reshape(-1).split(blocks(deltas)[0].shape[1]), strict=True)

@@ -42,7 +42,7 @@ def first_router(width: int, tasks: int, scaling: float, seed: int, block: str) 
     return BlockRouter(drawn, torch.zeros(width), torch.zeros(tasks, width), torch.full((tasks,), scaling))
 
 
-def named(block: str, router: BlockRouter) -> dict[str, Tensor]:
+def router_tensors(block: str, router: BlockRouter) -> dict[str, Tensor]:
     """Name a router's tensors by its block and their place in it."""
     return {f"{block}/{place}": value for place, value in router._asdict().items()}
 

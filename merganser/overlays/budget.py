@@ -13,7 +13,7 @@ from merganser.checkpoints.tensors import NAMES_OF_DTYPES
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.linalg.counts import count_of
-from merganser.overlays.index import Index, Row, file_size, form_of, stored_tensors
+from merganser.overlays.index import OverlayIndex, ParameterParts, file_size, form_of, stored_tensors
 from merganser.overlays.parts import Dense, LowRank, Part
 from merganser.overlays.thresholded import Thresholded, ThresholdedFactors, ThresholdedVectors
 
@@ -61,7 +61,7 @@ THRESHOLDED = Coding(ThresholdedFactors, Thresholded, affordable=16)  # two bits
 THRESHOLDED_VECTORS = Coding(ThresholdedVectors, Thresholded, affordable=16)  # and scales of each vector's own
 
 
-def planned(layers: LayerSource, coding: Coding, share: float, vectors: torch.dtype = torch.float32) -> Index:
+def plan_index(layers: LayerSource, coding: Coding, share: float, vectors: torch.dtype = torch.float32) -> OverlayIndex:
     """Lay out the file of a method that keeps this share of every spectrum, if all matrices have full rank.
 
     `vectors`: the dtype of the singular vectors. The written file cannot be larger.
@@ -69,18 +69,18 @@ def planned(layers: LayerSource, coding: Coding, share: float, vectors: torch.dt
     return _planned(layers, coding, partial(count_of, share), vectors)
 
 
-def _planned(layers: LayerSource, coding: Coding, kept: Callable[[int], int], vectors: torch.dtype) -> Index:
+def _planned(layers: LayerSource, coding: Coding, kept: Callable[[int], int], vectors: torch.dtype) -> OverlayIndex:
     """Lay out a file likewise; `kept`: how many triples of a spectrum of so many."""
     rows, kinds = {}, layers.kinds
     for name, shape in layers.shapes.items():
         count = kept(min(shape)) if kinds[name] == "matrix" else 0
         dtype = NAMES_OF_DTYPES[vectors if coding.triples is LowRank and count else torch.float32]
         form = form_of(coding.triples if count else coding.whole, dtype, shape)
-        rows[name] = Row(form, dict.fromkeys(layers.tasks, count))
-    return Index(layers.tasks, rows)
+        rows[name] = ParameterParts(form, dict.fromkeys(layers.tasks, count))
+    return OverlayIndex(layers.tasks, rows)
 
 
-def rate_of(index: Index, layers: LayerSource) -> float:
+def rate_of(index: OverlayIndex, layers: LayerSource) -> float:
     """Return a file's bytes per task over the bytes of the parameters in float32."""
     return file_size(index) / len(index.tasks) / _float32_bytes(layers)
 
@@ -94,7 +94,7 @@ def largest_share(layers: LayerSource, coding: Coding, ratio: float) -> float:
     matrices = {name: shape for name, shape in layers.shapes.items() if kinds[name] == "matrix"}
     spectra = set(map(min, matrices.values()))
     shares = sorted({count / rank for rank in spectra for count in range(rank + 1)} | {0.0}, reverse=True)
-    plan = partial(planned, layers, coding, vectors=_stored(layers, matrices))
+    plan = partial(plan_index, layers, coding, vectors=_stored(layers, matrices))
     for share in shares:
         if share <= coding.affordable * ratio and _fits(plan(share), layers, ratio):
             return share
@@ -129,9 +129,10 @@ def largest_density(part: type[Part], layers: LayerSource, ratio: float) -> dict
     sizes = {name: prod(shape) for name, shape in layers.shapes.items()}
     forms = {name: form_of(part, "F32", shape) for name, shape in layers.shapes.items()}
 
-    def index(counts: Mapping[str, int]) -> Index:
-        return Index(
-            layers.tasks, {n: Row(forms[n], dict.fromkeys(layers.tasks, count)) for n, count in counts.items()}
+    def index(counts: Mapping[str, int]) -> OverlayIndex:
+        return OverlayIndex(
+            layers.tasks,
+            {n: ParameterParts(forms[n], dict.fromkeys(layers.tasks, count)) for n, count in counts.items()},
         )
 
     longest = index(sizes)  # no count has more digits
@@ -158,14 +159,16 @@ def by_density(part: type[Part]) -> Fitting:
     return Fitting(("density",), partial(largest_density, part))
 
 
-def _fits(index: Index, layers: LayerSource, ratio: float) -> bool:
+def _fits(index: OverlayIndex, layers: LayerSource, ratio: float) -> bool:
     return _bare_rate(index, layers) <= ratio and rate_of(index, layers) <= ratio
 
 
-def _bare_rate(index: Index, layers: LayerSource) -> float:
+def _bare_rate(index: OverlayIndex, layers: LayerSource) -> float:
     """Return the rate of a planned file without its index: a lower bound that is much faster to compute."""
     task = index.tasks[0]
-    alone = Index((task,), {name: Row(row.form, {task: row.counts[task]}) for name, row in index.rows.items()})
+    alone = OverlayIndex(
+        (task,), {name: ParameterParts(row.form, {task: row.counts[task]}) for name, row in index.rows.items()}
+    )
     return sum(spec.nbytes for spec in stored_tensors(alone).values()) / _float32_bytes(layers)
 
 

@@ -13,7 +13,7 @@ from merganser.checkpoints.tensors import Spec
 from merganser.checkpoints.views import in_file, laid_out_like, stored_specs
 from merganser.checkpoints.writing import write_single
 from merganser.errors import InputError
-from merganser.overlays.index import KINDS, Place, form_of, parse, places, stored_tensors
+from merganser.overlays.index import KINDS, FieldPosition, field_positions, form_of, parse, stored_tensors
 from merganser.overlays.parts import LowRank, mixed
 from merganser.overlays.writer import FILE, UNIFIED
 
@@ -29,7 +29,7 @@ class OverlayFile:
             raise InputError(f"{path}: not an overlay file ({error}); merge again") from error
         if stored_tensors(self._index) != self.file.specs:
             raise InputError(f"{path}: its index does not match its tensors; merge again")
-        self._places = {(task, name): fields for task, name, fields in places(self._index)}
+        self._places = {(task, name): fields for task, name, fields in field_positions(self._index)}
         shared = path.with_name(UNIFIED)
         self._unified = SafetensorsFile(shared) if shared.is_file() else None
 
@@ -87,7 +87,7 @@ class OverlayFile:
         except ValueError as error:
             raise InputError(f"{self.file.path}: {parameter} of {task}: {error}; merge again") from error
 
-    def _read(self, place: Place) -> Tensor:
+    def _read(self, place: FieldPosition) -> Tensor:
         return self.file.read_piece(place.tensor, place.start, place.spec.shape)
 
     def shared(self, parameter: str, shape: tuple[int, ...]) -> Tensor | None:

@@ -24,7 +24,7 @@ KINDS: dict[str, type[Part]] = {
 }
 
 
-class Form(NamedTuple):
+class PartFormat(NamedTuple):
     """What the tasks' parts of a parameter have in common."""
 
     kind: str
@@ -32,14 +32,14 @@ class Form(NamedTuple):
     dims: tuple[int, ...]  # (M, N) if factored, else (n,)
 
 
-class Row(NamedTuple):
+class ParameterParts(NamedTuple):
     """The parts of one parameter; a task without a part has no count."""
 
-    form: Form
+    form: PartFormat
     counts: Mapping[str, int]
 
 
-class Place(NamedTuple):
+class FieldPosition(NamedTuple):
     """The position of one field of a part."""
 
     tensor: str
@@ -48,21 +48,21 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Index:
+class OverlayIndex:
     """What is stored of each parameter for each task, in the file's order."""
 
     tasks: tuple[str, ...]
-    rows: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, ParameterParts] = field(default_factory=dict)
     mixtures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-def form_of(part: type[Part], dtype: str, shape: tuple[int, ...]) -> Form:
+def form_of(part: type[Part], dtype: str, shape: tuple[int, ...]) -> PartFormat:
     """Return the form of parts of this kind for a delta of this shape."""
     dims = (shape[0], prod(shape[1:])) if part.factored and shape else (prod(shape),)
-    return Form(part.kind, dtype, dims)
+    return PartFormat(part.kind, dtype, dims)
 
 
-def form_of_part(part: Part, shape: tuple[int, ...]) -> Form:
+def form_of_part(part: Part, shape: tuple[int, ...]) -> PartFormat:
     """Return the form that a part in memory takes on disk; raise ValueError if its tensors do not fit the shape."""
     tensors = tensors_of(part)
     floating = (name for name, dtype in DTYPES.items() if dtype.is_floating_point)
@@ -75,7 +75,7 @@ def form_of_part(part: Part, shape: tuple[int, ...]) -> Form:
     return form
 
 
-def places(index: Index) -> Iterator[tuple[str, str, dict[str, Place]]]:
+def field_positions(index: OverlayIndex) -> Iterator[tuple[str, str, dict[str, FieldPosition]]]:
     """Yield each part's task, parameter and fields, in the file's order."""
     ends: dict[str, int] = {}
     for parameter, (form, counts) in index.rows.items():
@@ -83,15 +83,15 @@ def places(index: Index) -> Iterator[tuple[str, str, dict[str, Place]]]:
             found = {}
             for name, spec in KINDS[form.kind].specs(form.dims, count, form.dtype).items():
                 tensor = f"{task}/{spec.dtype}"
-                found[name] = Place(tensor, ends.get(tensor, 0), spec)
+                found[name] = FieldPosition(tensor, ends.get(tensor, 0), spec)
                 ends[tensor] = found[name].start + prod(spec.shape)
             yield task, parameter, found
 
 
-def stored_tensors(index: Index) -> dict[str, Spec]:
+def stored_tensors(index: OverlayIndex) -> dict[str, Spec]:
     """Describe the tensors of the file in their order: by descending alignment, then by task."""
     lengths: dict[str, int] = {}
-    for _, _, fields in places(index):
+    for _, _, fields in field_positions(index):
         for place in fields.values():
             lengths[place.tensor] = place.start + prod(place.spec.shape)
     dtypes = sorted(DTYPES, key=lambda dtype: -DTYPES[dtype].itemsize)
@@ -99,18 +99,18 @@ def stored_tensors(index: Index) -> dict[str, Spec]:
     return {name: Spec(dtype, (lengths[name],)) for name, dtype in names if name in lengths}
 
 
-def header_of(index: Index, specs: Mapping[str, Spec]) -> bytes:
+def header_of(index: OverlayIndex, specs: Mapping[str, Spec]) -> bytes:
     """Return the header of the file that holds these tensors."""
-    return layout(specs, {"merganser": text_of(index)}, list(specs))[0]
+    return layout(specs, {"merganser": serialise_index(index)}, list(specs))[0]
 
 
-def file_size(index: Index) -> int:
+def file_size(index: OverlayIndex) -> int:
     """Return the size in bytes of the file that has this index."""
     specs = stored_tensors(index)
     return len(header_of(index, specs)) + sum(spec.nbytes for spec in specs.values())
 
 
-def text_of(index: Index) -> str:
+def serialise_index(index: OverlayIndex) -> str:
     """Serialise an index: each parameter's form, by number, and for each task 0 (no part) or its count plus 1."""
     forms = list(dict.fromkeys(row.form for row in index.rows.values()))
     numbers = {form: number for number, form in enumerate(forms)}
@@ -124,11 +124,11 @@ def text_of(index: Index) -> str:
     return json.dumps(content, separators=(",", ":"))
 
 
-def parse(text: str) -> Index:
+def parse(text: str) -> OverlayIndex:
     """Parse an index; raise ValueError, KeyError or TypeError if it is malformed."""
     content = parse_json(text)
     tasks = tuple(str(task) for task in content["tasks"])
-    forms = [_checked(Form(str(kind), str(dtype), tuple(dims))) for kind, dtype, dims in content["forms"]]
+    forms = [_checked(PartFormat(str(kind), str(dtype), tuple(dims))) for kind, dtype, dims in content["forms"]]
     rows = {}
     for name, (number, *counts) in content["parameters"].items():
         if len(counts) != len(tasks) or not all(map(_is_count, (number, *counts))):
@@ -136,15 +136,15 @@ def parse(text: str) -> Index:
         if number >= len(forms):
             raise ValueError(f"{name}: form {number} does not exist")
         stored = {task: count - 1 for task, count in zip(tasks, counts, strict=True) if count}
-        rows[name] = Row(forms[number], stored)
+        rows[name] = ParameterParts(forms[number], stored)
     mixtures = content.get("mixtures", {})
     for task, weights in mixtures.items():
         if not ({task, *weights} <= set(tasks) and all(isfinite(weight) for weight in weights.values())):
             raise ValueError(f"the mixture of {task} names a task that is not in this file")
-    return Index(tasks, rows, mixtures)
+    return OverlayIndex(tasks, rows, mixtures)
 
 
-def _checked(form: Form) -> Form:
+def _checked(form: PartFormat) -> PartFormat:
     part = KINDS.get(form.kind)
     if part is None:
         raise ValueError(f"unknown kind of part {form.kind}")

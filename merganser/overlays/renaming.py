@@ -7,7 +7,7 @@ from pathlib import Path
 
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.outputs import replacing
-from merganser.overlays.index import Row, header_of, parse, stored_tensors
+from merganser.overlays.index import ParameterParts, header_of, parse, stored_tensors
 
 
 def rename_tasks(path: Path, names: Mapping[str, str]) -> None:
@@ -22,7 +22,7 @@ def rename_tasks(path: Path, names: Mapping[str, str]) -> None:
         index,
         tasks=tuple(named.values()),
         rows={
-            parameter: Row(row.form, {named[task]: count for task, count in row.counts.items()})
+            parameter: ParameterParts(row.form, {named[task]: count for task, count in row.counts.items()})
             for parameter, row in index.rows.items()
         },
         mixtures={

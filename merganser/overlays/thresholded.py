@@ -137,11 +137,11 @@ def threshold(values: Tensor, thresholds: Thresholds = "medians", scaled: bool =
 
     `thresholds`: medians give four groups, signs alone two, all of which count as small.
     """
-    codes, scales = coded(values, thresholds, scaled)
+    codes, scales = element_codes(values, thresholds, scaled)
     return Thresholded(pack_bits(codes, WIDTH), scales)
 
 
-def coded(values: Tensor, thresholds: Thresholds, scaled: bool) -> tuple[Tensor, Tensor]:
+def element_codes(values: Tensor, thresholds: Thresholds, scaled: bool) -> tuple[Tensor, Tensor]:
     """Return each element's code, and the signed scale of each code."""
     codes = codes_of(values) if thresholds == "medians" else (NEGATIVE * (values < 0)).to(torch.uint8)
     if scaled:
@@ -154,7 +154,7 @@ def coded(values: Tensor, thresholds: Thresholds, scaled: bool) -> tuple[Tensor,
 
 def _each_coded(rows: Tensor, thresholds: Thresholds, scaled: bool) -> tuple[Tensor, Tensor]:
     """Return the codes (K, n) of vectors and their scales (K, 4), of each by itself."""
-    codes, scales = zip(*(coded(row, thresholds, scaled) for row in rows), strict=True)
+    codes, scales = zip(*(element_codes(row, thresholds, scaled) for row in rows), strict=True)
     return torch.stack(codes), torch.stack(scales)
 
 
@@ -171,7 +171,9 @@ def threshold_factors(
     left, right = (torch.where(each.abs() > noise, each, 0) for each in (u, vh))
     sides: list[Tensor] = []
     for side in (left, right) if groups == "tensor" else (left.mT, right):
-        codes, scales = coded(side, thresholds, scaled) if groups == "tensor" else _each_coded(side, thresholds, scaled)
+        codes, scales = (
+            element_codes(side, thresholds, scaled) if groups == "tensor" else _each_coded(side, thresholds, scaled)
+        )
         sides += [pack_bits(codes, WIDTH), scales]
     u_codes, u_scales, v_codes, v_scales = sides
     kind = ThresholdedFactors if groups == "tensor" else ThresholdedVectors

@@ -13,7 +13,7 @@ from torch import Tensor
 from merganser.checkpoints.tensors import Spec, spec_of, to_bytes
 from merganser.checkpoints.writing import layout
 from merganser.outputs import replacing
-from merganser.overlays.index import Index, Row, form_of_part, header_of, stored_tensors
+from merganser.overlays.index import OverlayIndex, ParameterParts, form_of_part, header_of, stored_tensors
 from merganser.overlays.parts import Parts, tensors_of
 
 FILE = "overlays.safetensors"
@@ -29,7 +29,7 @@ class OverlayWriter:
 
     def __init__(self, folder: Path, tasks: tuple[str, ...]) -> None:
         self.folder, self.tasks = folder, tasks
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, ParameterParts] = {}
         self._unified: dict[str, Spec] = {}
         self._mixtures: Mapping[str, Mapping[str, float]] = {}
         self._spools: dict[str, IO[bytes]] = {}
@@ -48,7 +48,7 @@ class OverlayWriter:
             raise ValueError(f"{parameter}: the tasks' parts have different forms: {forms}")
         for form in forms:
             stored = {task: parts.tasks[task] for task in self.tasks if task in parts.tasks}
-            self._rows[parameter] = Row(form, {task: part.count for task, part in stored.items()})
+            self._rows[parameter] = ParameterParts(form, {task: part.count for task, part in stored.items()})
             for task, part in stored.items():
                 for tensor in tensors_of(part).values():
                     self._spool(f"{task}/{spec_of(tensor).dtype}", tensor)
@@ -68,7 +68,7 @@ class OverlayWriter:
     def __exit__(self, error: object, *_: object) -> None:
         with self._stack:
             if error is None:
-                index = Index(self.tasks, self._rows, self._mixtures)
+                index = OverlayIndex(self.tasks, self._rows, self._mixtures)
                 specs = stored_tensors(index)
                 self._join(FILE, header_of(index, specs), list(specs))
                 if self._unified:

@@ -51,7 +51,7 @@ def downloaded_facts(pointer: HubPointer, repo_type: RepoType) -> dict[str, list
     return facts_in(place.parent if place.is_file() else place) or facts_in(snapshot)
 
 
-def joined(facts: Iterable[Mapping[str, list[str]]]) -> dict[str, list[str]]:
+def join_facts(facts: Iterable[Mapping[str, list[str]]]) -> dict[str, list[str]]:
     """Put what several cards say together, each once."""
     several = list(facts)
     names = dict.fromkeys(name for each in several for name in each)

@@ -19,13 +19,13 @@ from merganser.evaluation.documents import of_group
 from merganser.evaluation.saved import check_content, check_saved, load_saved
 from merganser.hashes import sha256_of
 from merganser.limits import check_file, check_link, parse_json, read_small
-from merganser.sources.card_facts import downloaded_facts, facts_in, joined
+from merganser.sources.card_facts import downloaded_facts, facts_in, join_facts
 from merganser.sources.columns import rename_columns
-from merganser.sources.hub import download, hub_errors, missing, refusal
+from merganser.sources.hub import download, hub_errors, hub_refusal, missing
 from merganser.sources.hub_caches import data_set_cache, hub_cache, in_hub_cache
 from merganser.sources.hub_data import load_checked
 from merganser.sources.installing import install_model, install_open_clip, set_padding
-from merganser.sources.packages import checked, lying
+from merganser.sources.packages import lying, verified_package_path
 from merganser.sources.pointers import (
     GroupPointer,
     HubPointer,
@@ -62,12 +62,12 @@ def fetch_checkpoint(source: Path, folder: Path, pad_token_id: int | None = None
         left |= {"left_out": files} if files else {}
         facts = downloaded_facts(pointer, "model")
     else:
-        origin = checked(pointer, source) if isinstance(pointer, PackagePointer) else source
+        origin = verified_package_path(pointer, source) if isinstance(pointer, PackagePointer) else source
         left = install_model(origin, source, folder)
         facts = facts_in(origin)
     if pad_token_id is not None:
         set_padding(folder, pad_token_id)
-    describe(source, pointer, folder, left=left, facts=facts)
+    write_source_description(source, pointer, folder, left=left, facts=facts)
     return left
 
 
@@ -84,15 +84,15 @@ def fetch_data_set(source: Path, folder: Path, check: DataCheck, columns: Mappin
         raise InputError(f"{source}: path and strip are for models; a data set's configuration is its `name`")
     if named:
         _save_hub_data_set(named, source, folder, check, columns or {})
-        facts = joined(downloaded_facts(each, "dataset") for each in named.values())
+        facts = join_facts(downloaded_facts(each, "dataset") for each in named.values())
     else:
-        origin = checked(pointer, source) if isinstance(pointer, PackagePointer) else source
+        origin = verified_package_path(pointer, source) if isinstance(pointer, PackagePointer) else source
         _copy_saved_data_set(origin, folder, check, columns or {})
         facts = facts_in(origin)
-    describe(source, pointer, folder, facts=facts)
+    write_source_description(source, pointer, folder, facts=facts)
 
 
-def describe(
+def write_source_description(
     source: Path,
     pointer: Pointer | None,
     folder: Path,
@@ -196,7 +196,7 @@ def _load(pointer: HubPointer, source: Path) -> dict[str, Any]:
     except (RuntimeError, ValueError) as error:  # a data set that comes with a script, an unknown configuration
         raise InputError(f"{source}: {pointer.hub} cannot be loaded as a data set: {error}") from error
     except OSError as error:
-        refused = refusal(source, pointer.hub, error)
+        refused = hub_refusal(source, pointer.hub, error)
         if refused is None:
             raise
         raise InputError(refused) from error

@@ -10,7 +10,16 @@ from ruamel.yaml import YAML
 
 from merganser.errors import InputError
 from merganser.outputs import replacing
-from merganser.sources.hub import check_entries, head_of, hub_api, hub_errors, listed, missing, names_at, refusal
+from merganser.sources.hub import (
+    check_entries,
+    head_of,
+    hub_api,
+    hub_errors,
+    hub_refusal,
+    list_repository_files,
+    missing,
+    names_at,
+)
 from merganser.sources.named import HEAD
 from merganser.sources.pointers import HubPointer, RepoType, read_pointer, repositories
 
@@ -80,7 +89,7 @@ def look(source: Path, pointer: HubPointer, repo_type: RepoType) -> Seen:
     except hub_errors() as error:
         raise InputError(missing(source, pointer.hub, asked, error)) from error
     except (HTTPError, OSError) as error:
-        refused = refusal(source, pointer.hub, error)
+        refused = hub_refusal(source, pointer.hub, error)
         if refused is not None:
             raise InputError(refused) from error
         raise HubAwayError(f"{source}: the hub does not answer ({type(error).__name__})") from error
@@ -130,7 +139,7 @@ def files_at(
     api: "HfApi", pointer: HubPointer, revision: str, repo_type: RepoType, source: Path
 ) -> dict[str, "RepoFile"]:
     """Return each file that would be fetched at a commit, by its name from the pointer's folder on."""
-    found = listed(api, pointer.hub, revision, repo_type)
+    found = list_repository_files(api, pointer.hub, revision, repo_type)
     if repo_type == "dataset":
         taken = {name: file for name, file in found.items() if name not in _NOT_READ and _is_read(name, pointer, found)}
     else:

@@ -37,7 +37,7 @@ _installed: list[Any] = []
 
 
 @dataclass
-class Asked:
+class HubRequest:
     """What a request is for, and when it was made."""
 
     path: str
@@ -101,7 +101,7 @@ def _check_request(request: Any) -> None:
     asked = request.extensions.get(MARK)
     if asked is None:
         path = request.url.path
-        asked = request.extensions[MARK] = Asked(path, path.startswith("/api/"), _sizes.get(path))
+        asked = request.extensions[MARK] = HubRequest(path, path.startswith("/api/"), _sizes.get(path))
     _here.deadline = asked.since + ANSWER_S
     _here.failing = (now if _here.failing is None else _here.failing[0], now)  # until it is answered
 
@@ -128,7 +128,7 @@ def _check_response(response: Any) -> None:
     response.stream = _Bounded(response, asked, _most(asked, headers, length))
 
 
-def _most(asked: Asked, headers: Mapping[str, str], length: int | None) -> int:
+def _most(asked: HubRequest, headers: Mapping[str, str], length: int | None) -> int:
     """Return how many bytes may come."""
     if asked.is_said:
         return ENCODED if "Content-Encoding" in headers else SAID
@@ -158,7 +158,7 @@ def _check_wait(request: Any, headers: Mapping[str, str]) -> None:
             raise _refusal(f"{_told(request)}: the hub asks to wait {wait[:20]} s; try again after that")
 
 
-def _check_page(request: Any, asked: Asked, headers: Mapping[str, str]) -> None:
+def _check_page(request: Any, asked: HubRequest, headers: Mapping[str, str]) -> None:
     """Refuse a listing without an end."""
     if 'rel="next"' not in headers.get("Link", ""):
         _here.listing = None
@@ -193,7 +193,7 @@ def _told(request: Any) -> str:
 class _Bounded(httpx2.SyncByteStream):
     """The content of an answer, in its time and of its size."""
 
-    def __init__(self, response: Any, asked: Asked, most: int) -> None:
+    def __init__(self, response: Any, asked: HubRequest, most: int) -> None:
         self.inner, self.request, self.asked, self.most = response.stream, response.request, asked, most
 
     def __iter__(self) -> Iterator[bytes]:

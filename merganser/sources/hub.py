@@ -69,7 +69,7 @@ def head_of(api: "HfApi", hub: str, branch: str, repo_type: RepoType) -> str:
     return head
 
 
-def listed(api: "HfApi", hub: str, revision: str, repo_type: RepoType) -> "dict[str, RepoFile]":
+def list_repository_files(api: "HfApi", hub: str, revision: str, repo_type: RepoType) -> "dict[str, RepoFile]":
     """Return each file of a repository at a commit, by its name; raise InputError where there are too many."""
     from huggingface_hub import RepoFile
 
@@ -136,7 +136,7 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
 
     api, revision = hub_api(), pinned(pointer, source)
     try:
-        files = listed(api, pointer.hub, revision, "model")
+        files = list_repository_files(api, pointer.hub, revision, "model")
         place, names, left = names_at(pointer, files, source)
         wanted = [f"{place}/{name}" if place else name for name in names]
         wanted += [name for name in _said_in(files, place) if files[name].size <= SMALL and name not in wanted]
@@ -147,7 +147,7 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
     except hub_errors() as error:
         raise InputError(missing(source, pointer.hub, revision, error)) from error
     except (HfHubHTTPError, LocalEntryNotFoundError) as error:
-        refused = refusal(source, pointer.hub, error)
+        refused = hub_refusal(source, pointer.hub, error)
         if refused is None:
             raise
         raise InputError(refused) from error
@@ -180,7 +180,7 @@ def _said_in(files: Iterable[str], place: str) -> list[str]:
     return [name for (folder, _, own), name in named if folder in ("", place) and (own == CARD or licence_files([own]))]
 
 
-def refusal(source: Path, hub: str, error: BaseException | None) -> str | None:
+def hub_refusal(source: Path, hub: str, error: BaseException | None) -> str | None:
     """Say that a hub refused a request, which may lie behind an error; None for other troubles."""
     while error is not None:
         status = getattr(getattr(error, "response", None), "status_code", None)

@@ -9,7 +9,7 @@ from typing import Any
 
 from merganser.checkpoints.adapters.files import adapter_names, open_model
 from merganser.checkpoints.architecture import CONFIG, read_config, read_object
-from merganser.checkpoints.companions import check_model, companion_names, copy_companions, left_out, names_in
+from merganser.checkpoints.companions import check_model, companion_names, copy_companions, left_out, list_model_files
 from merganser.checkpoints.named_weights import weights_in
 from merganser.checkpoints.reading import ADAPTER_FILES, open_stored, wrappers_of
 from merganser.checkpoints.tensors import Checkpoint
@@ -36,7 +36,7 @@ def install_model(origin: Path, source: Path, folder: Path, strip: str = "") -> 
         installed = install_weights(origin, folder, strip)
         copy_companions(origin, folder)
         return _left(installed)
-    names = names_in(origin)
+    names = list_model_files(origin)
     if adapter := adapter_names(names):
         _install_adapter(origin, adapter, folder)
         return {}

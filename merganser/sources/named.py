@@ -5,7 +5,7 @@ from pathlib import Path
 
 from merganser.checkpoints.weight_files import TORCH_SUFFIXES
 from merganser.errors import InputError
-from merganser.sources.hub import COMMIT, download, head_of, hub_api, hub_errors, missing, refusal
+from merganser.sources.hub import COMMIT, download, head_of, hub_api, hub_errors, hub_refusal, missing
 from merganser.sources.pointers import HubPointer
 
 HUB_NAME = re.compile(r"(?P<hub>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>\w[\w./-]*))?")
@@ -43,7 +43,7 @@ def fetch_named(hub: str, revision: str | None) -> tuple[Path, HubPointer, list[
     except hub_errors() as error:
         raise InputError(missing(source, hub, asked, error)) from error
     except (HTTPError, OSError) as error:
-        refused = refusal(source, hub, error)
+        refused = hub_refusal(source, hub, error)
         raise InputError(refused or _trouble(source, error)) from error
 
 

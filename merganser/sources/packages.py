@@ -34,7 +34,7 @@ def installed(pointer: PackagePointer, source: Path) -> Path:
     return path
 
 
-def checked(pointer: PackagePointer, source: Path) -> Path:
+def verified_package_path(pointer: PackagePointer, source: Path) -> Path:
     """Return where what a pointer names of a package lies, as `installed` does; refuse other bytes than it says."""
     path = installed(pointer, source)
     found = sha256_of_tree(path)

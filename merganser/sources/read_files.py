@@ -5,7 +5,7 @@ from pathlib import Path
 
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.architecture import CONFIG
-from merganser.checkpoints.companions import companion_names, names_in
+from merganser.checkpoints.companions import companion_names, list_model_files
 from merganser.checkpoints.modules import module_folders
 from merganser.checkpoints.reading import ADAPTER_CONFIG, ShardedCheckpoint, open_stored
 from merganser.checkpoints.weight_files import TORCH_SUFFIXES
@@ -23,7 +23,7 @@ def read_files(path: Path, copied: bool = False) -> list[str]:
     if (gguf := gguf_in(path)) is not None:
         return [gguf.name]
     modules = module_folders(path)
-    names = names_in(path, modules) if path.is_dir() else [file.name for file in path.parent.glob(CONFIG)]
+    names = list_model_files(path, modules) if path.is_dir() else [file.name for file in path.parent.glob(CONFIG)]
     weights = set(adapter_names(names) if path.is_dir() else []) or _weights(path, modules)
     beside = companion_names(names, modules) if copied else [name for name in names if name == CONFIG]
     return sorted(weights | set(beside))

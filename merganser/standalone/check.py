@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
-from merganser.checkpoints.adapters.settings import base_of
+from merganser.checkpoints.adapters.settings import adapter_base
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.architecture import CONFIG, architecture_of, read_config
 from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.kinds import HEADS, ParameterRules, is_head
-from merganser.checkpoints.mean import whole
+from merganser.checkpoints.mean import averageable
 from merganser.checkpoints.modules import shared_modules
-from merganser.checkpoints.output import AS_THE_BASE, Output
+from merganser.checkpoints.output import AS_THE_BASE, OutputFormat
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import DTYPES, Checkpoint, parameter_of
 from merganser.checkpoints.vocabularies import template_of, vocabulary_of
@@ -32,7 +32,7 @@ from merganser.inputs.pieces import PIECE
 from merganser.machine import bytes_a_second, flop_a_second
 from merganser.merging.method import Cost
 from merganser.sources.read_files import read_files
-from merganser.standalone.merge import BASE, planned, readable
+from merganser.standalone.merge import BASE, plan_merge, readable
 from merganser.standalone.notes import notes_on_files
 
 FLOAT = 4  # bytes of a value in float32
@@ -51,7 +51,7 @@ Described = dict[str, Any]
 
 
 @dataclass
-class Checked:
+class ModelCheck:
     """What a check found, as plain data with stable keys.
 
     `models`: what each is. `merge`: what a merge of them would merge, copy, write and take; None where they do not fit.
@@ -75,19 +75,19 @@ class Checked:
 def check_models(
     models: Mapping[str, Path],
     rules: ParameterRules,
-    output: Output = AS_THE_BASE,
+    output: OutputFormat = AS_THE_BASE,
     costs: Collection[Cost] = ("elementwise", "svd", "joint svd"),
     compared: Mapping[str, Path] | None = None,
-) -> Checked:
+) -> ModelCheck:
     """Describe models, and compare the others with the first one, which stands for their base.
 
     `models`: folders or files, by names. `costs`: of the methods whose time and memory are expected. `compared`: the
     models as they are merged, where that is not as they are.
     """
-    found = Checked()
+    found = ModelCheck()
     for name, path in models.items():
         with found.noting_refusal():
-            found.models[name] = described(path)
+            found.models[name] = describe_model(path)
     if found.refused or len(models) < 2:
         return found
     with found.noting_refusal():
@@ -95,13 +95,13 @@ def check_models(
     return found
 
 
-def check_merge(recipe: Recipe, where: Path) -> Checked:
+def check_merge(recipe: Recipe, where: Path) -> ModelCheck:
     """Check a recipe's merge as `check_models` does; without a base the first model stands for the models' mean.
 
     Where rows are matched by token, the tables are written into a temporary folder. Raises InputError where the recipe
     is wrong whatever its models are.
     """
-    plan = planned(recipe, where)
+    plan = plan_merge(recipe, where)
     with tempfile.TemporaryDirectory(prefix="merganser-") as made:
         plan = readable(plan, recipe, Path(made) / "dequantised")
         base, models = plan.written(Path(made))
@@ -109,13 +109,13 @@ def check_merge(recipe: Recipe, where: Path) -> Checked:
         found = check_models(plan.given, recipe.rules, recipe.output, [plan.method.cost], compared)
         for name, path in plan.models.items() if base is None else ():
             with found.noting_refusal():
-                whole(open_model(path), name)
+                averageable(open_model(path), name)
     found.notes[:0] = plan.notes
     return found
 
 
 def _compare(
-    found: Checked, models: Mapping[str, Path], rules: ParameterRules, output: Output, costs: Collection[Cost]
+    found: ModelCheck, models: Mapping[str, Path], rules: ParameterRules, output: OutputFormat, costs: Collection[Cost]
 ) -> None:
     (_, start), *others = models.items()
     modules = shared_modules(models.values())
@@ -133,7 +133,7 @@ def _compare(
         found.notes += notes_on_files(start, dict(others), modules)
 
 
-def described(path: Path) -> Described:
+def describe_model(path: Path) -> Described:
     """Say what a model is, by its folder or file; raise InputError where it is none that can be merged."""
     check_model(path)
     model, folder = open_model(path), path if path.is_dir() else path.parent
@@ -147,7 +147,7 @@ def described(path: Path) -> Described:
     return {
         "path": str(path),
         "kind": "adapter" if is_adapter else "checkpoint",
-        "trained_on": base_of(path) if is_adapter else None,
+        "trained_on": adapter_base(path) if is_adapter else None,
         "model_type": config.get("model_type"),
         "architectures": config.get("architectures"),
         "parameters": sum(dtypes.values()),
@@ -162,7 +162,9 @@ def described(path: Path) -> Described:
     }
 
 
-def _merge_of(base: Checkpoint, deltas: ModelDeltas, output: Output, moved: int, costs: Collection[Cost]) -> Described:
+def _merge_of(
+    base: Checkpoint, deltas: ModelDeltas, output: OutputFormat, moved: int, costs: Collection[Cost]
+) -> Described:
     """Say what a merge would merge, copy, write and take."""
     specs, shards, kinds = output.specs(base), output.shards(base), Counter(deltas.kinds.values())
     written = sum(spec.nbytes for spec in specs.values())

@@ -30,7 +30,7 @@ from merganser.inputs.model_deltas import ModelDeltas, open_models
 from merganser.linalg.svd import compact
 from merganser.outputs import new_folder
 from merganser.progress import Progress, unwatched, watched
-from merganser.workers import in_order, one_blas_thread
+from merganser.workers import map_in_order, one_blas_thread
 
 MODEL = "the model"
 
@@ -76,7 +76,7 @@ class LayerError:
 
 
 @dataclass(frozen=True)
-class Kept:
+class ExtractedParameter:
     """What an adapter keeps of one parameter: factors of its delta, or its own values."""
 
     report: LayerError
@@ -116,14 +116,14 @@ def extract_adapter(
     modules = _modules({name: names[name] for name in deltas.names}, saved)
     inside = tuple(f"{module}." for module in modules)
 
-    def keep(name: str) -> Kept:
+    def keep(name: str) -> ExtractedParameter:
         today = names[name]
         is_loaded = there is None or today.rpartition(".")[0] in there
         return _kept(deltas, cut, today.startswith(inside) or (biases and name.endswith(BIAS)), is_loaded, name)
 
     sizes = {name: prod(shape) for name, shape in deltas.shapes.items()}
     with one_blas_thread():
-        results = in_order(keep, deltas.names, threads, lambda name: 16 * sizes[name])
+        results = map_in_order(keep, deltas.names, threads, lambda name: 16 * sizes[name])
         kept = list(watched(results, lambda each: sizes[each.report.name], sum(sizes.values()), "factors", progress))
     changed = [each for each in kept if each.report.norm]
     factors = {each.report.name: each.factors for each in changed if each.factors}
@@ -161,7 +161,7 @@ def _modules(names: Mapping[str, str], saved: Sequence[str]) -> list[str]:
     return sorted(module for module in chosen if not module.startswith(tuple(f"{other}." for other in chosen)))
 
 
-def _kept(deltas: ModelDeltas, cut: Cut, is_whole: bool, is_loaded: bool, name: str) -> Kept:
+def _kept(deltas: ModelDeltas, cut: Cut, is_whole: bool, is_loaded: bool, name: str) -> ExtractedParameter:
     """Read a parameter's delta and say what an adapter keeps of it.
 
     `is_whole`: it is asked for whole. `is_loaded`: PEFT finds a module for it, as it does not for one of experts that
@@ -173,11 +173,11 @@ def _kept(deltas: ModelDeltas, cut: Cut, is_whole: bool, is_loaded: bool, name: 
     delta = layer.deltas[0]
     norm = float(delta.double().norm())
     if not is_loaded:
-        return Kept(LayerError(name, 0, norm, norm))
+        return ExtractedParameter(LayerError(name, 0, norm, norm))
     if is_whole:
-        return Kept(LayerError(name, None, norm, 0.0), whole=tuned.read(name))
+        return ExtractedParameter(LayerError(name, None, norm, 0.0), whole=tuned.read(name))
     if norm and deltas.kinds[name] == "matrix" and name.endswith(WEIGHT):
         left, right = cut.factors(delta)
         error = float((delta.double() - left.double() @ right.double()).norm())
-        return Kept(LayerError(name, left.shape[1], norm, error), (left, right))
-    return Kept(LayerError(name, 0, norm, norm))
+        return ExtractedParameter(LayerError(name, left.shape[1], norm, error), (left, right))
+    return ExtractedParameter(LayerError(name, 0, norm, norm))

@@ -14,10 +14,16 @@ from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.modules import shared_modules
-from merganser.checkpoints.origins import Origin, licences_in
+from merganser.checkpoints.origins import ModelOrigin, licences_in
 from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.checkpoints.vocabulary.plan import BASE as BASE_WORD
-from merganser.checkpoints.vocabulary.plan import Choice, OneVocabulary, check_names, check_template, in_one_vocabulary
+from merganser.checkpoints.vocabulary.plan import (
+    OneVocabulary,
+    TokenizerChoice,
+    check_model_names,
+    check_template,
+    in_one_vocabulary,
+)
 from merganser.checkpoints.vocabulary.tokenizers import take_template
 from merganser.checkpoints.vocabulary.writing import write_models, write_with_template
 from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged, source_of
@@ -88,7 +94,7 @@ class _Merge:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MergePlan:
     """What a recipe comes to: where its models lie, its method, and the parameters that it does not state.
 
     `named`: the models' folders and files, the base's under "(base)"; `given`: the same as they are read, dequantised;
@@ -115,12 +121,12 @@ class Plan:
         return write_models(self.vocabulary, folder) if self.vocabulary else (self.given.get(BASE), self.models)
 
 
-def planned(recipe: Recipe, where: Path) -> Plan:
+def plan_merge(recipe: Recipe, where: Path) -> MergePlan:
     """Find a recipe's models and check its method, before anything is written; raise InputError as `merge_by` does."""
     notes, named, pointers = _located(recipe, where)
     method, own = registry.get(recipe.method), dict(recipe.parameters)
     merged, seed = _start_of(method, own.pop("merged", None)), _seed_of(own.pop("seed", 0))
-    plan = Plan(method, method.validate(recipe.method, own), merged, seed, named, named, pointers, notes)
+    plan = MergePlan(method, method.validate(recipe.method, own), merged, seed, named, named, pointers, notes)
     check_tasks(plan.values, list(plan.models), f"{recipe.method}.")
     method.check_count(len(plan.models), "--model")
     _check_classes(method, plan.models, recipe.classes)
@@ -131,14 +137,14 @@ def planned(recipe: Recipe, where: Path) -> Plan:
     return plan
 
 
-def readable(plan: Plan, recipe: Recipe, folder: Path) -> Plan:
+def readable(plan: MergePlan, recipe: Recipe, folder: Path) -> MergePlan:
     """Dequantise GGUF into a folder, and find out what the choice of a tokenizer comes to."""
     given, done = dequantised(plan.named, folder)
     plan = replace(plan, given=given, notes=[*plan.notes, *done])
     if recipe.choice is None:
         return plan
     paths = {BASE_WORD if name == BASE else name: path for name, path in given.items()}
-    check_names(recipe.choice, paths)
+    check_model_names(recipe.choice, paths)
     check_template(recipe.choice, paths)
     if recipe.choice.tokenizer is None:
         return plan
@@ -162,7 +168,7 @@ def merge_by(
 
     Raises InputError where a model is not the one that the recipe was written for, and for all that does not fit.
     """
-    plan, device = planned(recipe, where), choose_device(recipe.device)
+    plan, device = plan_merge(recipe, where), choose_device(recipe.device)
     with (
         new_folder(out) as written,
         tempfile.TemporaryDirectory(prefix=".made-", dir=written) as made,
@@ -171,7 +177,7 @@ def merge_by(
         folder = Path(made)
         plan = readable(plan, recipe, folder / "dequantised")
         method, values, given = plan.method, dict(plan.values), plan.given
-        base, models, modules = _with_choice(plan, recipe.choice or Choice(), folder, progress)
+        base, models, modules = _with_choice(plan, recipe.choice or TokenizerChoice(), folder, progress)
         merge, start = _Merge(recipe, models, modules, plan.seed, threads, progress), base
         if plan.merged:
             start = merge.start_by(registry.get(plan.merged), base, folder / "merged")
@@ -221,7 +227,7 @@ def merge_by(
 
 
 def _with_choice(
-    plan: Plan, choice: Choice, folder: Path, progress: Progress
+    plan: MergePlan, choice: TokenizerChoice, folder: Path, progress: Progress
 ) -> tuple[Path, dict[str, Path], Sequence[str]]:
     """Return the base, or the models' mean, and the models as they are merged: with the tokenizer that is chosen.
 
@@ -283,16 +289,16 @@ def _start_of(method: Method, merged: str | None) -> str | None:
     return merged
 
 
-def _origins(given: Mapping[str, Path], recipe: Recipe) -> dict[str, Origin]:
+def _origins(given: Mapping[str, Path], recipe: Recipe) -> dict[str, ModelOrigin]:
     """Name where the models are from: a hub, or the last part of a path, which says nothing of this machine."""
-    origins = {BASE: Origin(f"the mean of {', '.join(recipe.models)}", "mean")}
+    origins = {BASE: ModelOrigin(f"the mean of {', '.join(recipe.models)}", "mean")}
     for name, path in given.items():
         source = recipe.models[name] if name != BASE else recipe.base or Source(path="")
         files = {file: digest for file, digest in source.sha256.items() if is_weights(file)}
         kind: Literal["hub", "local"] = "hub" if source.hub else "local"
         facts = facts_in(path)
         licences, datasets = licences_in(facts), facts.get("datasets", [])
-        origins[name] = Origin(source.hub or path.resolve().name, kind, files, licences, datasets)
+        origins[name] = ModelOrigin(source.hub or path.resolve().name, kind, files, licences, datasets)
     return origins
 
 

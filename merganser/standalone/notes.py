@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from merganser.checkpoints.adapters.files import adapter_names
-from merganser.checkpoints.companions import companion_names, left_out, names_in, other_folders
+from merganser.checkpoints.companions import companion_names, left_out, list_model_files, other_folders
 from merganser.checkpoints.modules import module_folders
 from merganser.checkpoints.named_weights import weights_in
 from merganser.checkpoints.reading import wrappers_of
@@ -33,7 +33,7 @@ def notes_on_files(base: Path, models: Mapping[str, Path], modules: Sequence[str
     """Name what is merged, copied and left out of the folders beside the weights; `modules`: those that are merged."""
     if not base.is_dir():
         return []
-    names, kept = names_in(base, modules), [name for name in module_folders(base) if name not in modules]
+    names, kept = list_model_files(base, modules), [name for name in module_folders(base) if name not in modules]
     inside = [f"{module}/{name}" for module in modules for name in weight_names(os.listdir(base / module))]
     read = weights_in(base, names)
     places = {f"{PurePosixPath(name).parts[0]}/" for name in read}
@@ -53,7 +53,7 @@ def notes_on_files(base: Path, models: Mapping[str, Path], modules: Sequence[str
 
 def _not_read(path: Path) -> list[str]:
     """List the safetensors files of a model's folder that no reader of its weights looks at, such as a head's."""
-    names = names_in(path) if path.is_dir() else []
+    names = list_model_files(path) if path.is_dir() else []
     read = {*adapter_names(names), *weights_in(path, names)} if names else set[str]()
     return [name for name in names if name.endswith(".safetensors") and "/" not in name and name not in read]
 

@@ -17,11 +17,11 @@ from merganser.checkpoints.expert_layouts import with_experts_of
 from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.modules import modules_in
-from merganser.checkpoints.output import Output
+from merganser.checkpoints.output import OutputFormat
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging, written_as
 from merganser.checkpoints.remedies import without
 from merganser.checkpoints.shards import shards_like
-from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec, name_of
+from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec, tensor_name
 from merganser.checkpoints.views import View, stored_specs, unstacked
 from merganser.checkpoints.vocabulary.writing import like
 from merganser.checkpoints.writing import write_model
@@ -42,7 +42,7 @@ class Own:
     model: Checkpoint
     names: Mapping[str, str]  # of the merged parameters, in the task's model by those in the merge
     rest: Mapping[str, Spec]  # of its other parameters, as they are written
-    output: Output
+    output: OutputFormat
 
 
 def write_model_of(merged: Path, task: str, out: Path) -> list[str]:
@@ -134,7 +134,7 @@ def _own(merged: Path, task: str, modules: Sequence[str], made: Path) -> Own | N
     model = with_experts_of(unstacked(shared), model)
     view = matched(shared, model, recipe.rules, task)
     assert isinstance(view, View)
-    pairs = sorted(((name, name_of(view.stored[name])) for name in taken), key=lambda pair: pair[0] == pair[1])
+    pairs = sorted(((name, tensor_name(view.stored[name])) for name in taken), key=lambda pair: pair[0] == pair[1])
     once = {stored: name for name, stored in pairs}  # of what the task ties and the base does not, under its own name
     names = {name: stored for stored, name in once.items()}
     others = [name for name in model.names if name not in set(names.values())]
@@ -143,7 +143,7 @@ def _own(merged: Path, task: str, modules: Sequence[str], made: Path) -> Own | N
     return Own(path, model, names, rest, recipe.output)
 
 
-def _of_adapter(adapter: Adapter, shared: Checkpoint, taken: list[str], task: str, output: Output) -> Own | None:
+def _of_adapter(adapter: Adapter, shared: Checkpoint, taken: list[str], task: str, output: OutputFormat) -> Own | None:
     """Put an adapter's own parameters, such as a head that it was trained with, onto the shared model."""
     try:
         whole = Adapted(shared, bind(adapter, shared, ParameterRules(), task))

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from merganser.checkpoints.writing import save_tensors
-from merganser.inputs.factors import file_name, fingerprint_of
+from merganser.inputs.factors import fingerprint_of, parameter_file_name
 
 BUDGET = 2**32  # bytes of what a pass adds up; a constant, since memory that happens to be free must not decide
 
@@ -34,9 +34,9 @@ def in_passes(names: Iterable[str], size: Callable[[str], int], budget: int) -> 
 
 def is_up_to_date(folder: Path, name: str, origin: str) -> bool:
     """Tell whether a parameter's file is there and was measured from the same."""
-    return fingerprint_of(folder / file_name(name)) == origin
+    return fingerprint_of(folder / parameter_file_name(name)) == origin
 
 
-def write(folder: Path, name: str, value: Tensor, origin: str) -> None:
+def write_statistic(folder: Path, name: str, value: Tensor, origin: str) -> None:
     """Write what was measured of a parameter, whole or not at all."""
-    save_tensors(folder / file_name(name), {folder.name: value}, json.dumps({"fingerprint": origin}))
+    save_tensors(folder / parameter_file_name(name), {folder.name: value}, json.dumps({"fingerprint": origin}))

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from merganser.checkpoints.tensors import parameter_of
 from merganser.errors import InputError
-from merganser.inputs.factors import file_name
+from merganser.inputs.factors import parameter_file_name
 from merganser.outputs import remove_others
-from merganser.statistics import BUDGET, in_passes, is_up_to_date, write
+from merganser.statistics import BUDGET, in_passes, is_up_to_date, write_statistic
 from merganser.statistics.sampling import Sample, draw_label
 
 Score = Callable[[Mapping[str, Tensor], Sequence[int]], Tensor]
@@ -38,7 +38,7 @@ def write_fishers(
     Returns each parameter's file, and how many files were measured.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    remove_others(folder, {file_name(name) for name in sizes})
+    remove_others(folder, {parameter_file_name(name) for name in sizes})
     parts: dict[str, list[str]] = {}  # the names of what is written of a parameter of the network
     for name in sizes:
         parts.setdefault(parameter_of(name), []).append(name)
@@ -50,8 +50,8 @@ def write_fishers(
                     f"{sample.task}: the gradient of {name} is NaN or infinite; such a model cannot be merged"
                 )
             for each, values in shown(name, information).items():
-                write(folder, each, values, origin)
-    return {name: file_name(name) for name in sizes}, sum(len(parts[name]) for name in missing)
+                write_statistic(folder, each, values, origin)
+    return {name: parameter_file_name(name) for name in sizes}, sum(len(parts[name]) for name in missing)
 
 
 def fishers(score: Score, sample: Sample, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.inputs.factors import file_name
-from merganser.inputs.statistics import GRAM, pack
+from merganser.inputs.factors import parameter_file_name
+from merganser.inputs.statistics import GRAM, pack_triangle
 from merganser.models import Network
-from merganser.models.conversion import listed
+from merganser.models.conversion import name_tensors
 from merganser.outputs import remove_others
-from merganser.statistics import BUDGET, in_passes, is_up_to_date, write
+from merganser.statistics import BUDGET, in_passes, is_up_to_date, write_statistic
 from merganser.statistics.sampling import Sample
 
 BATCH = 32
@@ -35,22 +35,23 @@ def write_grams(
     (folder / GRAM).mkdir(parents=True, exist_ok=True)
     inputs = distinct_inputs(network, sample, names)
     firsts = {members[0]: size for members, size in inputs}
-    remove_others(folder / GRAM, {file_name(first) for first in firsts})
+    remove_others(folder / GRAM, {parameter_file_name(first) for first in firsts})
     missing = [first for first in firsts if not is_up_to_date(folder / GRAM, first, origin)]
     for group in in_passes(missing, lambda first: 4 * firsts[first] ** 2, budget):
         for first, gram in grams(network, sample, group).items():
             if not gram.isfinite().all():
                 raise InputError(f"{sample.prepared.folder}: the input of {first} is NaN or infinite on these examples")
-            write(folder / GRAM, first, pack(gram), origin)
-    return {name: file_name(members[0]) for members, _ in inputs for name in members}, len(missing)
+            write_statistic(folder / GRAM, first, pack_triangle(gram), origin)
+    return {name: parameter_file_name(members[0]) for members, _ in inputs for name in members}, len(missing)
 
 
 def refuse_parts(network: Network, names: Collection[str]) -> None:
     """Refuse matrices whose inputs are not seen, for the network computes with several of them as one parameter."""
     if parts := set(network.parts()) & set(names):
         raise InputError(
-            f"statistics: the network stacks or splits {listed(sorted(parts))} on loading, so no Gram matrix of their "
-            "inputs is measured; leave them out with parameters.merged, or take a method that reads no Gram matrices"
+            f"statistics: the network stacks or splits {name_tensors(sorted(parts))} on loading, so no Gram matrix of "
+            "their inputs is measured; leave them out with parameters.merged, or take a method that reads no Gram "
+            "matrices"
         )
 
 

@@ -15,7 +15,7 @@ DENSITIES = (0.1, 0.2, 0.4)
 Values = dict[str, Any]
 
 
-class Measured(TypedDict):
+class MeasuredScore(TypedDict):
     """The score on one task, and its standard error by the draw of the examples; None for a single example."""
 
     value: float
@@ -29,7 +29,7 @@ class Candidate:
     values: Values
     score: float  # the mean over the tasks
     stderr: float | None  # of it, by the draw of the examples
-    by_task: Mapping[str, Measured]
+    by_task: Mapping[str, MeasuredScore]
 
 
 def default_grid(parameters: Collection[str]) -> dict[str, list[Any]]:
@@ -42,19 +42,20 @@ def default_grid(parameters: Collection[str]) -> dict[str, list[Any]]:
     return {name: list(values) for name, values in known.items() if name in parameters}
 
 
-def grid(over: Mapping[str, Sequence[Any]]) -> list[Values]:
+def value_combinations(over: Mapping[str, Sequence[Any]]) -> list[Values]:
     """List all combinations, the last parameter's values fastest.
 
-    >>> grid({"scaling": [0.5, 1.0], "density": [0.2]})
+    >>> value_combinations({"scaling": [0.5, 1.0], "density": [0.2]})
     [{'scaling': 0.5, 'density': 0.2}, {'scaling': 1.0, 'density': 0.2}]
     """
     return [dict(zip(over, values, strict=True)) for values in product(*over.values())]
 
 
-def best(candidates: Iterable[Candidate]) -> Candidate:
+def best_candidate(candidates: Iterable[Candidate]) -> Candidate:
     """Return the candidate of the highest score: of several the one of the smallest scaling, then the first.
 
-    >>> best([Candidate({"scaling": s}, score, None, {}) for s, score in ((1.0, 0.7), (0.5, 0.7), (0.1, 0.6))]).values
+    >>> tried = [Candidate({"scaling": s}, score, None, {}) for s, score in ((1.0, 0.7), (0.5, 0.7), (0.1, 0.6))]
+    >>> best_candidate(tried).values
     {'scaling': 0.5}
     """
     return min(candidates, key=lambda one: (-one.score, _scaling(one.values)))
@@ -63,12 +64,12 @@ def best(candidates: Iterable[Candidate]) -> Candidate:
 def best_of_each(candidates: Sequence[Candidate], own: Collection[str]) -> Values:
     """Return the best candidate's values, those of `own` by task: what each task scores highest by, the first of equal.
 
-    >>> one, other = ({"a": Measured(value=a, stderr=None), "b": Measured(value=b, stderr=None)}
+    >>> one, other = ({"a": MeasuredScore(value=a, stderr=None), "b": MeasuredScore(value=b, stderr=None)}
     ...               for a, b in ((0.9, 0.5), (0.8, 0.7)))
     >>> best_of_each([Candidate({"k": 1}, 0.7, None, one), Candidate({"k": 2}, 0.75, None, other)], ["k"])
     {'k': {'a': 1, 'b': 2}}
     """
-    chosen = best(candidates)
+    chosen = best_candidate(candidates)
     of_task = {task: max(candidates, key=lambda one: one.by_task[task]["value"]).values for task in chosen.by_task}
     return chosen.values | {name: {task: values[name] for task, values in of_task.items()} for name in own}
 
@@ -78,6 +79,6 @@ def _scaling(values: Mapping[str, Any]) -> float:
     return float(scaling) if isinstance(scaling, int | float) else inf
 
 
-def file_name(values: Mapping[str, Any]) -> str:
+def candidate_file_name(values: Mapping[str, Any]) -> str:
     """Name the file of a candidate."""
     return f"{sha256_of_json(values)[:32]}.json"

@@ -11,7 +11,7 @@ from merganser.evaluation.scoring import Score, score_of
 from merganser.evaluation.setups import TaskSetup
 from merganser.inputs.layers import LayerSource
 from merganser.merging.by_layer import each_map
-from merganser.merging.driver import choose_device, merge
+from merganser.merging.driver import choose_device, merge_layers
 from merganser.merging.method import Method
 from merganser.models import Network
 from merganser.overlays import task_model
@@ -57,7 +57,7 @@ def merge_results(
     others: Sequence[str] = (),
 ) -> Iterator[tuple[str, TaskSetup, Results]]:
     """Merge as `score_merge` does; yield each task that has data, what it ran on, and the results of its examples."""
-    merge(method, dict(values), source, setup.base, folder, choose_device("cpu"))
+    merge_layers(method, dict(values), source, setup.base, folder, choose_device("cpu"))
     loaded: Network | None = None
     for task in (*source.tasks, *others):
         if task not in setup.tasks:

@@ -36,6 +36,6 @@ def draw_subsets(tasks: Collection[str], size: int, most: int, seed: int) -> lis
     return list(drawn)
 
 
-def file_name(subset: Subset) -> str:
+def subset_file_name(subset: Subset) -> str:
     """Name a subset's file by its size and a digest: the tasks' names together may be too long for a file name."""
     return f"{len(subset)}-{hashlib.sha256(' '.join(subset).encode()).hexdigest()[:12]}.json"

@@ -48,7 +48,7 @@ def drop_unwritten(stream: TextIO) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-class Output:
+class StandardOutput:
     """Standard output as a run writes it: stages go on if it cannot be written, as on a full disk.
 
     `close` says so, once. A reader who wants no more of it, such as `head`, is nothing to speak of.

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from merganser import registry
-from merganser.checkpoints.kinds import ParameterRules, applied_as_stored, is_measured, is_stack, kind_of
+from merganser.checkpoints.kinds import ParameterRules, applied_as_stored, is_measured, is_stack, parameter_kind
 from merganser.checkpoints.tensors import spec_of
 from merganser.checkpoints.views import matrix_name
 from tests.laws.references import Array, Given
@@ -129,7 +129,7 @@ def given_of(base: Path, paths: Mapping[str, Path], swapped: set[str]) -> list[G
         first, *weights = (each[name].double().numpy() for each in (start, *models))
         if name in swapped:
             first, *weights = (each.T for each in (first, *weights))
-        kind = kind_of(name, first.shape, ParameterRules())
+        kind = parameter_kind(name, first.shape, ParameterRules())
         shape = (first.shape[0], -1) if kind == "matrix" else first.shape
         deltas = np.stack([(each - first).reshape(shape) for each in weights])
         norms = tuple(float(np.sqrt((each**2).sum())) for each in weights)

@@ -17,9 +17,9 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.output import AS_THE_BASE, Output
+from merganser.checkpoints.output import AS_THE_BASE, OutputFormat
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.checkpoints.vocabulary.plan import Choice
+from merganser.checkpoints.vocabulary.plan import TokenizerChoice
 from merganser.errors import InputError
 from tests.merges import AS_IT_IS, merge_checkpoints
 
@@ -43,8 +43,8 @@ class Case:
     base: str | None = "base"
     model: str = "model"
     rules: ParameterRules = FLAGS
-    output: Output = AS_THE_BASE
-    choice: Choice = AS_IT_IS
+    output: OutputFormat = AS_THE_BASE
+    choice: TokenizerChoice = AS_IT_IS
 
     @property
     def both(self) -> tuple[Path, Path]:
@@ -259,7 +259,7 @@ def words(**choice: str) -> Build:
         text("config.json", {**LLAMA, "vocab_size": 5})(case)
         text("tokenizer.json", tokenizer(4), base=True, model=False)(case)
         text("tokenizer.json", tokenizer(5))(case)
-        case.choice = Choice(**choice) if choice else AS_IT_IS
+        case.choice = TokenizerChoice(**choice) if choice else AS_IT_IS
 
     return build
 
@@ -333,7 +333,7 @@ PROPERTIES = (
         "values beyond float16",
         then(
             saved({"a.weight": torch.full((4, 4), 6e4)}, tuned={"a.weight": torch.full((4, 4), 1e5)}),
-            by(output=Output("float16")),
+            by(output=OutputFormat("float16")),
         ),
     ),
     Property("floats of eight bits", code(torch.float8_e4m3fn)),

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from timm.models import save_for_hf
 
-from merganser.checkpoints.class_names import labels_of
+from merganser.checkpoints.class_names import class_labels
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.errors import InputError
 from tests.merges import merge_checkpoints
@@ -87,7 +87,7 @@ def test_the_head_is_found_by_its_name_or_by_what_timm_calls_it(head: str, more:
 def test_classes_that_are_only_numbered_say_nothing(tmp_path: Path) -> None:
     for config in ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, {"label2id": {"LABEL_0": 0}}, {"labels": 3}, {}):
         (tmp_path / "config.json").write_text(json.dumps(config))
-        assert labels_of(tmp_path) is None
+        assert class_labels(tmp_path) is None
 
 
 def test_what_timm_saves_is_read(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_what_timm_saves_is_read(tmp_path: Path) -> None:
         sizes = {"img_size": 8, "patch_size": 8, "embed_dim": 8, "depth": 1, "num_heads": 1, "num_classes": 3}
         model = timm.create_model("vit_tiny_patch16_224", **sizes)
         save_for_hf(model, paths[-1], model_config={"label_names": names}, safe_serialization=True)
-    assert labels_of(paths[0]) == {"": ANIMALS}
+    assert class_labels(paths[0]) == {"": ANIMALS}
     rules = ParameterRules(flags=True)
     with pytest.raises(InputError, match=r"t: row 0 of head\.bias is the class 'dog'.*--except 'head\.\*'"):
         merge_checkpoints("average", {}, paths[0], {"t": paths[1]}, tmp_path / "out", device="cpu", rules=rules)

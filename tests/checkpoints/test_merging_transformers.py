@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from merganser import registry
 from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.output import Output
+from merganser.checkpoints.output import OutputFormat
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging
 from merganser.checkpoints.shards import parse_size
 from merganser.errors import InputError
@@ -320,7 +320,7 @@ def test_a_flattened_vision_tower_is_merged_onto_a_full_clip(tmp_path: Path) -> 
 def test_a_merge_can_be_sharded_and_is_whole_with_overlays(tmp_path: Path) -> None:
     paths = save_models(tmp_path, "gpt2", tasks=2)
     merge("emr", paths, tmp_path / "whole")
-    merge("emr", paths, tmp_path / "shards", output=Output(max_shard_size=parse_size("8KB")))
+    merge("emr", paths, tmp_path / "shards", output=OutputFormat(max_shard_size=parse_size("8KB")))
     files = sorted(path.name for path in (tmp_path / "shards").glob("model-*"))
     assert files == [f"model-{n:05}-of-{len(files):05}.safetensors" for n in range(1, len(files) + 1)]
     assert len(files) > 3
@@ -415,7 +415,7 @@ def test_the_stages_merge_as_the_command_does(method: str, tmp_path: Path) -> No
     opened = open_factors if found.factored else open_deltas
     source = opened(tmp_path / ("svd" if found.factored else "deltas"), ["task0", "task1"], 0)
     (tmp_path / "merged").mkdir()
-    driver.merge(found, found.validate("", {}), source, base, tmp_path / "merged", torch.device("cpu"))
+    driver.merge_layers(found, found.validate("", {}), source, base, tmp_path / "merged", torch.device("cpu"))
     ours, theirs = stored(tmp_path / "merged"), stored(tmp_path / "expected")
     assert weights_in(tmp_path / "merged") == weights_in(paths["base"])
     for name, value in theirs.items():

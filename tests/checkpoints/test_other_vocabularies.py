@@ -15,7 +15,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from merganser.checkpoints.vocabulary.plan import Choice
+from merganser.checkpoints.vocabulary.plan import TokenizerChoice
 from merganser.errors import InputError
 from tests.merges import merge_checkpoints
 from tests.transformers_models import save_bin
@@ -79,7 +79,7 @@ def test_rows_are_merged_by_token(tmp_path: Path, name: str) -> None:
     pair = PAIRS[name]
     own = {"base": pair.base, **pair.tasks}
     rows = {task: save(tmp_path / task, pair.model, words, task, pair.kind) for task, words in own.items()}
-    tasks, choice = {task: tmp_path / task for task in pair.tasks}, Choice(pair.choice, pair.tokens)
+    tasks, choice = {task: tmp_path / task for task in pair.tasks}, TokenizerChoice(pair.choice, pair.tokens)
     merge_checkpoints(
         "task_arithmetic", {"scaling": SCALING}, tmp_path / "base", tasks, tmp_path / "out", choice=choice
     )
@@ -120,7 +120,7 @@ def test_a_merge_of_one_task_generates_what_the_task_does(tmp_path: Path, choice
     tasks = {task: tmp_path / task for task in "ab"}
     for task in tasks if choice == "union" else choice:
         values = {"scaling": 1.0, "coefficients": {"a": 0.0, "b": 0.0, task: 1.0}}
-        out, how = tmp_path / f"merged-{task}", Choice(choice, chat_template=task)
+        out, how = tmp_path / f"merged-{task}", TokenizerChoice(choice, chat_template=task)
         notes = merge_checkpoints("task_arithmetic", values, tmp_path / "base", tasks, out, choice=how)
         said = spoken(out, own[task].tokens)
         assert said == spoken(tmp_path / task, own[task].tokens)
@@ -151,7 +151,7 @@ def test_an_adapter_with_resized_embeddings_is_merged_by_token(tmp_path: Path) -
     tasks, out, values = {"a": tmp_path / "a", "b": tmp_path / "b"}, tmp_path / "out", {"scaling": SCALING}
     with pytest.raises(InputError, match=r"has 16 rows, the base's 12: .*; match rows by token: --tokenizer union, or"):
         merge_checkpoints("task_arithmetic", values, tmp_path / "base", tasks, out)
-    merge_checkpoints("task_arithmetic", values, tmp_path / "base", tasks, out, choice=Choice("union"))
+    merge_checkpoints("task_arithmetic", values, tmp_path / "base", tasks, out, choice=TokenizerChoice("union"))
     merged = tf.AutoModelForCausalLM.from_pretrained(out).state_dict()
     assert tf.AutoTokenizer.from_pretrained(out).convert_ids_to_tokens(list(range(12))) == own.tokens
     for table in tables:
@@ -167,7 +167,7 @@ def test_a_low_rank_update_of_a_table_is_put_in_order(tmp_path: Path, target: st
     )
     train(tuned, tmp_path / "a")
     save(tmp_path / "b", "untied", PERMUTED, "base", "words")
-    tasks, how = {"a": tmp_path / "a", "b": tmp_path / "b"}, Choice("b")
+    tasks, how = {"a": tmp_path / "a", "b": tmp_path / "b"}, TokenizerChoice("b")
     merge_checkpoints("task_arithmetic", {"scaling": 1.0}, tmp_path / "base", tasks, tmp_path / "out", choice=how)
     merged, whole = (
         model.state_dict()
@@ -204,7 +204,7 @@ def test_sentencepiece_alone_shards_and_torch_weights_are_matched(tmp_path: Path
         else:
             model.save_pretrained(folder, max_shard_size="4KB")
     models, out = {task: tmp_path / task for task in "ab"}, tmp_path / "out"
-    merge_checkpoints("average", {}, tmp_path / "base", models, out, choice=Choice("union"))
+    merge_checkpoints("average", {}, tmp_path / "base", models, out, choice=TokenizerChoice("union"))
     shards = [len(list(folder.glob("*.safetensors"))) for folder in (out, tmp_path / "base")]
     assert shards[0] == shards[1] > 1
     words, model = tf.AutoTokenizer.from_pretrained(out), tf.T5ForConditionalGeneration.from_pretrained(out)
@@ -221,7 +221,7 @@ def test_modules_beside_a_model_stay_with_it(tmp_path: Path) -> None:
             save_file(
                 {"linear.weight": torch.full((4, 16), float(seed))}, tmp_path / task / module / "model.safetensors"
             )
-    how = {"choice": Choice("union"), "device": "cpu"}
+    how = {"choice": TokenizerChoice("union"), "device": "cpu"}
     merge_checkpoints("average", {}, tmp_path / "base", {"a": tmp_path / "a"}, tmp_path / "out", **how)
     for module in ("2_Dense", "projection"):
         assert load_file(tmp_path / "out" / module / "model.safetensors")["linear.weight"].unique().tolist() == [1.0]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from merganser import registry
 from merganser.checkpoints.adapters.files import open_model
-from merganser.checkpoints.kinds import ParameterRules, is_stack, kind_of
+from merganser.checkpoints.kinds import ParameterRules, is_stack, parameter_kind
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import Spec
 from merganser.checkpoints.views import from_file, in_file
@@ -81,7 +81,7 @@ def by_reference(method: str, deltas: Sequence[Array], **values: Any) -> Array:
     ],
 )
 def test_of_four_dimensions_kernels_are_matrices_and_embeddings_of_places_are_not(name: str, kind: str) -> None:
-    assert kind_of(name, (1, 4, 4, 8), ParameterRules()) == kind
+    assert parameter_kind(name, (1, 4, 4, 8), ParameterRules()) == kind
 
 
 @pytest.mark.parametrize("shapes", [SHAPES, OUT_BY_IN], ids=["in x out", "out x in"])
@@ -120,7 +120,7 @@ def test_the_stages_merge_stacks_as_the_command_does(method: str, tmp_path: Path
     opened = open_factors if found.factored else open_deltas
     source = opened(tmp_path / ("svd" if found.factored else "deltas"), ["a", "b"], 0)
     (tmp_path / "merged").mkdir()
-    driver.merge(found, found.validate("", {}), source, base, tmp_path / "merged", torch.device("cpu"))
+    driver.merge_layers(found, found.validate("", {}), source, base, tmp_path / "merged", torch.device("cpu"))
     for name, value in expected.items():
         torch.testing.assert_close(read(tmp_path / "merged")[name], value, atol=1e-6, rtol=0)
 
@@ -212,7 +212,7 @@ KINDS = {
 @pytest.mark.parametrize("name", list(KINDS))
 def test_three_dimensions_are_told_apart_by_names(name: str) -> None:
     shape, kind = KINDS[name]
-    found = "stack" if is_stack(name, Spec("F32", shape)) else kind_of(name, shape, ParameterRules())
+    found = "stack" if is_stack(name, Spec("F32", shape)) else parameter_kind(name, shape, ParameterRules())
     assert found == kind
 
 

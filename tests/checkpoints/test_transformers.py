@@ -8,7 +8,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from merganser.checkpoints.architecture import Architecture
-from merganser.checkpoints.kinds import ParameterRules, kind_of
+from merganser.checkpoints.kinds import ParameterRules, parameter_kind
 from tests.checkpoints.merge_table import merged_row
 from tests.transformers_models import MODELS, tiny
 
@@ -26,7 +26,7 @@ def test_linear_maps_are_matrices_and_nothing_else_is(name: str) -> None:
             a_map = isinstance(module, LINEAR) or type(module).__name__.endswith("Router")
             linear = ((a_map and own == "weight") or own == "in_proj_weight") and parameter.ndim > 1
             wanted = linear and not path.startswith(HEADS) and names[id(parameter)] == f"{path}.{own}"
-            found = kind_of(names[id(parameter)], parameter.shape, ParameterRules())
+            found = parameter_kind(names[id(parameter)], parameter.shape, ParameterRules())
             assert found == ("matrix" if wanted else "vector"), f"{path}.{own}"
             in_by_out = Architecture({"model_type": model.config.model_type}).is_in_by_out(
                 f"{path}.{own}", parameter.shape
@@ -48,14 +48,14 @@ def test_linear_maps_are_matrices_and_nothing_else_is(name: str) -> None:
     ],
 )
 def test_names_of_further_architectures(name: str, kind: str) -> None:
-    assert kind_of(name, (8, 6), ParameterRules()) == kind
+    assert parameter_kind(name, (8, 6), ParameterRules()) == kind
 
 
 def test_open_clips_names_are_what_they_were() -> None:
     shapes = {"visual.proj": "matrix", "text_projection": "matrix", "token_embedding.weight": "vector"}
     shapes |= {"positional_embedding": "vector", "visual.head.proj.weight": "matrix", "proj": "matrix"}
     shapes |= {"transformer.resblocks.0.mlp.c_proj.weight": "matrix", "visual.transformer.resblocks.0.ln_1": "vector"}
-    assert {name: kind_of(name, (8, 6), ParameterRules()) for name in shapes} == shapes
+    assert {name: parameter_kind(name, (8, 6), ParameterRules()) for name in shapes} == shapes
     assert not Architecture().is_in_by_out("transformer.resblocks.0.mlp.c_proj.weight", torch.Size((8, 6)))
 
 

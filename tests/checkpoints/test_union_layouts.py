@@ -10,7 +10,7 @@ import transformers as tf
 from safetensors.torch import load_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from merganser.checkpoints.vocabulary.plan import Choice
+from merganser.checkpoints.vocabulary.plan import TokenizerChoice
 from merganser.errors import InputError
 from tests.merges import merge_checkpoints
 from tests.transformers_models import DECODER
@@ -90,7 +90,7 @@ def test_each_token_of_a_union_has_its_own_row(
     one = save(tmp_path / "one", make([], of_base), "one")
     two = save(tmp_path / "two", make(words, [*of_base, *added]), "two")
     tasks, out = {name: tmp_path / name for name in ("one", "two")}, tmp_path / "out"
-    merge_checkpoints("average", {}, tmp_path / "base", tasks, out, choice=Choice("union"))
+    merge_checkpoints("average", {}, tmp_path / "base", tasks, out, choice=TokenizerChoice("union"))
     table = load_file(out / "model.safetensors")[TABLE]
     numbers = tf.AutoTokenizer.from_pretrained(out).get_vocab()
     base = load_file(tmp_path / "base" / "model.safetensors")[TABLE]
@@ -109,13 +109,15 @@ def test_tokens_without_a_row_are_named_and_a_union_gives_them_the_rows_that_a_t
     one = save(tmp_path / "one", words, "one")
     save(tmp_path / "two", words, "two", rows=len(words) - 1, pad_token_id=len(words))
     tasks = {name: tmp_path / name for name in ("one", "two")}
-    out, how = tmp_path / "union", Choice("union")
+    out, how = tmp_path / "union", TokenizerChoice("union")
     notes = merge_checkpoints("average", {}, tmp_path / "base", tasks, out, choice=how)
     assert "two: has no '<user>': a row stays the base's for it" in notes
     table = load_file(out / "model.safetensors")[TABLE]
     assert len(table) == len(words)
     assert (table[-1] - one["<user>"]).abs().max() < 1e-6
-    notes = merge_checkpoints("average", {}, tmp_path / "base", tasks, tmp_path / "of-base", choice=Choice("base"))
+    notes = merge_checkpoints(
+        "average", {}, tmp_path / "base", tasks, tmp_path / "of-base", choice=TokenizerChoice("base")
+    )
     rows = len(words) - 1
     assert f"the base: its tokenizer has tokens without a row in its embeddings of {rows} rows: '<user>'" in notes
     notes = merge_checkpoints("average", {}, tmp_path / "base", {"two": tmp_path / "two"}, tmp_path / "one-model")
@@ -128,9 +130,9 @@ def test_a_token_that_a_configuration_names_by_its_number_keeps_its_meaning(tmp_
         save(tmp_path / name, words, name, image_token_id=base.convert_tokens_to_ids("<image>"))
         (tmp_path / name / "processor_config.json").write_text(json.dumps({"image_token": "<image>"}))
     tasks, out = {"one": tmp_path / "one"}, tmp_path / "out"
-    merge_checkpoints("average", {}, tmp_path / "base", tasks, out, choice=Choice("base"))
+    merge_checkpoints("average", {}, tmp_path / "base", tasks, out, choice=TokenizerChoice("base"))
     number = json.loads((out / "config.json").read_text())["image_token_id"]
     assert tf.AutoTokenizer.from_pretrained(out).convert_ids_to_tokens(number) == "<image>"
     (tmp_path / "one" / "processor_config.json").unlink()  # whose configuration says so of no token
     with pytest.raises(InputError, match=r"config.json: image_token_id is .* its tokenizer gives '<image>'"):
-        merge_checkpoints("average", {}, tmp_path / "base", tasks, tmp_path / "other", choice=Choice("one"))
+        merge_checkpoints("average", {}, tmp_path / "base", tasks, tmp_path / "other", choice=TokenizerChoice("one"))

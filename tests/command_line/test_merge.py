@@ -10,7 +10,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from merganser import registry
-from merganser.checkpoints.output import Output
+from merganser.checkpoints.output import OutputFormat
 from merganser.command_line.progress import progress_bar
 from merganser.errors import InputError
 from merganser.progress import Progress
@@ -64,7 +64,7 @@ def test_parts_per_task_are_added_in_the_dtype_that_was_asked_for(saved: Path, t
 def test_integers_keep_their_dtype_and_what_float16_cannot_hold_is_refused(tmp_path: Path) -> None:
     models = write_models(tmp_path / "models", tasks=1)
     tasks, base = {"task0": models["task0"]}, models["base"]
-    merge_checkpoints("average", {}, base, tasks, tmp_path / "out", device="cpu", output=Output("float16"))
+    merge_checkpoints("average", {}, base, tasks, tmp_path / "out", device="cpu", output=OutputFormat("float16"))
     found = load_file(tmp_path / "out/model.safetensors")
     assert {name: found[name].dtype for name in found} == {"steps": torch.int64} | dict.fromkeys(SHAPES, torch.float16)
     large = load_file(base / "model.safetensors") | {"proj": torch.full(SHAPES["proj"], 1e5)}
@@ -74,7 +74,7 @@ def test_integers_keep_their_dtype_and_what_float16_cannot_hold_is_refused(tmp_p
         merge_checkpoints(
             *("average", {}, tmp_path / "base.bin", {"a": tmp_path / "task.bin"}, tmp_path / "no"),
             device="cpu",
-            output=Output("float16"),
+            output=OutputFormat("float16"),
         )
     assert not (tmp_path / "no").exists()
 

@@ -9,7 +9,7 @@ import typer
 
 from merganser import registry
 from merganser.command_line import start
-from merganser.command_line.app import add_commands, new_app
+from merganser.command_line.app import add_commands, empty_app
 from merganser.command_line.trust import is_trusted
 from merganser.flows.commands import cli
 from tests import PYTHONPATH
@@ -70,7 +70,7 @@ def test_the_extra_pipeline_brings_what_the_modules_of_a_comparison_import(tmp_p
 
 
 def test_the_commands_of_a_repository_are_those_that_flows_adds() -> None:
-    light = new_app()
+    light = empty_app()
     add_commands(light)
     own, whole = (set(typer.main.get_group(app).commands) for app in (light, cli.app))
     assert set(start.OF_A_REPOSITORY) == whole - own

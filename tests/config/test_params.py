@@ -11,12 +11,12 @@ from ruamel.yaml import YAML
 
 from merganser import registry
 from merganser.config import CHECKED
-from merganser.config.inputs.searches import candidates_of, own_of
+from merganser.config.inputs.searches import own_of, search_candidates
 from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
-from merganser.studies.candidates import grid
+from merganser.studies.candidates import value_combinations
 
 ROOT = Path(__file__).parents[2]
 Content = dict[str, Any]
@@ -684,13 +684,13 @@ def test_a_wrong_search_or_its_reader_is_refused(tmp_path: Path, search: Content
 
 def test_a_search_searches_scaling_and_density_by_itself(tmp_path: Path) -> None:
     params = load_params(write(tmp_path, searching()))
-    assert len(candidates_of(params.searches["grid"])) == 45
-    assert len(candidates_of(params.searches["grid"].model_copy(update={"method": "iso_c"}))) == 15
+    assert len(search_candidates(params.searches["grid"])) == 45
+    assert len(search_candidates(params.searches["grid"].model_copy(update={"method": "iso_c"}))) == 15
 
 
 def test_a_search_takes_the_grid_of_its_methods_paper_where_it_says_so(tmp_path: Path) -> None:
     search = load_params(write(tmp_path, searching())).searches["grid"].model_copy(update={"grid": "paper"})
-    tried = {name: candidates_of(search.model_copy(update={"method": name})) for name in ("tsv_m", "drm_h", "sftm")}
+    tried = {name: search_candidates(search.model_copy(update={"method": name})) for name in ("tsv_m", "drm_h", "sftm")}
     assert [one["scaling"] for one in tried["tsv_m"]] == [tenths / 10 for tenths in range(31)]
     assert tried["drm_h"][0] == {"scaling": 0.8, "density": 0.1}
     assert tried["drm_h"][-1] == {"scaling": 1.5, "density": 1.0}
@@ -709,5 +709,5 @@ def test_every_papers_grid_is_of_its_methods_parameters() -> None:
     methods = [registry.get(name) for name in registry.names()]
     assert {"tsv_m", "drm_h", "drm_v", "sftm"} <= {method.name for method in methods if method.searched}
     for method in methods:
-        for values in grid(method.searched or {}):
+        for values in value_combinations(method.searched or {}):
             method.validate(method.name, values)

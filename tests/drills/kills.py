@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dvcfleet.prefect_adapter.server import Server
+from dvcfleet.prefect_adapter.server import PrefectServer
 from tests.drills.kill_runs import RunKills
 from tests.drills.kill_stages import StageKills, Tiny, WaveKills, kill_at_moments, warm_server
 
@@ -91,7 +91,7 @@ def prefect_server(home: Path) -> Iterator[None]:
     if "PREFECT_API_URL" in os.environ:
         yield
         return
-    server = Server(home)
+    server = PrefectServer(home)
     try:
         with pytest.MonkeyPatch.context() as patch:
             server.wait()

@@ -74,10 +74,10 @@ def set_clock(folder: Path, day: int) -> None:
 
 def run_nights(folder: Path, nights: int) -> None:
     """Run each night in a process of its own, as a schedule does, by one server; print counts of some of them."""
-    from dvcfleet.prefect_adapter.server import Server
+    from dvcfleet.prefect_adapter.server import PrefectServer
 
     project = make_project(folder / "project")
-    with Server(project / ".dvcfleet/prefect", schedules=True) as server:
+    with PrefectServer(project / ".dvcfleet/prefect", schedules=True) as server:
         server.wait()
         os.environ.update(server.environment)
         import merganser.flows.scheduled  # noqa: F401 - for all nights' processes, which are forks of this one

@@ -15,7 +15,7 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
 from merganser.errors import InputError
-from merganser.evaluation.examples import Results, compare, compare_texts, read_results, write_results
+from merganser.evaluation.examples import Results, compare_predictions, compare_texts, read_results, write_results
 from merganser.evaluation.metrics import METRICS, Floats
 from merganser.evaluation.scoring import RESAMPLES, bootstrap, mean_error, resamples, score_of, score_of_seeds
 from merganser.measures.significance import compare_models
@@ -100,7 +100,7 @@ def test_a_large_sample_is_resampled_in_blocks() -> None:
 
 
 def test_the_error_of_a_share_is_that_of_the_formula() -> None:
-    score = score_of("accuracy", compare("accuracy", [1] * 30 + [0] * 10, [1] * 40))
+    score = score_of("accuracy", compare_predictions("accuracy", [1] * 30 + [0] * 10, [1] * 40))
     assert score == {
         "metric": "accuracy",
         "value": 0.75,
@@ -113,9 +113,9 @@ def test_the_error_of_a_share_is_that_of_the_formula() -> None:
 def test_the_bootstrap_error_is_that_of_many_samples(metric: str) -> None:
     """Draw the sample itself many times: its scores spread as the bootstrap of one sample says."""
     spread = np.std([METRICS[metric].compute(*given(metric, 300, 2, seed), None) for seed in range(200)], ddof=1)
-    score = score_of(metric, compare(metric, *given(metric, 300, 2)))
+    score = score_of(metric, compare_predictions(metric, *given(metric, 300, 2)))
     assert score["stderr"] == pytest.approx(spread, rel=0.25)
-    assert score_of(metric, compare(metric, *given(metric, 300, 2))) == score
+    assert score_of(metric, compare_predictions(metric, *given(metric, 300, 2))) == score
 
 
 def test_the_bootstrap_of_a_mean_has_the_error_of_the_mean() -> None:
@@ -125,19 +125,19 @@ def test_the_bootstrap_of_a_mean_has_the_error_of_the_mean() -> None:
 
 
 def test_one_example_has_a_score_and_no_error() -> None:
-    assert score_of("accuracy", compare("accuracy", [1], [1])) == {
+    assert score_of("accuracy", compare_predictions("accuracy", [1], [1])) == {
         "metric": "accuracy",
         "value": 1.0,
         "count": 1,
         "stderr": None,
     }
-    assert score_of("spearman", compare("spearman", [1.5], [1.0]))["stderr"] is None
+    assert score_of("spearman", compare_predictions("spearman", [1.5], [1.0]))["stderr"] is None
 
 
 def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     file = tmp_path / "entry/task.safetensors"
     for metric in ("accuracy", "spearman"):
-        results = compare(metric, *given(metric))
+        results = compare_predictions(metric, *given(metric))
         write_results(file, results)
         found = read_results(file)
         assert len(found) == 40
@@ -147,7 +147,7 @@ def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_texts_are_kept_as_scores_alone() -> None:
-    results = compare("exact_match", ["yes", "no", "maybe"], ["yes", "yes", "maybe"])
+    results = compare_predictions("exact_match", ["yes", "no", "maybe"], ["yes", "yes", "maybe"])
     assert (results.prediction, results.label) == (None, None)
     assert score_of("exact_match", results)["value"] == pytest.approx(2 / 3)
 
@@ -247,7 +247,7 @@ def test_the_score_of_several_seeds_is_their_mean_with_the_error_of_the_examples
 def test_seeds_of_a_metric_that_is_no_mean_have_the_mean_of_their_errors() -> None:
     generator = np.random.default_rng(0)
     labels = generator.normal(size=50)
-    runs = [compare("pearson", labels + generator.normal(size=50), labels) for _ in range(3)]
+    runs = [compare_predictions("pearson", labels + generator.normal(size=50), labels) for _ in range(3)]
     found, each = score_of_seeds("pearson", runs), [score_of("pearson", results) for results in runs]
     assert found["stderr"] == pytest.approx(sum(one["stderr"] or 0 for one in each) / 3)
     assert found["value"] == pytest.approx(sum(one["value"] for one in each) / 3)

@@ -12,7 +12,7 @@ from datasets import ClassLabel, Value, load_from_disk
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from merganser.hashes import sha256_of_tree
-from merganser.sources.packages import checked
+from merganser.sources.packages import verified_package_path
 from merganser.sources.pointers import PackagePointer, pointer_of
 from minilm.data import check_versions, rows_of
 from minilm.tasks import NAMES, TASKS, Documented, docstrings
@@ -153,5 +153,5 @@ def test_the_suites_base_is_what_the_package_holds() -> None:
     content = yaml.safe_load((EXAMPLES.parent / "suites/tables/pointers.yaml").read_text())["examples/minilm"]["base"]
     pointer = pointer_of(content, Path("base.yaml"))
     assert isinstance(pointer, PackagePointer)
-    config = json.loads((checked(pointer, Path("base.yaml")) / "config.json").read_text())
+    config = json.loads((verified_package_path(pointer, Path("base.yaml")) / "config.json").read_text())
     assert (config["model_type"], config["num_hidden_layers"], config["hidden_size"]) == ("bert", 6, 384)

@@ -13,9 +13,9 @@ from peft import PeftModel
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from merganser.evaluation.harness import open_task
+from merganser.evaluation.harness import make_lm_eval_task
 from merganser.flows.suites.ready import load_suite
-from merganser.sources.packages import checked
+from merganser.sources.packages import verified_package_path
 from merganser.sources.pointers import PackagePointer, read_pointer
 from smollm2.adapt import loss
 from smollm2.data import rows_of
@@ -83,7 +83,7 @@ def test_prompts_are_split_once_each_with_their_answers(built: Path) -> None:
 def test_lm_eval_asks_what_was_trained(task: str) -> None:
     data = load_suite(REPOSITORY, SUITE).tasks[task].data
     row = {"text": "some words", "answer": "the answer", "label": 1}
-    asked = open_task(data.values["task"], str(data.metric), [row])
+    asked = make_lm_eval_task(data.values["task"], str(data.metric), [row])
     assert asked.doc_to_text(row) == prompt(task, "some words")
     if isinstance(TASKS[task], Reversed):
         assert asked.doc_to_target(row) == " the answer"
@@ -133,7 +133,7 @@ def test_a_stage_depends_on_all_the_code_it_runs(name: str) -> None:
 def test_answers_are_one_token_each_of_the_suites_model() -> None:
     pointer = read_pointer(EXAMPLES / SUITE / "model.yaml")
     assert isinstance(pointer, PackagePointer)
-    file = checked(pointer, EXAMPLES / SUITE / "model.yaml")
+    file = verified_package_path(pointer, EXAMPLES / SUITE / "model.yaml")
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     answers = [f" {answer}" for about in TASKS.values() for answer in about.answers]
     assert [len(tokenizer.encode(answer)) for answer in answers] == [1] * len(answers)

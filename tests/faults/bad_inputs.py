@@ -724,7 +724,9 @@ def run_in(folder: Path, command: tuple[str, ...]) -> tuple[int, str]:
         try:
             if command[0].startswith("merganser.tasks."):
                 sys.argv = list(command)
-                stage.run({"merganser.tasks.fetch": fetch.main, "merganser.tasks.evaluate": evaluate.main}[command[0]])
+                stage.run_main(
+                    {"merganser.tasks.fetch": fetch.main, "merganser.tasks.evaluate": evaluate.main}[command[0]]
+                )
             else:
                 sys.argv = ["merganser", *command]
                 cli.main()

@@ -160,14 +160,14 @@ def _verified(key: Path, anchor: str) -> dict[str, list[str]]:
     from dvcfleet.errors import UserError
     from dvcfleet.lineage.audit import audit
     from merganser.flows.evidence.keys import PublicKey
-    from merganser.flows.evidence.signing import check
+    from merganser.flows.evidence.signing import check_signatures
 
     public = PublicKey(key)
     kinds: dict[str, list[str]] = {"lines": []}
     for part, find in (
         ("plain", lambda: audit(Path()).findings),
         ("anchored", lambda: _by_anchor(anchor)),
-        ("signed", lambda: check(Path(), public, public)[0]),
+        ("signed", lambda: check_signatures(Path(), public, public)[0]),
     ):
         try:
             found = list(find())

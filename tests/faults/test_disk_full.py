@@ -77,7 +77,7 @@ def test_a_full_disk_is_named_and_what_is_done_is_kept(small_disk: Path, links: 
 
 @pytest.mark.slow
 def test_a_stage_without_room_says_so_in_a_line() -> None:
-    code = "import merganser.tasks.stage as stage; stage.run(lambda _argv: open('/dev/full', 'w').write('x' * 100_000))"
+    code = "from merganser.tasks.stage import run_main; run_main(lambda _: open('/dev/full', 'w').write('x' * 100_000))"
     ended = subprocess.run([*python(), "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert ended.stderr.startswith("no space left on the disk of ")

@@ -71,7 +71,7 @@ def test_a_stage_whose_memory_is_limited_says_what_it_lacks() -> None:
     code = (
         "import resource, merganser.tasks.stage as stage, torch;"
         "resource.setrlimit(resource.RLIMIT_AS, (8_000_000_000,) * 2);"
-        "stage.run(lambda _argv: torch.zeros(2**40))"
+        "stage.run_main(lambda _argv: torch.zeros(2**40))"
     )
     ended = subprocess.run([*python(), "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert ended.returncode == 1

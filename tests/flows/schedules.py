@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import yaml
 
-from dvcfleet.prefect_adapter.server import Server
+from dvcfleet.prefect_adapter.server import PrefectServer
 from tests import PYTHONPATH
 from tests.shared import forking
 from tests.waiting import LIMIT_S, wait_until
@@ -25,7 +25,7 @@ POOL = "here"
 class Schedules:
     """A Prefect server that schedules, and a process worker's pool on it."""
 
-    def __init__(self, server: Server, home: Path) -> None:
+    def __init__(self, server: PrefectServer, home: Path) -> None:
         self.api = server.wait()
         self._auth = httpx.BasicAuth(*server.environment["PREFECT_API_AUTH_STRING"].split(":"))
         self.environment = os.environ | {
@@ -118,7 +118,7 @@ class Schedules:
 def serving_schedules(home: Path) -> Iterator[Schedules]:
     """Start the server while the block lasts."""
     with forking():
-        server = Server(home, schedules=True)
+        server = PrefectServer(home, schedules=True)
     try:
         yield Schedules(server, home)
     finally:

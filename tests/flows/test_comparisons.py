@@ -12,7 +12,7 @@ from dvcfleet.dvc_adapter.lockfiles import read_lock_file
 from dvcfleet.repository import opened
 from merganser.errors import InputError
 from merganser.flows.commands.init import Same, Suite, init
-from merganser.flows.repositories.shared_caches import beside
+from merganser.flows.repositories.shared_caches import comparisons_sharing_cache
 from merganser.flows.suites.files import without_head
 from merganser.flows.suites.ready import use
 from merganser.tasks.identity import FILE
@@ -77,7 +77,7 @@ def test_a_comparison_with_the_cache_of_another_has_its_choices_and_a_repository
         assert there.tmp_dir != here.tmp_dir
     for one, other in ((root, place), (place, root)):
         with opened(one) as repo:
-            assert beside(repo) == [other]
+            assert comparisons_sharing_cache(repo) == [other]
     assert (place / ".git").is_dir()
     assert not (root / FILE).exists()
     assert (place / FILE).exists()
@@ -107,7 +107,7 @@ def test_what_cannot_begin_is_refused_and_leaves_nothing(root: Path, tmp_path: P
             init(tmp_path / place, choices, root)
     assert [path.name for path in tmp_path.iterdir()] == ["root"]
     with opened(root) as repo:
-        assert beside(repo) == []
+        assert comparisons_sharing_cache(repo) == []
 
 
 def test_coming_back_to_a_suite_finds_all_that_was_computed_of_it(root: Path) -> None:

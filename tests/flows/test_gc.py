@@ -13,7 +13,7 @@ from dvc.repo import Repo
 
 from dvcfleet.lineage.audit import audit
 from dvcfleet.prefect_adapter import retention
-from dvcfleet.prefect_adapter.server import Server
+from dvcfleet.prefect_adapter.server import PrefectServer
 from dvcfleet.record.chain import Anchor, anchor_of, check_chains
 from dvcfleet.record.environments import IMAGE, environment
 from dvcfleet.record.kept import sha256
@@ -204,7 +204,7 @@ def test_runs_that_ended_long_ago_go_out_of_prefects_database(toy: Make, monkeyp
     made = committed(toy(CHAIN, CHAIN_FILES))
     home = made.path / ".dvcfleet/prefect"
     with forking():
-        started = Server(home)
+        started = PrefectServer(home)
     with started as server:
         server.wait()
         for name, value in server.environment.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dvcfleet.lineage.steps import Item, Lineage, Step
+from dvcfleet.lineage.steps import Artifact, Lineage, LineageStep
 from merganser.flows.evidence.published_audit import check_papers
 from merganser.flows.suites.files import suite_text
 from merganser.flows.suites.published import PAPERS
@@ -40,8 +40,8 @@ def used(made: Path, tmp_path: Path) -> Path:
 
 
 def found(folder: Path) -> list[str]:
-    output = Item(str(PUBLISHED), None, None, "data")
-    step = Step("publish@source", None, (), {}, (), (output,), (), None)
+    output = Artifact(str(PUBLISHED), None, None, "data")
+    step = LineageStep("publish@source", None, (), {}, (), (output,), (), None)
     with chdir(folder):
         return [str(finding) for finding in check_papers(Lineage({step.stage: step}, {}))]
 

@@ -28,7 +28,7 @@ from merganser.errors import InputError
 from merganser.flows.commands.cli import main
 from merganser.flows.evidence.keys import PrivateKey, PublicKey
 from merganser.flows.evidence.provenance import PREDICATE
-from merganser.flows.evidence.signing import PAYLOAD, check, sign
+from merganser.flows.evidence.signing import PAYLOAD, check_signatures, sign
 from tests.dvcfleet.toy import Make, Toy
 from tests.faults.power import new_disk, why_no_cuts
 from tests.flows.conftest import Done, Refused
@@ -86,7 +86,7 @@ def signed(toy: Make, keys: Path) -> Toy:
 
 
 def found(toy: Toy, keys: Path, key: str = "ed", model_key: str = "ec") -> list[tuple[str, str]]:
-    findings, _ = check(toy.path, PublicKey(keys / f"{key}.pub"), PublicKey(keys / f"{model_key}.pub"))
+    findings, _ = check_signatures(toy.path, PublicKey(keys / f"{key}.pub"), PublicKey(keys / f"{model_key}.pub"))
     return [(finding.kind.value, finding.name) for finding in findings]
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from merganser.errors import InputError
-from merganser.flows.suites.check import check, check_lines
+from merganser.flows.suites.check import check_lines, validate_suite
 from tests.flows.conftest import Done, Refused
 from tests.hub import COMMIT, Hub, serve
 from tests.tiny import ROOT
@@ -75,7 +75,7 @@ def write(root: Path, params: dict[str, Any]) -> None:
 
 
 def test_without_a_network_everything_is_checked_but_what_the_hub_has(root: Path) -> None:
-    found = check(root, "far")
+    found = validate_suite(root, "far")
     assert (found.mistakes, found.notes) == ((), ())
     assert [(source.hub, source.revision) for source in found.sources] == [
         ("org/base", None),
@@ -89,7 +89,7 @@ def test_without_a_network_everything_is_checked_but_what_the_hub_has(root: Path
 
 
 def test_with_a_network_each_source_is_found_with_its_size_and_the_branchs_commit(root: Path, hub: Hub) -> None:
-    found = check(root, "far", online=True)
+    found = validate_suite(root, "far", online=True)
     assert found.mistakes == ()
     assert [(source.bytes, source.head) for source in found.sources] == [(1010, COMMIT), (2010, COMMIT), (320, COMMIT)]
     assert "3.34 kB to download, of 3 sources" in list(check_lines(found))
@@ -97,10 +97,10 @@ def test_with_a_network_each_source_is_found_with_its_size_and_the_branchs_commi
 
 
 def test_pinning_writes_the_branchs_commit_and_keeps_the_rest_of_the_file(root: Path, hub: Hub) -> None:
-    check(root, "far", online=True, pin_them=True)
+    validate_suite(root, "far", online=True, pin_them=True)
     text = (root / "suites/far/sources/base.yaml").read_text()
     assert text == f"# base\nhub: org/base\nrevision: {COMMIT}\n"
-    found = check(root, "far", online=True)
+    found = validate_suite(root, "far", online=True)
     assert {source.state for source in found.sources} == {f"pinned to {COMMIT}, the newest"}
 
 
@@ -111,8 +111,8 @@ def test_pinning_writes_into_the_table_and_into_a_file_that_says_the_same(root: 
     table.write_text("suites/far/sources:\n" + "".join(f"  {line}\n" for line in lines))
     (root / "suites/far/sources/base.yaml").unlink()
     (root / "suites/far/sources/dark.yaml").write_text("{hub: org/dark, follow: main} # mine\n")
-    assert check(root, "far").sources[0].state == "not pinned, follows main"
-    check(root, "far", online=True, pin_them=True)
+    assert validate_suite(root, "far").sources[0].state == "not pinned, follows main"
+    validate_suite(root, "far", online=True, pin_them=True)
     assert table.read_text() == "suites/far/sources:\n" + "".join(
         f"  {line}\n".replace("follow: main", f"revision: {COMMIT}") for line in lines
     )
@@ -123,35 +123,35 @@ def test_pinning_writes_into_the_table_and_into_a_file_that_says_the_same(root: 
 def test_of_a_group_each_data_set_is_a_source_and_pinned(root: Path, hub: Hub) -> None:
     path = root / "suites/far/sources/dark-data.yaml"
     path.write_text("group: # two\n  a: {hub: org/dark, follow: main}\n  b: {hub: org/dark, follow: main}\n")
-    found = check(root, "far", online=True, pin_them=True)
+    found = validate_suite(root, "far", online=True, pin_them=True)
     assert found.mistakes == (
         f"tasks.dark.data.group: has nothing, and {path.relative_to(root)} names a, b; name the same",
     )
     assert [source.bytes for source in found.sources if source.path == str(path.relative_to(root))] == [320, 320]
     pinned = f"{{hub: org/dark, revision: {COMMIT}}}"
     assert path.read_text() == f"group: # two\n  a: {pinned}\n  b: {pinned}\n"
-    assert {source.revision for source in check(root, "far").sources} == {COMMIT}
+    assert {source.revision for source in validate_suite(root, "far").sources} == {COMMIT}
 
 
 def test_a_pinned_source_whose_branch_went_on_says_so_and_stays(root: Path, hub: Hub) -> None:
     path = root / "suites/far/sources/base.yaml"
     path.write_text(f"hub: org/base\nrevision: {OLD}\n")
     hub.earlier["models/org/base", OLD] = hub.folders["models/org/base"]
-    found = check(root, "far", online=True, pin_them=True)
+    found = validate_suite(root, "far", online=True, pin_them=True)
     assert found.sources[0].state == f"pinned to {OLD}; its branch is at {COMMIT}"
     assert OLD in path.read_text()
 
 
 def test_a_source_that_the_hub_does_not_have_is_a_mistake(root: Path, hub: Hub) -> None:
     (root / "suites/far/sources/dark.yaml").write_text("hub: org/drak\nfollow: main\n")
-    found = check(root, "far", online=True)
+    found = validate_suite(root, "far", online=True)
     assert [mistake for mistake in found.mistakes if "org/drak" in mistake] == list(found.mistakes)
     assert len(found.mistakes) == 1
 
 
 def test_a_hub_that_does_not_answer_is_a_note(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    found = check(root, "far", online=True)
+    found = validate_suite(root, "far", online=True)
     assert found.mistakes == ()
     assert len(found.notes) == 1
     assert "does not answer" in found.notes[0]
@@ -175,7 +175,7 @@ def test_mistakes_are_named_without_a_network(root: Path, spoil: Any, message: s
     params = yaml.safe_load((root / "suites/far.yaml").read_text())
     spoil(params)
     write(root, params)
-    found = check(root, "far")
+    found = validate_suite(root, "far")
     assert any(message in mistake for mistake in found.mistakes)
 
 
@@ -184,6 +184,6 @@ def test_the_command_line_says_it_as_text_and_as_json(tmp_path: Path, root: Path
     found = json.loads(done(root, "suites", "check", "far", "--offline", "--json"))
     assert found["sources"][1]["path"] == "suites/far/sources/dark.yaml"
     with pytest.raises(InputError, match='did you mean "far"'):
-        check(root, "fra")
+        validate_suite(root, "fra")
     (root / "suites/far.yaml").write_text("seed: 0\n")
     refused(root, "suites", "check", "far", "--offline")

@@ -22,24 +22,24 @@ from merganser.config.params import Params
 from merganser.config.published import Published, parse_published, published_mistakes, read_published, stands_beside
 from merganser.errors import InputError
 from merganser.flows.commands import cli
-from merganser.flows.suites.check import check
+from merganser.flows.suites.check import validate_suite
 from merganser.flows.suites.files import (
     GRIDS,
     POINTERS,
     SUITES,
     TABLES,
     WIDTH,
+    params_text,
     pointers,
     read_suite,
     suite_names,
     suite_params,
-    written,
 )
 from merganser.flows.suites.published import figures_of, suites_with_figures
 from merganser.flows.suites.ready import (
     EXAMPLES,
     IGNORED,
-    describe,
+    describe_suite,
     ignore_unused_examples,
     load_suite,
     sources_of,
@@ -86,7 +86,7 @@ def used(name: str, text: str) -> str:
 
 def test_suites_are_listed_with_family_tasks_and_entries(root: Path) -> None:
     assert suite_names(root) == ["one", "two"]
-    listed = {name: describe(root, name) for name in suite_names(root)}
+    listed = {name: describe_suite(root, name) for name in suite_names(root)}
     assert {name: suite.in_use for name, suite in listed.items()} == {"one": True, "two": False}
     assert listed["two"].family == "open_clip"
     assert listed["two"].tasks == ("dark", "light")
@@ -95,7 +95,7 @@ def test_suites_are_listed_with_family_tasks_and_entries(root: Path) -> None:
 
 def test_a_broken_suite_is_listed_with_its_mistake_and_not_put_in_place(root: Path) -> None:
     (root / "suites/two.yaml").write_text(OTHER.replace("density: 0.5", "density: 5.0"))
-    assert "methods.ties.density" in describe(root, "two").mistake
+    assert "methods.ties.density" in describe_suite(root, "two").mistake
     with pytest.raises(InputError, match=r"methods\.ties\.density"):
         use(root, "two")
     assert (root / "params.yaml").read_text() == TINY
@@ -119,7 +119,7 @@ def test_what_a_suite_leaves_out_is_written_into_the_file_in_use_which_stays_the
     )
     assert yaml.safe_load((root / "params.yaml").read_text()) == yaml.safe_load(TINY)
     assert "seed" not in (root / "suites/two.yaml").read_text()
-    assert describe(root, "two").in_use
+    assert describe_suite(root, "two").in_use
     use(root, "one")
     assert (root / "params.yaml").read_text() == used("one", TINY)
 
@@ -177,7 +177,7 @@ grids: {methods: {base: {method: base, reads: deltas}, individual: {method: indi
     assert found["evaluation"] == tiny["evaluation"] | {"batch_size": 7}
     assert found["tasks"] == tiny["tasks"]
     assert not {"studies", "joints", "learned", "about", "extends"} & found.keys()
-    assert describe(root, "mine").title == "Mine"
+    assert describe_suite(root, "mine").title == "Mine"
     use(root, "mine", grids=True)
     assert list(load_params(root / "params.yaml").methods) == ["base", "individual"]
     with pytest.raises(InputError, match=r"suites/one\.yaml has no grids"):
@@ -213,7 +213,7 @@ def test_a_params_yaml_that_extends_a_suite_is_told_where_that_is_completed(root
 )
 def test_a_mistake_in_what_a_suite_takes_is_named(root: Path, text: str, message: str) -> None:
     (root / "suites/mine.yaml").write_text(text)
-    assert message in describe(root, "mine").mistake
+    assert message in describe_suite(root, "mine").mistake
 
 
 HARD = {
@@ -243,8 +243,8 @@ HARD = {
 
 
 def test_what_is_written_reads_back_as_it_was() -> None:
-    assert parse_yaml(written(HARD), "") == HARD
-    assert max(map(len, written({"long": HARD["long"]["list"]}).splitlines())) <= WIDTH
+    assert parse_yaml(params_text(HARD), "") == HARD
+    assert max(map(len, params_text({"long": HARD["long"]["list"]}).splitlines())) <= WIDTH
 
 
 TABLE = """
@@ -443,7 +443,7 @@ def test_outside_a_repository_the_packages_suites_are_checked_and_none_is_put_in
 
 @pytest.mark.parametrize("name", EACH_SHAPE)
 def test_every_suite_is_valid_and_says_what_it_is(name: str) -> None:
-    found = check(ROOT, name)
+    found = validate_suite(ROOT, name)
     assert found.mistakes == found.notes == ()
 
 
@@ -506,7 +506,7 @@ def test_the_image_suite_is_in_place_from_the_start() -> None:
     assert here == suite
     for section in ("tasks", "methods"):
         assert list(here[section]) == list(suite[section])
-    assert describe(ROOT, "image").in_use
+    assert describe_suite(ROOT, "image").in_use
 
 
 @cache

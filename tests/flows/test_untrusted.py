@@ -22,7 +22,7 @@ from dvcfleet.record.ledger import LEDGER, sound_lines
 from dvcfleet.repository import opened
 from merganser.flows.evidence.keys import PrivateKey, PublicKey
 from merganser.flows.evidence.lineage_hooks import DESCRIPTION, MerganserLineage
-from merganser.flows.evidence.signing import PAYLOAD, SIGNATURES, check, sign
+from merganser.flows.evidence.signing import PAYLOAD, SIGNATURES, check_signatures, sign
 from tests.dvcfleet.toy import Make
 from tests.each import each
 from tests.flows.test_signing import FILES, MERGES, _commit, keys
@@ -83,18 +83,24 @@ def test_a_signature_of_any_content_is_a_finding(toy: Make, keys: Path) -> None:
         for edited in edits(content):
             path.write_bytes(edited)
             found = [
-                finding for finding in check(ran.path, public, public)[0] if finding.name == f"{SIGNATURES}/{name}"
+                finding
+                for finding in check_signatures(ran.path, public, public)[0]
+                if finding.name == f"{SIGNATURES}/{name}"
             ]
             assert len(found) == 1 or name.endswith(".sig"), edited[:80]
         path.write_bytes(b"[" * 100_000)
-        (finding,) = (each for each in check(ran.path, public, public)[0] if each.name == f"{SIGNATURES}/{name}")
+        (finding,) = (
+            each for each in check_signatures(ran.path, public, public)[0] if each.name == f"{SIGNATURES}/{name}"
+        )
         assert "nested too deeply" in finding.message
         with path.open("wb") as file:
             file.truncate(2**40)
-        (finding,) = (each for each in check(ran.path, public, public)[0] if each.name == f"{SIGNATURES}/{name}")
+        (finding,) = (
+            each for each in check_signatures(ran.path, public, public)[0] if each.name == f"{SIGNATURES}/{name}"
+        )
         assert "larger than" in finding.message
         path.write_bytes(content)
-    assert check(ran.path, public, public)[0] == []
+    assert check_signatures(ran.path, public, public)[0] == []
 
 
 def test_a_signed_statement_of_any_content_is_a_finding(toy: Make, keys: Path) -> None:
@@ -108,7 +114,7 @@ def test_a_signed_statement_of_any_content_is_a_finding(toy: Make, keys: Path) -
         envelope = Envelope(edited, PAYLOAD, {})
         envelope.sign(key.signer)
         path.write_text(json.dumps(envelope.to_dict()))
-        check(ran.path, public, public)
+        check_signatures(ran.path, public, public)
 
 
 @each("content", CONTENTS)

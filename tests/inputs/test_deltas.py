@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from merganser.checkpoints.kinds import ParameterRules, kind_of
+from merganser.checkpoints.kinds import ParameterRules, parameter_kind
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.tensors import DTYPES
 from merganser.checkpoints.writing import save_tensors
@@ -52,8 +52,8 @@ def test_what_is_a_matrix_is_decided_once_at_extraction(tmp_path: Path) -> None:
 
 def test_any_2d_counts_embeddings_as_matrices_and_convolutions_as_vectors() -> None:
     rules = ParameterRules(matrices="any_2d")
-    assert kind_of("positional_embedding", (5, 8), rules) == "matrix"
-    assert kind_of("conv1.weight", (8, 3, 2, 2), rules) == "vector"
+    assert parameter_kind("positional_embedding", (5, 8), rules) == "matrix"
+    assert parameter_kind("conv1.weight", (8, 3, 2, 2), rules) == "vector"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.code_digest import ROOT, CodeTree
 from merganser.inputs import factors, joints
 from merganser.inputs.deltas import DeltaFile
-from merganser.inputs.factors import VECTORS, FactorSettings, decompose, file_name, open_factors
+from merganser.inputs.factors import VECTORS, FactorSettings, decompose, open_factors, parameter_file_name
 from merganser.inputs.layers import LayerFactors
 from tests.inputs.test_deltas import extract_all
 from tests.small_models import SHAPES, write_models
@@ -55,7 +55,7 @@ def test_matrices_decomposed_at_once_give_the_same_bytes(deltas: DeltaFile, tmp_
 def test_a_lost_or_cut_layer_is_the_only_one_decomposed_again(deltas: DeltaFile, tmp_path: Path) -> None:
     decompose(deltas, SETTINGS, tmp_path / "svd")
     whole = {path.name: path.read_bytes() for path in (tmp_path / "svd").iterdir()}
-    cut = tmp_path / "svd" / file_name("proj")
+    cut = tmp_path / "svd" / parameter_file_name("proj")
     os.truncate(cut, cut.stat().st_size - 3)
     (tmp_path / "svd/.conv1.weight.safetensors.partial").write_bytes(b"half")
     assert decompose(deltas, SETTINGS, tmp_path / "svd") == (1, 4)
@@ -86,14 +86,14 @@ def test_an_edited_comment_decomposes_nothing_again_and_a_constant_does(names: t
 
 def test_parameters_no_longer_there_leave_the_folder(deltas: DeltaFile, tmp_path: Path) -> None:
     decompose(deltas, SETTINGS, tmp_path / "svd")
-    (tmp_path / "svd" / file_name("gone.weight")).write_bytes(b"old")
+    (tmp_path / "svd" / parameter_file_name("gone.weight")).write_bytes(b"old")
     decompose(deltas, SETTINGS, tmp_path / "svd")
-    expected = {file_name(name) for name, kind in deltas.kinds.items() if kind == "matrix"} | {VECTORS}
+    expected = {parameter_file_name(name) for name, kind in deltas.kinds.items() if kind == "matrix"} | {VECTORS}
     assert {path.name for path in (tmp_path / "svd").iterdir()} == expected
 
 
 def test_no_parameter_name_can_leave_the_folder() -> None:
-    assert "/" not in file_name("../../etc/passwd")
+    assert "/" not in parameter_file_name("../../etc/passwd")
 
 
 def test_the_rank_asked_for_bounds_the_vectors_but_not_the_spectrum(tmp_path: Path) -> None:

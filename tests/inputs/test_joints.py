@@ -17,10 +17,10 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.inputs.deltas import DeltaFile, Deltas, open_deltas
-from merganser.inputs.factors import file_name
+from merganser.inputs.factors import parameter_file_name
 from merganser.inputs.joints import BASES, DELTAS, join, link_deltas, open_joint
 from merganser.inputs.layers import LayerDeltas, LayerLowRank, LayerSource, Side, weighted
-from merganser.merging.driver import merge
+from merganser.merging.driver import merge_layers
 from merganser.merging.method import Method
 from tests.inputs.test_deltas import extract_all
 from tests.laws.checkpoints import SEED, Models
@@ -105,7 +105,7 @@ def test_a_merge_from_a_joint_has_the_bytes_of_a_merge_from_deltas(entry: str, t
     sources = {"from deltas": deltas, "from joint": open_joint(joined(deltas, side, tmp_path / "joint"), TASKS)}
     for out, source in sources.items():
         (tmp_path / out).mkdir()
-        merge(method, filled, source, base, tmp_path / out, torch.device("cpu"), threads)
+        merge_layers(method, filled, source, base, tmp_path / out, torch.device("cpu"), threads)
     assert contents(tmp_path / "from joint") == contents(tmp_path / "from deltas")
 
 
@@ -174,7 +174,7 @@ def test_a_merge_from_a_joint_computes_its_formula(name: str, tmp_path: Path) ->
 def test_a_second_join_does_nothing(deltas: Deltas, tmp_path: Path) -> None:
     assert join(deltas, "rows", tmp_path / "bases") == (5, 0)
     before = {path.name: path.stat().st_ino for path in (tmp_path / "bases").iterdir()}
-    assert before.keys() == {file_name(name) for name in MATRICES}
+    assert before.keys() == {parameter_file_name(name) for name in MATRICES}
     assert join(deltas, "rows", tmp_path / "bases", threads=2) == (0, 5)
     assert {path.name: path.stat().st_ino for path in (tmp_path / "bases").iterdir()} == before
 
@@ -182,10 +182,10 @@ def test_a_second_join_does_nothing(deltas: Deltas, tmp_path: Path) -> None:
 def test_a_lost_or_cut_layer_is_the_only_one_decomposed_again(deltas: Deltas, tmp_path: Path) -> None:
     join(deltas, "rows", tmp_path / "bases")
     whole = contents(tmp_path / "bases")
-    cut = tmp_path / "bases" / file_name("proj")
+    cut = tmp_path / "bases" / parameter_file_name("proj")
     os.truncate(cut, cut.stat().st_size - 3)
     (tmp_path / "bases/.conv1.weight.safetensors.partial").write_bytes(b"half")
-    (tmp_path / "bases" / file_name("gone.weight")).write_bytes(b"old")
+    (tmp_path / "bases" / parameter_file_name("gone.weight")).write_bytes(b"old")
     assert join(deltas, "rows", tmp_path / "bases") == (1, 4)
     assert contents(tmp_path / "bases") == whole
 

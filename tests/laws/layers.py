@@ -17,11 +17,11 @@ from merganser.inputs.layers import (
     LayerDeltas,
     LayerFactors,
     LayerSource,
+    LayerTable,
     Learned,
     MappedLayers,
     Side,
     Statistics,
-    Table,
     dense_layer,
 )
 from merganser.linalg.decompositions import Factors
@@ -94,10 +94,10 @@ class Layers(LayerSource):
     layers: Sequence[Layer]
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> LayerTable:
         tasks = self.layers[0].tasks if self.layers else ()
         kinds, shapes = {x.name: x.kind for x in self.layers}, {x.name: x.shape for x in self.layers}
-        return Table(tasks, kinds, shapes, embeddings_of(tasks))
+        return LayerTable(tasks, kinds, shapes, embeddings_of(tasks))
 
     def layer(self, name: str) -> Layer:
         return self.layers[self.names.index(name)]
@@ -129,7 +129,7 @@ class FirstTasks(MappedLayers):
     count: int
 
     @property
-    def table(self) -> Table:
+    def table(self) -> LayerTable:
         return replace(self.source.table, tasks=self.source.tasks[: self.count])
 
 

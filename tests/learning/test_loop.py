@@ -14,12 +14,12 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.learning.batches import Batches
 from merganser.learning.loop import Loss, forming, learn
-from merganser.learning.state import FILE, State
+from merganser.learning.state import FILE, LearningState
 from merganser.methods.adamerging import Settings, WeightedSum
 from tests.laws.layers import Layers
 from tests.laws.samples import joined, network
 
-Make = Callable[..., State]
+Make = Callable[..., LearningState]
 
 
 def loss_of(task: int) -> Loss:
@@ -47,7 +47,9 @@ def make(tmp_path: Path) -> Make:
     base = base_of(tmp_path)
     batches = [Batches(0, task, "validation", 9, 2) for task in layers.tasks]
 
-    def made(folder: str, *, losses: Sequence[Loss] = (), said: list[State] | None = None, **settings: Any) -> State:
+    def made(
+        folder: str, *, losses: Sequence[Loss] = (), said: list[LearningState] | None = None, **settings: Any
+    ) -> LearningState:
         chosen = Settings(**{"lr": 0.05, "every": 3} | settings)
         form, these = WeightedSum(layers, chosen), losses or [loss_of(task) for task in range(2)]
         problem = forming(form, layers, base, these, batches, torch.device("cpu"))
@@ -57,7 +59,7 @@ def make(tmp_path: Path) -> Make:
     return made
 
 
-def same(one: State, other: State) -> bool:
+def same(one: LearningState, other: LearningState) -> bool:
     groups = [(each.values, each.best, each.moments.mean, each.moments.square) for each in (one, other)]
     pairs = zip(*groups, strict=True)
     equal = all(torch.equal(a[name], b[name]) for a, b in pairs for name in a)
@@ -74,7 +76,7 @@ def test_steps_in_parts_are_the_steps_at_once(parts: Sequence[int], make: Make, 
 
 def test_it_goes_on_from_the_last_state_and_not_from_the_beginning(make: Make) -> None:
     make("one", steps=6)
-    said: list[State] = []
+    said: list[LearningState] = []
     make("one", steps=9, said=said)
     assert [state.step for state in said] == [9]
 
@@ -132,7 +134,7 @@ def test_a_loss_that_is_no_number_stops_it_names_the_step_and_keeps_the_best(mak
     with pytest.raises(InputError, match=r"the loss is nan after step 4; the best so far, of step 3 \(loss ") as found:
         make("one", steps=9, losses=[broken_after(4 + 3 + 4 + 1), loss_of(1)])
     assert "`steps: 3` ends with it, or choose a smaller lr" in str(found.value)
-    said: list[State] = []
+    said: list[LearningState] = []
     assert same(make("one", steps=3, said=said), make("two", steps=3))
     assert said == []
 

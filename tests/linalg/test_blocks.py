@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from merganser.linalg import blocks as operator
-from merganser.linalg.blocks import blocks, by_blocks, joined
+from merganser.linalg.blocks import blocks, by_blocks, join_pieces
 from tests.laws.samples import network
 from tests.laws.test_registry_properties import choices, methods_that, models
 
@@ -40,4 +40,4 @@ def test_what_blocks_give_has_the_layers_shape(
     expected = stack.double().sum(0)
     assert torch.equal(by_blocks(lambda block: block.double().sum(0), stack, torch.float64), expected)
     pieces = (block.double().sum(0) for block in blocks(stack))
-    assert torch.equal(joined(pieces, shape, torch.float64, stack.device), expected)
+    assert torch.equal(join_pieces(pieces, shape, torch.float64, stack.device), expected)

@@ -7,9 +7,9 @@ from merganser.errors import InputError
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import (
     compact,
+    concatenated_low_rank,
     factorise,
     factorise_low_rank,
-    joint_low_rank,
     leading,
     numerical_rank,
     oriented,
@@ -210,7 +210,7 @@ def test_an_adapter_of_dependent_columns_has_the_rank_of_its_product(shape: tupl
 def test_adapters_decompose_jointly_as_their_products_do(shape: tuple[int, int], ranks: list[int]) -> None:
     left, right = zip(*(adapter(shape, rank, seed) for seed, rank in enumerate(ranks)), strict=True)
     products = torch.stack([a.double() @ b.double() for a, b in zip(left, right, strict=True)])
-    u, s, vh = joint_low_rank(left, right)
+    u, s, vh = concatenated_low_rank(left, right)
     known = min(sum(min(rank, *shape) for rank in ranks), shape[0])
     assert (u.shape, vh.shape) == ((shape[0], known), (known, len(ranks) * shape[1]))
     assert u.dtype == torch.float64
@@ -224,5 +224,5 @@ def test_adapters_decompose_jointly_as_their_products_do(shape: tuple[int, int],
 
 def test_identical_adapters_have_the_joint_rank_of_one() -> None:
     left, right = adapter((40, 30), 4)
-    assert len(joint_low_rank([left] * 8, [right] * 8).s) == 4
-    assert len(joint_low_rank([left, -left], [right, right]).s) == 4
+    assert len(concatenated_low_rank([left] * 8, [right] * 8).s) == 4
+    assert len(concatenated_low_rank([left, -left], [right, right]).s) == 4

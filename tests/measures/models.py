@@ -11,7 +11,7 @@ from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.inputs.deltas import Deltas, extract, open_deltas
 from merganser.inputs.factors import FactorSettings, FactorSource, decompose, open_factors
-from merganser.merging.driver import merge
+from merganser.merging.driver import merge_layers
 
 
 class Prepared(NamedTuple):
@@ -39,5 +39,5 @@ def merged(prepared: Prepared, name: str, out: Path, **values: Any) -> Path:
     method = registry.get(name)
     out.mkdir()
     source = prepared.factors if method.reads == "svd" else prepared.deltas
-    merge(method, method.validate(name, values), source, prepared.base, out, torch.device("cpu"))
+    merge_layers(method, method.validate(name, values), source, prepared.base, out, torch.device("cpu"))
     return out

@@ -4,7 +4,13 @@ import torch
 from torch import Tensor
 
 from merganser.linalg.svd import compact, factorise
-from merganser.measures.alignment import EPS, cosines, inner_products, leading_directions, subspace_alignment
+from merganser.measures.alignment import (
+    EPS,
+    delta_cosines,
+    delta_inner_products,
+    leading_directions,
+    subspace_alignment,
+)
 from merganser.measures.spectra import approximation_rank, effective_rank, energy_share, truncation_error
 
 SHAPES = [(24, 16), (16, 24), (16, 16), (1, 9), (9, 1)]
@@ -85,14 +91,14 @@ def test_cosines_of_layers_add_up_to_those_of_the_whole_vectors() -> None:
     first, second = torch.stack([random_matrix((3, 4), s) for s in (0, 1)]), torch.randn(2, 5)
     whole = torch.cat([first.flatten(1), second], 1).double().numpy()
     expected = whole[0] @ whole[1] / np.linalg.norm(whole[0]) / np.linalg.norm(whole[1])
-    found = cosines(inner_products(first) + inner_products(second))
+    found = delta_cosines(delta_inner_products(first) + delta_inner_products(second))
     assert float(found[0, 1]) == pytest.approx(expected)
     assert float(found[1, 0]) == pytest.approx(expected)
 
 
 def test_cosines_are_one_with_itself_minus_one_with_the_opposite_and_undefined_with_nothing() -> None:
     vector = random_matrix((3, 4))
-    found = cosines(inner_products(torch.stack([vector, -2 * vector, 0 * vector])))
+    found = delta_cosines(delta_inner_products(torch.stack([vector, -2 * vector, 0 * vector])))
     assert found[:2, :2].tolist() == [[1, pytest.approx(-1)], [pytest.approx(-1), 1]]
     assert found[2].isnan().all()
     assert found[:, 2].isnan().all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from merganser.evaluation.examples import Results, compare
+from merganser.evaluation.examples import Results, compare_predictions
 from merganser.measures.significance import compare_models, holm, mcnemar, mean_of_tasks, over_tasks
 
 COUNT = 400
@@ -17,7 +17,8 @@ def models(shares: list[float], seed: int = 0) -> list[Results]:
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, 2, COUNT)
     return [
-        compare("accuracy", np.where(generator.random(COUNT) < share, labels, 1 - labels), labels) for share in shares
+        compare_predictions("accuracy", np.where(generator.random(COUNT) < share, labels, 1 - labels), labels)
+        for share in shares
     ]
 
 
@@ -60,7 +61,7 @@ def test_the_bootstrap_errs_as_often_as_its_level_says(metric: str) -> None:
         noise = generator.normal(0, (0.8, 0.8, 4.0), (150, 3)).T
         numbers = labels + noise
         predictions = numbers if metric in ("spearman", "pearson") else (numbers > 0.5).astype(np.int64)
-        found.append(compare_models(metric, [compare(metric, one, labels) for one in predictions]).p)
+        found.append(compare_models(metric, [compare_predictions(metric, one, labels) for one in predictions]).p)
     alike = np.mean([p[0, 1] < 0.05 for p in found])
     apart = np.mean([p[0, 2] < 0.05 for p in found])
     assert alike <= 0.11
@@ -73,7 +74,7 @@ def test_the_paired_test_sees_more_than_the_errors_of_the_scores() -> None:
     first = (generator.random(COUNT) < 0.4).astype(np.int64)
     second = first.copy()
     second[np.flatnonzero(first)[:12]] = 0  # right on all that the first is right on, and on twelve more
-    pairs = compare_models("accuracy", [compare("accuracy", one, labels) for one in (first, second)])
+    pairs = compare_models("accuracy", [compare_predictions("accuracy", one, labels) for one in (first, second)])
     assert pairs.p[0, 1] < 0.001
     assert abs(pairs.difference[0, 1]) < 2 * math.sqrt(0.6 * 0.4 / COUNT)
 
@@ -94,7 +95,7 @@ def test_the_mean_over_tasks_of_one_size_is_tested_as_one_larger_task() -> None:
 
 def test_models_that_do_the_same_are_alike_by_any_metric() -> None:
     numbers = np.random.default_rng(0).normal(size=60)
-    found = [compare("spearman", numbers, numbers + 1)] * 3
+    found = [compare_predictions("spearman", numbers, numbers + 1)] * 3
     assert compare_models("spearman", found).p.tolist() == [[1.0] * 3] * 3
     assert mean_of_tasks([compare_models("spearman", found)] * 2).p.tolist() == [[1.0] * 3] * 3
 
@@ -107,8 +108,10 @@ def test_holm_corrects_each_p_value_by_those_that_are_left() -> None:
 
 
 def test_a_single_model_and_a_single_example_can_be_compared() -> None:
-    assert compare_models("accuracy", [compare("accuracy", [1], [1])]).p.tolist() == [[1.0]]
-    assert compare_models("spearman", [compare("spearman", [1.0, 2.0, 3.0], [1.0, 2.0, 3.0])]).p.tolist() == [[1.0]]
+    assert compare_models("accuracy", [compare_predictions("accuracy", [1], [1])]).p.tolist() == [[1.0]]
+    assert compare_models(
+        "spearman", [compare_predictions("spearman", [1.0, 2.0, 3.0], [1.0, 2.0, 3.0])]
+    ).p.tolist() == [[1.0]]
     assert compare_models("any", [Results(np.array([0.5])), Results(np.array([0.7]))]).p[0, 1] == 1
 
 

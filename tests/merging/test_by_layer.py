@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from merganser import registry
 from merganser.config.recipes import read_recipe
 from merganser.errors import InputError
-from merganser.merging.by_layer import by_values, check_patterns, check_tasks, matches, values_of
+from merganser.merging.by_layer import by_values, check_patterns, check_tasks, layer_values, matches
 from merganser.standalone.merge import merge_by
 from merganser.studies.merges import values_for
 from tests.merges import merge_checkpoints
@@ -46,7 +46,7 @@ def test_a_range_is_of_a_whole_part_and_stands_anywhere() -> None:
 def test_later_patterns_override_earlier_ones_value_by_value() -> None:
     layers = {"h.*": {"scaling": 0.5, "density": 0.3}, "*.bias": {"scaling": 0.1}}
     values = {"scaling": 1.0, "density": 0.2, "layers": layers}
-    assert values_of(values, NAMES[0]) == {"scaling": 0.1, "density": 0.3}
+    assert layer_values(values, NAMES[0]) == {"scaling": 0.1, "density": 0.3}
     found = by_values(values, NAMES, str)
     assert [names for _, names in found] == [NAMES[:1], NAMES[1:3], NAMES[3:]]
     assert found[2][0] == {"scaling": 1.0, "density": 0.2}

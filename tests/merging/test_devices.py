@@ -52,7 +52,7 @@ def merge(name: str, values: dict[str, Any], layers: LayerSource, folder: Path, 
     filled = method.validate(name, values)
     save_tensors(folder / "base.safetensors", {each: torch.zeros(shape) for each, shape in layers.shapes.items()})
     base, source = open_checkpoint(folder / "base.safetensors"), with_start(method, layers)
-    driver.merge(method, filled, source, base, folder, driver.choose_device(device))
+    driver.merge_layers(method, filled, source, base, folder, driver.choose_device(device))
 
 
 def merge_both(name: str, values: dict[str, Any], layers: LayerSource, folder: Path, gpu: Gpu) -> None:

@@ -12,7 +12,7 @@ from merganser import registry
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
 from merganser.inputs.layers import GivenLayers
-from merganser.merging.driver import merge
+from merganser.merging.driver import merge_layers
 from merganser.overlays import task_model
 from tests.laws.checkpoints import Models, prepare
 from tests.laws.test_registry_properties import every_method
@@ -67,7 +67,7 @@ def test_every_tensor_passes_through_and_what_was_measured_is_averaged(
     for kind, source in sources.items():
         base = open_checkpoint(written(kind).folder / "base.safetensors")
         (tmp_path / kind).mkdir()
-        merge(method, values, source, base, tmp_path / kind, torch.device("cpu"))
+        merge_layers(method, values, source, base, tmp_path / kind, torch.device("cpu"))
     start, tasks = load_file(whole.folder / "base.safetensors"), list(read.tasks)
     own = {task: load_file(whole.folder / f"{task}.safetensors") for task in tasks}
     found = {None: load_file(tmp_path / "whole/model.safetensors")}

@@ -2,13 +2,15 @@
 
 import pytest
 
-from merganser.checkpoints.origins import Origin
+from merganser.checkpoints.origins import ModelOrigin
 from merganser.merging.licences import LONGEST, licence_warnings, terms_of
 
 
 def warned(**licences: str) -> list[str]:
     """The warnings on a merge of models, each by its source's name with its licences."""
-    return licence_warnings({f"model {name}": Origin(name, licences=given.split()) for name, given in licences.items()})
+    return licence_warnings(
+        {f"model {name}": ModelOrigin(name, licences=given.split()) for name, given in licences.items()}
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,12 +77,14 @@ def test_licences_that_do_not_go_together_are_named_with_their_sources_and_the_t
 
 
 def test_a_mean_is_no_model_of_its_own() -> None:
-    origins = {"(base)": Origin("the mean of a", "mean"), "a": Origin("a", licences=["mit"])}
+    origins = {"(base)": ModelOrigin("the mean of a", "mean"), "a": ModelOrigin("a", licences=["mit"])}
     assert licence_warnings(origins) == []
 
 
 def test_a_line_on_many_models_is_short() -> None:
-    origins = {str(number): Origin("s" * 999 + str(number), licences=["x" * 400 + str(number)]) for number in range(50)}
+    origins = {
+        str(number): ModelOrigin("s" * 999 + str(number), licences=["x" * 400 + str(number)]) for number in range(50)
+    }
     (line,) = licence_warnings(origins)
     assert line.endswith("and 47 more")
     assert len(line) < 8 * LONGEST

@@ -64,7 +64,9 @@ def test_a_merge_holds_one_layer_at_a_time(name: str, tmp_path: Path) -> None:
         out = tmp_path / str(number)
         out.mkdir()
         filled = method.validate(name, values)
-        driver.merge(method, filled, source, open_checkpoint(tmp_path / "base.safetensors"), out, torch.device("cpu"))
+        driver.merge_layers(
+            method, filled, source, open_checkpoint(tmp_path / "base.safetensors"), out, torch.device("cpu")
+        )
         assert open_checkpoint(out / "model.safetensors").names == tuple(sorted(source.names))
 
 
@@ -98,7 +100,7 @@ def test_a_merge_by_rows_holds_pieces_of_a_large_parameter(name: str, tmp_path: 
     source = Weighed(plain.base, plain.models, plain.all_kinds)
     method, out = registry.get(name), tmp_path / "out"
     out.mkdir()
-    driver.merge(method, method.validate(name, {}), source, base, out, torch.device("cpu"), threads=2)
+    driver.merge_layers(method, method.validate(name, {}), source, base, out, torch.device("cpu"), threads=2)
     assert max(source.sizes) <= PIECE < 2 * base.read("map.weight").numel()
     merged = open_checkpoint(out)
     assert torch.isfinite(merged.read("map.weight")).all()

@@ -20,7 +20,7 @@ from merganser.config.params import Params, Task, Unseen
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import Prepared
-from merganser.flows.suites.check import check
+from merganser.flows.suites.check import validate_suite
 from merganser.flows.suites.ready import load_suite, write_pointers
 from merganser.models import get_family, open_network
 from merganser.sources.pointers import HubPointer, read_pointer
@@ -35,7 +35,7 @@ BATCH = 64
 
 def check_suite(name: str, seen: set[str]) -> int:
     """Check a suite; return how many tasks it has. `seen`: models and data that were checked alike before."""
-    found = check(Path(), name, online=True, pin_them=True)
+    found = validate_suite(Path(), name, online=True, pin_them=True)
     assert not found.mistakes, found.mistakes
     assert not found.notes, found.notes
     loose = [source.path for source in found.sources if source.hub and not source.revision]

@@ -9,7 +9,7 @@ from merganser.operators.weight_ensembling import (
     blend,
     first_router,
     mixture,
-    named,
+    router_tensors,
     routers_of,
 )
 
@@ -69,7 +69,7 @@ def test_before_the_first_step_every_example_takes_exactly_the_scaling() -> None
 
 
 def test_routers_are_gathered_by_their_blocks() -> None:
-    tensors = named("x/y.0", router()) | named("x/y.1", router())
+    tensors = router_tensors("x/y.0", router()) | router_tensors("x/y.1", router())
     found = routers_of(tensors)
     assert list(found) == ["x/y.0", "x/y.1"]
     assert all(map(torch.equal, found["x/y.1"], router()))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from merganser import registry
-from merganser.checkpoints.kinds import Kind, ParameterRules, kind_of
+from merganser.checkpoints.kinds import Kind, ParameterRules, parameter_kind
 from merganser.errors import InputError
 from merganser.inputs.layers import Layer, LayerFactors
 from merganser.linalg.decompositions import Factors
@@ -22,7 +22,7 @@ from merganser.overlays.budget import (
     Coding,
     TooFewBytesError,
     largest_share,
-    planned,
+    plan_index,
     rate_of,
 )
 from merganser.overlays.index import file_size
@@ -50,7 +50,7 @@ class Shapes:
 
     @cached_property
     def kinds(self) -> dict[str, Kind]:
-        return {name: kind_of(name, shape, ParameterRules()) for name, shape in self.shapes.items()}
+        return {name: parameter_kind(name, shape, ParameterRules()) for name, shape in self.shapes.items()}
 
     def layer(self, name: str) -> Layer:
         rows, columns = self.shapes[name]
@@ -124,7 +124,7 @@ def written(folder: Path, method: str, layers: list[Layer], **values: object) ->
 @pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 1.0])
 def test_the_size_from_shapes_is_that_of_the_file(name: str, share: float, tmp_path: Path) -> None:
     found = written(tmp_path, name, layers_of(NET), rank_fraction=share)
-    assert found == file_size(planned(NET, CODINGS[name], share))
+    assert found == file_size(plan_index(NET, CODINGS[name], share))
 
 
 @both_codings
@@ -133,11 +133,11 @@ def test_a_file_of_lower_ranks_and_unchanged_tasks_is_not_larger(
     name: str, rank: int | None, unchanged: str, tmp_path: Path
 ) -> None:
     found = written(tmp_path, name, layers_of(NET, rank, unchanged), rank_fraction=0.5)
-    assert found <= file_size(planned(NET, CODINGS[name], 0.5))
+    assert found <= file_size(plan_index(NET, CODINGS[name], 0.5))
 
 
 def test_half_precision_halves_the_factors() -> None:
-    single, half = (file_size(planned(vit_b_32(), LOW_RANK, 0.3, dtype)) for dtype in (torch.float32, torch.float16))
+    single, half = (file_size(plan_index(vit_b_32(), LOW_RANK, 0.3, dtype)) for dtype in (torch.float32, torch.float16))
     vectors = sum(torch.Size(s).numel() for n, s in vit_b_32().shapes.items() if vit_b_32().kinds[n] == "vector")
     assert half - 8 * 4 * vectors == pytest.approx((single - 8 * 4 * vectors) / 2, rel=0.001)
 
@@ -151,7 +151,7 @@ def test_half_precision_halves_the_factors() -> None:
     ],
 )
 def test_the_additional_memory_of_a_vit_b_32(coding: Coding, share: float, measured: float, printed: float) -> None:
-    rate = rate_of(planned(vit_b_32(), coding, share), vit_b_32())
+    rate = rate_of(plan_index(vit_b_32(), coding, share), vit_b_32())
     assert rate == pytest.approx(measured, abs=5e-5)
     assert rate <= printed
 
@@ -165,8 +165,8 @@ def test_an_adaptive_rank_is_the_largest_within_its_budget_on_a_vit_b_32(
 ) -> None:
     tower = Shapes(vit_b_32().shapes, stored)
     share = largest_share(tower, coding, ratio)
-    assert rate_of(planned(tower, coding, share, stored), tower) <= ratio
-    assert rate_of(planned(tower, coding, share + 1 / 768, stored), tower) > ratio
+    assert rate_of(plan_index(tower, coding, share, stored), tower) <= ratio
+    assert rate_of(plan_index(tower, coding, share + 1 / 768, stored), tower) > ratio
     assert 0 < share <= coding.share_needed(8, rank_fraction="adaptive", ratio=ratio)
 
 

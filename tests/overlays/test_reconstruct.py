@@ -11,7 +11,7 @@ from torch import Tensor
 
 from merganser import registry
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
-from merganser.merging.driver import merge
+from merganser.merging.driver import merge_layers
 from merganser.overlays import UNIFIED, task_model, write_task_model
 from merganser.overlays.parts import Parts
 from tests.laws.checkpoints import PARAMETERS, Models, write_models
@@ -59,7 +59,7 @@ def test_the_model_that_is_evaluated_is_reconstructed_byte_for_byte(
 ) -> None:
     models, method = written(dtype), registry.get(name)
     base = open_checkpoint(models.folder / "base.safetensors")
-    merge(method, method.validate(name, {}), models.source(method), base, tmp_path, torch.device("cpu"))
+    merge_layers(method, method.validate(name, {}), models.source(method), base, tmp_path, torch.device("cpu"))
     assert (tmp_path / UNIFIED).exists() == (name in SHARED)
     shared = expected(name, models, None)
     assert all(torch.equal(value, shared[n]) for n, value in load_file(tmp_path / "model.safetensors").items())

@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
 
-from merganser.checkpoints.origins import licences_in, origin_of
+from merganser.checkpoints.origins import licences_in, model_origin
 from merganser.hashes import sha256_of
 from merganser.sources.card_facts import read_facts
 from merganser.sources.fetching import fetch_checkpoint, fetch_data_set, known_facts
@@ -52,7 +52,7 @@ def test_the_card_of_a_model_is_read_in_a_folder_and_on_a_hub(
         name: fact if isinstance(fact, list) else [fact] for name, fact in facts.items()
     }
     assert "README.md" not in found["files"]
-    assert origin_of(tmp_path / "out").licences == ["llama3"]
+    assert model_origin(tmp_path / "out").licences == ["llama3"]
 
 
 @pytest.mark.parametrize("path", ["tuned", "tuned/model.safetensors"])
@@ -99,7 +99,7 @@ def test_an_adapters_licence_file_counts_where_no_card_gives_a_licence(
         assert found["license_file"] == [f"LICENSE, sha256 {sha256_of(model / 'LICENSE')}"]
         assert found["license_in_file"] == ["cc-by-nc-4.0"]
         assert "LICENSE" not in found["files"]
-    origin = origin_of(tmp_path / "remote")
+    origin = model_origin(tmp_path / "remote")
     assert (origin.licences, origin.datasets) == (["cc-by-nc-4.0"], ["org/rows"])
 
 

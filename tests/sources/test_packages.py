@@ -10,14 +10,14 @@ import pytest
 import yaml
 
 from merganser.config.headers import check_sources
-from merganser.config.inferring import family_of, kind_of
+from merganser.config.inferring import family_of, infer_task_kind
 from merganser.config.loading import load_params
 from merganser.config.params import Params, Task
 from merganser.errors import InputError
 from merganser.flows.comparison import Merganser
 from merganser.flows.evidence.lineage_hooks import MerganserLineage
 from merganser.flows.steps.expected import expect
-from merganser.flows.suites.check import check
+from merganser.flows.suites.check import validate_suite
 from merganser.hashes import sha256_of_tree
 from merganser.sources.pointers import read_pointer
 from merganser.tasks.fetch import fetch_data, fetch_model
@@ -95,7 +95,7 @@ def test_a_packages_models_are_checked_before_any_work_and_say_their_family_and_
     assert check_sources(params, Path(), lambda path: False) == []
     assert family_of(Path("base.yaml")) == "open_clip"
     data = {"source": "dark-data.yaml", "templates": ["a {} image."]}
-    assert kind_of(data, "open_clip", Path("dark-data.yaml")) == "image_classification"
+    assert infer_task_kind(data, "open_clip", Path("dark-data.yaml")) == "image_classification"
     (site / "tiny_models/red/open_clip_model.safetensors").write_bytes(b"x" * 100)
     with pytest.raises(InputError, match=r"tasks\.red\.source: red\.yaml: sha256: tiny_models/red has ") as refusal:
         check_sources(params, Path(), lambda path: False)
@@ -171,7 +171,7 @@ def test_a_suite_says_whether_its_package_is_installed(site: Path) -> None:
     states = {}
     for spoil in (as_it_is, not_installed):
         spoil(site)
-        found = check(Path(), "tiny")
+        found = validate_suite(Path(), "tiny")
         assert found.mistakes == ()
         states[spoil.__name__] = next(each.state for each in found.sources if each.path == "sources/base.yaml")
     assert states == {

@@ -11,7 +11,7 @@ import transformers as tf
 from safetensors.torch import load_file
 
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.output import Output
+from merganser.checkpoints.output import OutputFormat
 from merganser.errors import InputError
 from merganser.outputs import one_writer
 from merganser.overlays import task_model
@@ -74,7 +74,7 @@ def test_a_task_has_its_own_names_shards_and_dtype(merged: Path, tmp_path: Path)
     without = {name.removeprefix("roberta."): value for name, value in state.items()}
     torch.save(without, tmp_path / "base/pytorch_model.bin")
     rules = ParameterRules(heads=["classifier.*"], flags=True)
-    how = {"rules": rules, "device": "cpu", "output": Output("bfloat16", 8000)}
+    how = {"rules": rules, "device": "cpu", "output": OutputFormat("bfloat16", 8000)}
     merge_checkpoints("individual", {}, tmp_path / "base", {"a": tmp_path / "task0"}, tmp_path / "out", **how)
     write_model_of(tmp_path / "out", "a", tmp_path / "own")
     assert len(list((tmp_path / "own").glob("model-*"))) == len(list((tmp_path / "out").glob("model-*"))) > 1

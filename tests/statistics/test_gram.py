@@ -9,8 +9,8 @@ from torch.nn.functional import unfold
 
 from merganser.checkpoints.safetensors_file import SafetensorsFile
 from merganser.errors import InputError
-from merganser.inputs.factors import file_name
-from merganser.inputs.statistics import GRAM, unpack
+from merganser.inputs.factors import parameter_file_name
+from merganser.inputs.statistics import GRAM, unpack_triangle
 from merganser.statistics.gram import distinct_inputs, grams, write_grams
 from tests.statistics.samples import clip_sample, text_sample
 
@@ -18,7 +18,7 @@ BLOCK = "visual.transformer.resblocks.0"
 
 
 def read(folder: Path, file: str, size: int) -> Tensor:
-    return unpack(SafetensorsFile(folder / GRAM / file).read(GRAM), torch.empty(size, size))
+    return unpack_triangle(SafetensorsFile(folder / GRAM / file).read(GRAM), torch.empty(size, size))
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -95,7 +95,7 @@ def test_what_was_measured_from_the_same_is_kept_and_all_else_goes(tmp_path: Pat
     before = content(out)
     path = out / GRAM / files["visual.proj"]
     path.write_bytes(path.read_bytes()[:-3])
-    (out / GRAM / file_name("gone.weight")).write_bytes(b"old")
+    (out / GRAM / parameter_file_name("gone.weight")).write_bytes(b"old")
     assert write_grams(network, sample, names, out, "origin") == (files, 1)
     assert content(out) == before
     assert write_grams(network, sample, names, out, "origin") == (files, 0)

@@ -108,7 +108,7 @@ def test_each_step_is_searched_anew_but_for_what_it_sets(made: Path) -> None:
 def test_a_second_start_merges_nothing_and_keeps_every_byte(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = folder / "data/measures/studies/ablations/tsv"
     before = content(out)
-    monkeypatch.setattr("merganser.studies.merges.merge", None)
+    monkeypatch.setattr("merganser.studies.merges.merge_layers", None)
     study_ablations.main(["tsv"])
     assert content(out) == before
     change("tsv", steps={"overlapping": {"orthogonalise": False}})
@@ -123,14 +123,14 @@ def test_a_stage_that_is_stopped_loses_no_merge_that_was_measured(
 ) -> None:
     out = folder / "data/measures/studies/ablations/tsv"
     shutil.rmtree(out)
-    whole = study_ablations.measured
+    whole = study_ablations.measure_ablation
 
     def stopped(studied: Studied, values: dict[str, Any], own: Path, fingerprint: str) -> dict[str, Score]:
         if own.name == "overlapping":
             raise KeyboardInterrupt
         return whole(studied, values, own, fingerprint)
 
-    monkeypatch.setattr(study_ablations, "measured", stopped)
+    monkeypatch.setattr(study_ablations, "measure_ablation", stopped)
     with pytest.raises(KeyboardInterrupt):
         study_ablations.main(["tsv"])
     monkeypatch.undo()

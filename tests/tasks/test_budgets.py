@@ -92,7 +92,7 @@ def test_a_second_start_merges_nothing_and_another_budget_only_itself(
     out = folder / "data/measures/studies/budgets/svd"
     before = content(out)
     with monkeypatch.context() as patched:
-        patched.setattr("merganser.studies.merges.merge", None)
+        patched.setattr("merganser.studies.merges.merge_layers", None)
         study_budgets.main(["svd"])
     assert content(out) == before
     capsys.readouterr()

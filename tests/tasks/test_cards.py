@@ -13,7 +13,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from merganser import registry
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.origins import Origin, origin_of
+from merganser.checkpoints.origins import ModelOrigin, model_origin
 from merganser.hashes import sha256_of
 from merganser.merging.cards import model_card
 from merganser.tasks import difference, extract, extract_difference, fetch, merge
@@ -144,7 +144,7 @@ def test_a_merge_of_models_without_cards_has_no_word_on_licences(carried: Path) 
     assert "icence" not in card(carried, "plain").text
 
 
-def made(origins: dict[str, Origin], folder: Path) -> ModelCard:
+def made(origins: dict[str, ModelOrigin], folder: Path) -> ModelCard:
     method = registry.get("average")
     return ModelCard(model_card("mean", method, method.validate("", {}), "deltas", 0, folder, origins))
 
@@ -152,10 +152,10 @@ def made(origins: dict[str, Origin], folder: Path) -> ModelCard:
 def test_models_of_a_hub_are_the_base_models(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     hub = {
-        "(base)": Origin("org/base", "hub", {"model.safetensors": "0" * 64}),
-        "a": Origin("org/a", "hub", {"one.safetensors": "1" * 64, "two.safetensors": "2" * 64}),
-        "b": Origin("org/a", "hub"),
-        "c": Origin("here/c"),
+        "(base)": ModelOrigin("org/base", "hub", {"model.safetensors": "0" * 64}),
+        "a": ModelOrigin("org/a", "hub", {"one.safetensors": "1" * 64, "two.safetensors": "2" * 64}),
+        "b": ModelOrigin("org/a", "hub"),
+        "c": ModelOrigin("here/c"),
     }
     data = made(hub, tmp_path).data.to_dict()
     assert data["base_model"] == ["org/base", "org/a"]
@@ -177,7 +177,7 @@ def write_language_model(folder: Path, template: str | None) -> None:
 
 def test_a_language_models_card_names_its_tokenizer_and_its_chat_template(tmp_path: Path) -> None:
     write_language_model(tmp_path, "{% for m in messages %}{{ m.content }}{% endfor %}")
-    found = made({"(base)": Origin("base"), "a": Origin("a")}, tmp_path)
+    found = made({"(base)": ModelOrigin("base"), "a": ModelOrigin("a")}, tmp_path)
     assert found.data.to_dict()["pipeline_tag"] == "text-generation"
     kind = json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"]
     assert f"Class: `{kind}`, for 5 tokens. Chat template: in `chat_template.jinja`." in found.text
@@ -188,11 +188,11 @@ def test_a_language_models_card_names_its_tokenizer_and_its_chat_template(tmp_pa
 
 def test_a_tokenizer_without_a_template_is_said_to_have_none(tmp_path: Path) -> None:
     write_language_model(tmp_path, None)
-    text = made({"(base)": Origin("base"), "a": Origin("a")}, tmp_path).text
+    text = made({"(base)": ModelOrigin("base"), "a": ModelOrigin("a")}, tmp_path).text
     assert "Chat template: none" in text
     file = tmp_path / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": "{{ messages }}"}))
-    assert "Chat template: in `tokenizer_config.json`" in made({"(base)": Origin("base")}, tmp_path).text
+    assert "Chat template: in `tokenizer_config.json`" in made({"(base)": ModelOrigin("base")}, tmp_path).text
 
 
 @pytest.mark.parametrize(
@@ -206,14 +206,14 @@ def test_a_tokenizer_without_a_template_is_said_to_have_none(tmp_path: Path) -> 
 )
 def test_a_card_says_what_a_model_of_transformers_is_for(tmp_path: Path, architecture: str, use: str | None) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
-    found = made({"(base)": Origin("base")}, tmp_path)
+    found = made({"(base)": ModelOrigin("base")}, tmp_path)
     assert found.data.to_dict().get("pipeline_tag") == use
     assert "## Tokenizer" not in found.text
 
 
 def test_a_hostile_source_stays_in_its_cell_and_out_of_the_metadata(tmp_path: Path) -> None:
     name = "x` | y\n---\nlicense: mit\n[link](http://example.org)\n# Title\x1b[0m"
-    found = made({"(base)": Origin("base"), "a": Origin(name)}, tmp_path)
+    found = made({"(base)": ModelOrigin("base"), "a": ModelOrigin(name)}, tmp_path)
     assert "license" not in found.data.to_dict()
     line = next(line for line in found.text.splitlines() if line.startswith("| a |"))
     assert line.count("`") == 2
@@ -237,7 +237,7 @@ def test_an_origin_is_known_by_name_and_bytes_whatever_its_revision(
 ) -> None:
     files = {file: {"sha256": file * 3, "size": 1} for file in ("model.safetensors", "adapter_config.json", "x.json")}
     (tmp_path / "source.json").write_text(json.dumps(about | {"files": files}))
-    found = origin_of(tmp_path)
+    found = model_origin(tmp_path)
     assert found.name == name
     assert set(found.files) == {"model.safetensors", "adapter_config.json"}
 
@@ -267,11 +267,11 @@ def test_a_card_gives_the_licence_of_all_models_or_lists_them(
     tmp_path: Path, licences: tuple[list[str], list[str]], given: dict[str, str]
 ) -> None:
     base, tuned = licences
-    found = made({"(base)": Origin("base", licences=base), "a": Origin("a", licences=tuned)}, tmp_path)
+    found = made({"(base)": ModelOrigin("base", licences=base), "a": ModelOrigin("a", licences=tuned)}, tmp_path)
     assert {name: value for name, value in found.data.to_dict().items() if name.startswith("license")} == given
     assert ("## Licences" in found.text) == bool(given)
 
 
 def test_a_mean_of_the_models_has_their_licence(tmp_path: Path) -> None:
-    origins = {"(base)": Origin("the mean of a", "mean"), "a": Origin("a", licences=["mit"])}
+    origins = {"(base)": ModelOrigin("the mean of a", "mean"), "a": ModelOrigin("a", licences=["mit"])}
     assert made(origins, tmp_path).data.to_dict()["license"] == "mit"

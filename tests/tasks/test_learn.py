@@ -51,7 +51,7 @@ from merganser.inputs.layers import LayerSource
 from merganser.learning import Form, Learner, learned_by
 from merganser.learning.settings import LearnerSettings
 from merganser.merging.method import method
-from merganser.operators.sums import inner_products, scaled_sum
+from merganser.operators.sums import inner_products_with_gradient, scaled_sum
 
 
 class Settings(LearnerSettings):
@@ -67,8 +67,8 @@ class Gain(Form):
         return lambda layer: scaled_sum(layer.deltas, float(values["gain"]))
 
     def pull(self, values, step, gradients):
-        products = self.layers.map(lambda layer: inner_products(layer.deltas, gradients[layer.name]).sum())
-        return {"gain": sum(products).reshape(1)}
+        each = self.layers.map(lambda one: inner_products_with_gradient(one.deltas, gradients[one.name]).sum())
+        return {"gain": sum(each).reshape(1)}
 
 
 @method(

@@ -9,7 +9,7 @@ import yaml
 from datasets import Dataset
 
 from merganser.errors import InputError
-from merganser.evaluation.evaluator import spread
+from merganser.evaluation.evaluator import spread_rows
 from merganser.evaluation.prepared import Prepared
 from merganser.tasks import prepare_validation
 from tests.tasks.comparison import inside
@@ -57,6 +57,6 @@ def test_of_a_large_split_some_examples_are_taken_of_each_class_its_share(folder
 def test_a_split_is_thinned_evenly_and_in_its_order() -> None:
     labels = [0, 0, 0, 0, 1, 1, 2, 0, 1, 2, 0, 0]  # of 0 seven, of 1 three, of 2 two
     rows = Dataset.from_dict({"label": labels})
-    assert spread(rows, 6) == [0, 2, 5, 6, 7, 11]
-    assert Counter(labels[row] for row in spread(rows, 6)) == {0: 4, 1: 1, 2: 1}
-    assert spread(Dataset.from_dict({"text": list("abcdef")}), 3) == [0, 2, 4]
+    assert spread_rows(rows, 6) == [0, 2, 5, 6, 7, 11]
+    assert Counter(labels[row] for row in spread_rows(rows, 6)) == {0: 4, 1: 1, 2: 1}
+    assert spread_rows(Dataset.from_dict({"text": list("abcdef")}), 3) == [0, 2, 4]

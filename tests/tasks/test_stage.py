@@ -12,7 +12,7 @@ import pytest
 from merganser.code_digest import CodeTree, texts_as_json
 from merganser.errors import InputError
 from merganser.tasks.code import texts
-from merganser.tasks.stage import arguments, check_card, check_code, class_line, end_well, names_of
+from merganser.tasks.stage import check_card, check_code, class_line, end_well, names_of, stage_arguments
 from tests.warm import python
 
 HOSTILE = "x; touch y $(touch y) `touch y` @ z"
@@ -22,13 +22,13 @@ HOSTILE = "x; touch y $(touch y) `touch y` @ z"
 def test_at_stands_for_what_dvc_calls_the_instance(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DVC_STAGE", f"fetch@{name}")
     monkeypatch.setattr(sys, "argv", ["merganser.tasks.fetch", "task", "@"])
-    assert arguments() == ["task", name]
+    assert stage_arguments() == ["task", name]
 
 
 def test_without_it_the_command_line_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DVC_STAGE", "fetch@ties")
     monkeypatch.setattr(sys, "argv", ["merganser.tasks.fetch", "task", "dare"])
-    assert arguments() == ["task", "dare"]
+    assert stage_arguments() == ["task", "dare"]
 
 
 @pytest.mark.parametrize("stage", [None, "", "report"])
@@ -39,7 +39,7 @@ def test_at_needs_an_instance(stage: str | None, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("DVC_STAGE", stage)
     monkeypatch.setattr(sys, "argv", ["merganser.tasks.merge", "@"])
     with pytest.raises(InputError, match="give the names themselves"):
-        arguments()
+        stage_arguments()
 
 
 def test_the_two_names_of_a_matrix_are_told_apart_by_what_there_is() -> None:
@@ -59,8 +59,8 @@ def test_libraries_that_were_loaded_before_have_one_thread_too() -> None:
         "import scipy.linalg, threadpoolctl, torch",
         "threadpoolctl.threadpool_limits(2)",
         "print(*{pool['num_threads'] for pool in threadpoolctl.threadpool_info()})",
-        "from merganser.tasks.stage import run",
-        "run(lambda argv: print(*{pool['num_threads'] for pool in threadpoolctl.threadpool_info()}))",
+        "from merganser.tasks.stage import run_main",
+        "run_main(lambda argv: print(*{pool['num_threads'] for pool in threadpoolctl.threadpool_info()}))",
     ]
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     ran = subprocess.run(

@@ -43,13 +43,13 @@ from merganser.inputs import factors
 from merganser import statistics as written
 from merganser.statistics import fisher, gram
 from merganser.tasks import statistics
-whole, count = written.write, []
+whole, count = written.write_statistic, []
 def write(*args):
     count.append(1)
     if len(count) == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
     whole(*args)
-fisher.write = gram.write = write
+fisher.write_statistic = gram.write_statistic = write
 statistics.measure(load_params(Path("params.yaml")), sys.argv[1], "dark", budget=1)
 """
 

@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from merganser.errors import InputError
-from merganser.evaluation.examples import compare, read_results
+from merganser.evaluation.examples import compare_predictions, read_results
 from merganser.evaluation.scoring import score_of
 from merganser.tasks import (
     decompose,
@@ -146,7 +146,7 @@ def test_the_individual_models_score_as_transformers_itself_does(folder: Path, t
     with torch.inference_mode():
         logits = model(**words(*columns, padding=True, return_tensors="pt")).logits
     found = logits.argmax(1) if task != "graded" else logits[:, 0]
-    expected = score_of(METRICS[task], compare(METRICS[task], found.numpy(), rows["label"]))
+    expected = score_of(METRICS[task], compare_predictions(METRICS[task], found.numpy(), rows["label"]))
     score = json.loads((folder / f"data/metrics/individual/{task}.json").read_text())
     assert (score["metric"], score["count"]) == (METRICS[task], COUNT)
     assert score["value"] == pytest.approx(expected["value"], abs=1e-9)

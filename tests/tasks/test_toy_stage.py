@@ -26,7 +26,7 @@ from pathlib import Path
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.params import Params
 from merganser.outputs import write_json
-from merganser.tasks.stage import run, stage
+from merganser.tasks.stage import run_main, stage
 from merganser.tasks.stages import COUNTS
 
 
@@ -38,10 +38,10 @@ def main(params: Params, task: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)
 '''
 PATH = 'COUNTS = Path("data/counts")\n'
-ROW = '    "count": Stage((COUNTS,), size=lambda known, name: 20.0),\n'
+ROW = '    "count": StageKind((COUNTS,), size=lambda known, name: 20.0),\n'
 
 
 def insert(file: Path, text: str, before: str) -> None:

@@ -9,7 +9,7 @@ from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from merganser.checkpoints.vocabulary.plan import Choice
+from merganser.checkpoints.vocabulary.plan import TokenizerChoice
 from merganser.config.headers import check_sources
 from merganser.config.loading import load_params
 from merganser.errors import InputError
@@ -68,7 +68,7 @@ def test_the_stages_merge_by_token_as_the_command_line_does(made: Path, capsys: 
             extract_difference.main(["x", task])
         merge.main(["ties"])
     assert "tokenizer union: 12 tokens, in tables of 12 rows" in capsys.readouterr().out
-    choice = Choice("union", UNION["rows"])
+    choice = TokenizerChoice("union", UNION["rows"])
     for method, values in {"average": {}, "ties": {"merged": "average"}}.items():
         merge_checkpoints(method, values, base, tasks, made / method, choice=choice)
         here, there = (load_file(path / "model.safetensors") for path in (made / "data/merged" / method, made / method))
@@ -83,7 +83,7 @@ def test_the_mean_of_models_is_brought_into_a_vocabulary(made: Path) -> None:
     with inside(made):
         run_stages()
     tasks = {task: made / "sources" / task for task in "ab"}
-    merge_checkpoints("average", {}, None, tasks, made / "mean", choice=Choice("union"))
+    merge_checkpoints("average", {}, None, tasks, made / "mean", choice=TokenizerChoice("union"))
     here, there = (load_file(path / "model.safetensors") for path in (made / "data/merged/average", made / "mean"))
     assert all((here[name] - there[name]).abs().max() < 1e-6 for name in here)
 

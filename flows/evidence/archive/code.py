@@ -37,7 +37,7 @@ def quiet_git() -> dict[str, str]:
     return {**given, "GIT_CONFIG_COUNT": str(len(_SETTINGS)), **alone, **nobody}
 
 
-def check_out(source: BinaryIO, size: int, folder: Path) -> None:
+def check_out_code(source: BinaryIO, size: int, folder: Path) -> None:
     """Bring back the commit as HEAD, and the code as it was with it: changed, removed or unknown to git.
 
     Raises InputError, before any of the code is written, if it holds what an archive may not.

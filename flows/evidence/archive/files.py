@@ -86,7 +86,7 @@ def _drop_others(config: Any) -> Iterator[str]:
             del config[section]
 
 
-def check_files(root: Path, paths: Iterable[Path]) -> None:
+def check_dvc_files(root: Path, paths: Iterable[Path]) -> None:
     """Raise InputError for one of DVC's files that makes it read elsewhere, or that it cannot read."""
     for path in paths:
         name = from_root(str(root), str(path))

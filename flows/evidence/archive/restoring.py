@@ -14,10 +14,10 @@ from dvcfleet.paths import overlap
 from dvcfleet.project import Project, hooks_given
 from dvcfleet.repository import opened
 from merganser.errors import InputError, some
-from merganser.flows.evidence.archive.code import check_out, quiet_git
+from merganser.flows.evidence.archive.code import check_out_code, quiet_git
 from merganser.flows.evidence.archive.files import (
     CONFIG,
-    check_files,
+    check_dvc_files,
     check_sizes,
     files_of_dvc,
     keep_harmless_settings,
@@ -25,7 +25,7 @@ from merganser.flows.evidence.archive.files import (
 )
 from merganser.flows.evidence.archive.form import BUNDLE, FILES, OBJECTS, check_form, copy_bytes, read_members
 from merganser.flows.evidence.archive.paths import why_elsewhere
-from merganser.flows.evidence.archive.stages import check_places, check_stages
+from merganser.flows.evidence.archive.stages import check_places, check_stages_inside
 from merganser.flows.evidence.archive.writing import outputs_kept
 from merganser.outputs import new_folder
 from merganser.tasks.tracking import STORE, follow_artifacts
@@ -59,7 +59,7 @@ def check_archive(path: Path) -> list[Finding]:
 
 
 @contextmanager
-def restored(path: Path) -> Iterator[tuple[Path, bool, list[str]]]:
+def restored_archive(path: Path) -> Iterator[tuple[Path, bool, list[str]]]:
     """Restore an archive in which nothing was found to a scratch folder, in TMPDIR.
 
     Gives the folder, whether it has data, and the settings of DVC that were left out. Within the block git and DVC take
@@ -120,7 +120,7 @@ def _write(path: Path, folder: Path) -> bool:
         if (number == 0) != (name == BUNDLE):
             raise InputError(f"{name}: not in its place, after {BUNDLE}")
         if name == BUNDLE:
-            check_out(source, size, folder)
+            check_out_code(source, size, folder)
             continue
         is_object = name.startswith(OBJECTS)
         has_data |= is_object
@@ -154,12 +154,12 @@ def _put_into_place(folder: Path) -> list[str]:
     """
     refuse_other_projects(folder)
     dropped = keep_harmless_settings(folder)
-    check_files(folder, files_of_dvc(folder))
+    check_dvc_files(folder, files_of_dvc(folder))
     has_data = (folder / CACHE).is_dir()
     if has_data:  # a cache of its own, whatever the settings of this machine say
         (folder / ".dvc/config.local").write_text("[cache]\n    dir = cache\n")
     with hooks_given(folder, Project()), opened(folder) as repo:  # an earlier version's may not be there
-        check_stages(repo)
+        check_stages_inside(repo)
         check_places(repo, has_data)
         cache = repo.cache.local
         cache.cache_types = [kind for kind in cache.cache_types if kind != "symlink"] or ["copy"]  # the folder moves

@@ -8,9 +8,9 @@ from pathlib import Path
 from dvcfleet.dvc_adapter.lockfiles import lock_file_of, names_by_lock_file, read_lock_file
 from dvcfleet.dvc_adapter.objects import cached_listing
 from dvcfleet.dvc_adapter.protocols import Output, ParamsDependency, Repo, Stage
-from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, load_params
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, parse_params
 from dvcfleet.errors import UserError, in_one_line
-from dvcfleet.lineage.contents import name_of
+from dvcfleet.lineage.contents import path_from_root
 from dvcfleet.paths import from_root
 from merganser.errors import MALFORMED, InputError
 from merganser.flows.evidence.archive.files import check_yaml
@@ -35,7 +35,7 @@ _INPUTS = (
 _HASH = re.compile(r"[0-9a-f]{32}(\.dir)?")
 
 
-def check_stages(repo: Repo) -> None:
+def check_stages_inside(repo: Repo) -> None:
     """Raise InputError where a stage works, writes or has its parameters outside the repository.
 
     An input may lie there: it is not of the archive, and is not read when an archive is verified.
@@ -71,7 +71,7 @@ def _check_params(stage: Stage, dep: ParamsDependency) -> None:
         return
     check_yaml(Path(dep.fs_path), dep.def_path)
     try:
-        load_params(dep.fs_path)
+        parse_params(dep.fs_path)
     except (UserError, InputError):
         raise
     except (*MALFORMED, RecursionError, MemoryError, SyntaxError) as error:
@@ -108,7 +108,7 @@ def check_places(repo: Repo, has_data: bool) -> None:
     """
     links = set(_links(Path(repo.root_dir)))
     for out in (out for stage in repo.index.stages for out in stage.outs):
-        name, place = name_of(out), Path(out.fs_path)
+        name, place = path_from_root(out), Path(out.fs_path)
         if wrong := next((link for link in links if place.is_relative_to(link) or link.is_relative_to(place)), None):
             raise InputError(f"{name}: would be written through the link {from_root(repo.root_dir, str(wrong))}")
         if out.hash_info and not _HASH.fullmatch(str(out.hash_info.value)):

@@ -18,8 +18,8 @@ from dvcfleet.dvc_adapter.objects import cached_listing
 from dvcfleet.dvc_adapter.protocols import Output, Repo
 from dvcfleet.errors import FailedError, some
 from dvcfleet.git import GitError, git, own_environment
-from dvcfleet.lineage.contents import name_of
-from dvcfleet.lineage.steps import Item, Lineage
+from dvcfleet.lineage.contents import path_from_root
+from dvcfleet.lineage.steps import Artifact, Lineage
 from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.paths import overlap
 from dvcfleet.record.changes import unknown_code
@@ -28,10 +28,10 @@ from dvcfleet.repository import opened, write_lock
 from dvcfleet.terminal.secrets import masked, may_hold_credential
 from merganser.errors import InputError
 from merganser.flows.evidence.archive.code import BRANCH, WORKSPACE, check_tree
-from merganser.flows.evidence.archive.files import check_files, refuse_other_projects
+from merganser.flows.evidence.archive.files import check_dvc_files, refuse_other_projects
 from merganser.flows.evidence.archive.form import BUNDLE, FILES, OBJECTS, write_archive
 from merganser.flows.evidence.archive.paths import why_refused
-from merganser.flows.evidence.archive.stages import check_stages
+from merganser.flows.evidence.archive.stages import check_stages_inside
 from merganser.flows.evidence.signing import RECORDED, SIGNATURES, files_in
 from merganser.outputs import new_output, replacing
 from merganser.sources.pointers import POINTER_SUFFIXES
@@ -60,8 +60,8 @@ def archive(root: Path, out: Path, data: bool) -> list[str]:
     """
     with new_output(out) as place, opened(root) as repo, write_lock(repo), TemporaryDirectory() as scratch:
         refuse_other_projects(root)
-        check_stages(repo)
-        check_files(root, {Path(stage.path) for stage in repo.index.stages})
+        check_stages_inside(repo)
+        check_dvc_files(root, {Path(stage.path) for stage in repo.index.stages})
         lineage = read_lineage(repo)
         content = _Content({BUNDLE: _bundle(repo, Path(scratch))})
         _add_files(content, repo, lineage, data)
@@ -85,7 +85,7 @@ def archive(root: Path, out: Path, data: bool) -> list[str]:
     return lines
 
 
-def outputs_kept(lineage: Lineage) -> Iterator[Item]:
+def outputs_kept(lineage: Lineage) -> Iterator[Artifact]:
     """Yield the outputs that any archive has: the report, and what it was computed from."""
     for step in lineage.steps.values():
         if any(item.path == str(REPORT) for item in step.outputs):
@@ -142,7 +142,9 @@ def _objects(repo: Repo) -> dict[str, Path]:
     for out in (out for stage in repo.index.stages for out in stage.outs if out.use_cache and out.hash_info):
         for md5, path in _objects_of(out):
             if not path.is_file():
-                raise InputError(f"{name_of(out)}: DVC's cache has not all of it; `dvc pull` or the next run brings it")
+                raise InputError(
+                    f"{path_from_root(out)}: DVC's cache has not all of it; `dvc pull` or the next run brings it"
+                )
             found[f"{OBJECTS}{md5[:2]}/{md5[2:]}"] = path
     return found
 
@@ -157,7 +159,7 @@ def _objects_of(out: Output) -> Iterator[tuple[str, Path]]:
     yield value, kept
     for name, md5 in (cached_listing(out) or {}).items():
         if why := why_refused(name):
-            raise InputError(f"{name_of(out)}: has the file {name!r}: {why}, which no archive has")
+            raise InputError(f"{path_from_root(out)}: has the file {name!r}: {why}, which no archive has")
         path = Path(out.cache.oid_to_path(md5))
         yield md5, path if path.is_file() else Path(out.fs_path, name)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from merganser.checkpoints.adapters.peft_settings import Kind
+from merganser.checkpoints.adapters.peft_settings import PeftKind
 from merganser.checkpoints.adapters.stand_ins import Shapes, Watched, model_of, placed, stand_ins
 from merganser.checkpoints.architecture import Architecture
 from merganser.checkpoints.tensors import Checkpoint
@@ -48,7 +48,7 @@ class ByPeft:
     """An adapter of any kind over the modules that it changes."""
 
     path: Path
-    kind: Kind
+    kind: PeftKind
     tensors: Checkpoint
     keys: Mapping[str, str]  # the module that each tensor is of; "": of all
     base: Checkpoint  # as its file has it

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from merganser.checkpoints.adapters.by_peft import ROOT, ByPeft
-from merganser.checkpoints.adapters.peft_settings import Kind
+from merganser.checkpoints.adapters.peft_settings import PeftKind
 from merganser.errors import InputError
 
 INSIDE = ".base_layer"  # of a module that PEFT has put something around
@@ -31,7 +31,7 @@ class Computed:
 
 
 def computed_of(
-    path: Path, kind: Kind, names: Sequence[str], wrapped_alone: bool
+    path: Path, kind: PeftKind, names: Sequence[str], wrapped_alone: bool
 ) -> tuple[dict[str, Computed], dict[str, str]]:
     """Return the parameters that PEFT computes, and the tensors that it computes them with, by their modules.
 
@@ -59,7 +59,7 @@ def computed_of(
     return found, keys
 
 
-def _check(path: Path, kind: Kind, module: str, is_wrapped: bool) -> None:
+def _check(path: Path, kind: PeftKind, module: str, is_wrapped: bool) -> None:
     """Raise InputError for a module that PEFT would not put the adapter on."""
     if is_wrapped and kind.wrapping.is_listed(module):
         raise InputError(f"{path}: target_modules and target_parameters both name {module}, which PEFT refuses")

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from merganser.checkpoints.adapters.by_peft import ByPeft
 from merganser.checkpoints.adapters.computed import Computed, computed_of
-from merganser.checkpoints.adapters.peft_settings import Kind, kind_of, refuse_unmergeable, wrapping_of
-from merganser.checkpoints.adapters.settings import REMEDY, Settings, is_plain, read_config, read_settings
-from merganser.checkpoints.adapters.tokens import TOKENS, Tokens, tokens_of
+from merganser.checkpoints.adapters.peft_settings import PeftKind, peft_kind, refuse_unmergeable, wrapping_of
+from merganser.checkpoints.adapters.settings import REMEDY, Settings, is_plain, read_adapter_config, read_settings
+from merganser.checkpoints.adapters.tokens import TOKENS, Tokens, find_token_rows
 from merganser.checkpoints.reading import ADAPTER_CONFIG, ADAPTER_FILES, Checkpoint, open_checkpoint
 from merganser.errors import InputError
 
@@ -56,7 +56,7 @@ class Adapter:
     path: Path
     tensors: Checkpoint
     updates: Mapping[str, Update]
-    kind: Kind | None = None  # of what PEFT computes
+    kind: PeftKind | None = None  # of what PEFT computes
     keys: Mapping[str, str] = field(default_factory=dict)  # its tensors, with the module that each is of
     peft: ByPeft | None = None  # what computes it, once bound
     known: dict[Any, ByPeft] = field(default_factory=dict, compare=False)  # by what it was bound to before
@@ -116,17 +116,17 @@ def open_model(path: Path, modules: Sequence[str] = ()) -> Checkpoint | Adapter:
     names = adapter_names([file.name for file in path.iterdir()]) if path.is_dir() else []
     if not names:
         return open_checkpoint(path, modules)
-    tensors, config = open_checkpoint(path / names[1]), read_config(path / names[0])
+    tensors, config = open_checkpoint(path / names[1]), read_adapter_config(path / names[0])
     return _adapter(path, tensors, config, path / names[0])
 
 
 def _adapter(path: Path, tensors: Checkpoint, config: Mapping[str, Any], where: Path) -> Adapter:
     """Say what each tensor of an adapter is: to be read as it is, or one of those that PEFT computes with."""
     refuse_unmergeable(where, config)
-    tokens, plainly = tokens_of(path, tensors, config), is_plain(config)
+    tokens, plainly = find_token_rows(path, tensors, config), is_plain(config)
     rest = [key for key in tensors.names if UNTRAINED not in key and key not in tokens]
     by_peft = not (plainly or config["peft_type"] == TOKENS) or wrapping_of(where, config).names
-    kind, updates, keys = kind_of(where, config) if rest and by_peft else None, dict[str, Update](), dict[str, str]()
+    kind, updates, keys = peft_kind(where, config) if rest and by_peft else None, dict[str, Update](), dict[str, str]()
     if kind is not None:
         computed, keys = computed_of(path, kind, rest, wrapped_alone=plainly)
         updates = {name: Update(computed=each) for name, each in computed.items()}

@@ -95,7 +95,7 @@ def _names(path: Path, field: str, value: Any) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Kind:
+class PeftKind:
     """One of PEFT's kinds of adapters, with the configuration of an adapter of that kind."""
 
     name: str
@@ -173,7 +173,7 @@ def refuse_unmergeable(path: Path, settings: Mapping[str, Any]) -> None:
         raise InputError(f"{path}: {imported[0]} makes PEFT import code; {REMEDY}")
 
 
-def kind_of(path: Path, settings: Mapping[str, Any]) -> Kind:
+def peft_kind(path: Path, settings: Mapping[str, Any]) -> PeftKind:
     """Return PEFT's kind of an adapter by its configuration; raise InputError where the installed PEFT has none."""
     refuse_unmergeable(path, settings)
     with naming_extras():
@@ -204,7 +204,7 @@ def kind_of(path: Path, settings: Mapping[str, Any]) -> Kind:
     for key, value in known.items():
         if key.endswith(PATTERNS):
             _check_patterns(path, key, value)
-    kind = Kind(name, tuner, str(prefixes.get(name, "")), known, config, wrapping_of(path, settings))
+    kind = PeftKind(name, tuner, str(prefixes.get(name, "")), known, config, wrapping_of(path, settings))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -80,7 +80,7 @@ class Settings(BaseModel):
         return (2 if doubled else 1) * alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_adapter_config(path: Path) -> dict[str, Any]:
     """Read `adapter_config.json`; raise InputError when it is not that of an adapter."""
     with refusing(f"{path}: not the configuration of a PEFT adapter", "save it again", (*MALFORMED, OSError)):
         config = parse_json(read_small(path))
@@ -112,7 +112,7 @@ def read_settings(path: Path, config: Mapping[str, Any]) -> Settings:
         raise InputError(f"{path}: not the configuration of a PEFT adapter ({said}); save it again") from error
 
 
-def base_of(folder: Path) -> str | None:
+def adapter_base(folder: Path) -> str | None:
     """Read the name of the model that an adapter was trained on; None where it does not say."""
     named = parse_json(read_small(folder / ADAPTER_CONFIG)).get("base_model_name_or_path")
     return named if isinstance(named, str) and named else None

@@ -35,7 +35,7 @@ class Tokens:
         delta[rows] = values.to(torch.float32) - weights[rows].to(torch.float32)
 
 
-def tokens_of(path: Path, tensors: Checkpoint, config: Mapping[str, Any]) -> dict[str, Tokens]:
+def find_token_rows(path: Path, tensors: Checkpoint, config: Mapping[str, Any]) -> dict[str, Tokens]:
     """Find the tensors that are rows of tokens; raise InputError where the configuration does not fit them."""
     found = {}
     for key in tensors.names:

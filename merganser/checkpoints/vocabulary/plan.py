@@ -17,10 +17,10 @@ from merganser.checkpoints.architecture import CONFIG, read_config
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.checkpoints.tensors import Checkpoint, name_of
+from merganser.checkpoints.tensors import Checkpoint, tensor_name
 from merganser.checkpoints.views import View
-from merganser.checkpoints.vocabularies import Vocabulary, any_vocabulary_of, listed, template_of
-from merganser.checkpoints.vocabulary.rows import ABSENT, Key, arranged, axis_of, keys_of, places, rows_in
+from merganser.checkpoints.vocabularies import Vocabulary, any_vocabulary_of, list_tokens, template_of
+from merganser.checkpoints.vocabulary.rows import ABSENT, Key, arranged, axis_of, keys_of, row_numbers, rows_in
 from merganser.errors import InputError, did_you_mean
 
 BASE, UNION = "base", "union"
@@ -29,7 +29,7 @@ FLAGS = {"tokenizer": "--tokenizer", "rows": "--rows", "chat_template": "--chat-
 
 
 @dataclass(frozen=True)
-class Choice:
+class TokenizerChoice:
     """Whose tokenizer a merge has: `base`, `union` (the base's with what the tasks add) or a task's; None: the base's.
 
     `rows`: by token the model that its rows are of, in place of the rule. `chat_template`: whose the merge has, where
@@ -87,7 +87,7 @@ class OneVocabulary:
     that are added to the lead's.
     """
 
-    choice: Choice
+    choice: TokenizerChoice
     lead: Member
     tasks: Sequence[Member]
     keys: list[Key]
@@ -143,12 +143,12 @@ class OneVocabulary:
 
     def places(self, member: Member) -> Tensor:
         """Return which of a model's rows each one of the vocabulary is; `ABSENT` where it has the reference's."""
-        return places(member.keys, self.keys, without=self.choice.rows)
+        return row_numbers(member.keys, self.keys, without=self.choice.rows)
 
     def _allowed(self, member: Member, wanted: Sequence[Key]) -> Tensor:
         """Return which of a model's rows the wanted ones are, without those that a rule says are another's."""
         others = [token for token, name in self.choice.rows.items() if name != member.name]
-        return places(member.keys, wanted, others)
+        return row_numbers(member.keys, wanted, others)
 
     def notes(self) -> Iterator[str]:
         """Say how many tokens the merge has, which are lost, and which a model does not know."""
@@ -157,10 +157,10 @@ class OneVocabulary:
         for each in (*([self.lead] if self.has_base else []), *self.tasks):
             who = "the base" if each.name == BASE else each.name
             if lost := each.tokens - known:
-                yield f"{who}: not among the merge's tokens: {listed(key for key in each.keys if key in lost)}"
+                yield f"{who}: not among the merge's tokens: {list_tokens(key for key in each.keys if key in lost)}"
             if lacks := known - each.tokens:
                 rows = "is the mean of those of models that have it" if each.name == BASE else "stays the base's for it"
-                yield f"{who}: has no {listed(key for key in self.keys if key in lacks)}: a row {rows}"
+                yield f"{who}: has no {list_tokens(key for key in self.keys if key in lacks)}: a row {rows}"
         yield from self._collisions()
         template = template_of(self.template.folder)
         for each in self.tasks:
@@ -187,13 +187,13 @@ def tables_of(model: Checkpoint, rows: int) -> dict[str, int]:
     return {name: axis for name, axis in axes.items() if axis is not None}
 
 
-def in_one_vocabulary(base: Path | None, models: Mapping[str, Path], choice: Choice) -> OneVocabulary:
+def in_one_vocabulary(base: Path | None, models: Mapping[str, Path], choice: TokenizerChoice) -> OneVocabulary:
     """Find out what a choice of a tokenizer comes to, from configurations, tokenizers and headers alone.
 
     Raises InputError where a model has no tokenizer or tables that are read, tables do not fit, or a name is unknown.
     """
     paths = ({BASE: base} if base else {}) | dict(models)
-    check_names(choice, paths)
+    check_model_names(choice, paths)
     check_template(choice, paths)
     lead_name, lead_path = (BASE, base) if base else min(models.items())
     lead = _lead(lead_name, lead_path)
@@ -207,7 +207,7 @@ def in_one_vocabulary(base: Path | None, models: Mapping[str, Path], choice: Cho
     return plan
 
 
-def check_names(choice: Choice, models: Collection[str]) -> None:
+def check_model_names(choice: TokenizerChoice, models: Collection[str]) -> None:
     """Refuse names of models that there are not; `models`: those that there are, with the base."""
     named = [("tokenizer", choice.tokenizer), ("chat_template", choice.chat_template)]
     for key, name in [*named, *(("rows", name) for name in choice.rows.values())]:
@@ -219,7 +219,7 @@ def check_names(choice: Choice, models: Collection[str]) -> None:
         raise InputError(f"{choice.key('rows')}: needs {choice.key('tokenizer')}: rows are matched by token then")
 
 
-def check_template(choice: Choice, models: Mapping[str, Path]) -> None:
+def check_template(choice: TokenizerChoice, models: Mapping[str, Path]) -> None:
     """Refuse to take a chat template of a model that has none; `models`: with the base."""
     if choice.chat_template and template_of(models[choice.chat_template]) is None:
         raise InputError(f"{choice.key('chat_template')} {choice.chat_template}: that model has no chat template")
@@ -258,7 +258,7 @@ def _of_model(name: str, model: Checkpoint, lead: Member) -> dict[str, str]:
     assert isinstance(lead.model, Checkpoint)
     view = matched(lead.model, model, EVERYTHING, name)
     assert isinstance(view, View)
-    return {table: name_of(view.stored[table]) for table in lead.tables if table in view.stored}
+    return {table: tensor_name(view.stored[table]) for table in lead.tables if table in view.stored}
 
 
 def _of_adapter(adapter: Adapter, lead: Member) -> dict[str, str]:

@@ -62,10 +62,10 @@ def keys_of(vocabulary: Mapping[str, int], rows: int) -> list[Key]:
     return keys
 
 
-def places(own: Sequence[Key], wanted: Sequence[Key], without: Collection[Key] = ()) -> Tensor:
+def row_numbers(own: Sequence[Key], wanted: Sequence[Key], without: Collection[Key] = ()) -> Tensor:
     """Return which of a model's own rows each wanted one is; `ABSENT` where there is none, or it is not to be taken.
 
-    >>> places(["a", "b", 2], ["b", "c", 2], without=["a"]).tolist()
+    >>> row_numbers(["a", "b", 2], ["b", "c", 2], without=["a"]).tolist()
     [1, -1, 2]
     """
     rows = {key: row for row, key in enumerate(own) if key not in without}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.architecture import CONFIG, read_config, read_object
-from merganser.checkpoints.companions import names_in
+from merganser.checkpoints.companions import list_model_files
 from merganser.checkpoints.vocabularies import (
     FAST,
     LIMIT,
@@ -65,9 +65,9 @@ def tokenizer_names(names: Iterable[str], patterns: Sequence[str] = (*FILES, *TE
 
 
 def _take(origin: Path, folder: Path, patterns: Sequence[str]) -> None:
-    for name in tokenizer_names(names_in(folder), patterns):
+    for name in tokenizer_names(list_model_files(folder), patterns):
         (folder / name).unlink()
-    for name in tokenizer_names(names_in(origin), patterns):
+    for name in tokenizer_names(list_model_files(origin), patterns):
         check_link(origin / name, origin)
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(origin / name, folder / name)

@@ -18,7 +18,7 @@ from merganser.checkpoints.modules import module_folders
 from merganser.checkpoints.reading import ADAPTER_CONFIG, ADAPTER_FILES, DESCRIPTION, open_checkpoint, open_stored
 from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec, spec_of
 from merganser.checkpoints.vocabulary.linked import write_linked
-from merganser.checkpoints.vocabulary.plan import BASE, Choice, Member, OneVocabulary, in_one_vocabulary
+from merganser.checkpoints.vocabulary.plan import BASE, Member, OneVocabulary, TokenizerChoice, in_one_vocabulary
 from merganser.checkpoints.vocabulary.rows import arranged
 from merganser.checkpoints.vocabulary.tokenizers import (
     GENERATION,
@@ -57,7 +57,7 @@ def like(base: Path, rules: Iterable[str], name: str, model: Path, folder: Path)
 
     `rules`: the tokens whose rows are the base's by a rule.
     """
-    plan = in_one_vocabulary(base, {name: model}, Choice(BASE, dict.fromkeys(rules, BASE)))
+    plan = in_one_vocabulary(base, {name: model}, TokenizerChoice(BASE, dict.fromkeys(rules, BASE)))
     place = _place(folder, plan.tasks[0])
     write_member(plan, plan.tasks[0], base, place)
     return place

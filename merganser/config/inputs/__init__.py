@@ -6,11 +6,11 @@ What a merge opens and notes of each stands in `tasks/opening.py`, apart: that i
 from collections.abc import Mapping
 
 from merganser.config.inputs.base import Input
-from merganser.config.inputs.beside import Embeddings, Routers, Surgery
-from merganser.config.inputs.deltas import Deltas, Differences, Factors, Joints
-from merganser.config.inputs.learned import LearnedValues
-from merganser.config.inputs.searches import Searches
-from merganser.config.inputs.statistics import Statistics
+from merganser.config.inputs.beside import EmbeddingsInput, RoutersInput, SurgeryInput
+from merganser.config.inputs.deltas import DeltasInput, DifferencesInput, FactorsInput, JointsInput
+from merganser.config.inputs.learned import LearnedValuesInput
+from merganser.config.inputs.searches import SearchesInput
+from merganser.config.inputs.statistics import StatisticsInput
 from merganser.config.params import Entry, Params
 from merganser.merging.method import Method
 
@@ -18,8 +18,8 @@ from merganser.merging.method import Method
 INPUTS: Mapping[str, Input] = {
     each.name: each
     for each in (
-        *(Deltas(), Factors(), Joints(), Differences(), Embeddings()),
-        *(Routers(), Surgery(), LearnedValues(), Statistics(), Searches()),
+        *(DeltasInput(), FactorsInput(), JointsInput(), DifferencesInput(), EmbeddingsInput()),
+        *(RoutersInput(), SurgeryInput(), LearnedValuesInput(), StatisticsInput(), SearchesInput()),
     )
 }
 SECTIONS = tuple(name for name in INPUTS if name in Params.model_fields)

@@ -10,7 +10,7 @@ from merganser.merging.method import Method
 START = "expected differences/NAME, whose start is the merged model"
 
 
-class Embeddings(OfAnother):
+class EmbeddingsInput(OfAnother):
     """Text embeddings of the tasks' class names, which methods that compare tasks by meaning read."""
 
     name = "embeddings"
@@ -30,7 +30,7 @@ class Embeddings(OfAnother):
             yield from without_classes(params, f"whose names embeddings.{name} embeds", f"embeddings.{name}")
 
 
-class Routers(OfAnother):
+class RoutersInput(OfAnother):
     """Which task an example is of, by a model's features."""
 
     name = "routers"
@@ -40,7 +40,7 @@ class Routers(OfAnother):
     expected, others = f"{START}, or deltas, whose start is the base", ("deltas",)
 
 
-class Surgery(OfAnother):
+class SurgeryInput(OfAnother):
     """Bottlenecks that bring a merged model's features near those of each task's own model."""
 
     name = "surgery"

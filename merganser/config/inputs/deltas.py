@@ -12,13 +12,13 @@ from merganser.merging.method import Method
 ROUNDING = 1e-9
 
 
-class Deltas(Input):
+class DeltasInput(Input):
     """The tasks' models minus the base."""
 
     name = "deltas"
 
 
-class Factors(Input):
+class FactorsInput(Input):
     """The singular triples of each task's matrices."""
 
     name = "svd"
@@ -35,7 +35,7 @@ class Factors(Input):
                 return
 
 
-class Joints(Input):
+class JointsInput(Input):
     """The decompositions of all tasks' matrices together, with the deltas."""
 
     name = "joints"
@@ -66,7 +66,7 @@ class Joints(Input):
                 return
 
 
-class Differences(Input):
+class DifferencesInput(Input):
     """The tasks' models minus what an entry merged them into."""
 
     name = "differences"

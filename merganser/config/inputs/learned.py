@@ -10,7 +10,7 @@ from merganser.errors import InputError
 from merganser.merging.method import Method
 
 
-class LearnedValues(OfAnother):
+class LearnedValuesInput(OfAnother):
     """What the methods apply that are named as a learner is."""
 
     name = "learned"

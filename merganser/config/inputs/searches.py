@@ -6,10 +6,10 @@ from typing import Any
 from merganser.config.inputs.base import Input, difference_in, known_method, name_mistakes
 from merganser.config.params import Entry, Params, Search
 from merganser.merging.method import Method
-from merganser.studies.candidates import default_grid, grid
+from merganser.studies.candidates import default_grid, value_combinations
 
 
-class Searches(Input):
+class SearchesInput(Input):
     """A method's parameters that were chosen on validation data, beside what the method reads."""
 
     name = "searches"
@@ -30,7 +30,7 @@ class Searches(Input):
     def entries(self, params: Params) -> Iterator[tuple[str, Entry]]:
         """List each candidate as the entry that it may become."""
         for name, search in params.searches.items():
-            for candidate in candidates_of(search):
+            for candidate in search_candidates(search):
                 yield f"searches.{name}", search.entry(candidate)
 
     def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
@@ -56,7 +56,7 @@ def _value_mistakes(params: Params, where: str, search: Search) -> Iterator[str]
         yield f"{where}.over: grid: paper names the values already; leave one of them out"
     elif search.grid == "paper" and (method := known_method(search.method)) and not method.searched:
         yield f"{where}.grid: no grid of {search.method}'s paper is known; leave it out, or write values under over"
-    elif known_method(search.method) and not over_of(search):
+    elif known_method(search.method) and not searched_values(search):
         reason = f"{search.method} has neither scaling nor density, which are searched by default"
         yield f"{where}.over: missing, and {reason}; name parameters with the values to try"
     for name, values in search.over.items():
@@ -78,7 +78,7 @@ def _evolution_mistakes(params: Params, where: str, search: Search) -> Iterator[
         yield f"{where}.evolve: there is one task, and so one coefficient; search scaling under over"
 
 
-def over_of(search: Search) -> Mapping[str, list[Any]]:
+def searched_values(search: Search) -> Mapping[str, list[Any]]:
     """Return the values of each parameter that a search tries: its own, its paper's, or those that are tried of all."""
     method = known_method(search.method)
     if search.over or method is None:
@@ -93,19 +93,21 @@ def own_of(search: Search) -> list[str]:
     method = known_method(search.method)
     if method is None or search.tried != "paper":
         return []
-    return [name for name in method.own if name in over_of(search)]
+    return [name for name in method.own if name in searched_values(search)]
 
 
-def candidates_of(search: Search) -> list[dict[str, Any]]:
+def search_candidates(search: Search) -> list[dict[str, Any]]:
     """Return the values that a search tries, without those that stay.
 
     One empty map of an unknown method, and of an evolution, whose values follow from scores.
     """
-    return grid(over_of(search)) if search.evolve is None and known_method(search.method) else [{}]
+    return (
+        value_combinations(searched_values(search)) if search.evolve is None and known_method(search.method) else [{}]
+    )
 
 
-def count_of(search: Search) -> int:
+def candidate_count(search: Search) -> int:
     """Return how many candidates a search tries."""
     if search.evolve is None:
-        return len(candidates_of(search)) + bool(own_of(search))
+        return len(search_candidates(search)) + bool(own_of(search))
     return 1 + search.evolve.generations * search.evolve.population

@@ -8,7 +8,7 @@ from merganser.config.params import Entry, Params
 from merganser.merging.method import Method
 
 
-class Statistics(Input):
+class StatisticsInput(Input):
     """Gram matrices and Fisher information, with the deltas."""
 
     name = "statistics"

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from merganser.evaluation import KindSettings, Text
-from merganser.evaluation.examples import Results, compare
+from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.images import batches, check_images
 from merganser.evaluation.labels import check_labels, label_names
 from merganser.evaluation.prepared import Prepared
@@ -66,7 +66,7 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
     """Compare the likeliest class of each picture with its label."""
     _make_head(network, prepared, settings)
     found = [network.logits(batch).argmax(dim=1).cpu() for batch in prepared.batches(["pixels"], batch_size)]
-    return compare(metric, torch.cat(found).numpy(), prepared.array("label").numpy())
+    return compare_predictions(metric, torch.cat(found).numpy(), prepared.array("label").numpy())
 
 
 def _make_head(network: Network, prepared: Prepared, settings: Settings) -> None:

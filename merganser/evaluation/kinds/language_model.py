@@ -28,12 +28,12 @@ from merganser.evaluation.harness import (
     check_metric,
     check_task,
     installed_task,
-    open_task,
+    make_lm_eval_task,
     samples_of,
 )
 from merganser.evaluation.packed_texts import pack, unpack
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.serving import Server
+from merganser.evaluation.serving import ModelServer
 from merganser.limits import check_plain, parse_yaml, read_small
 from merganser.models import Generates, Network, TakesTexts
 
@@ -138,7 +138,7 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
         if others := sorted(firsts.keys() - tasks):
             raise InputError(f"data.group: split {split} of {source} has {', '.join(others)} too; name a task for each")
         for member, document in firsts.items():  # a template can only be tried on one
-            open_task(tasks[member], "exact_match", [json.loads(document)])
+            make_lm_eval_task(tasks[member], "exact_match", [json.loads(document)])
 
 
 def columns(settings: Settings) -> Collection[str] | None:
@@ -179,7 +179,7 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
 
 
 def served_results(
-    server: Server, folder: Path, prepared: Prepared, settings: Settings, metric: str, batch_size: int
+    server: ModelServer, folder: Path, prepared: Prepared, settings: Settings, metric: str, batch_size: int
 ) -> Results:
     """Return the same of the model that a server has of a folder."""
     model = asked_of(server, folder, batch_size)
@@ -201,7 +201,7 @@ def _results(model: Any, prepared: Prepared, settings: Settings, metric: str) ->
         if not asked.any():
             continue
         before = shown.get(member, [])
-        opened = open_task(task, metric, list(compress(documents, asked)), before, settings.num_fewshot or 0)
+        opened = make_lm_eval_task(task, metric, list(compress(documents, asked)), before, settings.num_fewshot or 0)
         samples = samples_of(opened, model, settings.chat_template, settings.system)
         for place, sample in zip(np.flatnonzero(asked), samples, strict=True):
             found[place] = sample[metric]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.evaluation.examples import Results, compare
+from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import LABEL, PAIR, TEXT, TextSettings, check_texts, encode_rows, logits_of
 from merganser.models import Network, TakesTexts
@@ -66,4 +66,4 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Set the output for each example against its number."""
     found = logits_of(network, prepared, batch_size)[:, 0].double()
-    return compare(metric, found.numpy(), prepared.array(LABEL).numpy())
+    return compare_predictions(metric, found.numpy(), prepared.array(LABEL).numpy())

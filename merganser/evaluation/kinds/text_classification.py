@@ -10,7 +10,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import Text
-from merganser.evaluation.examples import Results, compare
+from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.labels import WORDS, check_labels, label_names
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import LABEL, PAIR, TEXT, TextSettings, check_texts, encode_rows, logits_of
@@ -99,7 +99,7 @@ def class_logits(
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Compare the likeliest class of each example with its label."""
     logits = logits_of(network, prepared, batch_size)
-    return compare(
+    return compare_predictions(
         metric, logits[:, _classes_of(logits, settings)].argmax(dim=1).numpy(), prepared.array(LABEL).numpy()
     )
 

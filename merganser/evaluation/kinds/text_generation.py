@@ -17,7 +17,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings, Text
-from merganser.evaluation.examples import Results, compare, compare_texts, mean_of_seeds
+from merganser.evaluation.examples import Results, compare_predictions, compare_texts, mean_of_seeds
 from merganser.evaluation.metrics import METRICS as ALL_METRICS
 from merganser.evaluation.named_files import opens_files
 from merganser.evaluation.packed_texts import pack, unpack
@@ -167,15 +167,15 @@ def _results(
         if metric in NUMBERS:
             labels = [_number(text, strict=True) for text in right]
             found = [_number(text) for batch in batches for text in network.generate(batch, settings.max_new_tokens)]
-            return compare(metric, found, labels)
+            return compare_predictions(metric, found, labels)
         texts = [text for batch in batches for text in network.generate(batch, settings.max_new_tokens)]
         if metric in WRITTEN:
             return compare_texts(metric, [text.strip() for text in texts], [text.split(BETWEEN) for text in right])
-        return compare(metric, [text.strip() for text in texts], [text.strip() for text in right])
+        return compare_predictions(metric, [text.strip() for text in texts], [text.strip() for text in right])
     if metric in WRITTEN:
         raise InputError(f"data.metric: {metric} needs the column answer, in place of `answers`")
     chosen = np.concatenate([_chosen(network, batch, settings, settings.answers) for batch in batches])
-    return compare(metric, chosen, prepared.array("label").numpy())
+    return compare_predictions(metric, chosen, prepared.array("label").numpy())
 
 
 def _chosen(network: Generates, batch: Mapping[str, Tensor], settings: Settings, answers: Sequence[str]) -> Any:

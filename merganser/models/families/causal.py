@@ -14,10 +14,10 @@ from transformers.models.auto import modeling_auto
 
 from merganser.checkpoints.reading import Checkpoint
 from merganser.models import DeviceName, Inputs, Precision
-from merganser.models.configurations import build, check_names, read_config
+from merganser.models.configurations import build, check_parameter_names, read_family_config
 from merganser.models.generation import generated, greedy, log_likelihood, step_logits
 from merganser.models.naming import naming_of
-from merganser.models.padding import NEW_TOKENS, in_groups, words_of
+from merganser.models.padding import NEW_TOKENS, in_groups, ordinary_tokens
 from merganser.models.sequence_classifier import HEAD_NAMES, SequenceClassifier, build_classifier, has_head
 from merganser.models.text_module import TextModule, ready
 
@@ -94,7 +94,7 @@ class CausalNetwork(TextModule):
         return torch.stack([self._likelihood(batch, option) for option in options], dim=1)
 
     def _probed(self, inputs: Inputs) -> Tensor:
-        token = words_of(self.tokenizer)[0]
+        token = ordinary_tokens(self.tokenizer)[0]
         steps = step_logits(self.module, ready(inputs, self.device), self._settings, token, NEW_TOKENS)
         return torch.cat([self._run(inputs), steps], dim=1)
 
@@ -125,7 +125,7 @@ def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
 ) -> CausalNetwork | SequenceClassifier:
     """Build the language model that a folder describes, or a classifier with so many outputs, without weights."""
-    config = read_config("causal", folder)
+    config = read_family_config("causal", folder)
     if outputs is not None:
         return SequenceClassifier(build_classifier(config, folder, outputs, device, precision), folder, WORDS)
     return CausalNetwork(build(MAKE, config, folder, device, precision), folder)
@@ -133,9 +133,9 @@ def open_network(
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint that is not a decoder, or lacks a parameter of one, by its configuration and headers."""
-    config = read_config("causal", folder)
+    config = read_family_config("causal", folder)
     if has_head(checkpoint):
         make = AutoModelForSequenceClassification.from_config
-        check_names(make, config, folder, checkpoint, left_out=WORDS)
+        check_parameter_names(make, config, folder, checkpoint, left_out=WORDS)
     else:
-        check_names(MAKE, config, folder, checkpoint, may_lack=WORDS)
+        check_parameter_names(MAKE, config, folder, checkpoint, may_lack=WORDS)

@@ -8,7 +8,7 @@ from transformers.models.auto import modeling_auto
 from merganser.checkpoints.reading import Checkpoint
 from merganser.models import DeviceName, Precision
 from merganser.models.blocks import WithBlocks
-from merganser.models.configurations import check_names, read_config
+from merganser.models.configurations import check_parameter_names, read_family_config
 from merganser.models.sequence_classifier import SequenceClassifier, build_classifier
 
 UNSUPPORTED = {
@@ -44,11 +44,13 @@ def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
 ) -> EncoderNetwork:
     """Build the classifier that a folder describes, without weights."""
-    config = read_config("encoder", folder)
+    config = read_family_config("encoder", folder)
     return EncoderNetwork(build_classifier(config, folder, outputs, device, precision), folder, LEFT_OUT)
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint that is not an encoder, or lacks a parameter of one, by its configuration and headers."""
     make = AutoModelForSequenceClassification.from_config
-    check_names(make, read_config("encoder", folder), folder, checkpoint, left_out=LEFT_OUT, may_lack=HEADS)
+    check_parameter_names(
+        make, read_family_config("encoder", folder), folder, checkpoint, left_out=LEFT_OUT, may_lack=HEADS
+    )

@@ -23,7 +23,7 @@ from merganser.errors import InputError, quoting, refusing
 from merganser.limits import SMALL, check_files, parse_json, read_small
 from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.bounded import bounded
-from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, checked, picture
+from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, checked_picture, picture
 from merganser.models.named_module import Maps
 from merganser.models.naming import naming_of
 
@@ -61,10 +61,10 @@ class OpenClipNetwork(DualEncoder):
         size = self.preprocess["size"]
         height, width = (size, size) if isinstance(size, int) else size
         if all(isinstance(image, np.ndarray) and image.shape == (height, width, 3) for image in images):
-            arrays = [checked(image) for image in images]
+            arrays = [checked_picture(image) for image in images]
         else:
             resize = self._resize
-            arrays = [checked(np.asarray(resize(picture(image)))) for image in images]
+            arrays = [checked_picture(np.asarray(resize(picture(image)))) for image in images]
         return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous()
 
     @cached_property

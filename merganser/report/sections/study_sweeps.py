@@ -9,7 +9,7 @@ from merganser.report.comparison import Comparison
 from merganser.report.curves import Curve, CurvePoint, against_values, is_number
 from merganser.report.sections import Section
 from merganser.report.tables import Tables
-from merganser.studies.candidates import file_name
+from merganser.studies.candidates import candidate_file_name
 
 
 def read(comparison: Comparison) -> list[Curve] | None:
@@ -26,7 +26,7 @@ def read(comparison: Comparison) -> list[Curve] | None:
 def _points(params: Params, folder: Path, parameter: str, values: list[Any]) -> list[CurvePoint]:
     points = []
     for value in values:
-        scores = read_json(folder / file_name({parameter: value}))["scores"]
+        scores = read_json(folder / candidate_file_name({parameter: value}))["scores"]
         points.append(CurvePoint(value=value, by_task={task: scores[task] for task in params.measured}))
     return sorted(points, key=lambda p: p.value) if all(is_number(p.value) for p in points) else points
 

@@ -20,7 +20,7 @@ from merganser.report.sections import Section
 from merganser.report.style import LINES, PALETTE, canvas, to_svg
 from merganser.report.tables import Tables
 from merganser.report.wording import Wording
-from merganser.studies.subsets import all_subsets, file_name
+from merganser.studies.subsets import all_subsets, subset_file_name
 
 ROUNDING = 1e-9  # of scores: differences closer than that are the same
 LEVEL = 0.05  # p-values below are marked
@@ -129,7 +129,7 @@ def _read_points(params: Params, individual: Mapping[str, float] | None, folder:
     subsets = all_subsets(params.tasks, study.subsets, params.first_seed)
     for entry in study.methods:
         for subset in subsets:
-            content = read_json(folder / entry / file_name(subset))
+            content = read_json(folder / entry / subset_file_name(subset))
             merged = {task: content["scores"][task] for task in subset}
             score, normalised = _means(merged, individual)
             others = _means(content["unseen"], individual) if "unseen" in content else (None, None)

@@ -12,7 +12,7 @@ from merganser.checkpoints.architecture import read_config
 from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.checkpoints.vocabulary.plan import Choice
+from merganser.checkpoints.vocabulary.plan import TokenizerChoice
 from merganser.config.params import NAME, VOCABULARIES
 from merganser.config.recipes import RECIPE, Recipe, Source, as_yaml
 from merganser.errors import InputError, did_you_mean
@@ -28,7 +28,7 @@ from merganser.standalone.mergekit.settings import (
     parameters_of,
     setting_at,
 )
-from merganser.standalone.mergekit.tokenizers import tokens_of
+from merganser.standalone.mergekit.tokenizers import import_tokenizer
 
 PARAMS = "params.yaml"
 BRANCH = "main"
@@ -47,7 +47,7 @@ class Imported:
     method: str
     values: Mapping[str, Any]
     dtype: Any
-    tokens: Choice
+    tokens: TokenizerChoice
     notes: list[str]
 
 
@@ -72,7 +72,7 @@ def imported(path: Path) -> Imported:
     taken = {name: each for name, each in named.items() if kin.takes_base or each != config.base}
     if not taken:
         raise InputError("models: none beside the base_model")
-    tokens, more = tokens_of(config.rest, base, named)
+    tokens, more = import_tokenizer(config.rest, base, named)
     return Imported(base, taken, method, values, _dtype(config.rest), tokens, [*notes, *more])
 
 

@@ -95,15 +95,15 @@ def by_pattern(values_at: Callable[[Parameter], Values], everywhere: Sequence[Pa
     layers = {
         pattern: {key: deepcopy(value) for key, value in values.items() if most[0].get(key) != value}
         for values, own in others
-        for pattern in patterns_of(own, names)
+        for pattern in matching_patterns(own, names)
     }
     return most[0] | ({"layers": layers} if layers else {})
 
 
-def patterns_of(own: Sequence[str], names: Iterable[str]) -> list[str]:
+def matching_patterns(own: Sequence[str], names: Iterable[str]) -> list[str]:
     """Return patterns that match these names and no others, few where whole layers or kinds are among them.
 
-    >>> patterns_of(["h.0.mlp.a", "h.0.mlp.b", "norm"], ["h.0.mlp.a", "h.0.mlp.b", "h.0.attn", "norm"])
+    >>> matching_patterns(["h.0.mlp.a", "h.0.mlp.b", "norm"], ["h.0.mlp.a", "h.0.mlp.b", "h.0.attn", "norm"])
     ['h.0.mlp.*', 'norm']
     """
     left, others, found = dict.fromkeys(own), set(names) - set(own), []

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from merganser.checkpoints.vocabulary.plan import BASE, UNION, Choice
+from merganser.checkpoints.vocabulary.plan import BASE, UNION, TokenizerChoice
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.merging.tokenizers import CONFIG, TEMPLATE, tokenizer_of
@@ -22,7 +22,9 @@ WHAT_TO_DO = {
 }
 
 
-def tokens_of(rest: Mapping[str, Any], base: Reference, models: Mapping[str, Reference]) -> tuple[Choice, list[str]]:
+def import_tokenizer(
+    rest: Mapping[str, Any], base: Reference, models: Mapping[str, Reference]
+) -> tuple[TokenizerChoice, list[str]]:
     """Return what is asked of the tokenizer as a choice of ours, and what a user should know.
 
     Without a tokenizer in it the vocabularies must be the same, as they are where they are here and their files equal.
@@ -47,13 +49,13 @@ def tokens_of(rest: Mapping[str, Any], base: Reference, models: Mapping[str, Ref
                 else [ABOUT_TOKENS.format(token=place, name=rows[str(token)])]
             )
     if wanted is None:
-        return Choice(), notes
+        return TokenizerChoice(), notes
     choice = str(wanted) if wanted in (BASE, UNION) else _named(wanted, key, names)
     if not rows and _are_equal(base, models.values()):
-        return Choice(), notes
+        return TokenizerChoice(), notes
     if not rows and choice == BASE and Path(base.model).is_dir() and _vocabulary(base) is None:
-        return Choice(), [*notes, f"{key}: base: left out; {base} has no tokenizer"]
-    return Choice(choice, rows), notes
+        return TokenizerChoice(), [*notes, f"{key}: base: left out; {base} has no tokenizer"]
+    return TokenizerChoice(choice, rows), notes
 
 
 def _model_of(about: Any, token: str, place: str) -> Any:

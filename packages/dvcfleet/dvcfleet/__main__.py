@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from dvcfleet.command_line import main
-from dvcfleet.worker.child import exit_code, leave
+from dvcfleet.worker.child import leave, system_exit_code
 
 
 def start(command: Callable[[], None] = main) -> None:
@@ -11,7 +11,7 @@ def start(command: Callable[[], None] = main) -> None:
     try:
         command()
     except SystemExit as end:
-        leave(exit_code(end))
+        leave(system_exit_code(end))
 
 
 if __name__ == "__main__":

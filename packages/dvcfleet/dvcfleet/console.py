@@ -13,14 +13,14 @@ from rich.progress import Progress as Bar
 from dvcfleet.dvc_adapter.stages import kind_of
 from dvcfleet.errors import some
 from dvcfleet.estimate import estimate
-from dvcfleet.heartbeat import Heartbeat, in_words, signs
+from dvcfleet.heartbeat import Heartbeat, describe_longest, format_duration
 from dvcfleet.messages import Ending, Result
 from dvcfleet.placement import Placement
 from dvcfleet.planning.orphans import Orphan, orphan_lines
 from dvcfleet.planning.plan import Plan, PlannedStage, State
 from dvcfleet.project import project_of
 from dvcfleet.repository import STATE_FOLDER
-from dvcfleet.scheduling.durations import seconds_before
+from dvcfleet.scheduling.durations import last_durations
 
 _STYLES = {Result.FAILED: "red", Result.BLOCKED: "yellow", Result.STOPPED: "yellow"}
 
@@ -94,7 +94,7 @@ class Progress:
 
     def _beat(self) -> None:
         at_work = {name: began for name, began in list(self._running.items()) if name not in self._waiting}
-        for line in signs(self._root, at_work, time.monotonic()):
+        for line in describe_longest(self._root, at_work, time.monotonic()):
             self._print(line)
 
     def _say(self, line: str, style: str | None = None) -> None:
@@ -160,7 +160,7 @@ def exit_code(endings: Iterable[Ending]) -> int:
 
 def show_plan(plan: Plan, place: Placement, root: Path, console: Console) -> None:
     """Print what a run in the repository at `root` would do, and why, and what that takes."""
-    seconds = seconds_before(root / STATE_FOLDER)
+    seconds = last_durations(root / STATE_FOLDER)
     for line in overview(plan.work, seconds):
         console.print(line, markup=False)
     show_orphans(plan.orphans, console)
@@ -186,7 +186,7 @@ def overview(work: Iterable[PlannedStage], seconds: Mapping[str, float]) -> Iter
             continue
         counts = Counter(stage.state for stage in of_kind)
         took = sum(seconds.get(stage.name, 0.0) for stage in of_kind)
-        spent = f"; took {in_words(took)} before" if took else ""
+        spent = f"; took {format_duration(took)} before" if took else ""
         yield f"{kind}: {', '.join(f'{count} {state}' for state, count in counts.items())}{spent}"
         for (state, why), names in _by_reason(of_kind).items():
             yield f"    {state}{f' ({why})' if why else ''}: {', '.join(names)}"

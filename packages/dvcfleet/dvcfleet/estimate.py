@@ -12,7 +12,7 @@ from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.stages import is_params, kind_of
 from dvcfleet.errors import some, stage_count
-from dvcfleet.heartbeat import in_words
+from dvcfleet.heartbeat import format_duration
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.project import Expected
@@ -23,7 +23,7 @@ _NAMED = 4
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownAmounts:
     """An amount per stage: what it was if it ran before, else the median of its kind, or what is expected."""
 
     before: Mapping[str, float]
@@ -69,10 +69,10 @@ def estimate(
     asks = new or any(kind_of(name) not in of_kind for name in names)
     expected = expect({name: plan.planned[name].needs for name in names}) if asks else Expected()
     before = {name: seconds[name] for name in names if name in seconds and (name in ran or not new)}
-    time = Known(before, of_kind, expected.seconds, bool(new))
+    time = KnownAmounts(before, of_kind, expected.seconds, bool(new))
     took = time.among(names)
     amounts = sizes | {name: size for name, size in expected.written.items() if name not in ran}
-    written = Known(amounts, medians(sizes)).among(names)
+    written = KnownAmounts(amounts, medians(sizes)).among(names)
     downloaded = float(sum(expected.downloads.get(source, 0) for source in new))
     downloaded += sum(sizes[name] for name in fetched if name in ran)
     if took or written:
@@ -101,8 +101,8 @@ def _of_these_sources(plan: Plan) -> set[str]:
 def _total(took: Mapping[str, float], wanted: Mapping[str, Resources], written: float, downloaded: float) -> str:
     cpu = sum(wanted[name].threads * each for name, each in took.items())
     gpu = sum(wanted[name].gpus * each for name, each in took.items())
-    parts = [f"{in_words(cpu)} of CPU time"] if took else []
-    parts += [f"{in_words(gpu)} of GPU time"] if any(wanted[name].gpus for name in took) else []
+    parts = [f"{format_duration(cpu)} of CPU time"] if took else []
+    parts += [f"{format_duration(gpu)} of GPU time"] if any(wanted[name].gpus for name in took) else []
     parts += [f"{decimal(round(written))} of disk"] if written else []
     parts += [f"{decimal(round(downloaded))} downloaded"] if downloaded else []
     return f"expected: {', '.join(parts)}"
@@ -113,10 +113,10 @@ def _at_least(plan: Plan, took: Mapping[str, float], wanted: Mapping[str, Resour
     longest = max(paths({name: planned.needs for name, planned in plan.planned.items()}, took).values())
     threads = workers or os.cpu_count() or 1
     work = sum(min(wanted[name].threads, threads) * each for name, each in took.items()) / threads
-    return f"no less than {in_words(max(longest, work))} with {threads} workers"
+    return f"no less than {format_duration(max(longest, work))} with {threads} workers"
 
 
-def _basis(time: Known, took: Mapping[str, float]) -> str:
+def _basis(time: KnownAmounts, took: Mapping[str, float]) -> str:
     """Say what the time is reckoned from."""
     others = [name for name in took if name not in time.before]
     by_rule = [name for name in others if took[name] == time.expected.get(name)]

@@ -43,17 +43,17 @@ class Heartbeat:
                 self._beat()
 
 
-def signs(root: Path, began: Mapping[str, float], now: float) -> Iterable[str]:
+def describe_longest(root: Path, began: Mapping[str, float], now: float) -> Iterable[str]:
     """Describe the stages that have run longest: for how long, and their last line; `began` holds their start times."""
     for name, then in list(began.items())[:_STAGES]:
         line = printable(last_line(log_path(root, name)))
-        yield f"{name} has run for {in_words(now - then)}{f': {line[:_WIDTH]}' if line else ''}"
+        yield f"{name} has run for {format_duration(now - then)}{f': {line[:_WIDTH]}' if line else ''}"
     if len(began) > _STAGES:
         rest = len(began) - _STAGES
         yield f"and {rest} more {'stage runs' if rest == 1 else 'stages run'}"
 
 
-def in_words(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration for people."""
     if seconds < 60:
         return f"{seconds:.0f} s"

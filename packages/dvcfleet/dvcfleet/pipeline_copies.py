@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dvcfleet.disk import write_durably
-from dvcfleet.dvc_adapter.yaml_maps import add_missing, is_destroyed, parsed, restored
+from dvcfleet.dvc_adapter.yaml_maps import add_missing, is_destroyed, parse_map, restore_map
 
 FOLDER = "pipeline-copies"
 
 
-def text_of(path: Path) -> str | None:
+def read_text_file(path: Path) -> str | None:
     """Return a file's text; None if there is none, or if it is not text."""
     try:
         return path.read_text(encoding="utf-8")
@@ -45,12 +45,12 @@ def forget_copies(state: Path) -> None:
 def restore_destroyed(root: Path, state: Path, say: Callable[[str], None]) -> None:
     """Restore what a killed run's stages left of a dvc.yaml that has lost its stages, and remove the copies."""
     for copy in sorted((state / FOLDER).rglob("*")):
-        path, before = root / copy.relative_to(state / FOLDER), text_of(copy)
+        path, before = root / copy.relative_to(state / FOLDER), read_text_file(copy)
         if before is None:
             continue
-        now = parsed(text_of(path) or "")
-        if is_destroyed(now, parsed(before)):
-            rewrite(path, restored(before, now, {}))
-            lost = add_missing(now or {}, parsed(before))
+        now = parse_map(read_text_file(path) or "")
+        if is_destroyed(now, parse_map(before)):
+            rewrite(path, restore_map(before, now, {}))
+            lost = add_missing(now or {}, parse_map(before))
             say(f"{path.relative_to(root)} had lost {', '.join(lost)} when a run was killed: restored")
     forget_copies(state)

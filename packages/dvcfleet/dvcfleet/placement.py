@@ -59,7 +59,7 @@ def read_profile(path: Path, name: str) -> Placement:
     return _place(profiles[name], f"{path}: {name}")
 
 
-def check_stages(place: Placement, stages: Sequence[Stage], root: Path) -> None:
+def check_profile_stages(place: Placement, stages: Sequence[Stage], root: Path) -> None:
     """Raise UserError if a profile names a stage that does not exist; one whose foreach or matrix is empty does."""
     known = {name for stage in stages for name in _names(stage)} if place.stages else set()
     missing = [name for name in place.stages if name not in known]

@@ -167,10 +167,10 @@ def _offered(root: Path) -> Project:
     if not found:
         return Project()
     if len(found) > 1:
-        offers = " and ".join(f".{each.name} ({origin_of(each)})" for each in found)
+        offers = " and ".join(f".{each.name} ({announced_object(each)})" for each in found)
         raise UserError(f"{root}: hooks of {offers}: say which by project under [tool.{TABLE}] in pyproject.toml")
     where = f"{root / f'.{found[0].name}'}: the project {found[0].name}"
-    return _checked(where, origin_of(found[0]), found[0].load)
+    return _checked(where, announced_object(found[0]), found[0].load)
 
 
 @cache
@@ -218,6 +218,6 @@ def _checked(where: str, what: str, load: Callable[[], Any]) -> Project:
     return project
 
 
-def origin_of(announced: EntryPoint) -> str:
+def announced_object(announced: EntryPoint) -> str:
     """Say which object an entry point names, and of which package."""
     return f"{announced.value}{f' of {announced.dist.name}' if announced.dist else ''}"

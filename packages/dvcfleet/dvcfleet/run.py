@@ -30,7 +30,7 @@ from dvcfleet.loop import Listeners, Place, RunLoop, Work
 from dvcfleet.messages import Ending, Result
 from dvcfleet.open_files import BESIDES, PER_STAGE, room_for
 from dvcfleet.options import EVERYTHING, Options
-from dvcfleet.placement import Placement, check_stages, choose_placement
+from dvcfleet.placement import Placement, check_profile_stages, choose_placement
 from dvcfleet.planning.code_search import CodeSearch
 from dvcfleet.planning.orphans import find_orphans, prune_orphans
 from dvcfleet.planning.plan import ChecksFor, Plan, State, make_plan, validated_plan, workspace_checks
@@ -41,15 +41,15 @@ from dvcfleet.record.experiments import keep_experiment
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.repository import existing_state_folder, opened, state_folder, when_busy, write_lock
 from dvcfleet.run_names import forget_run_name, is_begun, run_name
-from dvcfleet.runners import Asked, load_runner, open_runner
-from dvcfleet.scheduling.durations import Durations, seconds_before
+from dvcfleet.runners import RunnerRequest, load_runner, open_runner
+from dvcfleet.scheduling.durations import Durations, last_durations
 from dvcfleet.scheduling.exclusive import WRITERS, exclusive_groups, found_in_code
 from dvcfleet.scheduling.resource_pool import local_pool
 from dvcfleet.services import Services
 from dvcfleet.stop_signals import ENDING, Stop
 from dvcfleet.terminal.failures import failure_of
 from dvcfleet.terminal.secrets import masked
-from dvcfleet.terminal.standard_streams import Output
+from dvcfleet.terminal.standard_streams import StandardOutput
 from dvcfleet.waiting import said_if_long
 from dvcfleet.worker.output import LOGS
 from dvcfleet.worker.termination import LEAVE
@@ -83,7 +83,7 @@ def run(
     stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP. Raises ProjectError for a mistake that the repository's project
     finds, and SkippedError for a skipped run.
     """
-    output = Output(sys.stdout)
+    output = StandardOutput(sys.stdout)
     console = console or Console(file=cast(TextIO, output), highlight=False, soft_wrap=True)
     stop, options = Stop(), replace(options, folder=repo.absolute())
     running: RepositoryRun | None = None
@@ -223,7 +223,7 @@ class RepositoryRun:
         """Run fewer stages at once where this process may not open a file for each of them."""
         if load_runner(self.place.runner).TAKES_ADDRESS:
             return
-        workers = Asked(self.place.workers).threads_here
+        workers = RunnerRequest(self.place.workers).threads_here
         at_once = min(workers, len(self.plan.work))
         if (room := room_for(at_once)) < at_once:
             self.place = replace(self.place, workers=room)
@@ -234,7 +234,7 @@ class RepositoryRun:
 
     def _resources(self) -> dict[str, Resources]:
         """Return what each stage that may run requests; check all stages' meta before anything runs."""
-        check_stages(self.place, self.repo.index.stages, self.root)
+        check_profile_stages(self.place, self.repo.index.stages, self.root)
         for planned in self.plan.work:
             varying(self.plan.stages[planned.name])  # the ledger says it
             refuse_cached_elsewhere(self.plan.stages[planned.name])
@@ -272,7 +272,7 @@ class RepositoryRun:
             from dvcfleet.prefect_adapter.flow import PrefectExecutor, flow_run_id, run_flow
 
             self.services.check_prefect(self._warn)
-            asked = Asked(self.place.workers, self.place.address, self.root, self._warn)
+            asked = RunnerRequest(self.place.workers, self.place.address, self.root, self._warn)
             with (
                 open_runner(self.place.runner, asked) as runner,
                 PrefectExecutor(runner, servers, name) as executor,
@@ -287,7 +287,7 @@ class RepositoryRun:
                     work = Work(
                         self.plan,
                         resources,
-                        Durations(seconds_before(state), restorable),
+                        Durations(last_durations(state), restorable),
                         groups,
                         self.project.wanted_first,
                         # With one worker no order is quicker, and DVC's may be what the stages need.

@@ -11,7 +11,7 @@ from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.errors import UserError
 from dvcfleet.own_variables import set_own
 from dvcfleet.prefect_adapter.internals import PREFECT
-from dvcfleet.prefect_adapter.server import Server
+from dvcfleet.prefect_adapter.server import PrefectServer
 from dvcfleet.project import project_of
 from dvcfleet.repository import state_folder
 from dvcfleet.worker.fork_client import ForkServers
@@ -42,10 +42,10 @@ class Services:
         return servers
 
     @cached_property
-    def _server(self) -> Server | None:
+    def _server(self) -> PrefectServer | None:
         if os.environ.get("PREFECT_API_URL"):
             return None
-        return self._stack.enter_context(Server(state_folder(self._repo) / "prefect"))
+        return self._stack.enter_context(PrefectServer(state_folder(self._repo) / "prefect"))
 
     @contextmanager
     def prefect(self) -> Iterator[None]:

@@ -23,7 +23,7 @@ def is_damaged(path: Path) -> bool:
         return True
 
 
-def compact(path: Path) -> None:
+def vacuum(path: Path) -> None:
     """Give the free space in a database back to the disk; a database that is in use keeps it for what comes."""
     with suppress(sqlite3.OperationalError), closing(sqlite3.connect(path, timeout=_WAIT_S)) as connection:
         connection.execute("VACUUM")

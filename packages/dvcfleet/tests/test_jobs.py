@@ -15,7 +15,7 @@ import pytest
 from dvcfleet.messages import Command, Job, Outcome
 from dvcfleet.planning.resources import Resources, thread_variables
 from dvcfleet.project import Project
-from dvcfleet.worker.child import exit_code
+from dvcfleet.worker.child import system_exit_code
 from dvcfleet.worker.fork_client import ForkServers
 from dvcfleet.worker.jobs import run_job, warm_command
 from dvcfleet.worker.output import log_path
@@ -439,6 +439,6 @@ def test_a_worker_without_fork_servers_of_the_run_starts_its_own_once(root: Path
 
 
 def test_an_exit_with_a_message_prints_it_and_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [exit_code(SystemExit(given)) for given in (None, 0, 3)] == [0, 0, 3]
-    assert exit_code(SystemExit("no such thing")) == 1
+    assert [system_exit_code(SystemExit(given)) for given in (None, 0, 3)] == [0, 0, 3]
+    assert system_exit_code(SystemExit("no such thing")) == 1
     assert capsys.readouterr().err == "no such thing\n"

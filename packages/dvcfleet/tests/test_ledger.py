@@ -29,7 +29,7 @@ from dvcfleet.record.changes import changes_file, keep_changes
 from dvcfleet.record.environments import environment, keep_environment, read_environment
 from dvcfleet.record.last_run import last_run
 from dvcfleet.record.ledger import BEGIN, LEDGER, LEDGERS, Execution, entry_digest, executions
-from dvcfleet.scheduling.durations import seconds_before
+from dvcfleet.scheduling.durations import last_durations
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 
 
@@ -155,7 +155,7 @@ def test_a_long_ledger_is_read_in_little_memory(tmp_path: Path) -> None:
     (tmp_path / LEDGERS).mkdir()
     (tmp_path / LEDGERS / "copy.jsonl").write_bytes((tmp_path / LEDGER).read_bytes())
     tracemalloc.start()
-    seconds, last = seconds_before(tmp_path), last_run(tmp_path)
+    seconds, last = last_durations(tmp_path), last_run(tmp_path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert seconds == {f"s{number}": float(4950 + number) for number in range(50)}

@@ -103,7 +103,7 @@ def test_the_text_and_the_json_hold_every_step_and_what_is_known_of_it(chain: To
     line = ledger(chain)[1]
     for word in ("turn", "rev cut.txt", "turn.times = 1", line.began, line.run, line.flow_run, line.commit, line.host):
         assert str(word) in text
-    data = json.loads(json.dumps(show.as_json(target, lineage)))
+    data = json.loads(json.dumps(show.lineage_json(target, lineage)))
     assert data["target"]["stages"] == ["end"]
     assert [step["stage"] for step in data["steps"]] == ["cut", "turn", "end"]
     assert data["steps"][1]["execution"]["flow_run"] == line.flow_run

@@ -40,7 +40,7 @@ from dvcfleet.lineage.export import exported
 from dvcfleet.lineage.openlineage import to_events
 from dvcfleet.lineage.prov import to_prov
 from dvcfleet.lineage.rocrate import PROFILES
-from dvcfleet.lineage.steps import Lineage, Origin
+from dvcfleet.lineage.steps import FetchedSource, Lineage
 from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.repository import opened
 from tests import PYTHONPATH
@@ -305,9 +305,11 @@ def test_what_dvc_repro_ran_is_told_without_times(toy: Make) -> None:
 
 def test_a_source_on_a_hub_is_known_by_its_revision(ran: Toy) -> None:
     lineage = lineage_of(ran)
-    pinned = Origin("cut.txt", "a.yaml", "hub", "0" * 40, {"model.safetensors": {"sha256": "1" * 64}}, {"hub": "org/a"})
+    pinned = FetchedSource(
+        "cut.txt", "a.yaml", "hub", "0" * 40, {"model.safetensors": {"sha256": "1" * 64}}, {"hub": "org/a"}
+    )
     steps = lineage.steps | {"cut": replace(lineage.steps["cut"], origins=(pinned,))}
-    text = prov.write(replace(lineage, steps=steps))
+    text = prov.to_prov_json(replace(lineage, steps=steps))
     assert f"source:{'0' * 40}/org/a" in json.loads(text)["entity"]
     assert [d["prov:usedEntity"] for d in json.loads(text)["wasDerivedFrom"].values()] == [f"source:{'0' * 40}/org/a"]
     first = next(iter(to_events(replace(lineage, steps=steps), NOW)))

@@ -11,7 +11,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.lineage.audit import look_up
 from dvcfleet.lineage.dependents import Dependents, dependents_lines, find_dependents
 from dvcfleet.lineage.difference import Difference, Side, compare
-from dvcfleet.lineage.steps import Origin
+from dvcfleet.lineage.steps import FetchedSource
 from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.lineage.why import why, why_lines
 from dvcfleet.record.ledger import Execution, entry_digest
@@ -45,7 +45,7 @@ def test_what_depends_on_a_content_a_path_a_source_or_a_package_is_found_and_not
     chain = toy.ran(CHAIN, CHAIN_FILES)
     with chdir(chain.path), Repo() as repo:
         lineage = read_lineage(repo)
-    origin = Origin(
+    origin = FetchedSource(
         "turned",
         "org/model",
         "hub",

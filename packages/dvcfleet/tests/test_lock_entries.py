@@ -15,7 +15,7 @@ from dvcfleet.dvc_adapter.lock_entries import (
     are_as_dumped,
     join_lock_file,
     lock_entry,
-    numbered,
+    number_anchors,
     split_lock_file,
     yaml_text,
 )
@@ -85,13 +85,13 @@ def test_lists_that_stand_twice_are_numbered_through_the_file_as_dvc_numbers_the
     }
     alone = [lock_entry(name, entry) for name, entry in stages.items()]
     whole = dumps_yaml({"schema": "2.0", "stages": stages})
-    lines = numbered(alone)
+    lines = number_anchors(alone)
     assert lines is not None
     assert join_lock_file(lines) == whole
     # So are the lines of a file, of which one goes and comes back.
     blocks = split_lock_file(whole)
     assert blocks is not None
-    again = numbered([*list(blocks.values())[1:], blocks["s0"]])
+    again = number_anchors([*list(blocks.values())[1:], blocks["s0"]])
     assert again is not None
     assert join_lock_file(again) == dumps_yaml({"schema": "2.0", "stages": stages | {"s0": stages.pop("s0")}})
 
@@ -99,7 +99,7 @@ def test_lists_that_stand_twice_are_numbered_through_the_file_as_dvc_numbers_the
 @pytest.mark.parametrize("text", ["x: &id001", "- *id001", "a\nb: &id002\nc"])
 def test_what_only_looks_like_an_anchor_is_left_as_it_is(text: str) -> None:
     entry = {"cmd": text, "params": {"params.yaml": holders["keys"]([1, 2])}}
-    lines = numbered([lock_entry("one", entry), lock_entry("two", entry)])
+    lines = number_anchors([lock_entry("one", entry), lock_entry("two", entry)])
     assert lines is None or join_lock_file(lines) == dumps_yaml(
         {"schema": "2.0", "stages": {"one": entry, "two": deepcopy(entry)}}
     )
@@ -110,7 +110,7 @@ def test_an_alias_of_another_entrys_anchor_is_left_to_the_library() -> None:
     stages = {name: {"cmd": "echo", "params": {"params.yaml": {"p": one}}} for name in ("a", "b")}
     blocks = split_lock_file(dumps_yaml({"schema": "2.0", "stages": stages}))
     assert blocks is not None
-    assert numbered(blocks.values()) is None
+    assert number_anchors(blocks.values()) is None
 
 
 def test_a_lock_file_is_cut_into_its_entries_and_put_together_again() -> None:

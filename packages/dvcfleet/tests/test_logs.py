@@ -10,7 +10,7 @@ import pytest
 
 from dvcfleet import heartbeat, waiting
 from dvcfleet.errors import UserError
-from dvcfleet.heartbeat import Heartbeat, signs
+from dvcfleet.heartbeat import Heartbeat, describe_longest
 from dvcfleet.logs import output_of
 from dvcfleet.waiting import said_if_long
 from dvcfleet.worker import output
@@ -186,7 +186,7 @@ def test_a_sign_says_what_runs_for_how_long_and_its_last_line(tmp_path: Path) ->
         write("epoch 3: loss 0.1\n")
         write("\n")
     began = {"train": 0.0, "b": 7100.0, "c": 7190.0, "d": 7195.0, "e": 7199.0}
-    assert list(signs(tmp_path, began, 7200.0)) == [
+    assert list(describe_longest(tmp_path, began, 7200.0)) == [
         "train has run for 2.0 h: epoch 3: loss 0.1",
         "b has run for 2 min",
         "c has run for 10 s",

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from openlineage.client.serde import Serde
 from referencing import Registry, Resource
 
-from dvcfleet.lineage.openlineage import run, stopped
+from dvcfleet.lineage.openlineage import openlineage_run, stopped
 from tests.dvcfleet.test_experiments import committed, git
 from tests.dvcfleet.test_lineage_export import NOW, export
 from tests.dvcfleet.toy import Make
@@ -53,7 +53,7 @@ def events(toy: Make, tmp_path: Path) -> list[dict[str, Any]]:
     with chdir(made.path), Repo() as repo:
         repo.reproduce("other")
     export(made.path, wrote)
-    stop = Serde.to_json(stopped("good", run("good", "a-run", None, NOW), NOW))
+    stop = Serde.to_json(stopped("good", openlineage_run("good", "a-run", None, NOW), NOW))
     return [json.loads(line) for text in (sent.read_text(), wrote.read_text(), stop) for line in text.splitlines()]
 
 

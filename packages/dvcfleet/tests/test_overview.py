@@ -4,7 +4,7 @@ from dvcfleet.console import overview
 from dvcfleet.messages import Ending, Outcome, Result
 from dvcfleet.planning.plan import PlannedStage, State
 from dvcfleet.record.ledger import Ledger
-from dvcfleet.scheduling.durations import seconds_before
+from dvcfleet.scheduling.durations import last_durations
 
 WORK = [
     PlannedStage("code", State.STALE, ("dep tasks changed",), ()),
@@ -31,4 +31,4 @@ def test_what_a_stage_took_is_what_it_took_last(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, "a run", lambda: None)
     for seconds, result in ((1.0, Result.DONE), (2.0, Result.DONE), (9.0, Result.FAILED)):
         ledger.note(Ending("merge@ties", result, outcome=Outcome("merge@ties", 0, seconds)), None, {})
-    assert seconds_before(tmp_path) == {"merge@ties": 2.0}
+    assert last_durations(tmp_path) == {"merge@ties": 2.0}

@@ -7,7 +7,7 @@ import pytest
 from dvc.repo import Repo
 
 from dvcfleet.planning.plan import make_plan
-from dvcfleet.workspaces.nodes.node import run_key
+from dvcfleet.workspaces.nodes.node import present_run_key
 from dvcfleet.workspaces.nodes.object_store import ObjectStore
 from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
 from tests.dvcfleet.toy import Make, Toy
@@ -73,4 +73,4 @@ def test_a_stage_that_may_not_be_restored_is_in_no_nodes_run_cache(toy: Make) ->
         for name, kept in {"part@a": True, "again": False}.items():
             stage = repo.stage.load_one("dvc.yaml", name)
             stage.save_deps()
-            assert bool(run_key(stage, ())) is kept
+            assert bool(present_run_key(stage, ())) is kept

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from dvcfleet.errors import FailedError
-from dvcfleet.prefect_adapter.server import Server
+from dvcfleet.prefect_adapter.server import PrefectServer
 from dvcfleet.services import check_server
 from tests import PYTHONPATH
 from tests.dvcfleet.test_safety import listening
@@ -156,7 +156,7 @@ def stopped(
 def test_a_damaged_database_is_kept_beside_a_new_one(tmp_path: Path) -> None:
     (tmp_path / "prefect.db").write_text("no database")
     with forking():
-        server = Server(tmp_path)
+        server = PrefectServer(tmp_path)
     try:
         server.wait()
         assert [path.read_text() for path in tmp_path.glob("prefect.db.damaged-*")] == ["no database"]
@@ -167,7 +167,7 @@ def test_a_damaged_database_is_kept_beside_a_new_one(tmp_path: Path) -> None:
 
 def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
-    server = Server(tmp_path)
+    server = PrefectServer(tmp_path)
     try:
         with pytest.raises(FailedError, match=re.escape(str(tmp_path / "server.log"))):
             server.wait()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dvcfleet.dvc_adapter.yaml_maps import parsed
+from dvcfleet.dvc_adapter.yaml_maps import parse_map
 from dvcfleet.errors import UserError
 from dvcfleet.pipeline_copies import keep_copies, restore_destroyed
 from dvcfleet.planning.code_search import CodeSearch
@@ -111,7 +111,7 @@ def test_a_dvc_yaml_that_a_killed_runs_stages_destroyed_is_restored_from_its_cop
             continue
         assert file.read_text() == text.replace("[m.json]", "[m.json, n.json]")
         assert said.pop() == f"sub/dvc.yaml had lost {lost} when a run was killed: restored"
-    assert parsed(text) is not None
+    assert parse_map(text) is not None
 
 
 SEARCHED = """

@@ -11,9 +11,9 @@ from transformers import AutoTokenizer
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
-from merganser.evaluation.harness import asked_here, open_task, samples_of
+from merganser.evaluation.harness import asked_here, make_lm_eval_task, samples_of
 from merganser.evaluation.kinds import language_model as kind
-from merganser.evaluation.serving import Server, serving
+from merganser.evaluation.serving import ModelServer, serving
 from merganser.models import Network, open_network
 from tests.evaluation.kinds.test_language_model import CHOICE, LIKELIEST, ROWS, WRITTEN
 from tests.evaluation.kinds.texts import prepared_in
@@ -68,7 +68,7 @@ def server(folder: Path) -> Any:
 def test_scores_are_those_in_the_process(
     folder: Path,
     network: Network,
-    server: Server,
+    server: ModelServer,
     tmp_path: Path,
     task: dict[str, Any],
     metric: str,
@@ -83,10 +83,10 @@ def test_scores_are_those_in_the_process(
     assert served.tolist() == here.tolist()
 
 
-def test_what_is_written_is_the_same_text(network: Network, folder: Path, server: Server) -> None:
+def test_what_is_written_is_the_same_text(network: Network, folder: Path, server: ModelServer) -> None:
     from merganser.evaluation.completions import Completions
 
-    task = open_task(WRITTEN, "exact_match", list(ROWS))
+    task = make_lm_eval_task(WRITTEN, "exact_match", list(ROWS))
     here, there = (samples_of(task, model) for model in (asked_here(network, 4), Completions(server, folder, 4)))
     texts = [sample["filtered_resps"] for sample in here]
     assert texts == [sample["filtered_resps"] for sample in there]
@@ -104,7 +104,7 @@ def test_tasks_of_likelihoods_are_refused_by_a_server_that_gives_none(
 
 
 def test_a_chat_is_put_into_the_models_template(network: Network) -> None:
-    task = open_task(CHOICE | SHOWN, "acc", list(ROWS))
+    task = make_lm_eval_task(CHOICE | SHOWN, "acc", list(ROWS))
     asked = samples_of(task, asked_here(network, 4), chat=True, system="the mat")[2]["arguments"][0][0]
     assert asked == "system the mat user the cat sat assistant on user the mat sat on"
 
@@ -122,7 +122,7 @@ def test_few_questions_at_a_time_where_they_are_long(network: Network, monkeypat
     model = asked_here(network, 64)
     sizes = []
     monkeypatch.setattr(model, "_model_call", counted(model._model_call, sizes))
-    samples_of(open_task(CHOICE, "acc", list(ROWS)), model)
+    samples_of(make_lm_eval_task(CHOICE, "acc", list(ROWS)), model)
     assert 1 <= max(sizes) <= 2
 
 

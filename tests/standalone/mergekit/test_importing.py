@@ -15,7 +15,7 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.config.loading import load_params
 from merganser.config.recipes import read_recipe
 from merganser.errors import InputError
-from merganser.merging.by_layer import values_of
+from merganser.merging.by_layer import layer_values
 from merganser.standalone.mergekit.importing import imported, write_imported
 from merganser.standalone.mergekit.methods import KIN, REFUSED
 from merganser.standalone.mergekit.settings import Parameter, parameters_of, setting_at
@@ -269,14 +269,14 @@ def test_values_by_layer_and_filter_are_those_of_every_parameter(folder: Path) -
     depth = {parameter.name: parameter for parameter in parameters_of(NAMES, 3)}
     for name in NAMES:
         wanted = setting_at(ATTENTION, depth[name])
-        assert values_of(found.values, name) == {"coefficients": {"base": 1 - wanted, "a": wanted}}, name
+        assert layer_values(found.values, name) == {"coefficients": {"base": 1 - wanted, "a": wanted}}, name
     assert len(found.values["layers"]) < len(NAMES)
     registry.get("slerp").validate("entry", dict(found.values))
 
 
 def test_a_model_whose_density_is_0_in_a_layer_adds_nothing_there(folder: Path) -> None:
     found = imported(written("ties", *weighted(1.0, 2.0, density=[0, 0.5, 1]), base_model="base"))
-    values = {name: values_of(found.values, name) for name in NAMES}
+    values = {name: layer_values(found.values, name) for name in NAMES}
     assert values["model.layers.0.norm.weight"]["coefficients"] == {"a": 0.0, "b": 0.0}
     assert values["model.layers.1.norm.weight"]["coefficients"] == {"a": 1.0, "b": 2.0}
     assert values["model.layers.1.norm.weight"]["density"] == {"a": 0.5, "b": 0.5}

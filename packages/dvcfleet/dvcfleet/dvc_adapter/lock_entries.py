@@ -118,7 +118,7 @@ def _is_as_dumped(name: str, block: str) -> bool:
     text = f"stages:\n{block}"
     try:
         entry = parse_yaml(text, "")["stages"][name]
-        if numbered([lock_entry(name, entry)]) != numbered([block]):
+        if number_anchors([lock_entry(name, entry)]) != number_anchors([block]):
             return False
         # DVC keeps how a number was written, and may lose the last digit of one with an exponent.
         return not _EXPONENT.search(block) or bool(dumps_yaml(parse_yaml_for_update(text, "")) == text)
@@ -126,7 +126,7 @@ def _is_as_dumped(name: str, block: str) -> bool:
         return False
 
 
-def numbered(blocks: Iterable[str]) -> list[str] | None:
+def number_anchors(blocks: Iterable[str]) -> list[str] | None:
     """Number the YAML anchors of entries as in one file, where each continues after those before it.
 
     Returns None if an entry's anchors are not its own, or a text in it looks like one.

@@ -25,7 +25,7 @@ from dvcfleet.dvc_adapter.lock_entries import (
     are_as_dumped,
     join_lock_file,
     lock_entry,
-    numbered,
+    number_anchors,
     read_back,
     split_lock_file,
 )
@@ -190,7 +190,7 @@ class LockFiles:
             name: self._lines.get((path, name)) or lock_entry(name, entry) for name, entry in entries.items()
         }
         latest = self._latest(path, entries)
-        lines = numbered(blocks[name] if name == latest else read_back(name, blocks[name]) for name in names)
+        lines = number_anchors(blocks[name] if name == latest else read_back(name, blocks[name]) for name in names)
         return None if lines is None else dict(zip(names, lines, strict=True))
 
     def _dumped(self, path: str, before: str | None, entries: dict[str, Any], gone: Collection[str]) -> str:

@@ -104,14 +104,14 @@ def remove_torn_of(out: Output) -> None:
     remove_torn(out.cache, {value: None if is_folder else out.meta.size})
 
 
-def cache_of(out: Output) -> Any:
+def output_cache(out: Output) -> Any:
     """Return the cache that holds an output, or would: DVC knows none for one outside the repository."""
     return out.cache if out.is_in_repo else out.local_cache
 
 
 def cached_listing(out: Output) -> dict[str, str] | None:
     """Return a folder's recorded listing from DVC's cache; None if it is missing or damaged."""
-    return listing_at(Path(cache_of(out).oid_to_path(out.hash_info.value)))
+    return listing_at(Path(output_cache(out).oid_to_path(out.hash_info.value)))
 
 
 def listing_at(path: Path) -> dict[str, str] | None:

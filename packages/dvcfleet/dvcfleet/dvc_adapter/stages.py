@@ -45,7 +45,7 @@ def is_params(dep: Item) -> TypeGuard[ParamsDependency]:
     return isinstance(dep, ParamsDependency)
 
 
-def load_params(path: str) -> Any:
+def parse_params(path: str) -> Any:
     """Parse a parameters file as DVC does."""
     from dvc.fs import localfs
     from dvc.utils.serialize import LOADERS

@@ -65,7 +65,7 @@ def unused_runs(
     ]
 
 
-def cache_of(repo: Repo) -> Path:
+def dvc_cache_folder(repo: Repo) -> Path:
     """Return the folder of DVC's cache."""
     return Path(repo.cache.local.path)
 

@@ -7,7 +7,7 @@ from typing import Any
 STAGES = "stages"  # the section without which a dvc.yaml has lost all that a run knows of it
 
 
-def parsed(text: str) -> dict[str, Any] | None:
+def parse_map(text: str) -> dict[str, Any] | None:
     """Return the map in a YAML text, empty for an empty text; None if the text holds anything else."""
     from dvc.utils.serialize import YAMLError, parse_yaml
 
@@ -23,7 +23,7 @@ def is_destroyed(content: Mapping[str, Any] | None, before: Mapping[str, Any] | 
     return bool(before) and (not content or (STAGES in (before or {}) and STAGES not in content))
 
 
-def restored(before: str, now: Mapping[str, Any] | None, additions: Mapping[str, Any]) -> str:
+def restore_map(before: str, now: Mapping[str, Any] | None, additions: Mapping[str, Any]) -> str:
     """Return a YAML text that was sound, with all that is in the file now, and with these additions.
 
     Without any of these it is the text as it was.
@@ -33,7 +33,7 @@ def restored(before: str, now: Mapping[str, Any] | None, additions: Mapping[str,
     content = parse_yaml_for_update(before, "")
     _update(content, now or {})
     add_missing(content, additions)
-    return before if content == parsed(before) else str(dumps_yaml(content))
+    return before if content == parse_map(before) else str(dumps_yaml(content))
 
 
 def add_missing(content: Any, more: Any) -> list[str]:
@@ -53,14 +53,14 @@ def add_missing(content: Any, more: Any) -> list[str]:
     return found
 
 
-def additions(content: Any, before: Any) -> Any:
+def added_values(content: Any, before: Any) -> Any:
     """Return what a map or a list has that it had not before, at any depth; None or empty if there is nothing.
 
-    >>> additions({"a": 1, "b": [1, 2], "c": {"d": 1, "e": 2}}, {"a": 0, "b": [1], "c": {"d": 1}})
+    >>> added_values({"a": 1, "b": [1, 2], "c": {"d": 1, "e": 2}}, {"a": 0, "b": [1], "c": {"d": 1}})
     {'b': [2], 'c': {'e': 2}}
     """
     if isinstance(content, Mapping) and isinstance(before, Mapping):
-        news = {key: additions(value, before[key]) if key in before else value for key, value in content.items()}
+        news = {key: added_values(value, before[key]) if key in before else value for key, value in content.items()}
         return {key: value for key, value in news.items() if key not in before or value}
     if isinstance(content, list) and isinstance(before, list):
         return _lacking(before, content)

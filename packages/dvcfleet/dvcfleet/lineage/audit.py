@@ -25,7 +25,7 @@ from dvcfleet.planning.orphans import find_orphans
 from dvcfleet.record.chain import Anchor, Chain, check_chains
 from dvcfleet.record.changes import changes_file
 from dvcfleet.record.environments import damaged_environments, environment_file
-from dvcfleet.record.kept import is_whole
+from dvcfleet.record.kept import is_intact
 from dvcfleet.record.ledger import entry_digest, made_entries
 from dvcfleet.repository import opened, refuse_unfinished, state_folder, write_lock
 
@@ -187,7 +187,7 @@ def _lost_changes(folder: Path, lineage: Lineage) -> Iterator[Finding]:
             stages.setdefault(step.execution.changes, []).append(step.stage)
     for digest, names in stages.items():
         path = changes_file(folder, digest)
-        if not is_whole(path):
+        if not is_intact(path):
             message = (
                 f"{'damaged' if path.exists() else 'lost'}: how the code of {some(names)} differed from its commit"
             )

@@ -81,11 +81,11 @@ def is_checked(item: Item) -> bool:
     if item.protocol != "local" or not item.hash_info:
         return False
     if item.hash_info.name == "md5-dos2unix":
-        raise UserError(f"{name_of(item)}: recorded by DVC 2, whose hashes leave bytes out; run its stage again")
+        raise UserError(f"{path_from_root(item)}: recorded by DVC 2, whose hashes leave bytes out; run its stage again")
     return bool(item.hash_info.name == "md5")
 
 
-def name_of(item: Item) -> str:
+def path_from_root(item: Item) -> str:
     """Return the path of an input or output from the repository's root; of one elsewhere as dvc.yaml has it."""
     name = from_root(item.repo.root_dir, item.fs_path)
     return item.fs_path if name.startswith("../") and os.path.isabs(item.def_path) else name

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 
 from dvcfleet.errors import UserError, some, stage_count
-from dvcfleet.lineage.contents import name_of
-from dvcfleet.lineage.steps import Lineage, Step
+from dvcfleet.lineage.contents import path_from_root
+from dvcfleet.lineage.steps import Lineage, LineageStep
 from dvcfleet.paths import overlap
 
 _SHORTEST = 6  # digits of a hash
@@ -46,7 +46,7 @@ def find_dependents(lineage: Lineage, text: str) -> Dependents:
     return Dependents(text, tuple(named), tuple(ordered), tuple(_results(lineage, ordered)))
 
 
-def _named_in(lineage: Lineage, step: Step, text: str) -> Iterator[str]:
+def _named_in(lineage: Lineage, step: LineageStep, text: str) -> Iterator[str]:
     is_hash = len(text) >= _SHORTEST and set(text) <= set("0123456789abcdef")
     for item in (*step.inputs, *step.outputs):
         if is_hash and item.hash and item.hash.startswith(text):
@@ -70,7 +70,7 @@ def _named_in(lineage: Lineage, step: Step, text: str) -> Iterator[str]:
 def _results(lineage: Lineage, names: list[str]) -> Iterator[str]:
     read = {item.path for step in lineage.steps.values() for item in step.inputs}
     for name in names:
-        metrics = {name_of(out) for out in lineage.stages[name].outs if out.metric}
+        metrics = {path_from_root(out) for out in lineage.stages[name].outs if out.metric}
         for item in lineage.steps[name].outputs:
             if item.path in metrics or not any(overlap(item.path, path) for path in read):
                 yield item.path

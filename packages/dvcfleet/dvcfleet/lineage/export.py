@@ -42,11 +42,11 @@ def _content(suffix: str, lineage: Lineage, root: Path) -> Iterable[bytes] | Cal
     if suffix == ".json":
         from dvcfleet.lineage import prov
 
-        return [prov.write(lineage).encode()]
+        return [prov.to_prov_json(lineage).encode()]
     if suffix == ".jsonl":
         from dvcfleet.lineage import openlineage
 
-        return [openlineage.write(lineage).encode()]
+        return [openlineage.to_json_lines(lineage).encode()]
     from dvcfleet.lineage import rocrate
 
     crate = rocrate.to_crate(lineage, root)

@@ -6,7 +6,7 @@ from typing import Any
 
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.lineage.findings import Finding
-from dvcfleet.lineage.steps import Lineage, Origin, Target, TrackingRun
+from dvcfleet.lineage.steps import FetchedSource, Lineage, Target, TrackingRun
 from dvcfleet.project import project_of
 
 
@@ -33,7 +33,7 @@ class LineageHooks:
         """Say in a few words what a stage's input or output of these bytes is; None for most."""
         return None
 
-    def origin(self, path: Path) -> Origin | None:
+    def origin(self, path: Path) -> FetchedSource | None:
         """Return the source from which an output folder was fetched, if it records one."""
         return None
 

@@ -8,9 +8,9 @@ from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.protocols import Dependency, Repo
 from dvcfleet.errors import some
 from dvcfleet.git import git_if_any
-from dvcfleet.lineage.contents import Contents, name_of
+from dvcfleet.lineage.contents import Contents, path_from_root
 from dvcfleet.lineage.findings import Finding, FindingKind
-from dvcfleet.lineage.steps import Item, Lineage
+from dvcfleet.lineage.steps import Artifact, Lineage
 from dvcfleet.paths import overlap
 
 _KINDS = {"code": FindingKind.CODE, "source": FindingKind.SOURCE}
@@ -19,11 +19,11 @@ _KINDS = {"code": FindingKind.CODE, "source": FindingKind.SOURCE}
 def check_inputs(repo: Repo, lineage: Lineage, contents: Contents, found: Collection[str]) -> Iterator[Finding]:
     """Find inputs that differ from what a stage read, unless `found` already names the cause."""
     readers: dict[tuple[str, str], list[str]] = defaultdict(list)
-    inputs: dict[tuple[str, str], tuple[Dependency, Item]] = {}
+    inputs: dict[tuple[str, str], tuple[Dependency, Artifact]] = {}
     for step in lineage.steps.values():
         items = {item.path: item for item in step.inputs}
         for dep in filter(contents.checks, lineage.stages[step.stage].deps):
-            name = name_of(dep)
+            name = path_from_root(dep)
             if name in items:
                 readers[name, dep.hash_info.value].append(step.stage)
                 inputs[name, dep.hash_info.value] = (dep, items[name])
@@ -53,7 +53,7 @@ def _unknown_files(repo: Repo, folder: str, contents: Contents) -> list[str]:
     return [os.path.relpath(path, repo.root_dir) for path in lone]
 
 
-def _edited(repo: Repo, lineage: Lineage, name: str, item: Item, stages: list[str]) -> Finding:
+def _edited(repo: Repo, lineage: Lineage, name: str, item: Artifact, stages: list[str]) -> Finding:
     execution = lineage.steps[stages[0]].execution
     files = _files_edited(repo.root_dir, name, execution.commit if execution else None)
     inside = f" ({some(files)})" if files and files != [name] else ""

@@ -16,7 +16,7 @@ from typing import Any
 from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.errors import in_one_line
 from dvcfleet.lineage.tree import repository_of, step_of
-from dvcfleet.record.changes import commit_of
+from dvcfleet.record.changes import current_commit
 from dvcfleet.record.environments import read_environment
 from dvcfleet.record.ledger import Execution
 from dvcfleet.repository import state_folder
@@ -91,7 +91,7 @@ class _Live(Events):
     def __init__(self, repo: Repo, run: str, flow_run: Callable[[], str | None], sender: "_Sender") -> None:
         self._folder = state_folder(repo)
         self._run, self._flow_run, self._sender = run, flow_run, sender
-        self._repository, self._commit = repository_of(self._folder.parent), commit_of(self._folder.parent)[0]
+        self._repository, self._commit = repository_of(self._folder.parent), current_commit(self._folder.parent)[0]
         self._began: set[str] = set()
 
     def began(self, stage: Stage) -> None:
@@ -128,9 +128,9 @@ class _Live(Events):
         return stopped(stage.addressing, self._about(stage, when), when)
 
     def _about(self, stage: Stage, began: str) -> Any:
-        from dvcfleet.lineage.openlineage import run
+        from dvcfleet.lineage.openlineage import openlineage_run
 
-        return run(stage.addressing, self._run, self._flow_run(), began)
+        return openlineage_run(stage.addressing, self._run, self._flow_run(), began)
 
 
 def _now() -> str:

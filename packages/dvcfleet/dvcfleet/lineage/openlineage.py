@@ -37,7 +37,7 @@ from openlineage.client.facet_v2 import (
 from openlineage.client.serde import Serde
 
 from dvcfleet import __version__
-from dvcfleet.lineage.steps import Item, Lineage, Step, as_text, by_ledger
+from dvcfleet.lineage.steps import Artifact, Lineage, LineageStep, as_text, by_ledger
 from dvcfleet.messages import Result
 from dvcfleet.record.ledger import Execution
 from dvcfleet.terminal.secrets import masked
@@ -48,7 +48,7 @@ _ABOUT_ENVIRONMENT = ("python", "platform", "cuda", "gpus", "container")  # all 
 set_producer("urn:dvcfleet")
 
 
-def write(lineage: Lineage) -> str:
+def to_json_lines(lineage: Lineage) -> str:
     """Write a lineage's events as JSON lines; stages without a known time have the present one."""
     now = datetime.now(UTC).isoformat()
     return "".join(f"{Serde.to_json(event)}\n" for event in to_events(lineage, now))
@@ -62,14 +62,17 @@ def to_events(lineage: Lineage, now: str) -> Iterator[RunEvent | JobEvent]:
             yield JobEvent(eventTime=now, job=job(stage, step), inputs=inputs, outputs=outputs)
     told = [(stage, one) for stage, several in lineage.executions.items() for one in several]
     for stage, one in sorted(told, key=lambda each: (each[1].began, each[1].ended)):
-        its, about = lineage.step_of(stage, one), run(stage, one.run, one.flow_run, one.began, by_ledger(one))
+        its, about = (
+            lineage.step_of(stage, one),
+            openlineage_run(stage, one.run, one.flow_run, one.began, by_ledger(one)),
+        )
         if its and one.ledger and one != lineage.maker(stage):  # our own ledger says who wrote it
             its = replace(its, outputs=())
         yield started(stage, its, about, one.began, lineage.repository, one.commit)
         yield ended(stage, its, about, one, lineage.environments.get(one.environment, {}), lineage.repository)
 
 
-def run(stage: str, name: str, flow_run: str | None, began: str, ledger: str = "") -> Run:
+def openlineage_run(stage: str, name: str, flow_run: str | None, began: str, ledger: str = "") -> Run:
     """Return a stage's run, which has the same id in every export, and while it goes on."""
     identity = f"urn:dvcfleet:{flow_run or name}:{stage}" + ("" if flow_run else f":{began}") + ledger
     facets: dict[str, facet_v2.RunFacet] = {
@@ -82,7 +85,7 @@ def run(stage: str, name: str, flow_run: str | None, began: str, ledger: str = "
 
 
 def started(
-    stage: str, step: Step | None, about: Run, when: str, repository: str | None, commit: str | None
+    stage: str, step: LineageStep | None, about: Run, when: str, repository: str | None, commit: str | None
 ) -> RunEvent:
     """Return the event that a stage has started."""
     inputs, _ = datasets(step)
@@ -91,7 +94,12 @@ def started(
 
 
 def ended(
-    stage: str, step: Step | None, about: Run, one: Execution, environment: Mapping[str, Any], repository: str | None
+    stage: str,
+    step: LineageStep | None,
+    about: Run,
+    one: Execution,
+    environment: Mapping[str, Any],
+    repository: str | None,
 ) -> RunEvent:
     """Return the event that a stage has ended, well or not; `step`: what it read and wrote, if that is known."""
     inputs, outputs = datasets(step)
@@ -112,7 +120,7 @@ def stopped(stage: str, about: Run, when: str) -> RunEvent:
     return RunEvent(eventType=RunState.ABORT, eventTime=when, run=about, job=job(stage, None), inputs=[], outputs=[])
 
 
-def _about(one: Execution, step: Step | None, environment: Mapping[str, Any]) -> dict[str, facet_v2.RunFacet]:
+def _about(one: Execution, step: LineageStep | None, environment: Mapping[str, Any]) -> dict[str, facet_v2.RunFacet]:
     known = {
         "run": one.run,
         "result": one.result,
@@ -144,7 +152,7 @@ def _about(one: Execution, step: Step | None, environment: Mapping[str, Any]) ->
     return facets
 
 
-def job(stage: str, step: Step | None, repository: str | None = None, commit: str | None = None) -> Job:
+def job(stage: str, step: LineageStep | None, repository: str | None = None, commit: str | None = None) -> Job:
     """Return a stage as a job: its commands, and where its code is if git knows."""
     facets: dict[str, facet_v2.JobFacet] = {
         "jobType": job_type_job.JobTypeJobFacet(processingType="BATCH", integration="DVCFLEET", jobType="DVC_STAGE")
@@ -160,7 +168,7 @@ def job(stage: str, step: Step | None, repository: str | None = None, commit: st
     return Job(NAMESPACE, stage, facets)
 
 
-def datasets(step: Step | None) -> tuple[list[InputDataset], list[OutputDataset]]:
+def datasets(step: LineageStep | None) -> tuple[list[InputDataset], list[OutputDataset]]:
     """Return what a stage read and wrote, each with its hash as its version, and its bytes."""
     if step is None:
         return [], []
@@ -180,13 +188,13 @@ def datasets(step: Step | None) -> tuple[list[InputDataset], list[OutputDataset]
     return fetched + read, wrote
 
 
-def _size_read(item: Item) -> dict[str, Any]:
+def _size_read(item: Artifact) -> dict[str, Any]:
     if item.size is None:
         return {}
     return {"inputStatistics": input_statistics_input_dataset.InputStatisticsInputDatasetFacet(size=item.size)}
 
 
-def _size_written(item: Item) -> dict[str, Any]:
+def _size_written(item: Artifact) -> dict[str, Any]:
     if item.size is None:
         return {}
     return {"outputStatistics": output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(size=item.size)}

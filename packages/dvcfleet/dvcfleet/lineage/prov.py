@@ -10,7 +10,7 @@ from typing import Any
 
 from prov.model import ProvActivity, ProvAgent, ProvDocument, ProvEntity
 
-from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, as_text, by_ledger, identifier
+from dvcfleet.lineage.steps import Artifact, FetchedSource, Lineage, LineageStep, as_text, by_ledger, identifier
 from dvcfleet.messages import Result
 from dvcfleet.paths import overlap
 from dvcfleet.record.ledger import Execution
@@ -19,7 +19,7 @@ from dvcfleet.record.ledger import Execution
 PREFIXES = ("file", "stage", "execution", "run", "source", "commit", "environment", "tracking", "about")
 
 
-def write(lineage: Lineage) -> str:
+def to_prov_json(lineage: Lineage) -> str:
     """Write a lineage as PROV-JSON, and check that the library reads the same document back."""
     document = to_prov(lineage)
     text = str(document.serialize(format="json", indent=1)) + "\n"
@@ -66,14 +66,14 @@ class _Writer:
             elif its:
                 self._used(run, its)
 
-    def _used(self, run: ProvActivity, step: Step) -> None:
+    def _used(self, run: ProvActivity, step: LineageStep) -> None:
         for item in step.inputs:
             used = self._item(item)
             self.document.usage(run, used)
             for other in self._parts(item):
                 self._member(item, other)
 
-    def _made(self, run: ProvActivity, step: Step, maker: Execution | None) -> None:
+    def _made(self, run: ProvActivity, step: LineageStep, maker: Execution | None) -> None:
         for item in step.outputs:
             made = self._item(item)
             self.document.generation(made, run, maker.ended if maker else None)
@@ -84,7 +84,7 @@ class _Writer:
             about = {"prov:label": step.stage, "about:tracker": step.tracking_run.tracker}
             self.document.generation(self._entity("tracking", step.tracking_run.id, about), run)
 
-    def _activity(self, stage: str, done: Execution | None, step: Step | None) -> ProvActivity:
+    def _activity(self, stage: str, done: Execution | None, step: LineageStep | None) -> ProvActivity:
         about: dict[str, Any] = {"prov:label": stage}
         if step:
             about |= {"about:command": "\n".join(step.commands), "about:params": step.params or None}
@@ -115,19 +115,19 @@ class _Writer:
     def _environment(self, digest: str) -> ProvEntity:
         return self._entity("environment", digest, _prefixed(self._lineage.environments.get(digest, {})))
 
-    def _item(self, item: Item) -> ProvEntity:
+    def _item(self, item: Artifact) -> ProvEntity:
         about = {"prov:label": item.path, "about:kind": item.kind, "about:md5": item.hash, "about:size": item.size}
         if item.hash and item.hash.endswith(".dir"):
             about["prov:type"] = "prov:Collection"
         return self._entity("file", item.content, about)
 
-    def _origin(self, origin: Origin) -> ProvEntity:
+    def _origin(self, origin: FetchedSource) -> ProvEntity:
         about = {"source": origin.source, "kind": origin.kind, "revision": origin.revision, "files": origin.files}
         return self._entity(
             "source", origin.content, {"prov:label": origin.source, **_prefixed(about | origin.details)}
         )
 
-    def _parts(self, item: Item) -> Iterator[Item]:
+    def _parts(self, item: Artifact) -> Iterator[Artifact]:
         """Yield the parts, by other stages, of a folder that was read whole, or the folder whose part was read."""
         for maker in item.made_by:
             step = self._lineage.steps.get(maker)
@@ -135,7 +135,7 @@ class _Writer:
                 if output.path != item.path and overlap(output.path, item.path):
                     yield output
 
-    def _member(self, one: Item, other: Item) -> None:
+    def _member(self, one: Artifact, other: Artifact) -> None:
         whole, part = sorted((one, other), key=lambda item: len(item.path))
         pair = whole.content, part.content
         if pair not in self._members:

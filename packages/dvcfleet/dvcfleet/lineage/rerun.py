@@ -18,7 +18,7 @@ from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.stages import set_params, varies
 from dvcfleet.errors import UserError, some
 from dvcfleet.git import git_if_any
-from dvcfleet.lineage.contents import name_of
+from dvcfleet.lineage.contents import path_from_root
 from dvcfleet.lineage.findings import Finding, FindingKind
 from dvcfleet.lineage.hooks import LineageHooks, hooks_of
 from dvcfleet.lineage.metrics import differences
@@ -90,8 +90,8 @@ def _make_copy(repo: Repo, scratch: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / name, target)
     for dep in (dep for stage in repo.index.stages for dep in stage.deps):
-        link = Path(os.path.normpath(scratch / name_of(dep)))
-        if dep.protocol == "local" and name_of(dep).startswith("../") and not os.path.lexists(link):
+        link = Path(os.path.normpath(scratch / path_from_root(dep)))
+        if dep.protocol == "local" and path_from_root(dep).startswith("../") and not os.path.lexists(link):
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(dep.fs_path)
     (scratch / ".dvc/tmp").mkdir(parents=True)
@@ -109,14 +109,14 @@ def _make_copy(repo: Repo, scratch: Path) -> None:
 def _sources(repo: Repo) -> Iterator[str]:
     """List every file that no stage writes: what git tracks or would track, and the stages' other inputs."""
     root = repo.root_dir
-    made = [name_of(out) for stage in repo.index.stages if _runs(stage) for out in stage.outs]
+    made = [path_from_root(out) for stage in repo.index.stages if _runs(stage) for out in stage.outs]
     given = [out for stage in repo.index.stages if not _runs(stage) for out in stage.outs]
     read = [dep for stage in repo.index.stages for dep in stage.deps]
     listed = git_if_any(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     names = _below(repo, root) if listed is None else set(listed.split("\0"))
     for item in (*given, *read):
         if item.protocol == "local" and item.is_in_repo:
-            names |= {name_of(item)} if os.path.isfile(item.fs_path) else _below(repo, item.fs_path)
+            names |= {path_from_root(item)} if os.path.isfile(item.fs_path) else _below(repo, item.fs_path)
     lock_files = {os.path.relpath(lock_file_of(stage), root) for stage in repo.index.stages}
     for name in sorted(names - lock_files):
         hidden = name.startswith((".dvc/", ".git/", ".dvcfleet/"))
@@ -156,7 +156,7 @@ def _compare(repo: Repo, stage: Stage, scratch: Path, how: Rerun) -> Iterator[Fi
             yield from _compare_json(out, scratch, keys)
         else:
             message = f"{stage.addressing} writes different bytes when run again{_where(out, str(value), scratch)}"
-            yield Finding(FindingKind.NOT_REPRODUCED, name_of(out), message, (stage.addressing,))
+            yield Finding(FindingKind.NOT_REPRODUCED, path_from_root(out), message, (stage.addressing,))
 
 
 def _inputs(entry: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -166,7 +166,7 @@ def _inputs(entry: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _compare_json(out: Output, scratch: Path, varying: Collection[str]) -> Iterator[Finding]:
     """Compare two versions of a JSON object but for the keys that vary."""
-    name = name_of(out)
+    name = path_from_root(out)
     for difference in differences(
         Path(out.fs_path), scratch / name, lambda _, keys: None if keys[:1] and keys[0] in varying else 0.0
     ):
@@ -174,7 +174,7 @@ def _compare_json(out: Output, scratch: Path, varying: Collection[str]) -> Itera
 
 
 def _compare_metric(hooks: LineageHooks, out: Output, scratch: Path, how: Rerun) -> Iterator[Finding]:
-    name = name_of(out)
+    name = path_from_root(out)
     if not os.path.isfile(out.fs_path):
         return  # a finding of its own
     changed = ", ".join(f"{key} {value} in place of {declared}" for key, (declared, value) in how.params.items())

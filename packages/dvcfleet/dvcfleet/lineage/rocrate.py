@@ -15,8 +15,8 @@ from rocrate.model.computerlanguage import ComputerLanguage
 from rocrate.model.contextentity import ContextEntity
 from rocrate.rocrate import ROCrate
 
-from dvcfleet.lineage.contents import name_of
-from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, as_text, by_ledger, identifier
+from dvcfleet.lineage.contents import path_from_root
+from dvcfleet.lineage.steps import Artifact, FetchedSource, Lineage, LineageStep, as_text, by_ledger, identifier
 from dvcfleet.messages import Result
 from dvcfleet.paths import overlap
 from dvcfleet.record.environments import environment_file
@@ -57,7 +57,7 @@ class _Writer:
             about = {"name": name, "encodingFormat": _format(name)}
             self._held[name] = self.crate.add_file(self._text(name), name, properties=about)
         read = [item.path for step in lineage.steps.values() for item in step.inputs]
-        metrics = {name_of(out) for stage in lineage.stages.values() for out in stage.outs if out.is_metric}
+        metrics = {path_from_root(out) for stage in lineage.stages.values() for out in stage.outs if out.is_metric}
         for item in (item for step in lineage.steps.values() for item in step.outputs):
             if item.path in metrics or not any(overlap(item.path, path) for path in read):
                 self._hold(item)
@@ -97,7 +97,7 @@ class _Writer:
         except UnicodeDecodeError:
             return self._root / name
 
-    def _hold(self, item: Item) -> None:
+    def _hold(self, item: Artifact) -> None:
         """Put an output into the crate, if it is there."""
         path = self._root / item.path
         if item.path in self._held or "://" in item.path or item.path.startswith("../"):
@@ -110,7 +110,7 @@ class _Writer:
             kind = {"encodingFormat": _format(item.path)}
             self._held[item.path] = self.crate.add_file(path, item.path, properties=about | size | kind)
 
-    def _item(self, item: Item) -> Any:
+    def _item(self, item: Artifact) -> Any:
         """Return the entity of a file or folder: the crate's own, or one that its hash names."""
         if item.path in self._held:
             return self._held[item.path]
@@ -119,7 +119,7 @@ class _Writer:
             about["contentSize"] = str(item.size)
         return self._context(_urn("file", item.content), about)
 
-    def _origin(self, origin: Origin) -> Any:
+    def _origin(self, origin: FetchedSource) -> Any:
         about = {
             "@type": "CreativeWork",
             "name": masked(origin.name),
@@ -146,7 +146,9 @@ class _Writer:
             about = {"@type": "CreateAction", "name": "run", "instrument": self._workflow}
             yield self._context("#run", about | self._touched(list(self._lineage.steps.values())))
 
-    def _action(self, name: str, instrument: Any, several: list[Execution], title: str, step: Step | None) -> Any:
+    def _action(
+        self, name: str, instrument: Any, several: list[Execution], title: str, step: LineageStep | None
+    ) -> Any:
         failed = [one for one in several if one.result == Result.FAILED]
         about: dict[str, Any] = {
             "@type": "CreateAction",
@@ -171,7 +173,7 @@ class _Writer:
         touched["object"] = [*touched.get("object", ()), *filter(None, environments)]
         return self._context(name, about | {key: value for key, value in touched.items() if value})
 
-    def _steps_of(self, several: list[Execution]) -> list[Step]:
+    def _steps_of(self, several: list[Execution]) -> list[LineageStep]:
         """Return what is known of these executions, a stage each."""
         found = {
             stage: self._lineage.step_of(stage, one)
@@ -181,7 +183,7 @@ class _Writer:
         }
         return [step for step in found.values() if step]
 
-    def _touched(self, steps: list[Step]) -> dict[str, list[Any]]:
+    def _touched(self, steps: list[LineageStep]) -> dict[str, list[Any]]:
         """Return what steps read from outside, with their parameters, and what they wrote."""
         made = {item.path for step in steps for item in step.outputs}
         read = [self._item(item) for step in steps for item in step.inputs if item.path not in made]
@@ -226,7 +228,7 @@ def _format(name: str) -> str:
     return _FORMATS.get(Path(name).suffix) or guess_type(name)[0] or "text/plain"
 
 
-def _commands(step: Step | None) -> tuple[str, ...]:
+def _commands(step: LineageStep | None) -> tuple[str, ...]:
     return (masked("; ".join(step.commands)),) if step else ()
 
 

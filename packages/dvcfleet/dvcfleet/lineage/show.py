@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from dvcfleet.lineage.steps import Item, Lineage, Origin, Step, Target
+from dvcfleet.lineage.steps import Artifact, FetchedSource, Lineage, LineageStep, Target
 from dvcfleet.record.ledger import LEDGERS, Execution
 
 _LONGEST = 160
 SHORT = 10  # digits of a hash that are shown; --json has them all
 
 
-def as_json(target: Target, lineage: Lineage) -> dict[str, Any]:
+def lineage_json(target: Target, lineage: Lineage) -> dict[str, Any]:
     """Return the target and its lineage as plain data; the keys are stable."""
     asked = {"text": target.text, "stages": list(target.stages), "files": list(target.files), "value": target.value}
     return {
@@ -52,7 +52,7 @@ def _branches(lineage: Lineage, names: Iterable[str], indent: str, shown: set[st
         yield from _branches(lineage, step.needs, inner, shown)
 
 
-def _description(step: Step) -> Iterator[str]:
+def _description(step: LineageStep) -> Iterator[str]:
     """Describe a step: its name, then one line per known fact."""
     yield f"{step.stage}: {step.description}" if step.description else step.stage
     for command in step.commands:
@@ -74,13 +74,13 @@ def _description(step: Step) -> Iterator[str]:
         yield f"renamed  {step.renamed.began}, since when what it read and wrote has these names; it ran as {was}"
 
 
-def _items(word: str, items: Iterable[Item]) -> Iterator[str]:
+def _items(word: str, items: Iterable[Artifact]) -> Iterator[str]:
     found = [f"{item.path} {item.about or (item.hash or 'unknown')[:SHORT]}" for item in items]
     if found:
         yield f"{word:<8} {', '.join(found)}"
 
 
-def _origin(origin: Origin) -> Iterator[str]:
+def _origin(origin: FetchedSource) -> Iterator[str]:
     details = "".join(f", {key} {short(value)}" for key, value in origin.details.items())
     revision = f" at revision {origin.revision}" if origin.revision else ""
     yield f"origin   {origin.path}: {origin.kind} {origin.source}{details}{revision}"

@@ -12,7 +12,7 @@ from dvcfleet.terminal.secrets import masked
 
 
 @dataclass(frozen=True)
-class Item:
+class Artifact:
     """A file or folder that a stage read or wrote, with its hash in dvc.lock.
 
     `hash` is the md5 of a file's bytes, or that of a folder's listing with the suffix `.dir`; None if DVC recorded
@@ -34,7 +34,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Origin:
+class FetchedSource:
     """The source of a fetched folder, as recorded in it; `files` gives the `sha256` of each."""
 
     path: str
@@ -70,7 +70,7 @@ class TrackingRun:
 
 
 @dataclass(frozen=True)
-class Step:
+class LineageStep:
     """One stage's last execution: inputs, outputs, command, and time and host if this engine ran it.
 
     `renamed`: when names alone changed since then; the execution has the name of then.
@@ -80,11 +80,11 @@ class Step:
     description: str | None
     commands: tuple[str, ...]
     params: dict[str, dict[str, Any]]
-    inputs: tuple[Item, ...]
-    outputs: tuple[Item, ...]
+    inputs: tuple[Artifact, ...]
+    outputs: tuple[Artifact, ...]
     needs: tuple[str, ...]
     execution: Execution | None
-    origins: tuple[Origin, ...] = ()
+    origins: tuple[FetchedSource, ...] = ()
     # The experiment tracker's run that one of its outputs refers to.
     tracking_run: TrackingRun | None = None
     renamed: Execution | None = None
@@ -100,7 +100,7 @@ class Lineage:
     repository from others that share git's experiments, see `dvcfleet.project.Project.identity`.
     """
 
-    steps: dict[str, Step]
+    steps: dict[str, LineageStep]
     environments: dict[str, dict[str, Any]]
     never_ran: tuple[str, ...] = ()
     stages: dict[str, Stage] = field(default_factory=dict, repr=False, compare=False)
@@ -108,7 +108,7 @@ class Lineage:
     repository: str | None = None
     identity: str = ""
 
-    def step_of(self, stage: str, one: Execution) -> Step | None:
+    def step_of(self, stage: str, one: Execution) -> LineageStep | None:
         """Return what an execution of a stage read and wrote; None if its entry is no longer in dvc.lock."""
         step = self.steps.get(stage)
         return step if step and (one == step.execution or (one.entry and one.entry == step.entry)) else None

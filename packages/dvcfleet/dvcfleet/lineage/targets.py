@@ -6,7 +6,7 @@ from pathlib import Path
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.stage_graph import called_from_here
 from dvcfleet.errors import UserError, did_you_mean
-from dvcfleet.lineage.contents import name_of
+from dvcfleet.lineage.contents import path_from_root
 from dvcfleet.lineage.hooks import hooks_of
 from dvcfleet.lineage.steps import Target
 from dvcfleet.paths import from_root, is_at_or_in, overlap
@@ -20,7 +20,7 @@ def find_target(repo: Repo, text: str, folder: Path) -> Target:
     hooks = hooks_of(Path(repo.root_dir))
     stages = {stage.addressing: stage for stage in repo.index.stages}
     if text in stages:
-        return Target(text, (text,), tuple(map(name_of, stages[text].outs)))
+        return Target(text, (text,), tuple(map(path_from_root, stages[text].outs)))
     found = target_of_file(repo, called_from_here(repo, folder, text)) or hooks.find(repo, text)
     if found:
         return found
@@ -31,7 +31,7 @@ def find_target(repo: Repo, text: str, folder: Path) -> Target:
 def target_of_file(repo: Repo, text: str) -> Target | None:
     """Return the target that a path names: a stage's output, or a file in one."""
     name = from_root(repo.root_dir, os.path.abspath(text))
-    near = {out: each for each in repo.index.stages for out in map(name_of, each.outs) if overlap(name, out)}
+    near = {out: each for each in repo.index.stages for out in map(path_from_root, each.outs) if overlap(name, out)}
     holding = [stage for out, stage in near.items() if is_at_or_in(name, out)]
     if holding:
         return Target(text, (holding[0].addressing,), (name,))

@@ -12,9 +12,9 @@ from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.stage_graph import stage_graph
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
 from dvcfleet.git import git_if_any
-from dvcfleet.lineage.contents import name_of
+from dvcfleet.lineage.contents import path_from_root
 from dvcfleet.lineage.hooks import hooks_of
-from dvcfleet.lineage.steps import Item, Lineage, Origin, Step
+from dvcfleet.lineage.steps import Artifact, FetchedSource, Lineage, LineageStep
 from dvcfleet.messages import Result
 from dvcfleet.options import Options
 from dvcfleet.paths import from_root, overlap
@@ -29,7 +29,7 @@ def read_lineage(repo: Repo, names: Sequence[str] = ()) -> Lineage:
     """Read the steps of the named stages (default: all) and their upstream stages, in an opened repository."""
     graph, order = stage_graph(repo, Options(tuple(names)))
     reader = _Reader(repo)
-    steps: dict[str, Step] = {}
+    steps: dict[str, LineageStep] = {}
     never_ran = []
     for stage in order:
         step = reader.step(stage, graph.successors(stage))
@@ -53,20 +53,21 @@ def repository_of(root: Path) -> str | None:
     return masked(found.strip()) if found and found.strip() else None
 
 
-def step_of(stage: Stage, entry: Mapping[str, Any] | None) -> Step:
+def step_of(stage: Stage, entry: Mapping[str, Any] | None) -> LineageStep:
     """Return what a stage of a run read and wrote, by its entry of dvc.lock; without one, what it is to read."""
     folder = from_root(stage.repo.root_dir, stage.wdir)
     known = entry or {}
     deps = known.get("deps") or [{"path": dep.def_path} for dep in stage.deps if not is_params(dep)]
     commands = known.get("cmd") or stage.cmd or []
-    return Step(
+    return LineageStep(
         stage=stage.addressing,
         description=stage.desc,
         commands=tuple([commands] if isinstance(commands, str) else commands),
         params=_params(known, folder),
-        inputs=tuple(Item(_joined(folder, one["path"]), one.get("md5"), one.get("size"), "data") for one in deps),
+        inputs=tuple(Artifact(_joined(folder, one["path"]), one.get("md5"), one.get("size"), "data") for one in deps),
         outputs=tuple(
-            Item(_joined(folder, one["path"]), one.get("md5"), one.get("size"), "data") for one in known.get("outs", ())
+            Artifact(_joined(folder, one["path"]), one.get("md5"), one.get("size"), "data")
+            for one in known.get("outs", ())
         ),
         needs=(),
         execution=None,
@@ -98,8 +99,8 @@ class _Reader:
         self._hooks = hooks_of(Path(repo.root_dir))
         self._outs: dict[str, list[str]] = {}
 
-    def step(self, stage: Stage, upstream: Iterable[Stage]) -> Step | None:
-        self._outs[stage.addressing] = [name_of(out) for out in stage.outs]
+    def step(self, stage: Stage, upstream: Iterable[Stage]) -> LineageStep | None:
+        self._outs[stage.addressing] = [path_from_root(out) for out in stage.outs]
         entry = recorded_entry(stage, self._locks)
         if entry is None:
             return None
@@ -107,7 +108,7 @@ class _Reader:
         folder = from_root(self._repo.root_dir, stage.wdir)
         outputs = tuple(self._items(entry.get("outs", ()), folder, None))
         noted = self._executions.get((_bare(stage.addressing), entry_digest(entry)))
-        return Step(
+        return LineageStep(
             stage=stage.addressing,
             description=stage.desc,
             commands=tuple([entry["cmd"]] if isinstance(entry["cmd"], str) else entry["cmd"]),
@@ -122,7 +123,7 @@ class _Reader:
             entry=entry_digest(entry),
         )
 
-    def told(self, stage: Stage, step: Step | None) -> tuple[Execution, ...]:
+    def told(self, stage: Stage, step: LineageStep | None) -> tuple[Execution, ...]:
         """Return all executions of a stage in the ledger, oldest first, and that of its step under an earlier name."""
         found = [one for one in self._lines.get(_bare(stage.addressing), ()) if one.result != Result.RENAMED]
         if step and step.execution and step.execution not in found:
@@ -165,7 +166,7 @@ class _Reader:
 
     def _items(
         self, recorded: Iterable[Mapping[str, Any]], folder: str, makers: Mapping[str, list[str]] | None
-    ) -> Iterator[Item]:
+    ) -> Iterator[Artifact]:
         """Read the inputs or, without `makers`, the outputs of an entry."""
         for one in recorded:
             path = _joined(folder, one["path"])
@@ -173,9 +174,11 @@ class _Reader:
             kind: Literal["data", "code", "source"] = "data"
             if makers is not None and not made_by:
                 kind = "code" if str(Path(self._repo.root_dir, path)) in tracked_paths(self._repo) else "source"
-            yield Item(path, one.get("md5"), one.get("size"), kind, made_by, self._hooks.about(path, one.get("md5")))
+            yield Artifact(
+                path, one.get("md5"), one.get("size"), kind, made_by, self._hooks.about(path, one.get("md5"))
+            )
 
-    def _origins(self, outputs: Iterable[Item]) -> Iterator[Origin]:
+    def _origins(self, outputs: Iterable[Artifact]) -> Iterator[FetchedSource]:
         for item in outputs:
             origin = self._hooks.origin(Path(item.path)) if (item.hash or "").endswith(".dir") else None
             if origin:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from dvcfleet.dvc_adapter.lock_entries import read_again
 from dvcfleet.dvc_adapter.lockfiles import lock_file_of
-from dvcfleet.dvc_adapter.objects import cache_of, cached_listing
+from dvcfleet.dvc_adapter.objects import cached_listing, output_cache
 from dvcfleet.dvc_adapter.protocols import Output, ParamsDependency, Repo, Stage
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, varying
 from dvcfleet.errors import some
-from dvcfleet.lineage.contents import Contents, digest_of, name_of
+from dvcfleet.lineage.contents import Contents, digest_of, path_from_root
 from dvcfleet.lineage.findings import Finding, FindingKind
 from dvcfleet.lineage.hidden import check_hidden
 from dvcfleet.lineage.inputs import check_inputs
-from dvcfleet.lineage.steps import Lineage, Step
+from dvcfleet.lineage.steps import Lineage, LineageStep
 from dvcfleet.planning.reasons import dependency_reasons
 
 
@@ -43,7 +43,7 @@ def _all_files(stages: Sequence[Stage], contents: Contents) -> Iterator[str]:
             yield from contents.within(item.fs_path)
         for out in filter(contents.checks, stage.outs):
             for md5 in (_recorded_files(out) or {}).values():
-                yield cache_of(out).oid_to_path(md5)
+                yield output_cache(out).oid_to_path(md5)
 
 
 def _recorded_files(out: Output) -> dict[str, str] | None:
@@ -54,7 +54,7 @@ def _recorded_files(out: Output) -> dict[str, str] | None:
 def _check_output(stage: Stage, out: Output, contents: Contents) -> Iterator[Finding]:
     if not contents.checks(out):
         return
-    name, wrote = name_of(out), f"{stage.addressing} wrote"
+    name, wrote = path_from_root(out), f"{stage.addressing} wrote"
     recorded = _recorded_files(out)
     if not os.path.lexists(out.fs_path):
         yield Finding(FindingKind.MISSING, name, f"{wrote} it; `dvc pull` or the next run brings it back", _only(stage))
@@ -75,23 +75,23 @@ def _check_output(stage: Stage, out: Output, contents: Contents) -> Iterator[Fin
 
 def _check_unlisted(stage: Stage, out: Output, contents: Contents) -> Iterator[Finding]:
     """Check a folder as a whole, because its listing in DVC's cache is missing or damaged."""
-    path = cache_of(out).oid_to_path(out.hash_info.value)
+    path = output_cache(out).oid_to_path(out.hash_info.value)
     if os.path.exists(path):
-        message = f"the listing of {name_of(out)} in DVC's cache has changed; remove it"
+        message = f"the listing of {path_from_root(out)} in DVC's cache has changed; remove it"
         yield Finding(FindingKind.CACHE, os.path.relpath(path), message, _only(stage))
     if contents.digest(out.fs_path) != out.hash_info.value:
         message = f"not what {stage.addressing} wrote; DVC's cache has no listing of it to tell which file changed"
-        yield Finding(FindingKind.CHANGED, name_of(out), message, _only(stage))
+        yield Finding(FindingKind.CHANGED, path_from_root(out), message, _only(stage))
 
 
 def _check_file(
     stage: Stage, out: Output, name: str, md5: str, now: str | None, contents: Contents
 ) -> Iterator[Finding]:
-    path, wrote = cache_of(out).oid_to_path(md5), f"{stage.addressing} wrote"
+    path, wrote = output_cache(out).oid_to_path(md5), f"{stage.addressing} wrote"
     copy, kept = os.path.relpath(path), contents.hash_of(path)
     link = _foreign_link(out, name, path)
     if now != md5:
-        cure = f"remove it, and `dvc checkout {name_of(out)}` restores it from DVC's cache"
+        cure = f"remove it, and `dvc checkout {path_from_root(out)}` restores it from DVC's cache"
         if kept is None:
             cure = "DVC's cache has no copy; remove it, and `dvc pull` or the next run brings it back"
         elif kept != md5:
@@ -102,7 +102,9 @@ def _check_file(
     elif kept not in (None, md5):
         yield Finding(FindingKind.CACHE, copy, f"this copy of {name} has changed; remove it", _only(stage))
     elif link:
-        message = f"a link to {link}, in place of the file that {wrote}; remove it, and `dvc checkout {name_of(out)}`"
+        message = (
+            f"a link to {link}, in place of the file that {wrote}; remove it, and `dvc checkout {path_from_root(out)}`"
+        )
         yield Finding(FindingKind.CHANGED, name, message, _only(stage))
 
 
@@ -112,8 +114,8 @@ def _check_folders(lineage: Lineage) -> Iterator[Finding]:
         for out in stage.outs:
             if out.use_cache and out.hash_info.isdir and os.path.islink(out.fs_path) and os.path.isdir(out.fs_path):
                 where = f"a link to {os.readlink(out.fs_path)}, in place of the folder that {stage.addressing} wrote"
-                message = f"{where}; remove it, and `dvc checkout {name_of(out)}`"
-                yield Finding(FindingKind.CHANGED, name_of(out), message, _only(stage))
+                message = f"{where}; remove it, and `dvc checkout {path_from_root(out)}`"
+                yield Finding(FindingKind.CHANGED, path_from_root(out), message, _only(stage))
 
 
 def _foreign_link(out: Output, name: str, copy: str) -> str | None:
@@ -150,9 +152,8 @@ def _check_sizes(repo: Repo, lineage: Lineage, contents: Contents) -> Iterator[F
             _, size, count = found(item.fs_path)
             for what, noted, now in (("size", item.meta.size, size), ("nfiles", item.meta.nfiles, count)):
                 if noted not in (None, now):
-                    message = (
-                        f"{what} of {name_of(item)} is {now}, not {noted}: `dvc commit {stage.addressing}` writes it"
-                    )
+                    mistake = f"{what} of {path_from_root(item)} is {now}, not {noted}"
+                    message = f"{mistake}: `dvc commit {stage.addressing}` writes it"
                     yield Finding(FindingKind.RECORD, record, message, _only(stage))
 
 
@@ -162,7 +163,7 @@ def _check_params(stages: Iterable[Stage]) -> Iterator[Finding]:
         for dep in stage.deps:
             if is_params(dep):
                 for reason in () if _is_as_yaml_reads(dep) else dependency_reasons(dep):
-                    concerned[name_of(dep), reason.removeprefix("params ")].append(stage.addressing)
+                    concerned[path_from_root(dep), reason.removeprefix("params ")].append(stage.addressing)
     for (file, reason), names in concerned.items():
         yield Finding(FindingKind.PARAMS, file, f"{reason} since {some(names)} ran", tuple(names))
 
@@ -172,7 +173,7 @@ def _is_as_yaml_reads(dep: ParamsDependency) -> bool:
     return bool(dep.hash_info) and dep.hash_info.value == read_again(dep.read_params())
 
 
-def _check_stage(step: Step, stage: Stage) -> Iterator[Finding]:
+def _check_stage(step: LineageStep, stage: Stage) -> Iterator[Finding]:
     """Compare a stage in dvc.yaml with the one that ran."""
     if in_dvc_yaml(stage) and stage.cmd_changed:
         yield Finding(
@@ -182,7 +183,9 @@ def _check_stage(step: Step, stage: Stage) -> Iterator[Finding]:
     if last and last.varies not in (None, varying(stage)):
         message = "dvc.yaml marks other outputs as varying than when it ran: take it back, or run it again with --force"
         yield Finding(FindingKind.STAGE, step.stage, message, _only(stage))
-    declared = {name_of(item) for item in (*stage.deps, *stage.outs) if item.protocol == "local"} - set(step.params)
+    declared = {path_from_root(item) for item in (*stage.deps, *stage.outs) if item.protocol == "local"} - set(
+        step.params
+    )
     recorded = {item.path for item in (*step.inputs, *step.outputs) if "://" not in item.path}
     if declared != recorded:
         names = some(sorted(declared ^ recorded))

@@ -6,7 +6,7 @@ from typing import Any
 
 from dvcfleet.errors import some
 from dvcfleet.lineage.show import environment_words, short
-from dvcfleet.lineage.steps import Lineage, Step, Target
+from dvcfleet.lineage.steps import Lineage, LineageStep, Target
 from dvcfleet.record.ledger import LEDGERS
 
 _LONGEST = 40  # letters of a parameter; --json has them all
@@ -76,7 +76,7 @@ def why(target: Target, lineage: Lineage) -> Why:
     )
 
 
-def _sources(steps: list[Step]) -> Iterator[str]:
+def _sources(steps: list[LineageStep]) -> Iterator[str]:
     for step in steps:
         for origin in step.origins:
             yield f"{origin.source}{f'@{origin.revision}' if origin.revision else ''} ({origin.path})"

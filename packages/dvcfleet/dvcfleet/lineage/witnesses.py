@@ -19,7 +19,7 @@ from dvcfleet.dvc_adapter.run_cache import has_runs, keeps_runs, run_key, runs_l
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, varying
 from dvcfleet.git import git_if_any
 from dvcfleet.lineage.findings import Finding, FindingKind
-from dvcfleet.lineage.steps import Lineage, Step
+from dvcfleet.lineage.steps import Lineage, LineageStep
 from dvcfleet.messages import Result
 from dvcfleet.record.ledger import entry_digest
 
@@ -58,7 +58,7 @@ def without_line(lineage: Lineage) -> list[str]:
     return [step.stage for step in steps if lineage.stages[step.stage].cmd]
 
 
-def _doubt(lineage: Lineage, step: Step, made: Collection[str]) -> str | None:
+def _doubt(lineage: Lineage, step: LineageStep, made: Collection[str]) -> str | None:
     """Return what is wrong with a step if neither git nor the run cache vouches for it; None if a ledger does."""
     ran, stage = step.execution, lineage.stages[step.stage]
     if step.entry in made or not stage.cmd or stage.frozen:

@@ -9,7 +9,7 @@ import dpath
 
 from dvcfleet.dvc_adapter.objects import is_whole
 from dvcfleet.dvc_adapter.protocols import Dependency, Output, ParamsDependency, Stage
-from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, load_params
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, parse_params
 from dvcfleet.dvc_adapter.storing import is_as_noted
 from dvcfleet.errors import FailedError
 
@@ -82,7 +82,7 @@ def _has_its_values(dep: ParamsDependency) -> bool:
     if not (isinstance(before, dict) and dep.params and set(before) == set(dep.params) and dep.exists):
         return False
     stat = os.stat(dep.fs_path)
-    now = parsed(dep.fs_path, stat.st_mtime_ns, stat.st_size)
+    now = parse_params_cached(dep.fs_path, stat.st_mtime_ns, stat.st_size)
     try:
         return all(_value_at(now, key) == value for key, value in before.items())
     except KeyError:
@@ -100,9 +100,9 @@ def _value_at(params: Any, key: str) -> Any:
 
 
 @lru_cache(maxsize=8)
-def parsed(path: str, modified: int, size: int) -> Any:
+def parse_params_cached(path: str, modified: int, size: int) -> Any:
     """Parse a parameters file as DVC does, cached by path, modification time and size."""
-    return load_params(path)
+    return parse_params(path)
 
 
 def _parameter_reasons(dep: ParamsDependency, status: dict[str, str]) -> Iterator[str]:

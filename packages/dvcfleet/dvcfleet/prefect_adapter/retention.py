@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dvcfleet.errors import FailedError
-from dvcfleet.sqlite_files import compact
+from dvcfleet.sqlite_files import vacuum
 
 DATABASE = "prefect.db"
 _LEAST = timedelta(hours=2)  # what Prefect keeps in any case is an hour
@@ -87,7 +87,7 @@ async def _delete() -> None:
 def main() -> None:
     """Delete what is too old, in the database of the folder on the command line."""
     asyncio.run(_delete())
-    compact(Path(sys.argv[1]) / DATABASE)
+    vacuum(Path(sys.argv[1]) / DATABASE)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ _FOR_ONE_RUN = {
 _FOR_SCHEDULES = {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
 
 
-class Server:
+class PrefectServer:
     """A Prefect server as a child process, with its database under `home`.
 
     The constructor starts it in the background; call `wait` before use. It ends when it is stopped, or with this
@@ -105,7 +105,7 @@ class Server:
             "PREFECT_SERVER_UI_ENABLED": str(page).lower(),
         }
 
-    def __enter__(self) -> "Server":
+    def __enter__(self) -> "PrefectServer":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,7 +3,7 @@
 Where the chain ends, other files say: without them, lines that are missing at the end, or a chain computed again,
 would not show. `synced` names the last line of the last sync, a saved experiment the first and the last one of then
 (`end_of`), and an anchor that the user keeps elsewhere the last one and its place. The experiment holds its run's lines
-too (`files_of`), which `dvc exp apply` puts among the other ledgers.
+too (`record_files`), which `dvc exp apply` puts among the other ledgers.
 """
 
 import json
@@ -95,7 +95,7 @@ def end_of(folder: Path) -> str:
     return f"Ledger: {sha256(first)} {sha256(last)}" if first and last else ""
 
 
-def files_of(folder: Path, run: str) -> dict[str, str]:
+def record_files(folder: Path, run: str) -> dict[str, str]:
     """Return what an experiment holds of its run, by path in a state folder: its lines, and their environments."""
     found = {line: execution for line, execution in sound_lines(folder / LEDGER) if execution.run == run}
     if not found:

@@ -17,7 +17,7 @@ _LARGEST = 16 * 2**20  # bytes of such code: more is somebody's library, such as
 _NOT_LOCKS = ":(exclude,glob)**/dvc.lock"  # which a run changes
 
 
-def commit_of(root: Path) -> tuple[str | None, bool | None]:
+def current_commit(root: Path) -> tuple[str | None, bool | None]:
     """Return git's current commit, and whether tracked files differ from it; None if there is no commit.
 
     dvc.lock does not count, since a run changes it.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.disk import read_json
-from dvcfleet.record.kept import damaged, is_whole, keep, sha256
+from dvcfleet.record.kept import damaged, is_intact, keep, sha256
 from dvcfleet.terminal.secrets import masked
 
 ENVIRONMENTS = "environments"
@@ -135,9 +135,9 @@ def read_environment(folder: Path, digest: str) -> dict[str, Any] | None:
     A file that is damaged is written anew if it described the environment of this process.
     """
     path = environment_file(folder, digest)
-    if not is_whole(path) and (not path.exists() or keep_environment(folder, environment()) != digest):
+    if not is_intact(path) and (not path.exists() or keep_environment(folder, environment()) != digest):
         return None
-    return read_json(path) if is_whole(path) else None
+    return read_json(path) if is_intact(path) else None
 
 
 def environment_file(folder: Path, digest: str) -> Path:

@@ -26,7 +26,7 @@ from dvcfleet.dvc_adapter.repositories import experiment_ref
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
 from dvcfleet.git import GitError, git, git_if_any
 from dvcfleet.project import project_of
-from dvcfleet.record.chain import end_of, files_of
+from dvcfleet.record.chain import end_of, record_files
 from dvcfleet.record.saved_ends import identity_in
 from dvcfleet.repository import state_folder
 from dvcfleet.run_names import RUN_NAME_VARIABLE
@@ -111,7 +111,7 @@ def _is_torn(path: Path) -> bool:
 
 def _commit(repo: Repo, head: str, name: str) -> str:
     state = state_folder(repo)
-    texts = {os.path.relpath(state / path, repo.root_dir): text for path, text in files_of(state, name).items()}
+    texts = {os.path.relpath(state / path, repo.root_dir): text for path, text in record_files(state, name).items()}
     hidden = _hidden_outputs(repo)
     tree = workspace_tree(repo, [path for path in described_by(repo) if path not in hidden], texts)
     identity = _identity(repo)

@@ -9,7 +9,7 @@ from dvcfleet.disk import write_durably
 
 def keep(path: Path, content: bytes) -> None:
     """Write a text at the path that has its digest as its name, unless it is there or the disk is full."""
-    if not is_whole(path):
+    if not is_intact(path):
         with suppress(OSError):
             path.parent.mkdir(exist_ok=True)
             write_durably(path, content)
@@ -20,7 +20,7 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def is_whole(path: Path) -> bool:
+def is_intact(path: Path) -> bool:
     """Tell whether a file is there, with the bytes that its name is the digest of."""
     try:
         return sha256(path.read_bytes()) == path.stem
@@ -30,4 +30,4 @@ def is_whole(path: Path) -> bool:
 
 def damaged(folder: Path) -> list[Path]:
     """List the files of a folder of such texts whose bytes are not what their names say."""
-    return [path for path in sorted(folder.glob("[0-9a-f]" * 64 + ".*")) if not is_whole(path)]
+    return [path for path in sorted(folder.glob("[0-9a-f]" * 64 + ".*")) if not is_intact(path)]

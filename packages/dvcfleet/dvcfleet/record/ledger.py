@@ -23,7 +23,7 @@ from dvcfleet import crash_recovery
 from dvcfleet.disk import append_lines, lines_from_end, write_durably
 from dvcfleet.dvc_adapter.lock_entries import read_again
 from dvcfleet.messages import Ending, Result, Start
-from dvcfleet.record.changes import commit_of, keep_changes
+from dvcfleet.record.changes import current_commit, keep_changes
 from dvcfleet.record.environments import environment, keep_environment
 from dvcfleet.record.kept import sha256
 
@@ -101,7 +101,7 @@ class Ledger:
         self._unwritten = b""
         self._user = _user()
         self.unproven: list[str] = []
-        self._commit, self._dirty = commit_of(folder.parent)  # before a stage has written anything
+        self._commit, self._dirty = current_commit(folder.parent)  # before a stage has written anything
         self._changes = keep_changes(folder, bool(self._dirty)) if self._commit else None
 
     def note(
@@ -225,16 +225,16 @@ def sound_lines(path: Path) -> Iterator[tuple[bytes, Execution]]:
     """Read the lines of a ledger's file that are whole, with what they say, oldest first."""
     is_own = path.name == LEDGER or path.match(OLDER)
     for line in _lines(path):
-        if execution := parsed(line, None if is_own else path.name):
+        if execution := parse_execution(line, None if is_own else path.name):
             yield line, execution
 
 
 def newest_first(folder: Path) -> Iterator[tuple[bytes, Execution]]:
     """Read the lines of the repository's own ledger from its end."""
-    return ((line, one) for line in lines_from_end(folder / LEDGER) if (one := parsed(line, None)))
+    return ((line, one) for line in lines_from_end(folder / LEDGER) if (one := parse_execution(line, None)))
 
 
-def parsed(line: bytes, ledger: str | None) -> Execution | None:
+def parse_execution(line: bytes, ledger: str | None) -> Execution | None:
     """Return what a line says; None if it is damaged."""
     with suppress(ValueError, TypeError, OverflowError, RecursionError):
         execution = Execution(**(json.loads(line) | {"ledger": ledger}))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dvcfleet.git import git_if_any
 from dvcfleet.project import project_of
-from dvcfleet.record.ledger import LEDGERS, Execution, parsed
+from dvcfleet.record.ledger import LEDGERS, Execution, parse_execution
 
 _TRAILER = re.compile(r"^Ledger: (\w{64}) (\w{64})$", re.M)
 _IDENTITY = re.compile(r"^Identity: (.+)$", re.M)
@@ -37,7 +37,7 @@ def saved_ends(folder: Path) -> Iterator[SavedEnd]:
     # A run's last line is the ledger's last one, when it is saved.
     paths = [f"{commit}:./{folder.name}/{LEDGERS}/{trailer[2]}.jsonl" for _, commit, trailer in found]
     for (name, _, trailer), text in zip(found, _texts(folder.parent, paths), strict=True):
-        lines = ((line, parsed(line, None)) for line in text.splitlines())
+        lines = ((line, parse_execution(line, None)) for line in text.splitlines())
         yield SavedEnd(name, trailer[1], trailer[2], tuple((line, one) for line, one in lines if one))
 
 

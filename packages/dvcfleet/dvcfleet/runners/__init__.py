@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dvcfleet.errors import UserError, in_one_line
 from dvcfleet.messages import Job
 from dvcfleet.planning.resources import Resources
-from dvcfleet.project import origin_of
+from dvcfleet.project import announced_object
 from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, local_pool
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunnerRequest:
     """What a run asks of a runner: `workers` threads at a time, at a cluster's `address`, for the repository at `root`.
 
     Without `workers`, there are as many threads as CPUs, or as the cluster has. `say` shows the user a line.
@@ -79,7 +79,7 @@ class RunnerModule(Protocol):
 
     TAKES_ADDRESS: bool
 
-    def open_runner(self, asked: Asked) -> AbstractContextManager[Runner]:
+    def open_runner(self, asked: RunnerRequest) -> AbstractContextManager[Runner]:
         """Open the runner for what a run asks of it, connected to the cluster at the address if one is given.
 
         Without an address, a cluster is started for the time of the block. Raises UserError if no cluster answers.
@@ -132,19 +132,21 @@ def load_runner(name: str) -> RunnerModule:
         raise UserError(f"no runner {name!r}; there are {', '.join(runner_names())}")
     if len(announced) > 1:
         raise UserError(
-            f"runner {name}: announced by {' and by '.join(map(origin_of, announced))}: uninstall one of them"
+            f"runner {name}: announced by {' and by '.join(map(announced_object, announced))}: uninstall one of them"
         )
     try:
         loaded: RunnerModule = announced[0].load()
     except Exception as error:  # another package's module may raise anything
-        raise UserError(f"runner {name}: {origin_of(announced[0])} cannot be loaded ({in_one_line(error)})") from error
+        raise UserError(
+            f"runner {name}: {announced_object(announced[0])} cannot be loaded ({in_one_line(error)})"
+        ) from error
     if not (hasattr(loaded, "TAKES_ADDRESS") and hasattr(loaded, "open_runner")):
-        raise UserError(f"runner {name}: {origin_of(announced[0])} should have TAKES_ADDRESS and open_runner")
+        raise UserError(f"runner {name}: {announced_object(announced[0])} should have TAKES_ADDRESS and open_runner")
     return loaded
 
 
 @contextmanager
-def open_runner(name: str, asked: Asked) -> Iterator[Runner]:
+def open_runner(name: str, asked: RunnerRequest) -> Iterator[Runner]:
     """Open the runner of this name, as `RunnerModule.open_runner` says.
 
     Raises UserError if a package that it needs is not installed.

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dvcfleet.runners import Asked, LocalRunner
+from dvcfleet.runners import LocalRunner, RunnerRequest
 from dvcfleet.stop_signals import ignore_interrupts
 
 TAKES_ADDRESS = False
 
 
 @contextmanager
-def open_runner(asked: Asked) -> Iterator[LocalRunner]:
+def open_runner(asked: RunnerRequest) -> Iterator[LocalRunner]:
     """Open a pool of processes."""
     from prefect.task_runners import ProcessPoolTaskRunner
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dvcfleet.runners import Asked, LocalRunner
+from dvcfleet.runners import LocalRunner, RunnerRequest
 
 TAKES_ADDRESS = False
 
 
 @contextmanager
-def open_runner(asked: Asked) -> Iterator[LocalRunner]:
+def open_runner(asked: RunnerRequest) -> Iterator[LocalRunner]:
     """Open a pool of threads."""
     from prefect.task_runners import ThreadPoolTaskRunner
 

@@ -23,7 +23,7 @@ def cluster_pool(
     """
     if not machines and not workers:
         raise UserError(f"{where} has no workers; start one, or say with --workers how many threads there will be")
-    check_server([machine.address for machine in machines])
+    check_nodes_reach_server([machine.address for machine in machines])
     for name in fitting_none(machines, resources) if machines else ():
         raise UserError(f"stage {name}: {none_fits(machines, resources[name])}")
     threads = round(sum(machine.has.threads for machine in machines))
@@ -64,7 +64,7 @@ def refuse_wrong_gpus(gpus: Mapping[str, Sequence[str]], declared: Mapping[str, 
             )
 
 
-def check_server(machines: Sequence[str]) -> None:
+def check_nodes_reach_server(machines: Sequence[str]) -> None:
     """Raise UserError if a node cannot reach Prefect's server because that listens on this machine only.
 
     `machines`: the nodes' addresses.

@@ -12,7 +12,7 @@ from dvcfleet.record.ledger import executions
 _UNKNOWN_S = 1.0
 
 
-def seconds_before(folder: Path) -> dict[str, float]:
+def last_durations(folder: Path) -> dict[str, float]:
     """Return how long each stage took when it last ended well; `folder`: where the ledger is."""
     return {one.stage: one.seconds for one in executions(folder, older=False) if one.result == Result.DONE}
 

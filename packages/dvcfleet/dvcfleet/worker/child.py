@@ -94,7 +94,7 @@ def _exit_code_of(module: str) -> int:
     try:
         runpy._run_module_as_main(module)  # type: ignore[attr-defined]
     except SystemExit as end:
-        return exit_code(end)
+        return system_exit_code(end)
     except BaseException as error:
         frames = error.__traceback__ and error.__traceback__.tb_next  # without this function's
         try:
@@ -105,7 +105,7 @@ def _exit_code_of(module: str) -> int:
     return 0
 
 
-def exit_code(end: SystemExit) -> int:
+def system_exit_code(end: SystemExit) -> int:
     """Return the exit code of a SystemExit, after printing its message if there is one."""
     if end.code is None or isinstance(end.code, int):
         return (end.code or 0) & 0xFF

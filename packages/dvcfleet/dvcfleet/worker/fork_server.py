@@ -51,7 +51,7 @@ def main() -> None:
         del sys.path[0]
     preload(Path(sys.argv[2]), sys.argv[3:])
     address = listener.getsockname()
-    server = Server(listener)
+    server = ForkingServer(listener)
     request = server.serve()
     if request is not None:
         become(request, LOADED_AT_START)
@@ -126,7 +126,7 @@ class Connection:
             os.close(self.descriptors.pop())
 
 
-class Server:
+class ForkingServer:
     """Forks a child per request; an error on one connection ends only that connection."""
 
     def __init__(self, listener: socket.socket) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import tracked_files, unmodified
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
-from dvcfleet.dvc_adapter.yaml_maps import add_missing, additions, is_destroyed, parsed, restored
+from dvcfleet.dvc_adapter.yaml_maps import add_missing, added_values, is_destroyed, parse_map, restore_map
 from dvcfleet.errors import some
-from dvcfleet.pipeline_copies import forget_copies, keep_copies, rewrite, text_of
+from dvcfleet.pipeline_copies import forget_copies, keep_copies, read_text_file, rewrite
 from dvcfleet.repository import STATE_FOLDER, state_folder
 
 _DVC_YAML, _DVCLIVE = "dvc.yaml", ("dvclive/metrics.json", "dvclive/params.yaml")
@@ -66,7 +66,7 @@ class UndeclaredFiles:
         small = dict.fromkeys(path for path in self._small() if path not in outputs)
         self._tracked = {path: _seen(path) for path in self._others(outputs) if path not in small}
         self._files = {path: _seen(path) for path in small}
-        texts = {path: text_of(Path(path)) for path in small if not path.endswith(_DVCLIVE)}
+        texts = {path: read_text_file(Path(path)) for path in small if not path.endswith(_DVCLIVE)}
         self._copies = {path: _Copy(text, text) for path, text in texts.items() if text is not None}
         self._keep_copies(self._copies)
         return self
@@ -156,20 +156,20 @@ class UndeclaredFiles:
 
     def _accept(self, path: str, copy: _Copy) -> None:
         """Take a change for what one stage wrote, as under `dvc repro`."""
-        text = text_of(Path(path))
+        text = read_text_file(Path(path))
         if text is not None:
             self._copies[path] = _Copy(text, text)
             self._keep_copies({path: self._copies[path]})
 
     def _review(self, path: str, copy: _Copy, writers: list[str], at_end: bool) -> None:
         """Look for what was in a file, or was added to it, and is gone; restore it once nobody writes to the file."""
-        text = text_of(Path(path))
+        text = read_text_file(Path(path))
         if text == copy.latest and path not in self._damaged:
             return
         self._note(path, writers)
         copy.latest = text or ""
         content, before = _content(path, text), _content(path, copy.text)
-        news = {key: value for key, value in (additions(content, before) or {}).items() if key in _OF_DVCLIVE}
+        news = {key: value for key, value in (added_values(content, before) or {}).items() if key in _OF_DVCLIVE}
         add_missing(copy.news, news if path.endswith(_DVC_YAML) else {})
         destroyed = is_destroyed(content, before)
         whole = content or {}
@@ -177,7 +177,7 @@ class UndeclaredFiles:
         self._damaged.discard(path)
         if lost and (at_end or _age(path) > _QUIET_S):
             begin = copy.text if destroyed else copy.latest
-            copy.latest = restored(begin, whole, copy.news) if path.endswith(_YAML) else begin
+            copy.latest = restore_map(begin, whole, copy.news) if path.endswith(_YAML) else begin
             self._restore(path, copy.latest, lost)
         elif lost:
             self._damaged.add(path)
@@ -235,4 +235,4 @@ def _content(path: str, text: str | None) -> dict[str, Any] | None:
     """Return the map in a file of YAML; for another format, a map that is empty if the text is."""
     if text is None:
         return None
-    return parsed(text) if path.endswith(_YAML) else {"its text": text} if text.strip() else {}
+    return parse_map(text) if path.endswith(_YAML) else {"its text": text} if text.strip() else {}

@@ -2,12 +2,12 @@
 
 from contextlib import AbstractContextManager
 
-from dvcfleet.runners import Asked, Runner
+from dvcfleet.runners import Runner, RunnerRequest
 
 TAKES_ADDRESS = True
 
 
-def open_runner(asked: Asked) -> AbstractContextManager[Runner]:
+def open_runner(asked: RunnerRequest) -> AbstractContextManager[Runner]:
     """Connect to the scheduler at the address, or start one."""
     from dvcfleet.runners.dask.cluster import at, local
 

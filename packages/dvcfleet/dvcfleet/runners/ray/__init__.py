@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager
 
 from dvcfleet.own_variables import set_own
-from dvcfleet.runners import Asked, Runner
+from dvcfleet.runners import Runner, RunnerRequest
 
 TAKES_ADDRESS = True
 # No usage statistics; a stage that requests no GPU sees none.
@@ -12,7 +12,7 @@ _SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO
 _ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
-def open_runner(asked: Asked) -> AbstractContextManager[Runner]:
+def open_runner(asked: RunnerRequest) -> AbstractContextManager[Runner]:
     """Connect to the cluster at the address, or start one."""
     from dvcfleet.scheduling.cluster_pool import LOOPBACK
 

@@ -2,12 +2,12 @@
 
 from contextlib import AbstractContextManager
 
-from dvcfleet.runners import Asked, Runner
+from dvcfleet.runners import Runner, RunnerRequest
 
 TAKES_ADDRESS = False
 
 
-def open_runner(asked: Asked) -> AbstractContextManager[Runner]:
+def open_runner(asked: RunnerRequest) -> AbstractContextManager[Runner]:
     """Start a Dask scheduler on this machine, from which jobs are submitted."""
     from dvcfleet.runners.slurm.cluster import opened
 

@@ -22,14 +22,14 @@ from dvcfleet.errors import UserError
 from dvcfleet.messages import Job
 from dvcfleet.planning.resources import Resources
 from dvcfleet.repository import STATE_FOLDER
-from dvcfleet.runners import Asked
+from dvcfleet.runners import RunnerRequest
 from dvcfleet.runners.dask.cluster import LOSSES, DaskCluster, Declaration
 from dvcfleet.runners.dask.frames import collect_no_garbage_while_listing_frames
 from dvcfleet.runners.slurm.commands import ALIVE, SlurmError, cancel, jobs_named, read_site, test
 from dvcfleet.runners.slurm.jobs import HELD, JobLostError, Jobs, Shape, request
 from dvcfleet.runners.slurm.walltime import in_slurms_form, seconds_of
-from dvcfleet.scheduling.cluster_pool import check_server
-from dvcfleet.scheduling.durations import Durations, seconds_before
+from dvcfleet.scheduling.cluster_pool import check_nodes_reach_server
+from dvcfleet.scheduling.durations import Durations, last_durations
 from dvcfleet.scheduling.resource_pool import ResourcePool
 
 _MOST_THREADS = 64  # at once, if no number is given
@@ -111,7 +111,7 @@ class JobScripts:
 
 
 @contextmanager
-def opened(asked: Asked) -> Iterator[SlurmCluster]:
+def opened(asked: RunnerRequest) -> Iterator[SlurmCluster]:
     """Start a scheduler on this machine, and let its workers be jobs of SLURM's; all end with the block."""
     try:
         site = read_site(_configured("queue"))
@@ -119,7 +119,7 @@ def opened(asked: Asked) -> Iterator[SlurmCluster]:
         end_all(name)
     except SlurmError as error:
         raise UserError(f"SLURM does not answer: {error}") from error
-    check_server(site.addresses)
+    check_nodes_reach_server(site.addresses)
     collect_no_garbage_while_listing_frames()
     folder = asked.root / STATE_FOLDER / "slurm"
     shutil.rmtree(folder, ignore_errors=True)
@@ -127,7 +127,7 @@ def opened(asked: Asked) -> Iterator[SlurmCluster]:
     unknown_s = min(seconds_of(_configured("walltime")), site.most_s)
     with _cluster(name, folder) as cluster, Client(cluster, set_as_default=False) as client:
         client.register_plugin(Declaration({"PREFECT_API_URL": os.environ["PREFECT_API_URL"]}))
-        durations = Durations(seconds_before(folder.parent))
+        durations = Durations(last_durations(folder.parent))
         scripts = JobScripts(cluster, name, folder, unknown_s)
         scheduler = cluster.scheduler
         jobs = Jobs(scheduler, name, scripts.submit, scripts.log_end, site, unknown_s, durations, asked.say)

@@ -63,7 +63,7 @@ def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
         return Outcome(job.name, 1, tail=(str(error),), why=f"{where}: {error}")
 
 
-def run_key(stage: Stage, persisted: Sequence[dict[str, Any]]) -> str | None:
+def present_run_key(stage: Stage, persisted: Sequence[dict[str, Any]]) -> str | None:
     """Return the run cache's key for a stage's command and present inputs; None if it cannot hold the stage.
 
     DVC's run cache holds no stage with persistent outputs, because they depend on their previous content. Here the hash
@@ -96,7 +96,7 @@ class NodeStage:
                 raise UserError(f"it has no stage {self.work.stage} in {self.work.dvc_yaml}")
             self._place_inputs(stage)
             self._check_inputs(stage)
-            key = run_key(stage, self.work.persisted)
+            key = present_run_key(stage, self.work.persisted)
             known = self.store.find_run(key) if key and not self.work.forced else None
             if known:
                 return Outcome(self.job.name, 0, entry=known, restored=True)

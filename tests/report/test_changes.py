@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from merganser.evaluation.examples import compare, write_results
+from merganser.evaluation.examples import compare_predictions, write_results
 from merganser.report.paired import worse_scores
 from merganser.report.sections.changes import Change, Changes, read_changes
 
@@ -76,7 +76,7 @@ def write_scores(folder: Path, entry: str, right: dict[str, int], examples: int 
     """Write a run's files of an entry that is right on the first examples of each task, with a model or `unseen`."""
     of_metrics, of_examples = ("measures/unseen", "measures/unseen") if unseen else ("metrics", "examples")
     for task, count in right.items():
-        results = compare("accuracy", [1] * count + [0] * (examples - count), [1] * examples)
+        results = compare_predictions("accuracy", [1] * count + [0] * (examples - count), [1] * examples)
         write_results(folder / of_examples / entry / f"{task}.safetensors", results)
         metrics = folder / of_metrics / entry / f"{task}.json"
         metrics.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dvcfleet.terminal.standard_streams import Output
+from dvcfleet.terminal.standard_streams import StandardOutput
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 
 RUN = f'"{sys.executable}" -m dvcfleet run'
@@ -50,7 +50,7 @@ def test_a_run_whose_output_cannot_be_written_does_all_its_work(toy: Make, strea
 
 def test_a_reader_that_goes_away_is_not_written_to_again(capfd: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
-    output = Output(os.fdopen(writer, "w"))
+    output = StandardOutput(os.fdopen(writer, "w"))
     output.write("one\n")
     output.flush()
     assert os.read(reader, 10) == b"one\n"

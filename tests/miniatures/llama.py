@@ -13,7 +13,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForSequenceClassification
 
 from merganser.config.params import UNMEASURED, Params
-from merganser.flows.suites.ready import files as suite_files
+from merganser.flows.suites import files as suite_files
 from merganser.flows.suites.ready import load_suite
 from merganser.sources import pointers
 from tests.hub import serve

@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import pkgutil
+import runpy
 import shlex
 import sys
 import traceback
@@ -85,7 +86,7 @@ def run(name: str, commands: str | list[str]) -> int:
 def _in_child(module: str, arguments: list[str]) -> int:
     sys.argv = [module, *arguments]
     try:
-        importlib.import_module(f"{module.rpartition('.')[0]}.stage").run(importlib.import_module(module).main)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as left:
         print(f"{module}: {left.code}", file=sys.stderr, flush=True)
         return left.code if isinstance(left.code, int) else 1

@@ -4,7 +4,6 @@
 has what a step does. Recording in MLflow and the report are stages like any other, `record` and `report`.
 """
 
-import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from dvcfleet.project import Expected, Project
 from merganser.config import PARAMS
 from merganser.flows.evidence.lineage_hooks import MerganserLineage
 from merganser.flows.pages.so_far import SoFar, first_evaluations
+from merganser.hashes import sha256_of
 
 if TYPE_CHECKING:
     from dvcfleet.dvc_adapter.lockfiles import LockFiles
@@ -24,7 +24,7 @@ class Merganser(MerganserLineage, Project):
 
     def __init__(self) -> None:
         """Begin with nothing checked."""
-        self._checked = ""  # the digest of the params.yaml that was checked last
+        self._checked = ""  # the digest of the last params.yaml
         self._so_far = SoFar(PARAMS)
 
     def identity(self, root: Path) -> str:
@@ -42,7 +42,7 @@ class Merganser(MerganserLineage, Project):
 
     def digest(self) -> str:
         """Return a digest of params.yaml."""
-        return hashlib.sha256(PARAMS.read_bytes()).hexdigest() if PARAMS.is_file() else "none"
+        return sha256_of(PARAMS) if PARAMS.is_file() else "none"
 
     def validate(self, repo: Repo) -> None:
         """Check params.yaml, and the headers of the models it names, and complete it; raise InputError."""
@@ -54,13 +54,11 @@ class Merganser(MerganserLineage, Project):
 
     def before_planning(self, repo: Repo, say: Callable[[str], None]) -> None:
         """Bring the comparison to the installed version; pin the sources that follow a branch to its latest commit."""
-        from merganser.flows.steps.moving_sources import follow_sources
-        from merganser.flows.steps.older_lock import carry_over
-        from merganser.flows.steps.updating import renew
+        from merganser.flows.steps import moving_sources, older_lock, updating
 
-        for line in (*renew(repo), *carry_over(repo)):
+        for line in (*updating.renew(repo), *older_lock.carry_over(repo)):
             say(line)
-        follow_sources(say)
+        moving_sources.follow_sources(say)
 
     def follow_declared(self, repo: Repo, lock_files: "LockFiles", say: Callable[[str], None]) -> None:
         """Take out the outputs of entries that params.yaml no longer declares, and put back those declared again."""
@@ -136,7 +134,7 @@ class Merganser(MerganserLineage, Project):
         return first_evaluations(PARAMS, needs)
 
     def while_running(self, ended: Set[str], latest: str, say: Callable[[str], None]) -> None:
-        """Write the report so far each time there is a score more; say once where it is."""
+        """Write the report so far again after each new score; say where it is after the first."""
         self._so_far.note(ended, latest, say)
 
     # 4. Report.

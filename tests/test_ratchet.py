@@ -1,9 +1,6 @@
 """What may fall and not rise."""
 
 import ast
-from pathlib import Path
-
-import pytest
 
 from tools import ratchet
 
@@ -25,22 +22,18 @@ def test_private_names_of_other_modules_are_counted() -> None:
     assert ratchet.private_imports(ast.parse("from a import _b, c\ndef f():\n    from d import _e")) == 2
 
 
-def test_what_rises_is_refused_until_a_reason_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = tmp_path / "ratchet.txt"
-    table.write_text("     5 lines in all\n     9 names  # two papers use it\n")
-    monkeypatch.setattr(ratchet, "TABLE", table)
-    monkeypatch.setattr(ratchet, "measured", lambda: {"lines in all": 7, "names": 8})
-    assert run(monkeypatch) == 1
-    assert "lines in all: 7, and tools/ratchet.txt allows 5" in capsys.readouterr().out
-    assert run(monkeypatch, "--write") == 1
-    assert ratchet.read_table(table.read_text()) == {"lines in all": (5, ""), "names": (8, "two papers use it")}
-    assert run(monkeypatch, "--write", "--because", "a new stage") == 0
-    assert ratchet.read_table(table.read_text())["lines in all"] == (7, "a new stage")
-    assert run(monkeypatch) == 0
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr("sys.argv", ["ratchet", *words])
-    return ratchet.main()
+def test_what_has_fallen_is_lowered_and_what_has_risen_needs_a_reason() -> None:
+    table = ratchet.read_table("     5 lines in all\n     9 names  # two papers use it\n")
+    now = {"lines in all": 7, "names": 8, "rooms": 1}
+    assert ratchet.risen(table, now) == ["lines in all", "rooms"]
+    lowered = ratchet.updated(table, now)
+    assert lowered == {"lines in all": (5, ""), "names": (8, "two papers use it")}
+    assert ratchet.risen(lowered, now) == ["lines in all", "rooms"]
+    raised = ratchet.updated(table, now, "a new stage")
+    assert raised == {
+        "lines in all": (7, "a new stage"),
+        "names": (8, "two papers use it"),
+        "rooms": (1, "a new stage"),
+    }
+    assert ratchet.risen(raised, now) == []
+    assert ratchet.read_table(ratchet.table_text(raised)) == raised

@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 
 import grimp
 
+Table = Mapping[str, tuple[int, str]]  # by what is counted: the number, and why it rose
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tools/ratchet.txt"
 ENGINE = "packages/dvcfleet/dvcfleet"
@@ -38,16 +39,33 @@ def main() -> int:
     parser.add_argument("--because", default="", metavar="WHY", help="write also those that have risen, and why")
     given = parser.parse_args()
     table, now = read_table(TABLE.read_text(encoding="utf-8")), measured()
-    risen = {what: count for what, count in now.items() if count > table.get(what, (0, ""))[0]}
     if given.write:
-        kept = {what: table[what] for what in risen if what in table and not given.because}
-        new = {what: (count, given.because if what in risen else table[what][1]) for what, count in now.items()}
-        TABLE.write_text(table_text(new | kept), encoding="utf-8")
-    for what, count in risen.items() if not (given.write and given.because) else ():
-        print(f"{what}: {count}, and tools/ratchet.txt allows {table.get(what, (0, ''))[0]}")
-    if risen and not given.because:
+        table = updated(table, now, given.because)
+        TABLE.write_text(table_text(table), encoding="utf-8")
+    found = risen(table, now)
+    for what in found:
+        print(f"{what}: {now[what]}, and tools/ratchet.txt allows {table[what][0] if what in table else 0}")
+    if found:
         print('make it fewer, or say why: python -m tools.ratchet --write --because "WHY"', file=sys.stderr)
-    return int(bool(risen) and not given.because)
+    return int(bool(found))
+
+
+def risen(table: Table, now: Mapping[str, int]) -> list[str]:
+    """List what there is more of than a table allows; what the table lacks is one of these."""
+    return [what for what, count in now.items() if what not in table or count > table[what][0]]
+
+
+def updated(table: Table, now: Mapping[str, int], because: str = "") -> dict[str, tuple[int, str]]:
+    """Return a table with the numbers that have fallen, and, where there is a reason, those that have risen."""
+    new = {}
+    for what, count in now.items():
+        if what not in risen(table, now):
+            new[what] = count, table[what][1]
+        elif because:
+            new[what] = count, because
+        elif what in table:
+            new[what] = table[what]
+    return new
 
 
 def measured() -> dict[str, int]:
@@ -124,7 +142,7 @@ def read_table(text: str) -> dict[str, tuple[int, str]]:
     return table
 
 
-def table_text(table: Mapping[str, tuple[int, str]]) -> str:
+def table_text(table: Table) -> str:
     """Write what `read_table` reads."""
     return "".join(f"{count:>6} {what}{f'  # {why}' if why else ''}\n" for what, (count, why) in table.items())
 

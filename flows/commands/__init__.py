@@ -1,1 +1,1 @@
-"""What `merganser X` does in a comparison."""
+"""The commands of `merganser` that need a comparison."""

@@ -5,7 +5,6 @@ ran by code that writes the same bytes as the installed one's is up to date ther
 package's commands and classes of code, and the ledger says that names alone changed.
 """
 
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from merganser.flows.evidence.kept_runs import experiments
 from merganser.flows.evidence.signing import RECORDED, SIGNATURES
 from merganser.flows.repositories.shared_caches import cache_folder, note_sharers
 from merganser.flows.steps.older_lock import LOCK, carry_over
+from merganser.flows.steps.previous_metrics import link_or_copy
 from merganser.flows.suites.ready import PARAMS, sources_of
 from merganser.tasks.code_record import RECORD
 from merganser.tasks.stages import CODE
@@ -80,7 +80,7 @@ def import_clone(clone: Path, draft: Path) -> None:
         tracked = set(git(clone, "ls-files", "-z", environment=own_environment()).split("\0"))
         for path in (*KEPT, *SETTINGS):
             _bring(clone / path, draft / path)
-        _bring(clone / OBJECTS, draft / OBJECTS, _link)
+        _bring(clone / OBJECTS, draft / OBJECTS, link_or_copy)
         params = load_params(draft / PARAMS)
         outs = {Path(out.fs_path) for out in repo.index.outs}
         for path in (each for each in sources_of(params) if not each.is_absolute()):
@@ -97,14 +97,6 @@ def _bring(source: Path, target: Path, copy: Callable[[str, str], object] = shut
         shutil.copytree(source, target, symlinks=True, copy_function=copy, dirs_exist_ok=True)
     elif source.is_file():
         copy(str(source), str(target))
-
-
-def _link(source: str, target: str) -> None:
-    """Link a file, or copy it where its disk has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def check_out_workspace(root: Path) -> list[str]:

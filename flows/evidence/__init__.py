@@ -1,1 +1,1 @@
-"""What says where results come from: lineage, audits, signatures, archives, saved runs and how they differ."""
+"""The evidence for results: lineage, audits, signatures, archives, saved runs and their differences."""

@@ -1,4 +1,4 @@
-"""what papers report beside what runs measured: the last run, or all suites that were run and why figures differ.
+"""What papers report beside what runs measured: the last run, or all suites that were run and why figures differ.
 
 A suite's figures are its last report's: that of this comparison, of one that shares its cache, or, where neither
 has the suite, of the newest run whose report is in DVC's cache. Nothing is checked out, and nothing runs.

@@ -34,14 +34,15 @@ def _keep_files(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     for source in (METRICS, EXAMPLES, UNSEEN):
         with suppress(OSError):  # without them the report tests no difference
-            shutil.copytree(source, folder / source.relative_to(METRICS.parent), copy_function=_link)
+            shutil.copytree(source, folder / source.relative_to(METRICS.parent), copy_function=link_or_copy)
 
 
-def _link(source: str, copy: str) -> None:
+def link_or_copy(source: str, copy: str) -> None:
+    """Give a file a second name, or copy it where its disk has no links."""
     try:
         os.link(source, copy)
     except OSError:  # another file system, or one without links
-        shutil.copyfile(source, copy)
+        shutil.copy2(source, copy)
 
 
 def kept_metrics(folder: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.tiny import ROOT, merganser
 
+# 0.1.0: made in a clone at commit cf65acac6d; later ones by tools/archive_version.py.
 ARCHIVES = sorted((ROOT / "tests/versions").glob("*.tar.xz"))
 ALWAYS_AGAIN = {"code", "record", "report"}  # after a change of their code: what they write says when it was written
 

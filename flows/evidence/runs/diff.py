@@ -1,4 +1,4 @@
-"""What differs between two runs: parameters, code, environment, scores by paired tests, and how results were made."""
+"""The differences between two runs: parameters, code, environment, scores with paired tests, lineage."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RunDiff:
-    """What differs between two runs: of parameters and environment both values by name, None for none.
+    """The differences between two runs; of parameters and environment both values by name, None where a run has none.
 
     `code`: the files whose digests differ; `only`: the entries that one run alone has, by its name.
     """

@@ -140,8 +140,8 @@ def project_of(root: Path) -> Project:
 
     `[tool.dvcfleet]` in its pyproject.toml goes before a folder of an installed package's project.
     """
-    if root in _given:
-        return _given[root]
+    if _given and (given := _given.get(root.resolve())):
+        return given
     path = root / "pyproject.toml"
     if path.is_file():
         stat = path.stat()
@@ -153,11 +153,12 @@ def project_of(root: Path) -> Project:
 @contextmanager
 def hooks_given(root: Path, project: Project) -> Iterator[None]:
     """Take a project's hooks for the repository at `root`, whatever the repository declares."""
-    _given[root] = project
+    place = root.resolve()  # as DVC names it
+    _given[place] = project
     try:
         yield
     finally:
-        del _given[root]
+        del _given[place]
 
 
 def _offered(root: Path) -> Project:

@@ -22,7 +22,7 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.inputs.deltas import DeltaFile, extract
 from merganser.inputs.factors import DTYPES, FactorSettings, decompose
 from merganser.inputs.layers import LayerDeltas, LayerFactors
-from merganser.linalg.polar import polar
+from merganser.linalg.joint import polar
 from merganser.linalg.svd import factorise
 from merganser.workers import one_blas_thread
 

@@ -15,7 +15,7 @@ from merganser.checkpoints.kinds import ParameterRules, delta_shape, is_merged, 
 from merganser.checkpoints.tensors import Spec
 from merganser.inputs.factors import FactorSettings
 from merganser.inputs.layers import MERGE_WORK
-from merganser.overlays.bits import bytes_of
+from merganser.overlays.parts import bytes_of
 
 FLOAT, DOUBLE = 4, 8  # bytes: deltas and factors are float32, the work on a matrix is in float64
 FEW = 4  # up to a FEW-th of a matrix's eigenvectors are found one by one, more all together

@@ -21,7 +21,7 @@ from benchmarks.llama import in_words
 from benchmarks.projects import IMAGES, TOKENS, called, environment, prepare, write_project
 from benchmarks.rates import as_text, measure_rates
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.safetensors_file import SafetensorsFile, read_header
+from merganser.checkpoints.tensors import SafetensorsFile, read_header
 from merganser.inputs.factors import FactorSettings
 
 WIDTH, BLOCKS, TASKS = 512, 2, 4

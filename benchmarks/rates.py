@@ -18,7 +18,7 @@ from benchmarks.cost_model import Rates, basis_s, drm_h_s
 from benchmarks.harness import Run, measure
 from benchmarks.projects import HEAD, IMAGES, TOKENS, environment
 from merganser import registry
-from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.inputs.deltas import checked_norm
 from merganser.inputs.layers import LayerDeltas

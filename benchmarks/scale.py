@@ -30,8 +30,7 @@ from dvcfleet.planning.plan import plan
 from dvcfleet.planning.resources import Resources
 from dvcfleet.record.ledger import executions
 from dvcfleet.repository import STATE_FOLDER
-from dvcfleet.scheduling.durations import Durations
-from dvcfleet.scheduling.order import ReadyStages, paths
+from dvcfleet.scheduling.order import Durations, ReadyStages, paths
 from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
 from merganser.inputs.factors import FactorSettings
 from merganser.tasks.stages import STAGES

@@ -54,11 +54,11 @@ class Merganser(MerganserLineage, Project):
 
     def before_planning(self, repo: Repo, say: Callable[[str], None]) -> None:
         """Bring the comparison to the installed version; pin the sources that follow a branch to its latest commit."""
-        from merganser.flows.steps import moving_sources, older_lock, updating
+        from merganser.flows.steps import sources, updating
 
-        for line in (*updating.renew(repo), *older_lock.carry_over(repo)):
+        for line in (*updating.renew(repo), *updating.carry_over(repo)):
             say(line)
-        moving_sources.follow_sources(say)
+        sources.follow_sources(say)
 
     def follow_declared(self, repo: Repo, lock_files: "LockFiles", say: Callable[[str], None]) -> None:
         """Take out the outputs of entries that params.yaml no longer declares, and put back those declared again."""
@@ -124,7 +124,7 @@ class Merganser(MerganserLineage, Project):
 
     def before_running(self, folder: Path, causes: Mapping[str, Sequence[str]], run: str) -> None:
         """Save the metrics before the run, for the report."""
-        from merganser.flows.steps.previous_metrics import keep_previous_metrics
+        from merganser.flows.steps.answer import keep_previous_metrics
 
         keep_previous_metrics(folder, causes, run)
         self._so_far = SoFar(PARAMS)

@@ -15,10 +15,8 @@ from prefect.states import Completed, Failed, State
 from rich.console import Console
 
 from dvcfleet.errors import BusyError, NoRepositoryError, SkippedError, UserError
-from dvcfleet.gc_thresholds import raise_gc_thresholds
 from dvcfleet.options import Options
-from dvcfleet.own_variables import set_own
-from dvcfleet.proxies import reach_this_machine
+from dvcfleet.process_settings import raise_gc_thresholds, reach_this_machine, set_own
 from dvcfleet.repository import root_around
 from dvcfleet.run import run as run_stages
 from dvcfleet.run_names import RUN_NAME_VARIABLE

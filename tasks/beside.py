@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.params import Params
 from merganser.hashes import sha256_of_json, sha256_of_tree

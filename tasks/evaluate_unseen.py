@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from merganser.at_run_time.unseen import score_unseen
+from merganser.at_run_time.measuring import score_unseen
 from merganser.config.params import Params
 from merganser.evaluation.examples import write_results
 from merganser.evaluation.prepared import Prepared
 from merganser.models import EmbedsTexts, embed_classes, has_ability
-from merganser.operators.likeness import similarities
+from merganser.operators.sums import similarities
 from merganser.outputs import write_json
 from merganser.overlays import open_overlays
 from merganser.tasks.scoring import open_task

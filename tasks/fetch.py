@@ -4,9 +4,8 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-from merganser.checkpoints.companions import copy_companions
+from merganser.checkpoints.companions import copy_companions, model_origin
 from merganser.checkpoints.mean import write_mean
-from merganser.checkpoints.origins import model_origin
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.config.loading import load_params
 from merganser.config.params import UNMEASURED, Task, Unseen, declared

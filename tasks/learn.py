@@ -25,9 +25,8 @@ from merganser.learning import Learner
 from merganser.learning.batches import Batches
 from merganser.learning.block_routing import open_routing
 from merganser.learning.labelled import looked_at
-from merganser.learning.loop import Learnable, Loss, apart, forming, learn
+from merganser.learning.loop import Learnable, LearningState, Loss, apart, forming, learn
 from merganser.learning.settings import LearnerSettings, RoutingSettings
-from merganser.learning.state import LearningState
 from merganser.learning.task_losses import open_losses
 from merganser.models.device import usable
 from merganser.outputs import fresh_folder, write_json

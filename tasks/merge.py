@@ -5,15 +5,14 @@ from typing import Any
 
 from merganser import registry
 from merganser.checkpoints.agreement import Agreement
+from merganser.checkpoints.companions import ModelOrigin, model_origin
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.origins import ModelOrigin, model_origin
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import Entry, Params
-from merganser.merging.cards import CARD, model_card
+from merganser.merging.cards import CARD, model_card, usage
 from merganser.merging.entry import merge_entry
 from merganser.merging.licences import LICENCES, licence_warnings
 from merganser.merging.method import Method
-from merganser.merging.usage import usage
 from merganser.models.device import usable
 from merganser.outputs import fresh_folder, read_json
 from merganser.tasks.opening import SEARCH, noted_of, open_source, opening_of, start_of

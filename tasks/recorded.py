@@ -15,8 +15,8 @@ from merganser.hashes import sha256_of, sha256_of_json
 from merganser.measures.scores import error_of_mean
 from merganser.merging.licences import LICENCES
 from merganser.outputs import read_json
+from merganser.report.formats import wording_of
 from merganser.report.scores import Scores, errors_of, read_metrics, spread_of, written_values
-from merganser.report.wording import wording_of
 from merganser.tasks.stages import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, METRICS
 from merganser.terminal.secrets import masked
 

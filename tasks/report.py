@@ -8,10 +8,10 @@ import matplotlib
 from merganser.config.params import Params
 from merganser.outputs import fresh_folder, write_json
 from merganser.report.comparison import Comparison
+from merganser.report.formats import write_tables
 from merganser.report.page import render_page
+from merganser.report.plots import STYLE
 from merganser.report.sections import sections
-from merganser.report.style import STYLE
-from merganser.report.tables import write_tables
 from merganser.tasks import stages
 from merganser.tasks.stage import run_main, stage
 

@@ -239,14 +239,14 @@ def _subsets(known: ComparisonSizes, name: str) -> float:
 
 
 def _swept(known: ComparisonSizes, name: str) -> float:
-    from merganser.config.studies import sweep_entries
+    from merganser.config.entries import sweep_entries
 
     sweep = known.params.studies.sweeps[name]
     return len(sweep_entries(sweep)) * (known.all_of(known.measured) + _decomposed(known, sweep))
 
 
 def _ablated(known: ComparisonSizes, name: str) -> float:
-    from merganser.config.studies import ablation_candidates, steps_of
+    from merganser.config.entries import ablation_candidates, steps_of
 
     ablation = known.params.studies.ablations[name]
     counts = [len(ablation_candidates(ablation, entry)) for entry in steps_of(ablation).values()]

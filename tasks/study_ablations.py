@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from merganser.config.entries import ablation_candidates, steps_of
 from merganser.config.params import Params
-from merganser.config.studies import ablation_candidates, steps_of
 from merganser.evaluation.examples import write_results
 from merganser.evaluation.scoring import Score
 from merganser.hashes import sha256_of_json

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from merganser import registry
+from merganser.config.entries import FIXED, budgets_of
 from merganser.config.params import Params
-from merganser.config.studies import FIXED, budgets_of
 from merganser.evaluation.examples import write_results
 from merganser.hashes import sha256_of_json
 from merganser.outputs import remove_others, write_json

@@ -73,7 +73,7 @@ KIND = '''
 import torch
 
 from merganser.evaluation.examples import compare_predictions
-from merganser.evaluation.images import check_images
+from merganser.evaluation.columns import check_images
 from merganser.evaluation import KindSettings
 from merganser.models import TakesImages
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from merganser.linalg.tally import note_kept, tallied
+from merganser.linalg.counts import note_kept, tallied
 from merganser.workers import BufferPool, map_in_order, one_blas_thread, threads_wanted
 
 

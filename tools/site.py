@@ -13,7 +13,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from merganser.flows.commands.cli import app
-from merganser.report.formulas import mathml
+from merganser.report.formats import mathml
 from tools.reference import commands_page, functions_page, keys_page
 
 ROOT = Path(__file__).resolve().parent.parent

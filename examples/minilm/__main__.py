@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seed = settings.seed if options.seed is None else options.seed
     if options.stage == "finetune":
         use_threads(1)
-        from merganser.sources.packages import lying
+        from merganser.sources.pointers import lying
         from minilm.finetune import finetune
 
         base = lying(BASE)

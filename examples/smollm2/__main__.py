@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         adapt(options.task, seed, settings.adapt, BASE, DATASETS / options.task, MODELS / options.task)
     elif options.stage == "base":
         use_threads(1)
-        from merganser.sources.packages import lying
+        from merganser.sources.pointers import lying
         from smollm2.base import write_base
 
         file = lying(MODEL)

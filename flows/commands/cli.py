@@ -14,8 +14,7 @@ from typer.core import TyperCommand
 
 from dvcfleet import command_line
 from dvcfleet.command_line import JsonOption, RepoOption
-from dvcfleet.gc_thresholds import raise_gc_thresholds
-from dvcfleet.proxies import reach_this_machine
+from dvcfleet.process_settings import raise_gc_thresholds, reach_this_machine
 from dvcfleet.repository import root_around
 from dvcfleet.terminal.failures import EXIT_CODES, boundary, is_a
 from dvcfleet.terminal.secrets import printable
@@ -151,7 +150,7 @@ def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption
     """List the ready comparisons: family, tasks, entries, download, GPU; * is the one in use."""
     if context.invoked_subcommand:
         return
-    from merganser.command_line.tables import print_table
+    from merganser.command_line.output import print_table
     from merganser.flows.suites.files import suite_names, suites_root
     from merganser.flows.suites.ready import ROW, describe_suite, suite_row
 

@@ -18,9 +18,9 @@ from merganser.config.loading import load_params
 from merganser.errors import InputError, some
 from merganser.flows.evidence.kept_runs import experiments
 from merganser.flows.evidence.signing import RECORDED, SIGNATURES
-from merganser.flows.repositories.shared_caches import cache_folder, note_sharers
-from merganser.flows.steps.older_lock import LOCK, carry_over
-from merganser.flows.steps.previous_metrics import link_or_copy
+from merganser.flows.repositories.identity import cache_folder, note_sharers
+from merganser.flows.steps.answer import link_or_copy
+from merganser.flows.steps.updating import LOCK, carry_over
 from merganser.flows.suites.ready import PARAMS, sources_of
 from merganser.tasks.code_record import RECORD
 from merganser.tasks.stages import CODE

@@ -1,24 +1,261 @@
-"""`merganser gc`: free what runs left and no kept result needs; without `--yes` say what that would be."""
+"""`merganser gc`: free what runs left and no kept result needs; without `--yes` say what that would be.
 
+What runs left and no kept result needs, by kind, and how each kind is freed.
+"""
+
+import base64
+import gzip
+import hashlib
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, chdir
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, chdir, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.filesize import decimal
 
+from dvcfleet.disk import read_json
 from dvcfleet.dvc_adapter.internals import under_git
+from dvcfleet.dvc_adapter.lockfiles import names_by_lock_file, parse_lock_file, read_lock_file
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.errors import UserError
-from dvcfleet.git import GitError, git
-from dvcfleet.repository import opened, refuse_unfinished, write_lock
-from merganser.errors import InputError
-from merganser.flows.commands.garbage import FreeablePart, Garbage
+from dvcfleet.dvc_adapter.unused import dvc_cache_folder, hashes_of, unused_objects, unused_runs, used_hashes
+from dvcfleet.errors import UserError, some
+from dvcfleet.git import GitError, git, git_if_any
+from dvcfleet.prefect_adapter import retention
+from dvcfleet.record.environments import CHANGES, ENVIRONMENTS
+from dvcfleet.record.ledger import (
+    LEDGER,
+    entry_digest,
+    executions,
+    move_older,
+    older_lines,
+    other_ledgers,
+    sound_lines,
+)
+from dvcfleet.repository import STATE_FOLDER, opened, refuse_unfinished, state_folder, write_lock
+from dvcfleet.worker.output import LOGS, log_path
+from merganser.errors import MALFORMED, InputError
+from merganser.flows.commands.mlflow_gc import delete_runs, old_runs, store_here
+from merganser.flows.evidence.kept_runs import SavedRun, experiments, split_runs
 from merganser.flows.evidence.runs.history import read_history
-from merganser.flows.repositories.shared_caches import TRIALS, comparisons_sharing_cache
+from merganser.flows.evidence.signing import SIGNATURES, read_signature
+from merganser.flows.repositories.identity import (
+    LIST,
+    TRIALS,
+    cache_folder,
+    comparisons_sharing_cache,
+    history_of,
+    lost_sharers,
+    own_identities,
+)
+from merganser.flows.suites.kept_lock_files import FOLDER
+from merganser.limits import parse_json
+from merganser.tasks.stages import RECORDS
+
+Entry = Mapping[str, Any]  # of a dvc.lock
+
+
+@dataclass(frozen=True)
+class FreeablePart:
+    """What is freed of one kind: how much of what, in words, and its bytes; `do` frees it."""
+
+    kind: str
+    what: str
+    size: int
+    do: Callable[[], object]
+
+
+class Garbage:
+    """What is garbage in an opened repository, beside those that share its cache; all are locked."""
+
+    def __init__(self, repo: Repo, others: list[Repo], since: datetime, best: bool) -> None:
+        self._repo, self._others, self._since = repo, others, since
+        self._root, self._state = Path(repo.root_dir), state_folder(repo)
+        self._stay, self._go = split_runs(self._root, since, best)
+        # A worktree has the commits of the others of its git repository.
+        with_git = [*(each for each in others if under_git(each)), repo]
+        self._with_commits = list({history_of(Path(each.root_dir)): each for each in with_git}.values())
+        self._old_lock_files = [path for path in _lock_files(self._state) if _is_older(path, since)]
+        self._entries = list(self._kept_entries())
+        self.left: list[str] = []
+
+    def parts(self) -> Iterator[FreeablePart]:
+        """Name each kind, in the order in which they are to be freed: names go before what they name."""
+        runs = f"{_counted(len(self._go), 'run')} of {_dates(self._go)}" if self._go else ""
+        yield FreeablePart("experiments", runs, 0, partial(_forget, self._root, self._go))
+        own = own_identities(self._root)
+        if others := [run for run in experiments(self._root) if run.identity not in own]:
+            self.left.append(f"experiments: {_counted(len(others), 'run')} of other comparisons in this git repository")
+        yield _files("comparisons that were in use", "comparison", self._old_lock_files)
+        yield from self._data()
+        yield from self._mlflow()
+        home = self._state / "prefect"
+        old, every = retention.count_old(home, self._since)
+        size = (home / retention.DATABASE).stat().st_size * old // every if old else 0
+        yield FreeablePart("Prefect", _counted(old, "flow run"), size, partial(retention.delete_old, home, self._since))
+        yield from self._records()
+        yield _files("logs", "log", self._old_logs())
+
+    def _data(self) -> Iterator[FreeablePart]:
+        cache = dvc_cache_folder(self._repo)
+        known = [self._root, *(Path(other.root_dir) for other in self._others)]
+        if not any(cache.is_relative_to(folder) for folder in known):
+            self.left.append(f"DVC's cache: {cache} lies outside, and others may use it; see `dvc gc --projects`")
+            return
+        if gone := list(map(str, lost_sharers(self._repo))):
+            where = cache_folder(self._repo) / LIST
+            self.left.append(
+                f"DVC's cache: {some(gone)} shares it, and is not there; if it was removed, strike it from {where}"
+            )
+            return
+        used = {each for repo in (self._repo, *self._others) for each in self._used(repo)}
+        used |= set(hashes_of(self._repo, self._entries))
+        objects = unused_objects(self._repo, used)
+        yield _files("DVC's cache", "file", objects)
+        runs = unused_runs(self._repo, objects, self._entries, self._since)
+        yield _files("run cache", "entry", runs, "entries")
+
+    def _mlflow(self) -> Iterator[FreeablePart]:
+        store = store_here()
+        if store is None:
+            if RECORDS.is_dir():
+                self.left.append("MLflow: its store is a server's, another comparison's, or gone")
+            return
+        runs = old_runs(store, self._since, {*self._receipts(), *(run.name for run in self._stay)})
+        yield FreeablePart("MLflow", _counted(len(runs.ids), "run"), runs.size, partial(delete_runs, runs))
+
+    def _receipts(self) -> Iterator[str]:
+        """Return the MLflow runs that the receipts of kept results name."""
+        for path in RECORDS.glob("*.json"):
+            yield from _named(path)
+        outs = (out for entry in self._entries for out in entry.get("outs", ()))
+        for md5 in {out["md5"] for out in outs if Path(out["path"]).parent == RECORDS and out.get("md5")}:
+            yield from _named(Path(self._repo.cache.local.oid_to_path(md5)))
+
+    def _records(self) -> Iterator[FreeablePart]:
+        """Name what of the ledger, and beside it, is older; what a signature is about stays."""
+        signed = _signed(self._root)
+        lines = older_lines(self._state, self._since)
+        ledger = (self._state / LEDGER).relative_to(self._root).as_posix()
+        if ledger in signed and lines:
+            self.left.append(
+                f"ledger: {SIGNATURES} is about it as it is; after the next run use gc first, and sign then"
+            )
+            lines = []
+        text = b"".join(line + b"\n" for line in lines)
+        size = len(text) - len(gzip.compress(text)) if lines else 0
+        what = f"{_counted(len(lines), 'line')} compressed" if lines else ""
+        environments, changes = self._named_by_lines(set(lines))
+        beside = [path for path in (self._state / ENVIRONMENTS).glob("*.json") if path.stem not in environments]
+        beside += [path for path in (self._state / CHANGES).glob("*.patch") if path.stem not in changes]
+        gone = [path for path in beside if path.relative_to(self._root).as_posix() not in signed]
+        yield FreeablePart("ledger", what, size, partial(move_older, self._state, lines))
+        yield _files("environments and patches", "file", gone)
+
+    def _named_by_lines(self, moved: Collection[bytes]) -> tuple[set[str], set[str]]:
+        """Return the environments and patches of the lines that stay, and of those that made a kept result."""
+        entries = {entry_digest(entry) for entry in self._entries}
+        files = [self._state / LEDGER, *other_ledgers(self._state)]
+        kept = [execution for path in files for line, execution in sound_lines(path) if line not in moved]
+        made = {(each.entry, each.result): each for each in executions(self._state)}  # by their last execution
+        kept += [execution for (entry, _), execution in made.items() if entry in entries]
+        return {each.environment for each in kept}, {each.changes for each in kept if each.changes}
+
+    def _old_logs(self) -> list[Path]:
+        """List the logs of stages that are no longer there, and tracebacks."""
+        now = {log_path(self._root, stage.addressing) for stage in self._repo.index.stages}
+        logs = [path for path in (self._root / LOGS).glob("*.log") if path not in now]
+        return [path for path in (*logs, *(self._state / "failures").glob("*")) if _is_older(path, self._since)]
+
+    def _kept_entries(self) -> Iterator[Entry]:
+        """Give what dvc.lock has in the workspace and in those beside it, and in commits and runs that stay."""
+        for repo in (self._repo, *self._others):
+            with chdir(repo.root_dir):
+                own = [Path(path) for path in names_by_lock_file(repo.index.stages)]
+            for path in (*own, *_lock_files(Path(repo.root_dir, STATE_FOLDER))):
+                if path not in self._old_lock_files:
+                    yield from read_lock_file(path).values()
+        for repo in self._with_commits:
+            root = Path(repo.root_dir)
+            heads = git_if_any(root, "for-each-ref", "--format=%(objectname)", "refs/heads", "refs/tags") or ""
+            for commit in dict.fromkeys(["HEAD", *heads.split(), *self._kept_commits(root)]):
+                yield from _entries_of(root, commit)
+
+    def _kept_commits(self, root: Path) -> list[str]:
+        """Return the commits of the experiments that stay in a git repository."""
+        return sorted({run.commit for run in experiments(root)} - {run.commit for run in self._go})
+
+    def _used(self, repo: Repo) -> set[str]:
+        """Return what a comparison uses: its workspace, and its branches, tags and experiments if no other has them."""
+        with chdir(repo.root_dir):
+            return used_hashes(repo, self._kept_commits(Path(repo.root_dir)) if repo in self._with_commits else None)
+
+
+def _entries_of(root: Path, commit: str) -> Iterator[Entry]:
+    listed = git_if_any(root, "ls-tree", "-r", "-z", "--name-only", commit) or ""
+    for name in (name for name in listed.split("\0") if Path(name).name == "dvc.lock"):
+        text = git_if_any(root, "show", f"{commit}:./{name}")
+        yield from parse_lock_file(text or "", f"{commit}:{name}").values()
+
+
+def _lock_files(state: Path) -> list[Path]:
+    """List what is kept of the comparisons that were in use in a repository before."""
+    return sorted((state / FOLDER).glob("*.lock"))
+
+
+def _is_older(path: Path, since: datetime) -> bool:
+    return path.is_file() and path.stat().st_mtime < since.timestamp()
+
+
+def _dates(runs: Iterable[SavedRun]) -> str:
+    days = sorted({f"{run.saved:%Y-%m-%d}" for run in runs})
+    return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+
+
+def _forget(root: Path, runs: Iterable[SavedRun]) -> None:
+    """Remove the experiments as `dvc exp remove` does; git frees their commits two weeks later."""
+    git(root, "update-ref", "--stdin", given="".join(f"delete {run.ref} {run.commit}\n" for run in runs))
+    git_if_any(root, "gc", "--quiet")
+
+
+def _files(kind: str, one: str, paths: Collection[Path], many: str = "") -> FreeablePart:
+    size = sum(path.stat().st_size for path in paths)
+    return FreeablePart(kind, _counted(len(paths), one, many), size, partial(_remove, paths))
+
+
+def _counted(count: int, one: str, many: str = "") -> str:
+    """Return a count with its noun; empty for none."""
+    return f"{count} {one if count == 1 else many or one + 's'}" if count else ""
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _named(receipt: Path) -> Iterator[str]:
+    run = (read_json(receipt) or {}).get("run_id")
+    if isinstance(run, str):
+        yield run
+
+
+def _signed(root: Path) -> set[str]:
+    """Return the files that a signed statement is about and that are still as it says."""
+    found: set[str] = set()
+    for path in (root / SIGNATURES).rglob("*.intoto.json"):
+        with suppress(*MALFORMED):
+            statement = parse_json(base64.b64decode(read_signature(path)["payload"]))
+            noted = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
+            found |= {name for name, digest in noted.items() if _sha256(root / name) == digest}
+    return found
+
+
+def _sha256(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
 
 _TIME = re.compile(r"(\d+)([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}

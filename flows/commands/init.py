@@ -20,7 +20,7 @@ from merganser.errors import InputError
 from merganser.flows.commands.from_clone import Clone, check_out_workspace
 from merganser.flows.comparison import MERGANSER
 from merganser.flows.repositories.comparisons import copy_choices, copy_ledger, link_sources, share_cache
-from merganser.flows.repositories.shared_caches import note_sharers
+from merganser.flows.repositories.identity import note_sharers
 from merganser.flows.steps.updating import DVC_YAML, dvc_yaml, new_record
 from merganser.flows.suites.files import SUITES
 from merganser.flows.suites.ready import bring_examples, check_name, use

@@ -19,9 +19,8 @@ from merganser.errors import InputError, some
 
 if TYPE_CHECKING:
     from dvcfleet.lineage.audit import Audit
-    from dvcfleet.lineage.findings import Finding
     from dvcfleet.lineage.rerun import Rerun
-    from dvcfleet.lineage.steps import Lineage
+    from dvcfleet.lineage.steps import Finding, Lineage
     from dvcfleet.record.chain import Anchor
     from merganser.flows.evidence.keys import PublicKey
 
@@ -56,7 +55,7 @@ def why(
 ) -> None:
     """Say in ten lines why a result is what it is: made by what, from what, when, where, by whom."""
     from dvcfleet.lineage.audit import look_up
-    from dvcfleet.lineage.why import why, why_lines
+    from dvcfleet.lineage.show import why, why_lines
 
     found, lineage = look_up(repo, target)
     gathered = why(found, lineage)
@@ -73,8 +72,7 @@ def find(
     repo: RepoOption = Path(),
 ) -> None:
     """Find every result that depends on a content, a path, a source or a package; paths and sources may be patterns."""
-    from dvcfleet.lineage.dependents import dependents_lines, find_dependents
-    from dvcfleet.lineage.tree import read_lineage
+    from dvcfleet.lineage.tree import dependents_lines, find_dependents, read_lineage
     from dvcfleet.repository import opened
 
     with opened(repo) as dvc_repo:

@@ -11,8 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
+from dvcfleet.disk import vacuum
 from dvcfleet.errors import FailedError
-from dvcfleet.sqlite_files import vacuum
 from merganser.flows.evidence.lost_evidence import local_folder
 from merganser.tasks.identity import experiment_names
 from merganser.tasks.recorded import COMPARISON, ENTRY, PARENT

@@ -15,8 +15,7 @@ from typing import Any
 from dvcfleet.crash_recovery import recovered_lock_files, sync
 from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.dvc_adapter.repositories import forget_index
-from dvcfleet.dvc_adapter.stage_graph import stage_graph
-from dvcfleet.dvc_adapter.stages import in_dvc_yaml, kind_of, lock_entry_of, varying
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml, kind_of, lock_entry_of, stage_graph, varying
 from dvcfleet.dvc_adapter.storing import save_inputs, save_output
 from dvcfleet.errors import FailedError, some
 from dvcfleet.messages import Ending, Result
@@ -36,7 +35,7 @@ from merganser.limits import parse_yaml, read_small
 from merganser.merging.method import Method
 from merganser.outputs import read_json, replacing, write_json
 from merganser.overlays import FILE
-from merganser.overlays.renaming import rename_tasks
+from merganser.overlays.index import rename_tasks
 from merganser.tasks.merge import card_of
 from merganser.tasks.stages import JOINTS, MERGE_PROFILES, MERGED, STAGES
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.git import git_if_any
+from dvcfleet.record.chain import identity_in
 from dvcfleet.record.ledger import executions
-from dvcfleet.record.saved_ends import identity_in
 from dvcfleet.repository import STATE_FOLDER
 from merganser.flows.repositories.identity import own_identities
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from dvcfleet.disk import read_json
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.lineage.findings import Finding
 from dvcfleet.lineage.hooks import LineageHooks
 from dvcfleet.lineage.show import SHORT
-from dvcfleet.lineage.steps import FetchedSource, Lineage, Target, TrackingRun
+from dvcfleet.lineage.steps import FetchedSource, Finding, Lineage, Target, TrackingRun
 from merganser.flows.evidence.own_code import own_code
 from merganser.flows.evidence.untrusted import compare_untrusted, is_description
 from merganser.tasks.code import recorded_code

@@ -15,27 +15,27 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
+from dvcfleet.disk import overlap
 from dvcfleet.errors import FailedError, some
 from dvcfleet.lineage.contents import digest_of
-from dvcfleet.lineage.findings import Finding
-from dvcfleet.lineage.steps import Lineage, LineageStep
-from dvcfleet.paths import overlap
+from dvcfleet.lineage.steps import Finding, Lineage, LineageStep
 from merganser.config import PARAMS
 from merganser.config.loading import load_params
 from merganser.errors import InputError
-from merganser.flows.evidence.mlflow_differences import (
+from merganser.flows.evidence.mlflow_records import (
     FINISHED,
     TRIAL,
+    Records,
     Texts,
     artifacts_of,
     detail_differences,
     file_paths_in,
+    is_elsewhere,
     metric_differences,
     rows_of,
     table_differences,
     text_differences,
 )
-from merganser.flows.evidence.mlflow_records import Records, is_elsewhere
 from merganser.limits import read_yaml
 from merganser.tasks.record import Store, experiment_in
 from merganser.tasks.recorded import (

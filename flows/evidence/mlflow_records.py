@@ -1,11 +1,13 @@
 """What MLflow holds of a comparison, read once: its runs, and what receipts and files say of them.
 
 Imports MLflow and torch, so import it late.
+
+What one run of MLflow holds that differs from what it should, in words. Imports MLflow, so import it late.
 """
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,16 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from dvcfleet.disk import read_json
+from dvcfleet.errors import some
 from dvcfleet.lineage.steps import Lineage
 from merganser.config.params import Params
+from merganser.flows.evidence.lost_evidence import local_folder
 from merganser.hashes import sha256_of_tree
 from merganser.report.scores import Scores, read_scores
 from merganser.tasks.record import Store
-from merganser.tasks.recorded import COMPARISON, ENTRY, REPORTED, Held, entry_run
+from merganser.tasks.recorded import COMPARISON, ENTRY, REPORTED, SOURCE, TABLE, USER, Held, entry_run, run_details
 from merganser.tasks.stages import MERGE_PROFILES, METRICS, REPORT, UNSEEN
+from merganser.tasks.tracking import ARTIFACTS
 
 _MOST_BYTES = 10_000  # of a receipt
 
@@ -109,3 +114,104 @@ class Records:
 def is_elsewhere() -> bool:
     """Tell whether MLflow is elsewhere, where its artifacts are not compared."""
     return bool(os.environ.get("MLFLOW_TRACKING_URI"))
+
+
+NAME, TRIAL = "mlflow.runName", "merganser.trial"
+FINISHED = "FINISHED"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What a run is called, and all tags and parameters that it has; `free`: tags that may be there, or say else."""
+
+    name: str
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+    free: Collection[str] = field(default=())
+
+
+def text_differences(run: Run, expected: Texts) -> Iterator[str]:
+    """Compare a run's name, tags and parameters: those that it should have, and no others."""
+    if run.info.run_name != expected.name:
+        yield f"its name is {run.info.run_name!r}, not {expected.name!r}"
+    free = (NAME, USER, *SOURCE, *expected.free)
+    tags = {key: text for key, text in run.data.tags.items() if key not in free}
+    for key, text in (SOURCE | {USER: run.info.user_id}).items():  # earlier versions wrote none of them
+        if run.data.tags.get(key, text) != text:
+            yield f"tag {key} is {run.data.tags[key]!r}, not {text!r}"
+    for what, holds, should in (("parameter", run.data.params, expected.params), ("tag", tags, expected.tags)):
+        if lost := sorted(should.keys() - holds.keys()):
+            yield f"{what} {some(lost)} is not there any more"
+        if more := sorted(holds.keys() - should.keys()):
+            yield f"{what} {some(more)} is none that `record` writes"
+        for key in sorted(should.keys() & holds.keys()):
+            if holds[key] != should[key]:
+                yield f"{what} {key} is {holds[key]!r}, not {should[key]!r}"
+
+
+def metric_differences(run: Run, expected: Mapping[str, float]) -> Iterator[str]:
+    """Compare the numbers of a comparison's run: all of them, or none, as of versions that logged none."""
+    found = run.data.metrics
+    if more := sorted(found.keys() - expected.keys()):
+        yield f"metric {some(more)} is none that `record` writes"
+    for name, value in expected.items() if found else ():
+        if found.get(name) != value:
+            yield f"{name} is {found.get(name)!r}, the metric files say {value!r}"
+
+
+def detail_differences(run: Run, receipts: Collection[Mapping[str, Any]]) -> Iterator[str]:
+    """Compare a run's status, times and user with those in receipts; receipts of older versions have none."""
+    now = run_details(run.info)
+    if now["status"] != FINISHED:
+        yield f"its status is {now['status']}, not {FINISHED}"
+    noted = [found for each in receipts if (found := (each.get("details") or {}).get(run.info.run_id))]
+    for name in ("start_time", "end_time", "user_id"):
+        if values := {each.get(name) for each in noted} - {now[name]}:
+            yield f"its {name} is {now[name]!r}, receipts say {some(sorted(map(repr, values)))}"
+
+
+def artifacts_of(run: Run) -> Path | None:
+    """Return the folder of a run's artifacts that MLflow shows; None if they are a server's.
+
+    A folder that was moved has them here: its store has the old place until a run, or `merganser ui`, corrects it.
+    """
+    place = local_folder(str(run.info.artifact_uri))
+    if place is None:
+        return None
+    return place if place.parent.parent.is_dir() else ARTIFACTS / str(run.info.run_id) / "artifacts"
+
+
+def file_paths_in(folder: Path) -> set[Path]:
+    """Return the paths of the files in a folder."""
+    return {path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir()}
+
+
+def rows_of(parent: Run) -> dict[str, dict[str, Any]]:
+    """Return the rows of the table of a comparison's run, by entry; none if it is a server's, or damaged."""
+    folder = artifacts_of(parent)
+    table = read_json(folder / TABLE) if folder else None
+    try:
+        return rows_by_entry(table) if table else {}
+    except (KeyError, TypeError, ValueError):
+        return {}
+
+
+def rows_by_entry(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a table's rows by entry."""
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    return {row["entry"]: row for row in rows}
+
+
+def table_differences(parent: Run, expected: Mapping[str, Any], known: Collection[str]) -> Iterator[str]:
+    """Compare the table of a comparison's run; `known`: columns that are compared with each entry's run."""
+    folder = artifacts_of(parent)
+    table, rows, should = read_json(folder / TABLE) if folder else None, rows_of(parent), rows_by_entry(expected)
+    if rows.keys() != should.keys():
+        yield f"{TABLE} has the entries {', '.join(rows) or 'of no table'}, not {', '.join(should)}"
+        return
+    for entry, row in should.items():
+        for name, value in row.items():
+            if name not in known and rows[entry].get(name) != value:
+                yield f"{name} of {entry} in {TABLE} is {rows[entry].get(name)!r}, the files say {value!r}"
+    if table and (table.get("columns") != expected["columns"] or len(table["data"]) != len(should)):
+        yield f"{TABLE} has other columns or rows than `record` writes"

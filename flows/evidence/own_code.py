@@ -7,7 +7,7 @@ from pathlib import Path
 
 import merganser
 from dvcfleet.errors import FailedError, some
-from dvcfleet.lineage.findings import Finding
+from dvcfleet.lineage.steps import Finding
 from merganser.flows.steps.updating import new_record
 from merganser.tasks.code_record import RECORD, other_code, read_record
 

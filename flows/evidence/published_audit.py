@@ -6,8 +6,7 @@ from pathlib import Path
 
 from dvcfleet.errors import some
 from dvcfleet.git import git_if_any
-from dvcfleet.lineage.findings import Finding
-from dvcfleet.lineage.steps import Lineage
+from dvcfleet.lineage.steps import Finding, Lineage
 from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.flows.suites.published import PAPERS

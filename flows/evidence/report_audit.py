@@ -7,8 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dvcfleet.disk import read_json
-from dvcfleet.lineage.findings import Finding
-from dvcfleet.lineage.steps import Lineage
+from dvcfleet.lineage.steps import Finding, Lineage
 from merganser.config.loading import load_params
 from merganser.report.comparison import Comparison
 from merganser.report.origin import FILE, Origin

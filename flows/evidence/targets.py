@@ -9,8 +9,8 @@ from typing import Any
 from dvcfleet.disk import read_json
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.lineage.contents import path_from_root
+from dvcfleet.lineage.hooks import target_of_file
 from dvcfleet.lineage.steps import Target
-from dvcfleet.lineage.targets import target_of_file
 from merganser.config import PARAMS
 from merganser.errors import InputError, did_you_mean
 from merganser.flows.steps.answer import read_table

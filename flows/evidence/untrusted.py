@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.errors import FailedError, UserError, in_one_line
-from dvcfleet.lineage.findings import Finding, FindingKind
+from dvcfleet.lineage.steps import Finding, FindingKind
 from merganser.errors import InputError
 
 

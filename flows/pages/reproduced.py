@@ -16,7 +16,7 @@ from merganser.config.loading import load_params
 from merganser.config.published import MEAN, SEARCHED
 from merganser.errors import InputError
 from merganser.flows.evidence.runs.run import KEPT, read_run, run_names
-from merganser.flows.repositories.shared_caches import comparisons_sharing_cache
+from merganser.flows.repositories.identity import comparisons_sharing_cache
 from merganser.flows.steps.answer import REPORT, Row, read_table
 from merganser.flows.suites.files import suite_names
 from merganser.flows.suites.ready import PARAMS, load_suite

@@ -4,12 +4,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from dvcfleet.record.changes import CHANGES
-from dvcfleet.record.environments import ENVIRONMENTS
+from dvcfleet.record.environments import CHANGES, ENVIRONMENTS
 from dvcfleet.record.ledger import LEDGERS, own_lines
 from dvcfleet.repository import STATE_FOLDER, opened
 from merganser.config.loading import load_params
-from merganser.flows.repositories.shared_caches import cache_folder
+from merganser.flows.repositories.identity import cache_folder
 from merganser.flows.suites.kept_lock_files import FOLDER
 from merganser.flows.suites.ready import EXAMPLES, IGNORED, PARAMS, sources_of
 from merganser.sources.pointers import POINTER_SUFFIXES

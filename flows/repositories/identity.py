@@ -1,9 +1,16 @@
-"""What tells a comparison from others in one git repository: its id, its folder and its worktree."""
+"""What tells a comparison from others in one git repository: its id, folder and worktree; and which share a DVC cache.
+
+The cache itself lists the comparisons that share it, once one was begun with another's.
+"""
 
 from pathlib import Path
 from urllib.parse import quote
 
+from dvcfleet.dvc_adapter.protocols import Repo
+from dvcfleet.dvc_adapter.unused import worktrees_of
 from dvcfleet.git import git_if_any
+from dvcfleet.repository import STATE_FOLDER
+from merganser.outputs import replacing
 from merganser.tasks.identity import read_id
 
 CLONE = "clone"  # in place of an id
@@ -38,3 +45,41 @@ def _in_git(root: Path) -> tuple[str, Path, Path]:
     asked = ("rev-parse", "--show-prefix", "--absolute-git-dir", "--git-common-dir")
     folder, own, common = ((git_if_any(root, *asked) or "").splitlines() + [""] * 3)[:3]
     return folder.rstrip("/"), (root / own).resolve(), (root / common).resolve()
+
+
+TRIALS = Path(STATE_FOLDER, "trials")  # of a comparison, whose cache they share
+LIST = "comparisons"  # in the cache's folder: the absolute path of a comparison a line
+
+
+def note_sharers(cache: Path, *roots: Path) -> None:
+    """Note that comparisons share a cache, for the `merganser gc` of each."""
+    folders = dict.fromkeys([*_sharers(cache), *roots])
+    cache.mkdir(parents=True, exist_ok=True)
+    with replacing(cache / LIST) as out:
+        out.write("".join(f"{folder}\n" for folder in folders).encode())
+
+
+def comparisons_sharing_cache(repo: Repo) -> list[Path]:
+    """List the folders of the other comparisons that share the cache of this one, or that are its worktrees."""
+    root = Path(repo.root_dir).resolve()
+    found = [*worktrees_of(root), *(folder for folder in _sharers(cache_folder(repo)) if _is_there(folder))]
+    return [folder for folder in dict.fromkeys(each.resolve() for each in found) if folder != root]
+
+
+def lost_sharers(repo: Repo) -> list[Path]:
+    """List the folders that share the cache, and that are not there: removed, moved, or on a disk that is away."""
+    return [folder for folder in _sharers(cache_folder(repo)) if not _is_there(folder)]
+
+
+def cache_folder(repo: Repo) -> Path:
+    """Return the folder of DVC's whole cache: files and the run cache."""
+    return Path(repo.cache.legacy.path)
+
+
+def _sharers(cache: Path) -> list[Path]:
+    path = cache / LIST
+    return list(map(Path, path.read_text(encoding="utf-8").splitlines())) if path.is_file() else []
+
+
+def _is_there(folder: Path) -> bool:
+    return (folder / ".dvc").is_dir()

@@ -18,7 +18,7 @@ from merganser.config.completing import additions, filled
 from merganser.config.loading import check_params
 from merganser.errors import InputError, did_you_mean
 from merganser.flows.repositories.comparisons import LOCAL_CONFIG, copy_choices, link_sources, share_cache
-from merganser.flows.repositories.shared_caches import TRIALS
+from merganser.flows.repositories.identity import TRIALS
 from merganser.flows.suites.files import only_what_is_read, params_text
 from merganser.flows.suites.ready import PARAMS, sources_of
 from merganser.hashes import sha256_of_json

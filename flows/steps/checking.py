@@ -12,7 +12,7 @@ from merganser.config.headers import check_sources
 from merganser.config.loading import complete_file, load_params
 from merganser.config.params import Params
 from merganser.errors import InputError
-from merganser.flows.steps.licences import licence_notes
+from merganser.flows.steps.sources import licence_notes
 
 
 def check_params_file(repo: Repo, digest: Callable[[], str]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dvcfleet.project import Expected
-from dvcfleet.scheduling.durations import kind_of
+from dvcfleet.scheduling.order import kind_of
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.named_weights import weights_in
 from merganser.config.loading import load_params
@@ -24,8 +24,7 @@ from merganser.flows.suites.ready import sources_of
 from merganser.machine import bytes_a_second, flop_a_second
 from merganser.sources.counting import bytes_a_value, count_examples, picture_of
 from merganser.sources.following import look
-from merganser.sources.packages import lying
-from merganser.sources.pointers import RepoType, read_pointer, repositories
+from merganser.sources.pointers import RepoType, lying, read_pointer, repositories
 from merganser.tasks.stages import FLOAT, STAGES, ComparisonSizes
 
 Asked = TypeVar("Asked")

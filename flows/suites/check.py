@@ -23,7 +23,6 @@ from merganser.flows.suites.ready import (
     sources_of,
 )
 from merganser.sources.following import HubAwayError, Seen, look, pin
-from merganser.sources.packages import verified_package_path
 from merganser.sources.pointers import (
     POINTER_SUFFIXES,
     HubPointer,
@@ -34,6 +33,7 @@ from merganser.sources.pointers import (
     pointer_of,
     read_pointer,
     repositories,
+    verified_package_path,
 )
 
 

@@ -14,13 +14,12 @@ from merganser.checkpoints.adapters.binding import moved_together
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.adapters.settings import adapter_base
 from merganser.checkpoints.architecture import CONFIG, CONFIG_LIMIT, read_config, read_object
-from merganser.checkpoints.class_names import check_head_labels, class_labels
 from merganser.checkpoints.companions import FOLDERS
-from merganser.checkpoints.configurations import check_configuration, list_settings
+from merganser.checkpoints.configurations import check_configuration, check_head_labels, class_labels, list_settings
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.own_settings import GENERATION, preparation_of
 from merganser.checkpoints.reading import DESCRIPTION, wrappers_of
-from merganser.checkpoints.tensors import Checkpoint
+from merganser.checkpoints.tensors import Checkpoint, without_ddp
 from merganser.checkpoints.vocabularies import (
     BY_TOKEN,
     Vocabulary,
@@ -33,7 +32,6 @@ from merganser.checkpoints.vocabularies import (
 )
 from merganser.checkpoints.vocabulary.rows import rows_in
 from merganser.checkpoints.vocabulary.tokenizers import numbers_beyond
-from merganser.checkpoints.wrappers import without_ddp
 from merganser.hashes import sha256_of
 
 EVERYTHING = ParameterRules()

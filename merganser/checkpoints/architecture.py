@@ -1,6 +1,15 @@
 """What a transformers configuration says of a checkpoint's tensors: ties, buffers, linear maps stored as in x out.
 
 Names alone do not tell: `attn.c_proj.weight` is out x in to open_clip, and in x out to GPT-2.
+
+Numbers in the configurations that come with a checkpoint, bounded before anything is built from them.
+
+A number of layers, classes or positions costs its writer a few digits, and building the model costs time and memory.
+The limits lie beyond the models that are published. How the numbers fit the checkpoint is seen when the model is built.
+
+What a checkpoint of transformers holds beside its parameters: second names of tied weights, and constants.
+
+A tied weight that is merged under two names, with random masks or decompositions of each, comes apart.
 """
 
 import re
@@ -11,12 +20,72 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from merganser.checkpoints.config_numbers import check_numbers
-from merganser.checkpoints.known_models import configured
-from merganser.checkpoints.tensors import Spec
-from merganser.checkpoints.ties import ALWAYS, BY_CONFIG
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.known_models import ALWAYS, BY_CONFIG, configured
+from merganser.checkpoints.tensors import Spec, StoredCheckpoint
 from merganser.errors import InputError, refusing
 from merganser.limits import check_link, parse_json, read_small
+
+NESTING = 50
+DIGITS = 20  # of a value that is shown
+# Settings of the training, frequencies and budgets: nothing is built from them.
+FREE = re.compile(
+    r"(^|_)(seed|theta|total|steps?|samples|date|time|timestamp|flops|params|parameters|bytes|max_length"
+    r"|pixels|longest_edge)($|_)"
+)
+# Kinds of numbers by their names, the first that fits: what is repeated, what is counted, what pictures measure.
+LIMITS = (
+    (re.compile(r"(^|_)(layers?|depths?|blocks|stages|levels|iterations|repeats|num_hidden_groups)$"), 1_000),
+    (re.compile(r"(^|_)(heads?|experts|codebooks|beams|return_sequences)$"), 20_000),
+    (re.compile(r"(^|_)(image_size|patch_size|crop_size|height|channels)$|^size$"), 2**15),
+    (re.compile(r"(^|_)(num_labels|num_classes)$"), 2**17),
+    (re.compile(r""), 2**25),
+)
+# What is a whole number in all configurations that have it, or a list of them.
+WHOLE = re.compile(
+    r"num_(hidden_|encoder_|decoder_)?layers|num_attention_heads|num_key_value_heads|num_labels|vocab_size|hidden_size"
+    r"|intermediate_size|max_position_embeddings|n_layers?|n_heads?|n_embd|n_positions|d_model|d_ff|num_(local_)?experts"
+    r"|context_length|embed_dim"
+)
+
+
+def check_numbers(content: Any, path: Path) -> None:
+    """Refuse a configuration with a number that no model has, by its name, or one that is nested too deeply."""
+    for place, value in _leaves(content, path):
+        name = place.rpartition(".")[2]
+        if WHOLE.fullmatch(name) and value is not None and not _is_count(value):
+            raise InputError(f"{path}: {place} is {_shown(value)}, and must be a whole number; fetch the file again")
+        limit = next(limit for pattern, limit in LIMITS if pattern.search(name))
+        if (type(value) is int or WHOLE.fullmatch(name)) and abs(value or 0) > limit and not FREE.search(name):
+            raise InputError(f"{path}: {place} is {_shown(value)}, and no model has more than {limit:,}")
+
+
+def _is_count(value: Any) -> bool:
+    return (type(value) is int or (isinstance(value, float) and value.is_integer())) and value >= 0
+
+
+def _leaves(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
+    """Give each value with its place; those of a list have that of the list."""
+    todo = [("", content, 0)]
+    while todo:
+        place, value, depth = todo.pop()
+        if depth > NESTING:
+            raise InputError(f"{path}: nested more than {NESTING} deep; fetch the file again")
+        if isinstance(value, dict):
+            todo += [(f"{place}.{key}" if place else str(key), inner, depth + 1) for key, inner in value.items()]
+        elif isinstance(value, list):
+            todo += [(place, inner, depth + 1) for inner in value]
+        else:
+            yield place, value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, int) and value.bit_length() > 3 * DIGITS:  # to write a long number takes long
+        return f"a number of {value.bit_length()} bits"
+    return repr(value)[: DIGITS + 2]
+
 
 CONFIG = "config.json"
 TIED = "tie_word_embeddings"
@@ -147,3 +216,55 @@ def read_object(path: Path, limit: int) -> dict[str, Any] | None:
     if not isinstance(config, dict):
         raise InputError(f"{path}: not a configuration, but {type(config).__name__}; fetch it again")
     return config
+
+
+PIECE = 2**20  # values compared at a time: most tensors that differ do so in the first
+
+
+def surplus_of(checkpoint: StoredCheckpoint, architecture: Architecture) -> dict[str, str | None]:
+    """List the tensors that are not parameters of their own, with the name that a second name stands for.
+
+    A known second name is one only where its values are the first one's, bit for bit, and the configuration does not
+    say that they are untied, nor, where it is silent, its class; two names of torch weights are one where they share
+    their memory.
+    """
+    if architecture.model_type is None:
+        return {}
+    aliases = _second_names(checkpoint, architecture.says_tied)
+    if aliases and architecture.tied is False:
+        aliases = _second_names(checkpoint, tied=False)
+    names = () if architecture.model_type in STORED_TODAY else checkpoint.names
+    return aliases | {name: None for name in names if is_buffer(name, checkpoint.spec(name))}
+
+
+def _second_names(checkpoint: StoredCheckpoint, tied: bool | None) -> dict[str, str | None]:
+    known = known_ties(frozenset(checkpoint.names), tied)
+    sources = known if tied is False else _shared(checkpoint, set(known.values())) | known
+    return {alias: source for alias, source in sources.items() if are_equal(checkpoint, alias, source)}
+
+
+def are_equal(checkpoint: StoredCheckpoint, first: str, second: str) -> bool:
+    """Tell whether two tensors of a checkpoint are the same, bit for bit; of two that differ, little is read."""
+    if checkpoint.spec(first) != checkpoint.spec(second):
+        return False
+    count = torch.Size(checkpoint.spec(first).shape).numel()
+    pieces = range(0, count, PIECE)
+    return all(
+        torch.equal(_bits(checkpoint, first, start, count), _bits(checkpoint, second, start, count)) for start in pieces
+    )
+
+
+def _bits(checkpoint: StoredCheckpoint, name: str, start: int, count: int) -> Tensor:
+    size = min(PIECE, count - start)
+    return checkpoint.read_piece(name, start, (size,)).reshape(-1).view(torch.uint8)
+
+
+def _shared(checkpoint: StoredCheckpoint, kept: set[str]) -> dict[str, str]:
+    """List the names of torch weights that share their memory with another one, and that other one."""
+    first: dict[object, str] = {}
+    found = {}
+    for name in sorted(checkpoint.names, key=lambda name: (name not in kept, name)):
+        memory = checkpoint.memory(name)
+        if memory is not None and first.setdefault(memory, name) != name and name not in kept:
+            found[name] = first[memory]
+    return found

@@ -1,23 +1,117 @@
 """The files beside the weights in a model's folder: configuration, tokenizer, chat template, licence.
 
 Nothing that came with a checkpoint is run, so code stays behind; so do weights in other formats and what training left.
+
+Modules of a model that have weights of their own, in folders beside it: a sentence encoder's `2_Dense`, projections.
+
+They are further files of the model: the name of a tensor is its folder's, two slashes, and its own there.
+
+Where a model came from, as far as its files say.
 """
 
 import json
+import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 from merganser.checkpoints.architecture import CONFIG, read_config
-from merganser.checkpoints.foreign import both_in
-from merganser.checkpoints.modules import may_be_module
 from merganser.checkpoints.named_weights import KEY, main_in, weights_in
-from merganser.checkpoints.reading import ADAPTER_FILES, DESCRIPTION
-from merganser.checkpoints.weight_files import is_index, weight_names
+from merganser.checkpoints.reading import ADAPTER_CONFIG, ADAPTER_FILES, DESCRIPTION, open_stored
+from merganser.checkpoints.tensors import IN_MODULE
+from merganser.checkpoints.weight_files import both_in, is_index, weight_names
 from merganser.errors import InputError
 from merganser.limits import check_files, check_link
 from merganser.plugins import own_configurations
+
+# What holds the whole model once more: hidden, in other formats, or as it was in training.
+COPIES = re.compile(r"\..*|checkpoint-\d+|global_step\d+|original|onnx|openvino|gguf|mlx|coreml|flax", re.IGNORECASE)
+
+
+def module_folders(folder: Path) -> list[str]:
+    """Name the folders in a model's folder that hold weights of their own, and not those of the model once more."""
+    if not folder.is_dir():
+        return []
+    having = [path for path in sorted(folder.iterdir()) if may_be_module(path)]
+    if having:  # but for those that hold the model's own
+        own = {PurePosixPath(name).parts[0] for name in weights_in(folder, os.listdir(folder))}
+        having = [path for path in having if path.name not in own]
+    whole = set(open_stored(folder).names) if having else set[str]()
+    return [path.name for path in having if not whole.issuperset(open_stored(path).names)]
+
+
+def may_be_module(path: Path) -> bool:
+    """Tell by names alone whether a path in a model's folder is a folder with weights of its own."""
+    if not path.is_dir() or COPIES.fullmatch(path.name):
+        return False
+    names = [file.name for file in path.iterdir() if file.is_file()]
+    return bool(weight_names(names)) and ADAPTER_CONFIG not in names
+
+
+def shared_modules(models: Iterable[Path]) -> list[str]:
+    """Name the modules that all models have: of some folders and files."""
+    first, *others = [module_folders(path) for path in models]
+    return [name for name in first if all(name in own for own in others)]
+
+
+def modules_in(names: Iterable[str]) -> Sequence[str]:
+    """Name the modules that tensors of these names are in."""
+    return list(dict.fromkeys(name.partition(IN_MODULE)[0] for name in names if IN_MODULE in name))
+
+
+Kind = Literal["local", "hub", "open_clip", "package", "mean"]
+
+
+@dataclass(frozen=True)
+class ModelOrigin:
+    """A source's name, the sha256 of each file that its weights are read from, and what its card says of it.
+
+    `licences`: ids as hubs have them, or the name that stands beside the id `other`; where the card gives none, what
+    the first lines of a licence file beside it name, or that file. `datasets`: what it was trained on.
+
+    No revision: the same bytes at another revision are the same model, and nothing need be merged anew.
+    """
+
+    name: str
+    kind: Kind = "local"
+    files: Mapping[str, str] = field(default_factory=dict)
+    licences: Sequence[str] = ()
+    datasets: Sequence[str] = ()
+
+
+def model_origin(folder: Path) -> ModelOrigin:
+    """Return the origin of a fetched model, as its `source.json` describes it."""
+    return described_origin(json.loads((folder / DESCRIPTION).read_text()))
+
+
+def described_origin(description: Mapping[str, Any]) -> ModelOrigin:
+    """Return the origin of a model by what its `source.json` says, or will say."""
+    kind = description["kind"]
+    names = {
+        "hub": description.get("hub"),
+        "open_clip": f"{description.get('open_clip')}, {description.get('pretrained')}",
+        "package": f"{description.get('package')} {description.get('version')}",
+        "mean": f"the mean of {', '.join(description.get('mean_of', []))}",
+    }
+    files = {
+        name: about["sha256"]
+        for name, about in description["files"].items()
+        if name.endswith(".safetensors") or name == ADAPTER_CONFIG
+    }
+    licences, datasets = licences_in(description), list(description.get("datasets", []))
+    return ModelOrigin(names.get(kind) or description["source"], kind, files, licences, datasets)
+
+
+def licences_in(facts: Mapping[str, Any]) -> list[str]:
+    """Return the licences that facts of a source give: its card's, else those of the licence files beside it."""
+    ids, own = facts.get("license", []), facts.get("license_name", [])
+    if not ids or (ids == ["other"] and not own):
+        return list(facts.get("license_in_file") or facts.get("license_file") or ids)
+    return list(own if ids == ["other"] else ids)
+
 
 SUFFIXES = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".vocab", ".bpe", ".spm")
 LICENCES = re.compile(r"(licen[cs]e|notice|copying|use_policy)([._-].*)?", re.IGNORECASE)

@@ -1,9 +1,11 @@
 """What each parameter is: a matrix (a linear map), a vector (anything else that is merged) or frozen.
 
 Decided once, when the deltas are extracted; every later stage reads the decision from the deltas' header.
+
+What to write so that a merge leaves out the parameters that do not fit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import prod
@@ -161,3 +163,34 @@ def delta_shape(shape: Sequence[int], kind: Kind) -> tuple[int, ...]:
 def added(weights: Tensor, delta: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Add a delta to a base's parameter in float32, rounding once: to the base's dtype where none is given."""
     return (weights.to(torch.float32) + delta.cpu().reshape(weights.shape)).to(dtype or weights.dtype)
+
+
+PATTERNS_SHOWN = 4  # patterns, at most
+
+
+def without(unfit: Collection[str], names: Collection[str], rules: ParameterRules, by_name: bool = False) -> str:
+    """Say how to merge without some parameters: the one prefix of all others where there is one, else their own.
+
+    `names`: all that would be merged; `by_name`: their own in any case. The words are those of params.yaml, or of the
+    command line.
+    """
+    unfit, names = (dict.fromkeys(map(parameter_of, each)) for each in (unfit, names))
+    left = {_first(name) for name in unfit}
+    heads = [name for name in names if _first(name) in left and is_head(name, HEADS)]  # left out whole
+    kept = {_first(name) for name in names if name not in {*unfit, *heads}}
+    own = ", ".join(dict.fromkeys(f'"{_first(name)}.*"' for name in unfit if is_head(name, HEADS)))
+    each = f"where each task has a head of its own, base.heads: [{own}], else " if own and not rules.flags else ""
+    if len(kept) == 1 and not kept & left and not by_name:
+        pattern = f"{kept.pop()}.*"
+        written = f"--only '{pattern}'" if rules.flags else f'parameters.merged: ["{pattern}"]'
+        return f"{each}merge without it: {written}"
+    if not rules.flags:
+        return f"{each}leave it out of parameters.merged"
+    patterns = list(dict.fromkeys(name if _first(name) in kept | {name} else f"{_first(name)}.*" for name in unfit))
+    more = f" and {len(patterns) - PATTERNS_SHOWN} more" if len(patterns) > PATTERNS_SHOWN else ""
+    shown = " ".join(f"--except '{pattern}'" for pattern in patterns[:PATTERNS_SHOWN])
+    return f"merge without it: {shown}{more}"
+
+
+def _first(name: str) -> str:
+    return name.split(".")[0]

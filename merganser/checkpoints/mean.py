@@ -10,8 +10,8 @@ from torch import Tensor
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.companions import copy_companions
-from merganser.checkpoints.expert_layouts import with_experts_of
 from merganser.checkpoints.kinds import is_head
+from merganser.checkpoints.matching import with_experts_of
 from merganser.checkpoints.reading import written_as
 from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.tensors import DTYPES, Checkpoint, Spec

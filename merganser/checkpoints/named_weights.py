@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.architecture import CONFIG, read_config
-from merganser.checkpoints.safetensors_file import HEADER_LIMIT
+from merganser.checkpoints.tensors import HEADER_LIMIT
 from merganser.checkpoints.weight_files import is_index, main_file
 from merganser.errors import InputError, refusing
 from merganser.limits import check_link, parse_json, read_small

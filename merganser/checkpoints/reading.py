@@ -2,7 +2,7 @@
 
 A checkpoint is a safetensors file, torch weights (loaded with `weights_only`), a folder with one of these, or a folder
 of shards of either kind with their index. Names, shapes and dtypes come from the first bytes; a tensor is read when
-asked for. What transformers stores twice, or stored once beside the parameters, is left out: see `surplus`.
+asked for. What transformers stores twice, or stored once beside the parameters, is left out: see `architecture`.
 """
 
 import zipfile
@@ -16,12 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.architecture import Architecture, architecture_of
-from merganser.checkpoints.foreign import adapter_in, without_weights
+from merganser.checkpoints.architecture import Architecture, architecture_of, surplus_of
 from merganser.checkpoints.kinds import applied_as_stored, is_stack
 from merganser.checkpoints.named_weights import main_in, weight_map
-from merganser.checkpoints.safetensors_file import SafetensorsFile
-from merganser.checkpoints.surplus import surplus_of
 from merganser.checkpoints.tensors import (
     DTYPES,
     IN_MODULE,
@@ -29,17 +26,27 @@ from merganser.checkpoints.tensors import (
     Checkpoint,
     Part,
     Rows,
+    SafetensorsFile,
     Spec,
     StoredCheckpoint,
     name_in_file,
     spec_of,
     tensor_name,
+    unwrapped,
+    wrappers_in,
 )
 from merganser.checkpoints.views import View, matrices_of, unstacked
-from merganser.checkpoints.weight_files import ADAPTER_CONFIG as ADAPTER_CONFIG
-from merganser.checkpoints.weight_files import ADAPTER_FILES as ADAPTER_FILES
-from merganser.checkpoints.weight_files import MODEL, TORCH_SUFFIXES, candidates, is_index, written_like
-from merganser.checkpoints.wrappers import unwrapped, wrappers_in
+from merganser.checkpoints.weight_files import (
+    ADAPTER_CONFIG,
+    ADAPTER_FILES,
+    MODEL,
+    TORCH_SUFFIXES,
+    adapter_in,
+    candidates,
+    is_index,
+    without_weights,
+    written_like,
+)
 from merganser.errors import InputError
 from merganser.limits import check_file, check_files
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.architecture import read_object
-from merganser.checkpoints.kinds import ParameterRules, is_merged
-from merganser.checkpoints.remedies import without
+from merganser.checkpoints.kinds import ParameterRules, is_merged, without
 from merganser.checkpoints.tensors import Checkpoint, Spec
 from merganser.errors import InputError, quoting, refusing, some
 from merganser.limits import read_small

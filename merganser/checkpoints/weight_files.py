@@ -1,8 +1,15 @@
-"""Which files of a model's folder hold its weights, told by their names: those that its reader looks for."""
+"""Which files of a model's folder hold its weights, told by their names: those that its reader looks for.
 
+Folders and files that are no model as we read one: what each is, and which tool makes a model of it.
+"""
+
+import os
 import re
 from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
+from pathlib import Path
+
+from merganser.errors import some
 
 MODEL, DIFFUSERS = "model", "diffusion_pytorch_model"  # what a reader calls them, without an ending
 OPEN_CLIP = ("open_clip_model", "open_clip_pytorch_model")
@@ -89,3 +96,115 @@ def written_like(name: str) -> str:
     ('diffusion_pytorch_model', 'model')
     """
     return DIFFUSERS if name.startswith(DIFFUSERS) else MODEL
+
+
+SHOWN = 8
+MLX = (
+    "an adapter of MLX: mlx_lm.fuse --model BASE --adapter-path FOLDER --save-path OUT makes a whole model, with "
+    "--dequantize if its base is quantised"
+)
+_INTO_PIPELINE = (
+    "diffusers puts it into its pipeline (load_lora_weights, fuse_lora, save_pretrained), whose components are merged "
+    "one by one"
+)
+_ONNX = "an exported graph of ONNX; give the model that it was made from"
+_OPENVINO = "an exported model of OpenVINO; give the model that it was made from"
+_MEGATRON = "a checkpoint of Megatron: Megatron-Bridge exports it as a model of transformers"
+# By what is in the folder, files and folders.
+FOREIGN = {
+    "*-?????-of-?????.gguf": "a GGUF file in parts: join them by llama.cpp's llama-gguf-split --merge",
+    "*.gguf": "several GGUF files, of llama.cpp; give one of them",
+    **dict.fromkeys(("adapters.safetensors", "*_adapters.safetensors", "adapters.npz"), MLX),
+    "flax_model*.msgpack": "weights of Flax: transformers 4 converts them, from_pretrained(FOLDER, from_flax=True)",
+    "tf_model*.h5": "weights of TensorFlow: transformers 4 converts them, from_pretrained(FOLDER, from_tf=True)",
+    "*.ckpt.index": "weights of TensorFlow 1: transformers 4 converts them, from_pretrained(INDEX, from_tf=True)",
+    "*.keras": "a model of Keras; give one of transformers or torch",
+    "*.weights.h5": "weights of Keras; give a model of transformers or torch",
+    "saved_model.pb": "an exported model of TensorFlow; give the model that it was made from",
+    "*.distcp": "a distributed checkpoint: python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER "
+    "FILE.pt makes one file of it (accelerate merge-weights FOLDER OUT, if Accelerate wrote it)",
+    "pytorch_model_fsdp_*": "a checkpoint of FSDP in shards: accelerate merge-weights FOLDER/pytorch_model_fsdp_0 OUT "
+    "makes one file of it",
+    "zero_to_fp32.py": "a checkpoint of DeepSpeed: python FOLDER/zero_to_fp32.py FOLDER OUT makes a model of it",
+    "global_step*": "a checkpoint of DeepSpeed: python -m deepspeed.utils.zero_to_fp32 FOLDER OUT makes a model of it",
+    "*zero_pp_rank_*": "a step of a DeepSpeed checkpoint: python -m deepspeed.utils.zero_to_fp32 FOLDER OUT makes a "
+    "model of the folder around it",
+    "mp_rank_*": _MEGATRON,
+    "iter_???????": _MEGATRON,
+    "*.nemo": "an archive of NeMo, whose exporters make a model of transformers of it",
+    "checkpoint-*": "a folder of training; give one of its checkpoints",
+    **dict.fromkeys(("*.onnx", "onnx"), _ONNX),
+    **dict.fromkeys(("openvino_model.xml", "openvino"), _OPENVINO),
+}
+# By the names of all tensors in a file.
+ADAPTERS = {
+    r"(lora|lycoris|oft)_[^.]+\..+": f"a LoRA of kohya's sd-scripts or of LyCORIS, not a model: {_INTO_PIPELINE}",
+    r"(unet|transformer|text_encoder(_\d)?|diffusion_model)\..+lora(_[AB]|\.down|\.up)\b.*": (
+        f"a LoRA of diffusers, not a model: {_INTO_PIPELINE}"
+    ),
+    r".+\.(lora_[ab]|m)": MLX,
+    r".+\.(lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector)(\..+)?": (
+        f"the tensors of an adapter of PEFT, not a model; give its folder, with {ADAPTER_CONFIG} and {ADAPTER_FILES[0]}"
+    ),
+}
+SCALES = re.compile(r".+\.(alpha|dora_scale|lora_alpha|scale)")  # beside the factors in files of adapters
+
+
+def foreign(names: Collection[str]) -> str | None:
+    """Say which format a folder without weights that we read has, and what to do; None where no name is known.
+
+    >>> foreign(["checkpoint-20", "runs"])
+    'a folder of training; give one of its checkpoints: checkpoint-20'
+    """
+    for pattern, said in FOREIGN.items():
+        if found := [name for name in sorted(names) if fnmatchcase(name, pattern)]:
+            return f"{said}: {some(found, SHOWN)}" if said.endswith(("give one of them", "checkpoints")) else said
+    return None
+
+
+def adapter_in(names: Collection[str]) -> str | None:
+    """Say which adapter a file is, by the names of its tensors; None for a model.
+
+    >>> adapter_in(["lora_te_text_model.lora_up.weight", "lora_te_text_model.alpha"])[:35]
+    "a LoRA of kohya's sd-scripts or of "
+    """
+    factors = [name for name in names if not SCALES.fullmatch(name)]
+    for pattern, said in ADAPTERS.items():
+        if factors and all(re.fullmatch(pattern, name) for name in factors):
+            return said
+    return None
+
+
+def without_weights(path: Path, names: Collection[str]) -> str:
+    """Say what a folder is in which no weights are found, and what to give instead."""
+    if PIPELINE in names:
+        parts = [part.name for part in path.iterdir() if part.is_dir() and weight_names(os.listdir(part))]
+        remedy = f"merge its components one by one, by their folders in all models: {', '.join(sorted(parts))}"
+        return f"a pipeline of diffusers; {remedy}"
+    known = foreign(os.listdir(path))
+    if known == MLX:
+        return known
+    if any(name in names for name in (ADAPTER_CONFIG, *ADAPTER_FILES)):
+        both = f"to be merged it has both {ADAPTER_CONFIG} and {ADAPTER_FILES[0]}"
+        return f"an adapter, not a whole model: no base; {both}"
+    if several := candidates(names):
+        if all(SHARD.fullmatch(name) for name in several):
+            return f"shards without the index that names them, such as {NAMES[1]}; fetch the whole model"
+        return f"several files of weights, and none of a usual name; give one of them: {some(several, SHOWN)}"
+    if adapters := [part.name for part in sorted(path.iterdir()) if (part / ADAPTER_CONFIG).is_file()]:
+        return f"several adapters, each in a folder of its own; give one of them: {', '.join(adapters)}"
+    if known is not None:
+        return known
+    if dangling := [link.name for link in sorted(path.iterdir()) if link.is_symlink() and not link.exists()]:
+        return f"{dangling[0]} is a link to a file that is not there; fetch it again"
+    return f"no checkpoint in this folder; expected one of {', '.join(NAMES)}"
+
+
+def both_in(names: Collection[str], main: str | None) -> str | None:
+    """Say that a folder has a whole model and an adapter; None where it has one of them. `main`: its weights."""
+    adapter = next((name for name in ADAPTER_FILES if name in names and ADAPTER_CONFIG in names), None)
+    if adapter is None or main is None or (main not in NAMES and main in candidates(names)):
+        return None
+    loaded = "which from_pretrained loads as the one with the other put onto it"
+    remedy = f"give the file {main} for the model alone, or the adapter ({ADAPTER_CONFIG}, {adapter}) in its own folder"
+    return f"a whole model and an adapter, {loaded}; {remedy}"

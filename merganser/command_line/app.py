@@ -1,18 +1,72 @@
-"""The command line of what needs no repository; `merganser.flows.commands.cli` adds the rest to it."""
+"""The command line of what needs no repository; `merganser.flows.commands.cli` adds the rest to it.
 
+`merganser methods`: list the methods, or describe one.
+
+`merganser import-mergekit`: a configuration of mergekit in, a recipe and a comparison's params.yaml out.
+"""
+
+import json
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from merganser.command_line.check import check
 from merganser.command_line.extract_lora import extract_lora
-from merganser.command_line.import_mergekit import import_mergekit
 from merganser.command_line.merge import merge, reconstruct
-from merganser.command_line.methods import methods
 from merganser.command_line.trust import trust
 from merganser.extras import naming_extras
+from merganser.outputs import refuse_existing
 from merganser.terminal.failures import EXIT_CODES, boundary
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show this method's parameters.")] = None,
+    wanted: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="KEY=VALUE,...",
+            help="Only these, such as data=none,parts=no: data none, validation or test; parts per task yes or no; "
+            "family; cost; needs.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
+) -> None:
+    """List the registered methods and what each does, in the terminal's width; of one NAME, all about it."""
+    from merganser import registry
+    from merganser.command_line import output
+    from merganser.descriptions import describe_method, matching
+
+    chosen = [registry.get(each) for each in ([name] if name else registry.names())]
+    described = matching([describe_method(method) for method in chosen], wanted)
+    if as_json:
+        print(json.dumps(described[0] if name else described, indent=2))
+    elif name:
+        output.print_method(described[0])
+    else:
+        output.print_methods(described)
+
+
+def import_mergekit(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A configuration of mergekit, such as config.yml.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A new folder for merge.yaml and params.yaml; by default named as CONFIG."),
+    ] = None,
+) -> None:
+    """Turn a configuration of mergekit into merge.yaml, which `merganser merge` does, and params.yaml, to compare."""
+    from merganser.config.recipes import RECIPE
+    from merganser.standalone.mergekit.importing import PARAMS, imported, write_imported
+
+    out = out or Path(config.stem)
+    refuse_existing(out)
+    found = imported(config)
+    write_imported(found, config, out)
+    print(*found.notes, sep="\n", end="\n" if found.notes else "")
+    print(f"{config} is {found.method} of {len(found.models)} models: `merganser merge {out / RECIPE} --out DIR`")
+    print(f"to measure it, give each task in {out / PARAMS} its data (docs/params.md)")
 
 
 def example(command: str, *more: str) -> str:

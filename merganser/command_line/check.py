@@ -60,7 +60,7 @@ def show(found: "ModelCheck", as_json: bool) -> None:
 
 
 def _print_models(models: Mapping[str, Mapping[str, Any]]) -> None:
-    from merganser.command_line.tables import print_table
+    from merganser.command_line.output import print_table
 
     headings = (
         "model",

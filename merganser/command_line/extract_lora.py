@@ -49,7 +49,7 @@ def extract_lora(
 ) -> None:
     """Write what fine-tuning changed of MODEL as a LoRA adapter for its base, and say what each layer loses."""
     from merganser.checkpoints.kinds import ParameterRules
-    from merganser.command_line.progress import progress_bar
+    from merganser.command_line.output import progress_bar
     from merganser.config.recipes import source_named
     from merganser.standalone.extract_lora import Cut, extract_adapter
     from merganser.workers import threads_wanted
@@ -71,7 +71,7 @@ def extract_lora(
 
 
 def _print_layers(layers: "list[LayerError]") -> None:
-    from merganser.command_line.tables import print_table
+    from merganser.command_line.output import print_table
 
     rows = [
         (e.name, "whole" if e.rank is None else str(e.rank), _share(e.error, e.norm)) for e in layers if e.rank != 0

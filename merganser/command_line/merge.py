@@ -126,7 +126,7 @@ def merge(
         return
     if out is None:
         raise InputError("--out: say which new folder the merged checkpoint goes into")
-    from merganser.command_line.progress import progress_bar
+    from merganser.command_line.output import progress_bar
     from merganser.standalone.merge import merge_by
     from merganser.workers import threads_wanted
 

@@ -132,7 +132,7 @@ def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
     content = filled(content, home)
     family = value_at(content, ("base", "family"))
     if isinstance(base, dict) and "family" not in base and (source := _model_of(content)):
-        from merganser.config.inferring import family_of  # imports torch, as the next does
+        from merganser.config.tasks import family_of  # imports torch, as the next does
 
         family = family_of(folder / source)
         if family is not None:
@@ -142,7 +142,7 @@ def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
         if "kind" in task or not isinstance(data, dict) or "templates" in data or not isinstance(family, str):
             continue  # one with templates is of pictures, as by default
         if isinstance(data.get("source"), str):
-            from merganser.config.inferring import infer_task_kind
+            from merganser.config.tasks import infer_task_kind
 
             kind = infer_task_kind(data, family, folder / data["source"])
             if kind is not None:

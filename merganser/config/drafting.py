@@ -14,19 +14,17 @@ from typing import Any
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.config.completing import READ, additions, filled
 from merganser.config.explaining import as_flow, as_line
-from merganser.config.inferring import infer_task_kind
 from merganser.config.params import NAME, OWN_MODELS, UNMEASURED
-from merganser.config.tasks import fits
+from merganser.config.tasks import fits, infer_task_kind
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import get_kind, kind_names
-from merganser.evaluation.labels import WORDS
-from merganser.evaluation.saved import features_of
+from merganser.evaluation.columns import WORDS
+from merganser.evaluation.data_sets import features_of
 from merganser.models import family_names
 from merganser.models.sequence_classifier import HEAD_NAMES
 from merganser.sources.hub import COMMIT
 from merganser.sources.named import HEAD, hub_name
-from merganser.sources.packages import lying
-from merganser.sources.pointers import POINTER_SUFFIXES, pointer_of, read_pointer
+from merganser.sources.pointers import POINTER_SUFFIXES, lying, pointer_of, read_pointer
 
 BASE = "base"
 POINTERS = Path("sources")  # the folder of the files that name what is on a hub

@@ -15,22 +15,21 @@ from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.mean import mean_model
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.checkpoints.vocabulary.plan import in_one_vocabulary
+from merganser.config.entries import studied_entries
 from merganser.config.inputs import INPUTS
 from merganser.config.params import Params
 from merganser.config.published import read_published
-from merganser.config.studies import studied_entries
 from merganser.config.tasks import check_group, kind_mistakes
 from merganser.config.vocabularies import choice_of
 from merganser.errors import InputError, did_you_mean
+from merganser.evaluation.data_sets import read_headers
 from merganser.evaluation.evaluator import open_evaluator
-from merganser.evaluation.saved import read_headers
 from merganser.inputs.deltas import check_pair
-from merganser.merging.by_layer import LAYERS, check_patterns
+from merganser.merging.binding import LAYERS, check_patterns
 from merganser.models import family_names, get_family
-from merganser.sources.columns import rename_columns
-from merganser.sources.gguf import INSTALL, gguf_in
-from merganser.sources.packages import lying, verified_package_path
-from merganser.sources.pointers import PackagePointer, read_pointer
+from merganser.sources.hub_data import rename_columns
+from merganser.sources.installing import INSTALL, gguf_in
+from merganser.sources.pointers import PackagePointer, lying, read_pointer, verified_package_path
 
 
 def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) -> list[str]:

@@ -17,9 +17,8 @@ from merganser.checkpoints.vocabulary.plan import TokenizerChoice
 from merganser.config.params import NAME
 from merganser.errors import InputError
 from merganser.limits import read_yaml
-from merganser.sources.named import fetch_named, hub_name
+from merganser.sources.named import fetch_named, hashes, hub_name, read_files
 from merganser.sources.pointers import HubPointer
-from merganser.sources.read_files import hashes, read_files
 
 RECIPE = "merge.yaml"
 ABOUT = "# `merganser merge {name} --out DIR` repeats this merge, made by merganser {merganser} with torch {torch}.\n"

@@ -1,17 +1,68 @@
-"""Check the family and the tasks of a `params.yaml` against the modules they name."""
+"""Check the family and the tasks of a `params.yaml` against the modules they name.
 
-from collections.abc import Iterator
+What data an entry had beside the checkpoints: by what it reads, and by what that was computed from.
+
+What a params.yaml need not say, for the models and the data that it names say it.
+
+Both read files that lie here alone: of what a pointer names at a hub, the file itself says it. Imports torch and, for
+configurations of transformers, that.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from merganser.config.data_class import adapts_only
+from pydantic import ValidationError
+
+from merganser import registry
+from merganser.checkpoints.architecture import CONFIG, read_config
+from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.explaining import mistakes_in
-from merganser.config.inputs import INPUTS
-from merganser.config.params import UNMEASURED, Data, Params, Task, Unseen
+from merganser.config.inputs import INPUTS, input_of_entry
+from merganser.config.inputs.base import known_method
+from merganser.config.params import UNMEASURED, Data, Entry, Params, Task, Unseen
 from merganser.config.repairing import MISSING
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import AsksServers, GivesClasses, HasHead, TaskKind, get_kind, kind_names
+from merganser.evaluation.data_sets import read_headers
+from merganser.evaluation.evaluator import open_evaluator
+from merganser.merging.method import Involvement
 from merganser.models import family_names, get_family, has_ability
-from merganser.sources.pointers import Pointer, repositories
+from merganser.plugins import own_configurations
+from merganser.sources.hub_data import rename_columns
+from merganser.sources.pointers import OpenClipPointer, Pointer, lying, read_pointer, repositories
+
+ORDER: tuple[Involvement, ...] = ("NDI", "VDI", "TTA")
+TITLES: dict[Involvement, str] = {"NDI": "no data", "VDI": "validation data", "TTA": "test-time adaptation"}
+
+
+def data_class(params: Params, entry: Entry) -> Involvement:
+    """Return the class of an entry: that of its method where what it reads was computed from data, else no data."""
+    read = input_of_entry(entry)
+    found: list[Involvement] = ["NDI"]
+    if read is not None and read.validation:
+        found.append(max("VDI", registry.get(entry.method).involvement, key=ORDER.index))
+    difference = params.differences.get(params.inner(entry).difference or "")
+    if difference is not None and difference.merged in params.methods:
+        found.append(data_class(params, params.methods[difference.merged]))
+    return max(found, key=ORDER.index)
+
+
+def is_transductive(params: Params, entry: Entry) -> bool:
+    """Tell whether an entry was adapted on the examples of a task that it is measured on, without their labels."""
+    if params.validation is None or data_class(params, entry) == "NDI":
+        return False
+    return any(params.validation_split_of(task) == params.split_of(task) for task in params.tasks)
+
+
+def adapts_only(params: Params) -> bool:
+    """Tell whether what reads data does so to adapt, without labels: then it may be the split that is measured on."""
+    if params.studies.ablations:
+        return False
+    reading = [each for each in INPUTS.values() if each.validation]
+    methods = [known_method(each.applied_by(one)) for each in reading for one in each.declared(params).values()]
+    return bool(methods) and all(method is not None and method.involvement == "TTA" for method in methods)
 
 
 def task_mistakes(params: Params) -> list[str]:
@@ -121,3 +172,51 @@ def check_group(task: Task | Unseen, source: Path, pointer: Pointer | None) -> N
 def fits(kind: TaskKind, family: str) -> bool:
     """Tell whether a family's networks do tasks of a kind."""
     return all(has_ability(family, ability) for ability in kind.NEEDS)
+
+
+def family_of(source: Path) -> str | None:
+    """Return the family whose configuration lies beside a model's weights; None where that is none, or several."""
+    with suppress(InputError, OSError):
+        path = lying(source)
+        if path is None:
+            return "open_clip" if isinstance(read_pointer(source), OpenClipPointer) else None
+        folder = path if path.is_dir() else path.parent
+        config = (read_config(folder / CONFIG) or {}).get("model_type")
+        found = [name for name, file in own_configurations().items() if (folder / file).is_file()]
+        if config is not None:
+            found += [name for name in family_names() if config in get_family(name).MODEL_TYPES]
+        if len(found) > 1:  # as of a repository with both a model of open_clip and of transformers: by their names
+            found = [name for name in found if _holds(name, path)]
+        return found[0] if len(found) == 1 else None
+    return None
+
+
+def _holds(family: str, source: Path) -> bool:
+    try:
+        get_family(family).check(source, open_checkpoint(source))
+    except InputError:
+        return False
+    return True
+
+
+def infer_task_kind(data: Mapping[str, Any], family: str, source: Path) -> str | None:
+    """Return the one kind of task that a family does and that a task's keys and the columns of its data fit.
+
+    `data`: what the file says of the data, which lie at `source`. None where no kind fits, or several do.
+    """
+    own = {key: value for key, value in data.items() if key not in Data.model_fields}
+    kinds = [name for name in kind_names() if name != UNMEASURED and family in family_names()]
+    fitting = [name for name in kinds if fits(get_kind(name), family) and _takes(name, own, data, source)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _takes(kind: str, own: Mapping[str, Any], data: Mapping[str, Any], source: Path) -> bool:
+    """Tell whether a kind has these keys of its own, and can read the columns of the data, if they are here."""
+    try:
+        evaluator = open_evaluator(kind, own, None)
+        path = lying(source)
+        if path is not None:
+            evaluator.check_data(rename_columns(read_headers(path), data.get("columns") or {}, source), source)
+    except (InputError, ValidationError, OSError):
+        return False
+    return True

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from merganser.evaluation.named_files import opens_files
+from merganser.evaluation.data_sets import opens_files
 
 MEMBER, DOCUMENT = "member", "document"  # the columns
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import AsksServers, GivesClasses, HasGroups, HasHead, ShowsExamples, TaskKind, get_kind
+from merganser.evaluation.columns import labelled
+from merganser.evaluation.data_sets import features_of, open_split
 from merganser.evaluation.examples import Results
-from merganser.evaluation.labels import labelled
 from merganser.evaluation.metrics import METRICS
 from merganser.evaluation.prepared import Prepared, write_prepared
-from merganser.evaluation.saved import features_of, open_split
 from merganser.evaluation.serving import ModelServer
 from merganser.models import Network
 

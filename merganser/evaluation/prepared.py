@@ -16,8 +16,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.safetensors_file import SafetensorsFile
-from merganser.checkpoints.tensors import NAMES_OF_DTYPES, Spec, to_bytes
+from merganser.checkpoints.tensors import NAMES_OF_DTYPES, SafetensorsFile, Spec, to_bytes
 from merganser.errors import InputError, refusing
 from merganser.limits import parse_json, read_small
 from merganser.models.device import copied_ahead

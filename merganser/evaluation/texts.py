@@ -1,9 +1,15 @@
-"""Data sets of one text an example, in the column `text`, or of two, the second one in the column `pair`."""
+"""Data sets of one text an example, in the column `text`, or of two, the second one in the column `pair`.
+
+Texts as an array of one row each, for what is kept in arrays: UTF-8, zeros behind.
+
+Legend: N texts, W bytes.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -12,6 +18,29 @@ from merganser.errors import InputError
 from merganser.evaluation import KindSettings
 from merganser.evaluation.prepared import Prepared
 from merganser.models import Network, TakesTexts
+
+
+def pack(texts: Sequence[str]) -> Tensor:
+    """Write texts as bytes (N, W), W that of the longest.
+
+    >>> pack(["ab", "é"]).tolist()
+    [[97, 98], [195, 169]]
+    """
+    rows = [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
+    packed = np.zeros((len(rows), max(1, *map(len, rows))) if rows else (0, 1), dtype=np.uint8)
+    for i, row in enumerate(rows):
+        packed[i, : len(row)] = row
+    return torch.from_numpy(packed)
+
+
+def unpack(packed: Tensor) -> list[str]:
+    """Read texts that were written as bytes.
+
+    >>> unpack(pack(["ab", "", "é"]))
+    ['ab', '', 'é']
+    """
+    return [row.tobytes().rstrip(b"\0").decode() for row in packed.numpy()]
+
 
 TEXT, PAIR, LABEL = "text", "pair", "label"
 

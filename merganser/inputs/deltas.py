@@ -23,12 +23,11 @@ from merganser.checkpoints.kinds import (
     is_merged,
     is_quantised,
     parameter_kind,
+    without,
 )
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import Checkpoint, place_of, read_into
-from merganser.checkpoints.remedies import without
-from merganser.checkpoints.safetensors_file import SafetensorsFile
-from merganser.checkpoints.tensors import Rows, Spec, spec_of
+from merganser.checkpoints.tensors import Rows, SafetensorsFile, Spec, spec_of
 from merganser.checkpoints.views import unstacked
 from merganser.checkpoints.writing import write_checkpoint
 from merganser.errors import InputError, refusing

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 
 KEY = "embedding"

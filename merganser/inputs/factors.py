@@ -19,17 +19,16 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from merganser.checkpoints.kinds import Kind, delta_shape
-from merganser.checkpoints.safetensors_file import SafetensorsFile
-from merganser.checkpoints.tensors import to_bytes
+from merganser.checkpoints.tensors import SafetensorsFile, to_bytes
 from merganser.checkpoints.writing import save_tensors
 from merganser.code_digest import code_digest
 from merganser.errors import InputError
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.layers import Layer, LayerDeltas, LayerFactors, LayerLowRank, LayerSource, LayerTable
 from merganser.linalg import svd
-from merganser.linalg.batched import factorise_all
 from merganser.linalg.counts import count_of
 from merganser.linalg.decompositions import Factors
+from merganser.linalg.svd import factorise_all
 from merganser.outputs import remove_others
 from merganser.workers import map_in_order, one_blas_thread
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.architecture import read_config
 from merganser.checkpoints.kinds import is_head
-from merganser.checkpoints.reading import Checkpoint
-from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import Checkpoint, SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError, refusing
 from merganser.limits import parse_json

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.code_digest import code_digest
 from merganser.inputs.deltas import Deltas, open_deltas

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.errors import InputError, refusing
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.layers import (

@@ -18,7 +18,7 @@ from merganser.learning.batches import Batches
 from merganser.learning.loop import Learnable, descend, fixed_loss, gradient_of, merged_weights
 from merganser.learning.settings import RoutingSettings
 from merganser.learning.task_losses import TaskLoss
-from merganser.models.blocks import WithBlocks
+from merganser.models.linear_maps import WithBlocks
 from merganser.operators.sums import scaled_sum
 from merganser.operators.weight_ensembling import blend, routers_of
 

@@ -2,10 +2,17 @@
 
 Memory is that of a few models, whatever the number of tasks: merged weights are formed layer by layer, the gradient
 with respect to them is added up over the tasks' batches, and pulled back to the values layer by layer.
+
+One step of Adam (Kingma and Ba, ICLR 2015), as a pure function.
+
+The state of learning on disk: written whole, with a fingerprint of all that it follows from but the number of steps.
+
+A killed run goes on from the last state written, and so does one with more steps, to the bytes of an undisturbed run.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
@@ -15,14 +22,107 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.reading import Checkpoint
+from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.checkpoints.views import from_file, in_file
+from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
+from merganser.inputs.factors import fingerprint_of
 from merganser.inputs.layers import LayerSource
 from merganser.learning import Form, Values
-from merganser.learning.adam import adam, no_moments
 from merganser.learning.batches import Batches
 from merganser.learning.settings import LearnerSettings
-from merganser.learning.state import LearningState, read_state, write_state
+
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The running means of the gradients and of their squares, and how often each value was moved."""
+
+    mean: Values
+    square: Values
+    moves: Mapping[str, int]
+
+
+def no_moments(values: Values) -> Moments:
+    """Return the moments before the first step."""
+    mean, square = ({name: torch.zeros_like(value) for name, value in values.items()} for _ in range(2))
+    return Moments(mean, square, dict.fromkeys(values, 0))
+
+
+def adam(values: Values, gradients: Values, moments: Moments, lr: float) -> tuple[Values, Moments]:
+    """Return the values and moments after a step; what has no gradient stays as it was.
+
+    >>> start = {"x": torch.tensor([1.0])}
+    >>> adam(start, {"x": torch.tensor([-5.0])}, no_moments(start), 0.1)[0]["x"]
+    tensor([1.1000])
+    """
+    first, second = BETAS
+    changed, mean, square = dict(values), dict(moments.mean), dict(moments.square)
+    moves = {name: count + (name in gradients) for name, count in moments.moves.items()}
+    for name, gradient in gradients.items():
+        mean[name] = moments.mean[name].lerp(gradient, 1 - first)
+        square[name] = moments.square[name].mul(second).addcmul_(gradient, gradient, value=1 - second)
+        size = square[name].div(1 - second ** moves[name]).sqrt_().add_(EPSILON)
+        changed[name] = values[name].addcdiv(mean[name], size, value=-lr / (1 - first ** moves[name]))
+    return changed, Moments(mean, square, moves)
+
+
+FILE = "state.safetensors"
+PARTS = ("values", "mean", "square", "best")
+
+
+@dataclass(frozen=True)
+class LearningState:
+    """Where learning stands after a number of steps; `best` are the values of the lowest loss on the fixed examples."""
+
+    step: int
+    values: Values
+    moments: Moments
+    best: Values
+    losses: tuple[float, ...]  # of each step's batches, before the step
+    checks: dict[int, float]  # the losses on the fixed examples, by how many steps came before
+
+    @property
+    def best_step(self) -> int:
+        """Return after how many steps the loss on the fixed examples was lowest; the first of equal ones."""
+        return min(self.checks, key=lambda step: (self.checks[step], step))
+
+
+def write_state(folder: Path, state: LearningState, fingerprint: str) -> None:
+    """Write a state in place of the last one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    groups = (state.values, state.moments.mean, state.moments.square, state.best)
+    tensors = {f"{part}/{name}": x for part, group in zip(PARTS, groups, strict=True) for name, x in group.items()}
+    about = {
+        "fingerprint": fingerprint,
+        "moves": dict(state.moments.moves),
+        "step": state.step,
+        "losses": state.losses,
+        "checks": list(state.checks.items()),
+    }
+    save_tensors(folder / FILE, tensors, json.dumps(about))
+
+
+def read_state(folder: Path, fingerprint: str, steps: int) -> LearningState | None:
+    """Read the last state; None where there is none, of other inputs, or of more steps than are wanted."""
+    if fingerprint_of(folder / FILE) != fingerprint:
+        return None
+    file = SafetensorsFile(folder / FILE)
+    about = json.loads(file.metadata["merganser"])
+    if about["step"] > steps:
+        return None
+    groups: dict[str, Values] = {part: {} for part in PARTS}
+    for name in file.names:
+        part, _, own = name.partition("/")
+        groups[part][own] = file.read(name)
+    values, mean, square, best = groups.values()
+    checks = {int(step): float(loss) for step, loss in about["checks"]}
+    return LearningState(
+        about["step"], values, Moments(mean, square, about["moves"]), best, tuple(about["losses"]), checks
+    )
+
 
 Loss = Callable[[Mapping[str, Tensor], Sequence[int]], Tensor]
 

@@ -1,9 +1,12 @@
-"""Find each task's n-th largest magnitude in a stream of stacks, by histograms of bit patterns.
+"""Select the largest entries of a vector exactly, over a stream: the whole vector is never in memory.
 
-A first pass over the stream counts the leading bits of all magnitudes' patterns, which gives the bin of the wanted one.
-A second pass collects the entries in that bin; if there are too many, passes that count the following bits come first.
-The result is exact; memory holds a few pieces of a stack, one histogram per task and the collected entries. A vector of
-few entries is sorted instead.
+The n-th largest magnitude is found by histograms of bit patterns. A first pass over the stream counts the leading bits
+of all magnitudes, which gives the bin of the wanted one. A second pass collects the entries in that bin; if there are
+too many, passes that count the following bits come first. Memory holds a few pieces of a stack, one histogram per task
+and the collected entries. A vector of few entries is sorted instead.
+
+Entries equal to the least that is kept are kept too, so that neither their order nor that of the layers decides which
+are; zeros never are.
 
 Legend: T tasks, C entries; a *stack* is a tensor (T, ...) of all tasks.
 """
@@ -18,6 +21,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from merganser.linalg.blocks import blocks
+from merganser.linalg.counts import count_of, note_kept
 
 Change = Callable[[Tensor], Tensor]
 Rank = Callable[[int], int | Sequence[int]]  # of the n magnitudes of a task: one for all tasks, or T
@@ -239,3 +245,78 @@ def _place(counts: Tensor, rank: int) -> tuple[int, int]:
     first = int(ends[-1]) - rank  # items before it
     place = min(int(torch.searchsorted(ends, first, right=True)), len(counts) - 1)
     return place, int(ends[place]) - first
+
+
+Cut = tuple[float, ...]  # T levels: of each task the entries are kept whose magnitude is above its level
+
+
+def cut_at(stacks: Stacks, density: float | Sequence[float]) -> Cut:
+    """Find the cut that keeps at least floor(density * n) of the n entries of each task in all stacks.
+
+    `density`: of all tasks, or T of them.
+
+    >>> stack = torch.tensor([[0.5, -2.0, 0.25, 0.5]])
+    >>> kept(stack, cut_at(in_memory(stack), 0.5))  # both that are the second largest
+    tensor([[ True,  True, False,  True]])
+    """
+    if isinstance(density, Sequence):
+        return cut_of(stacks, lambda n: [count_of(share, n) for share in density])
+    return cut_of(stacks, partial(count_of, density))
+
+
+def cut_of(stacks: Stacks, count: Rank, change: Change | None = None) -> Cut:
+    """Find the cut that keeps at least `count(n)` of the n entries of each task in all stacks, but no zeros.
+
+    `change` maps each block (T, C) to the values that are compared, entry by entry.
+    """
+    found = thresholds(stacks, count, change)
+    note_kept(sum(found.kept), found.entries * len(found.kept))
+    return found.levels
+
+
+def each_trimmed(stack: Tensor, cut: Cut) -> Iterator[Tensor]:
+    """Yield a stack (T, ...) block by block (T, C), with zeros for the entries that the cut does not keep.
+
+    >>> stack = torch.tensor([[0.5, -2.0, 0.25, 1.0]])
+    >>> torch.cat(list(each_trimmed(stack, cut_at(in_memory(stack), 0.5))), dim=1)
+    tensor([[ 0., -2.,  0.,  1.]])
+    """
+    for block in blocks(stack):
+        trimmed = torch.empty_like(block)
+        for row, level, out in zip(block, cut, trimmed, strict=True):
+            torch.hardshrink(row, level, out=out)
+        yield trimmed
+
+
+def each_band(stack: Tensor, above: Sequence[int], wanted: Sequence[int]) -> Iterator[Tensor]:
+    """Yield a stack (T, ...) block by block (T, C), with zeros for each task's smallest and largest entries.
+
+    Each task keeps the `wanted` entries that come after the `above` largest, and those equal to one of them.
+
+    >>> stack = torch.tensor([[0.5, -3.0, 0.5, 9.0, 0.1]])
+    >>> list(each_band(stack, above=[1], wanted=[2]))
+    [tensor([[ 0.5000, -3.0000,  0.5000,  0.0000,  0.0000]])]
+    """
+    last = [over + own if own else 0 for over, own in zip(above, wanted, strict=True)]
+    low = thresholds(in_memory(stack), lambda _: last).levels
+    most = thresholds(in_memory(stack), lambda n: [min(over + 1, n) for over in above]).least
+    kept = 0
+    for block, trimmed in zip(blocks(stack), each_trimmed(stack, low), strict=True):
+        trimmed.masked_fill_(block.abs() > _column(most, block), 0)
+        kept += int(trimmed.count_nonzero())
+        yield trimmed
+    note_kept(kept, stack.numel())
+
+
+def kept(stack: Tensor, cut: Cut, change: Change | None = None) -> Tensor:
+    """Mark the entries of a stack (T, ...) that the cut keeps, comparing `change` of them if it is given."""
+    masks = torch.empty(stack.shape, dtype=torch.bool, device=stack.device)
+    for block, out in zip(blocks(stack), blocks(masks), strict=True):
+        changed = change(block) if change else block
+        torch.gt(changed.abs(), _column(cut, changed), out=out)
+    return masks
+
+
+def _column(magnitudes: Cut, block: Tensor) -> Tensor:
+    """Return one magnitude a task as a column (T, 1) that broadcasts over a block (T, C)."""
+    return torch.tensor(magnitudes, dtype=block.dtype, device=block.device).unsqueeze(1)

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from merganser.linalg import lapack
 from merganser.linalg.decompositions import Factors
-from merganser.linalg.polar import polar
+from merganser.linalg.joint import polar
 from merganser.linalg.svd import numerical_rank, spectral_norm
-from merganser.operators.emr import agrees, elected, ratio
-from merganser.operators.truncation import triples_holding
+from merganser.operators.masks import agrees, elected, ratio
+from merganser.operators.subspaces import triples_holding
 
 ROUNDING = 1e-6  # of `scale`: what float32 factors leave of a side that is 0
 COVERED = 4  # tasks up to which TSV's theorem says nothing

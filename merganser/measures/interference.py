@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from merganser.linalg.decompositions import Factors
-from merganser.linalg.polar import polar
+from merganser.linalg.joint import polar
 
 
 def task_interference(tasks: Sequence[Factors]) -> float:

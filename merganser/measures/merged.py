@@ -15,8 +15,13 @@ from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.inputs.deltas import Deltas
 from merganser.inputs.layers import LayerDeltas, LayerLowRank, LayerSource, ThreadedLayers, dense_layer
 from merganser.linalg.svd import compact
-from merganser.measures.alignment import delta_cosines, delta_inner_products, leading_directions, subspace_alignment
-from merganser.measures.spectra import effective_rank
+from merganser.measures.alignment import (
+    delta_cosines,
+    delta_inner_products,
+    effective_rank,
+    leading_directions,
+    subspace_alignment,
+)
 from merganser.overlays import open_overlays, task_parameters
 
 

@@ -17,10 +17,15 @@ from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import factorise, leading
 from merganser.measures import bounds
 from merganser.measures.agreement import layer_agreement, sign_agreement
-from merganser.measures.alignment import delta_cosines, delta_inner_products
+from merganser.measures.alignment import (
+    delta_cosines,
+    delta_inner_products,
+    effective_rank,
+    energy_share,
+    truncation_error,
+)
 from merganser.measures.interference import row_space_interference, task_interference, task_interference_after_tsv_m
 from merganser.measures.spaces import agreement_histograms, dropped_shares, vector_products
-from merganser.measures.spectra import effective_rank, energy_share, truncation_error
 from merganser.operators.drm import joint_space
 
 RANK_FRACTION = 0.08  # of R: CART's value for truncations and row spaces

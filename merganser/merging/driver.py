@@ -35,7 +35,7 @@ from merganser.inputs.layers import (
 )
 from merganser.inputs.model_deltas import ModelDeltas
 from merganser.inputs.pieces import PIECE, PiecedLayers, in_pieces, pieces_of
-from merganser.merging.by_layer import check_patterns
+from merganser.merging.binding import check_patterns
 from merganser.merging.devices import CudaStreams, DeviceLayers, full_precision
 from merganser.merging.method import Method, Result
 from merganser.operators.vectors import whole

@@ -14,7 +14,7 @@ from merganser.checkpoints.companions import copy_companions
 from merganser.checkpoints.output import AS_THE_BASE, OutputFormat
 from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.inputs.layers import LayerSource
-from merganser.linalg.tally import share_of, tallied
+from merganser.linalg.counts import share_of, tallied
 from merganser.merging.driver import choose_device, merge_layers
 from merganser.merging.method import Method
 from merganser.outputs import write_json

@@ -7,7 +7,7 @@ ids are as hubs and SPDX have them. A licence that is not there is named as one 
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from merganser.checkpoints.origins import ModelOrigin
+from merganser.checkpoints.companions import ModelOrigin
 
 NON_COMMERCIAL, NO_DERIVATIVES, SHARE_ALIKE = "nc", "nd", "sa"  # as Creative Commons abbreviates them
 LICENCES = "licences"  # in the profile of a merge: the warnings

@@ -17,8 +17,7 @@ from merganser.checkpoints.kinds import Kind
 from merganser.errors import InputError, did_you_mean
 from merganser.inputs.layers import Layer, LayerFactors, LayerLowRank, LayerSource, Side
 from merganser.learning import Learner
-from merganser.merging.binding import bound
-from merganser.merging.by_layer import LAYERS, pattern_mistake, variants
+from merganser.merging.binding import LAYERS, bound, pattern_mistake, variants
 from merganser.operators.coefficients import INVERSE_NORM
 from merganser.operators.vectors import scaled_mean, whole
 from merganser.overlays.budget import Fitting

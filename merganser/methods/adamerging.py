@@ -17,9 +17,8 @@ from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.learning import Form, Learner, Values, learned_by
 from merganser.learning.settings import LearnerSettings
 from merganser.merging.method import method
-from merganser.operators.elect import cut_and_winner, elect_sign
 from merganser.operators.sums import inner_products_with_gradient, scaled_sum
-from merganser.operators.trim import dense, trim
+from merganser.operators.ties import cut_and_winner, dense, elect_sign, trim
 
 COEFFICIENTS = "coefficients"
 

@@ -6,7 +6,7 @@ from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.blocks import join_pieces
 from merganser.linalg.counts import ceiling_of, count_of
-from merganser.linalg.select import each_band
+from merganser.linalg.thresholds import each_band
 from merganser.merging.method import Fractions, Scaling, method
 from merganser.operators.coefficients import each_of
 from merganser.operators.sums import total

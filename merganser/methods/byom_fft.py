@@ -6,13 +6,12 @@ from functools import partial
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.linalg.select import kept
+from merganser.linalg.thresholds import kept
 from merganser.merging.method import Densities, Scaling, method
 from merganser.operators.sums import scaled_sum
-from merganser.operators.trim import vector_cut
+from merganser.operators.ties import vector_cut
 from merganser.overlays.budget import by_density
-from merganser.overlays.masked import Sparse, sparse
-from merganser.overlays.parts import Parts
+from merganser.overlays.parts import Parts, Sparse, sparse
 
 
 def differences(block: Tensor, scaling: float) -> Tensor:

@@ -8,8 +8,7 @@ from merganser.inputs.factors import ALWAYS_KEPT
 from merganser.inputs.layers import LayerFactors
 from merganser.merging.method import method
 from merganser.overlays.budget import BY_K
-from merganser.overlays.low_rank import low_rank_parts
-from merganser.overlays.parts import Parts
+from merganser.overlays.parts import Parts, low_rank_parts
 
 
 def share_needed(tasks: int, *, k: int, **_: Any) -> float:

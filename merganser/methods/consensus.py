@@ -6,8 +6,8 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Count, Densities, NonNegative, Scaling, method, spaced
-from merganser.operators.combine import Combine, unscaled_merge
 from merganser.operators.masks import mask_counts
+from merganser.operators.ties import Combine, unscaled_merge
 
 
 @method(

@@ -7,11 +7,9 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Rates, Scaling, method
-from merganser.operators.combine import Combine, scaling_of
-from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.drop import drop_layer, drops
-from merganser.operators.elect import elect_sign, winning_sign
 from merganser.operators.sums import scaled_sum
+from merganser.operators.ties import Combine, disjoint_mean, elect_sign, scaling_of, winning_sign
 
 
 @method(

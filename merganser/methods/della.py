@@ -9,9 +9,8 @@ from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import NonNegative, Rates, Scaling, method
 from merganser.operators.coefficients import each_of
-from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.drop import dropped_by_magnitude, largest_of
-from merganser.operators.elect import elect_sign, winning_sign
+from merganser.operators.ties import disjoint_mean, elect_sign, winning_sign
 
 
 def check(drop_rates: Sequence[float], eps: float) -> None:

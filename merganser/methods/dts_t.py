@@ -5,7 +5,7 @@ from typing import Any
 
 from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
-from merganser.operators.shares import triples_kept
+from merganser.operators.coefficients import triples_kept
 from merganser.overlays.budget import ADAPTIVE, THRESHOLDED, THRESHOLDED_VECTORS, Adaptive, Coding
 from merganser.overlays.parts import Parts
 from merganser.overlays.thresholded import Groups, Thresholds, thresholded_parts, thresholded_vectors

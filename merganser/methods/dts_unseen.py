@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from merganser.inputs.layers import LayerDeltas, LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
-from merganser.operators.likeness import similarities
-from merganser.operators.shares import triples_kept
+from merganser.operators.coefficients import triples_kept
+from merganser.operators.sums import similarities
 from merganser.overlays.budget import ADAPTIVE, THRESHOLDED, Adaptive
 from merganser.overlays.parts import Parts
 from merganser.overlays.thresholded import thresholded_parts, thresholded_vectors

@@ -8,10 +8,8 @@ import torch
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import by_blocks
 from merganser.merging.method import method
-from merganser.operators.emr import Rescaler, agrees, elected, ratio, sides
-from merganser.overlays.bits import pack_bits
-from merganser.overlays.masked import Masked
-from merganser.overlays.parts import Parts
+from merganser.operators.masks import Rescaler, agrees, elected, ratio, sides
+from merganser.overlays.parts import Masked, Parts, pack_bits
 
 
 @method(

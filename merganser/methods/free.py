@@ -10,13 +10,12 @@ from torch import Tensor
 from merganser.at_run_time.additions import router
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import blocks
-from merganser.linalg.select import Cut, each_trimmed, kept
+from merganser.linalg.thresholds import Cut, each_trimmed, kept
 from merganser.merging.method import Densities, NonNegative, method
 from merganser.operators.coefficients import PerTask, each_of
 from merganser.operators.sums import total
-from merganser.operators.trim import vector_cut
-from merganser.overlays.masked import sparse
-from merganser.overlays.parts import Parts
+from merganser.operators.ties import vector_cut
+from merganser.overlays.parts import Parts, sparse
 
 
 def magnitudes(layer: LayerDeltas, cut: Cut) -> Tensor:

@@ -5,7 +5,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg.lapack import product
 from merganser.merging.method import Fraction, Scaling, method
-from merganser.operators.isotropic import whitened_sum
+from merganser.operators.subspaces import whitened_sum
 from merganser.operators.sums import scaled_sum
 
 

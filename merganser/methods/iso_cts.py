@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
+from merganser.linalg.joint import polar, polar_factors
 from merganser.linalg.lapack import product
-from merganser.linalg.polar import polar, polar_factors
 from merganser.merging.method import Fraction, Scaling, method
-from merganser.operators.isotropic import own_directions, specifics, summed
+from merganser.operators.subspaces import own_directions, specifics, summed
 
 
 @method(

@@ -9,12 +9,10 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerLowRank, LayerSource
 from merganser.merging.method import Densities, Rates, Scaling, method
 from merganser.operators.coefficients import PerTask
-from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.drop import drop_layer, drops
-from merganser.operators.elect import cut_and_winner, elect_sign, winning_sign
 from merganser.operators.joint_layers import JointLayers, joint_layers
 from merganser.operators.sums import scaled_sum
-from merganser.operators.trim import Sparse, trim
+from merganser.operators.ties import Sparse, cut_and_winner, disjoint_mean, elect_sign, trim, winning_sign
 
 Inner = Literal["task_arithmetic", "ties", "dare", "dare_ties"]
 

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Densities, method
-from merganser.operators.stitch import stitch
-from merganser.operators.trim import trim, vector_cut
+from merganser.operators.masks import stitch
+from merganser.operators.ties import trim, vector_cut
 
 
 @method(

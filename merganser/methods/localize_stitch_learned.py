@@ -15,10 +15,10 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.learning import Form, Learner, Values, learned_by
 from merganser.learning.settings import LabelledSettings
-from merganser.linalg.select import kept
+from merganser.linalg.thresholds import kept
 from merganser.merging.method import method
-from merganser.operators.stitch import stitch_masked
-from merganser.operators.trim import vector_cut
+from merganser.operators.masks import stitch_masked
+from merganser.operators.ties import vector_cut
 
 SIZE = 5.0  # of the logits to begin with
 

@@ -19,10 +19,10 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import blocks, by_blocks
 from merganser.linalg.counts import count_of
-from merganser.linalg.select import cut_of
+from merganser.linalg.thresholds import cut_of
 from merganser.merging.method import PositiveFraction, Scaling, method, spaced
-from merganser.operators.passes import over_stacks
 from merganser.operators.sums import times
+from merganser.operators.ties import over_stacks
 
 TIED = 1e-12  # relative: scores this close differ by the rounding of their sums, which the order of the tasks decides
 Pair = tuple[int, int]

@@ -9,12 +9,10 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.blocks import by_blocks
 from merganser.linalg.counts import count_of
-from merganser.linalg.select import cut_of, kept
-from merganser.linalg.thresholds import in_memory
+from merganser.linalg.thresholds import cut_of, in_memory, kept
 from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.angles import grouped, tiles
-from merganser.operators.disjoint import weighted_disjoint_mean
-from merganser.operators.elect import elect_sign
+from merganser.operators.ties import elect_sign, weighted_disjoint_mean
 
 
 @method(

@@ -9,8 +9,7 @@ from merganser.checkpoints.kinds import is_linear
 from merganser.inputs.layers import LayerDeltas, LayerFactors
 from merganser.merging.method import method
 from merganser.operators.vectors import whole
-from merganser.overlays.low_rank import low_rank_parts
-from merganser.overlays.parts import Parts
+from merganser.overlays.parts import Parts, low_rank_parts
 
 PositiveCount = Annotated[int, Field(ge=1)]
 PROJECTIONS = ("proj", "text_projection")  # parameters of their own, applied as x W

@@ -12,15 +12,13 @@ from torch import Tensor
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.counts import count_of
-from merganser.linalg.select import cut_of, each_band, each_trimmed
-from merganser.linalg.thresholds import in_memory
+from merganser.linalg.thresholds import cut_of, each_band, each_trimmed, in_memory
 from merganser.merging.method import Densities, Fraction, Scaling, method
 from merganser.operators.angles import grouped, tiles
 from merganser.operators.coefficients import each_of, task_weights
-from merganser.operators.disjoint import Agreement, weighted_disjoint_mean
 from merganser.operators.drop import by_magnitude, generator_of
-from merganser.operators.elect import elect_sign
 from merganser.operators.sums import times
+from merganser.operators.ties import Agreement, elect_sign, weighted_disjoint_mean
 
 Keep = Literal["largest", "middle", "random", "random_by_size"]
 

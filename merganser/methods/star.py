@@ -7,7 +7,7 @@ from merganser.inputs.layers import LayerFactors
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import leading, rebuilt
 from merganser.merging.method import PositiveFraction, Scaling, method
-from merganser.operators.truncation import triples_holding
+from merganser.operators.subspaces import triples_holding
 
 
 @method(

@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.linalg.select import Cut, each_trimmed, kept
+from merganser.linalg.thresholds import Cut, each_trimmed, kept
 from merganser.merging.method import Densities, method
-from merganser.operators.trim import vector_cut
+from merganser.operators.ties import vector_cut
 from merganser.overlays.budget import by_density
-from merganser.overlays.masked import Signs, signs
-from merganser.overlays.parts import Parts
+from merganser.overlays.parts import Parts, Signs, signs
 
 
 def scales_of(layers: LayerSource, cut: Cut) -> Tensor:

@@ -6,11 +6,9 @@ import torch
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Densities, NonNegative, method, spaced
-from merganser.operators.combine import Combine, unscaled_merge
 from merganser.operators.masks import tall_masks
-from merganser.overlays.bits import pack_bits
-from merganser.overlays.masked import Masked
-from merganser.overlays.parts import Parts
+from merganser.operators.ties import Combine, unscaled_merge
+from merganser.overlays.parts import Masked, Parts, pack_bits
 
 UNNAMED = 0.4  # tall_lambda of a task that a map does not name
 

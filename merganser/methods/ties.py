@@ -6,9 +6,7 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Densities, Scaling, method, spaced
-from merganser.operators.disjoint import AGREEMENTS, Agreement
-from merganser.operators.elect import cut_and_winner, elect_sign
-from merganser.operators.trim import trim
+from merganser.operators.ties import AGREEMENTS, Agreement, cut_and_winner, elect_sign, trim
 
 
 @method(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
 from merganser.methods.svd import svd
-from merganser.operators.shares import share_needed
+from merganser.operators.coefficients import share_needed
 from merganser.overlays.parts import Parts
 
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerFactors
-from merganser.linalg.polar import polar_factors, whitened
+from merganser.linalg.joint import polar_factors, whitened
 from merganser.linalg.svd import leading, rebuilt
 from merganser.merging.method import Fraction, Scaling, method, spaced
-from merganser.operators.shares import share_needed, triples_kept
+from merganser.operators.coefficients import share_needed, triples_kept
 from merganser.operators.sums import total
 
 

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from merganser.at_run_time.additions import router
 from merganser.inputs.layers import LayerFactors, LayerSource
 from merganser.merging.method import PositiveFraction, method
-from merganser.operators.shares import triples_kept
-from merganser.overlays.low_rank import low_rank_parts
-from merganser.overlays.parts import Parts
+from merganser.operators.coefficients import triples_kept
+from merganser.overlays.parts import Parts, low_rank_parts
 
 
 @method(

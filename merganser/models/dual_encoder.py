@@ -21,7 +21,7 @@ from merganser.checkpoints.own_settings import TOKENIZER
 from merganser.checkpoints.tensors import to_bytes
 from merganser.errors import InputError
 from merganser.models import Change, Inputs
-from merganser.models.blocks import WithBlocks
+from merganser.models.linear_maps import WithBlocks
 from merganser.models.named_module import NamedModule
 
 TEXT_BATCH = 256

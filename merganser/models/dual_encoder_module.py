@@ -21,7 +21,7 @@ from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import build, check_parameter_names, read_family_config
 from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, picture
 from merganser.models.naming import naming_of
-from merganser.models.text_module import open_tokenizer
+from merganser.models.texts import open_tokenizer
 
 PREFIX = "vision_model"
 TEXT_SIDE = ("text_model.*", "*_projection.*", "logit_*")  # what a vision model's checkpoint does without

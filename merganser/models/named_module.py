@@ -17,9 +17,8 @@ from merganser.checkpoints.kinds import ParameterRules, parameter_kind
 from merganser.errors import InputError
 from merganser.inputs.layers import Side
 from merganser.models import Extra, Inputs
-from merganser.models.conversion import Shapes, name_tensors
-from merganser.models.naming import Naming
-from merganser.models.watching import Watcher
+from merganser.models.linear_maps import Watcher
+from merganser.models.naming import Naming, Shapes, name_tensors
 
 RULES = ParameterRules()  # a linear map is what is merged as a matrix by default
 Maps = dict[str, tuple[Tensor, Side]]  # the weights of linear maps, with the side that their inputs lie on

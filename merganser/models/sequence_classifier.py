@@ -15,7 +15,7 @@ from merganser.errors import InputError
 from merganser.models import Change, DeviceName, Inputs, Precision
 from merganser.models.configurations import build
 from merganser.models.naming import naming_of
-from merganser.models.text_module import TextModule, ready
+from merganser.models.texts import TextModule, ready
 
 # The last one is of XLM, whose head is a part of what summarises the text; XLNet has one after that.
 HEADS = ("classifier", "score", "classification_head", "logits_proj", "sequence_summary.summary")

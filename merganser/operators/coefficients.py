@@ -1,4 +1,6 @@
-"""One weight per task: given by name, or from the norms of the weights (NAN, Si et al., 2025).
+"""One weight per task, by name or from the norms of the weights; and how many singular triples each task keeps.
+
+Norms of the weights are NAN's (Si et al., 2025). By default a task keeps 1/T of its spectrum.
 
 Legend: T tasks.
 """
@@ -7,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from merganser.errors import InputError
+from merganser.inputs.layers import LayerFactors
+from merganser.linalg.counts import count_of
 
 INVERSE_NORM = "inverse_norm"  # value of `coefficients`: weight the tasks as NAN does
 MAY_LEAVE_OUT = {"coefficients", "scaling", "tall_lambda"}  # maps by task in which a task that is not named has a value
@@ -115,3 +119,24 @@ def norm_coefficients(norms: Sequence[float]) -> tuple[float, ...]:
 
 def _product(first: Sequence[float], second: Sequence[float]) -> tuple[float, ...]:
     return tuple(a * b for a, b in zip(first, second, strict=True))
+
+
+def share_needed(tasks: int, *, rank_fraction: float | None, **_: Any) -> float:
+    """Return the share of each spectrum whose singular vectors are needed.
+
+    >>> share_needed(4, rank_fraction=None), share_needed(4, rank_fraction=0.1)
+    (0.25, 0.1)
+    """
+    return 1 / tasks if rank_fraction is None else rank_fraction
+
+
+def triples_kept(layer: LayerFactors, rank_fraction: float | None) -> int:
+    """Count the triples kept of each task: floor(rank_fraction * R), R // T by default.
+
+    >>> import torch
+    >>> from merganser.linalg.decompositions import Factors
+    >>> identity = Factors(torch.eye(5), torch.ones(5), torch.eye(5))
+    >>> triples_kept(LayerFactors("proj", ("a", "b"), (identity, identity)), None)
+    2
+    """
+    return count_of(share_needed(len(layer.tasks), rank_fraction=rank_fraction), min(layer.shape))

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
-from merganser.linalg.counts import count_of
+from merganser.linalg.counts import count_of, note_kept
 from merganser.linalg.joint import JointFactors, joint_qr
-from merganser.linalg.tally import note_kept
 from merganser.linalg.thresholds import in_memory, thresholds
 from merganser.operators.joint_layers import NO_LENGTH, NOTHING, joint_factors
 

@@ -1,14 +1,17 @@
-"""Sums over tasks, accumulated in float64.
+"""Sums over tasks, accumulated in float64, and the shares in which a task borrows from others (DTS, equation 8).
 
-Legend: T tasks. A float64 sum of float32 deltas is practically exact, so the order of the tasks does not decide whether
-opposite deltas cancel, which sign wins, or on which side of a threshold an entry falls.
+A float64 sum of float32 deltas is practically exact, so the order of the tasks does not decide whether opposite deltas
+cancel, which sign wins, or on which side of a threshold an entry falls.
+
+Legend: T tasks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from merganser.errors import InputError
 from merganser.linalg.blocks import blocks, by_blocks
 
 
@@ -57,3 +60,19 @@ def _sum(block: Tensor, weights: Sequence[float] | None) -> Tensor:
             raise ValueError(f"{len(weights)} weights for {len(block)} tasks")
         block = block.double() * torch.tensor(weights, dtype=torch.float64, device=block.device).unsqueeze(1)
     return block.sum(0, dtype=torch.float64)
+
+
+def similarities(task: str, embeddings: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return each other task's share in the cosine similarities to this one's embedding (equation 8).
+
+    A task that is alone is its own. Raises InputError when the similarities do not add up to something positive.
+    """
+    others = [other for other in embeddings if other != task]
+    if not others:
+        return {task: 1.0}
+    stacked = torch.nn.functional.normalize(torch.stack([embeddings[name].double() for name in [task, *others]]), dim=1)
+    cosines = [float(cosine) for cosine in (stacked[1:] @ stacked[0]).cpu()]
+    if sum(cosines) <= 0:
+        reason = "are unlike those of all other tasks: their cosine similarities do not add up to a positive number"
+        raise InputError(f"{task}: its class names {reason}; give it other class names, or leave the task out")
+    return {other: cosine / sum(cosines) for other, cosine in zip(others, cosines, strict=True)}

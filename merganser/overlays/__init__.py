@@ -1,7 +1,10 @@
 """Overlays: the packed file of what each task adds to the shared model; written, read, and applied."""
 
 from merganser.overlays.files import (
+    FILE,
+    UNIFIED,
     OverlayFile,
+    OverlayWriter,
     mixed_model,
     open_overlays,
     task_model,
@@ -9,7 +12,6 @@ from merganser.overlays.files import (
     write_task_model,
 )
 from merganser.overlays.parts import Dense, LowRank, Part, Parts
-from merganser.overlays.writer import FILE, UNIFIED, OverlayWriter
 
 __all__ = [
     "FILE",

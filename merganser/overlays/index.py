@@ -3,19 +3,23 @@
 A task's parts are concatenated into one tensor per dtype, `<task>/<dtype>`, parameter by parameter and field by field.
 Their sizes follow from the kind of part, the parameter's dimensions, and one count per task and parameter: an index
 entry per field would be larger than the parts of a small model.
+
+Give the tasks of an overlay file other names: its index names them, the values stay where they are.
 """
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from merganser.checkpoints.tensors import DTYPES, Spec
+from merganser.checkpoints.tensors import DTYPES, SafetensorsFile, Spec
 from merganser.checkpoints.writing import layout
 from merganser.limits import parse_json
-from merganser.overlays.masked import Masked, Signs, Sparse
-from merganser.overlays.parts import Dense, LowRank, Part, tensors_of
+from merganser.outputs import replacing
+from merganser.overlays.parts import Dense, LowRank, Masked, Part, Signs, Sparse, tensors_of
 from merganser.overlays.thresholded import Thresholded, ThresholdedFactors, ThresholdedVectors
 
 KINDS: dict[str, type[Part]] = {
@@ -155,3 +159,29 @@ def _checked(form: PartFormat) -> PartFormat:
 
 def _is_count(number: Any) -> bool:
     return isinstance(number, int) and number >= 0
+
+
+def rename_tasks(path: Path, names: Mapping[str, str]) -> None:
+    """Replace an overlay file by the one that a merge of tasks of these names writes; `names`: new ones by old ones.
+
+    The order of the names must stay, since the tasks' values lie in it.
+    """
+    file = SafetensorsFile(path)
+    index = parse(file.metadata["merganser"])
+    named = {task: names.get(task, task) for task in index.tasks}
+    renamed = replace(
+        index,
+        tasks=tuple(named.values()),
+        rows={
+            parameter: ParameterParts(row.form, {named[task]: count for task, count in row.counts.items()})
+            for parameter, row in index.rows.items()
+        },
+        mixtures={
+            named[task]: {named[other]: weight for other, weight in weights.items()}
+            for task, weights in index.mixtures.items()
+        },
+    )
+    with open(path, "rb") as source, replacing(path) as out:
+        out.write(header_of(renamed, stored_tensors(renamed)))
+        source.seek(8 + int.from_bytes(source.read(8), "little"))
+        shutil.copyfileobj(source, out)

@@ -17,9 +17,7 @@ from merganser.checkpoints.tensors import Spec
 from merganser.inputs.layers import LayerDeltas, LayerFactors
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import oriented, rebuilt
-from merganser.overlays.bits import bytes_of, pack_bits, unpack_bits
-from merganser.overlays.low_rank import truncated
-from merganser.overlays.parts import Part, Parts
+from merganser.overlays.parts import Part, Parts, bytes_of, pack_bits, truncated, unpack_bits
 
 LARGE, NEGATIVE = 1, 2  # the two bits of a code
 SIGNS = (1, 1, -1, -1)  # of the scales, by code

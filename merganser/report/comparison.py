@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 from merganser.config.params import Params
 from merganser.evaluation.scoring import Score
 from merganser.outputs import read_json
-from merganser.report.measured import Measured
+from merganser.report.formats import Wording, wording_of
+from merganser.report.paired import Significance, read_significance
 from merganser.report.rows import Row, make_rows
-from merganser.report.scores import Scores, read_scores
-from merganser.report.significance import Significance, read_significance
-from merganser.report.wording import Wording, wording_of
+from merganser.report.scores import Measured, Scores, read_scores
 
 T = TypeVar("T")
 TIMES = ("wall_s", "peak_rss_bytes")  # vary from run to run

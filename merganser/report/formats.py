@@ -1,12 +1,30 @@
-"""Numbers and names as the report writes them."""
+"""Numbers and names as the report writes them.
 
+How the report calls the scores of a comparison: by their metric, as scores where tasks have different ones.
+
+Tables as CSV: for people, and for `dvc plots`.
+
+Formulas in LaTeX as MathML, which browsers draw by themselves.
+
+The order and the names that layers are shown by.
+
+What a task may keep beside the shared model: the sizes among which the report names a best entry.
+"""
+
+import csv
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from math import isnan
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from latex2mathml.converter import convert
 from markupsafe import Markup, escape
+
+from merganser.evaluation.metrics import METRICS
 
 
 def sentence(words: str) -> str:
@@ -103,3 +121,162 @@ def seconds(value: float) -> str:
 def megabytes(value: float) -> str:
     """Format a size in MiB."""
     return f"{value / 2**20:.0f}"
+
+
+class Wording(NamedTuple):
+    """The name of the scores of all tasks, and what they are shown in."""
+
+    name: str
+    unit: str
+
+    @property
+    def axis(self) -> str:
+        """Return the label of an axis of scores."""
+        return f"{self.name}, {self.unit}"
+
+
+def wording_of(metrics: Iterable[str]) -> Wording:
+    """Name the scores of tasks with these metrics; all are shown times 100, shares in per cent.
+
+    >>> wording_of(["accuracy", "accuracy"])
+    Wording(name='accuracy', unit='%')
+    >>> wording_of(["accuracy", "matthews"]).axis
+    'score, × 100'
+    """
+    known = list(dict.fromkeys(metrics))
+    shares = all(metric in METRICS and METRICS[metric].is_share for metric in known)
+    return Wording(title_of(known[0]) if len(known) == 1 else "score", "%" if shares else "× 100")
+
+
+def title_of(metric: str) -> str:
+    """Return a metric's name as it is written in text."""
+    return METRICS[metric].title if metric in METRICS else metric
+
+
+Table = tuple[Sequence[str], Iterable[Sequence[Any]]]  # a header, and lines
+Tables = Mapping[str, Table | str]  # by their files' names; text of another form as it is
+
+
+def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    """Write a table: None and NaN become empty cells."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows([None if isinstance(v, float) and isnan(v) else v for v in line] for line in lines)
+
+
+def write_tables(folder: Path, tables: Tables) -> None:
+    """Write tables, and texts, into a folder."""
+    for name, table in tables.items():
+        if isinstance(table, str):
+            (folder / name).write_text(table)
+        else:
+            write_csv(folder / name, *table)
+
+
+NAMESPACE = ' xmlns="http://www.w3.org/1998/Math/MathML"'  # HTML needs none, and the page has no addresses
+# browsers have no double-struck digits but the characters themselves
+INDICATOR = re.compile(r'<mn mathvariant="double-struck">1</mn>')
+
+
+@cache
+def mathml(latex: str) -> Markup:
+    """Convert a formula into MathML, one element a clause, so that a long formula breaks between its clauses.
+
+    The first element's `alttext` is the formula as it was given.
+
+    >>> mathml("x < 1, \\\\quad y").count("<math ")
+    2
+    """
+    drawn = [INDICATOR.sub("<mn>\U0001d7d9</mn>", _drawn(clause)) for clause in clauses(latex)]
+    first = drawn[0].replace("<math ", f'<math alttext="{escape(latex)}" ', 1)
+    return Markup("".join([first, *drawn[1:]]))
+
+
+def clauses(latex: str) -> list[str]:
+    """Split a formula after the commas before a wide space, outside of braces.
+
+    >>> clauses("a, \\\\quad b_{c, \\\\quad d}")
+    ['a,', 'b_{c, \\\\quad d}']
+    """
+    parts, depth = [""], 0
+    for piece in re.split(r"(,\s*\\quad\s|\\begin\{|\\end\{|\\[{}]|[{}])", latex):
+        depth += {"{": 1, "}": -1, "\\begin{": 2, "\\end{": 0}.get(piece, 0)
+        if piece.startswith(",") and piece.rstrip().endswith("quad") and not depth:
+            parts[-1] += ","
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return [part.strip() for part in parts]
+
+
+def _drawn(latex: str) -> str:
+    return convert(latex, display="block").replace(NAMESPACE, "", 1)
+
+
+NUMBER = re.compile(r"\d+")
+ANY = "*"  # in the place of a number
+ONCE = "others"
+
+
+class Panel(NamedTuple):
+    """The layers of one kind in the order of their depth, each with its tick's label."""
+
+    title: str
+    layers: list[str]
+    ticks: list[str]
+
+
+def by_depth(names: Iterable[str]) -> list[str]:
+    """Sort parameters by name, numbers in names by value: block 2 comes before block 10."""
+    return sorted(names, key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Drop the leading words that all parameters share, and the word `weight` at the end."""
+    words = [name.split(".") for name in names]
+    shared = 0
+    while all(len(w) > shared + 1 for w in words) and len({w[shared] for w in words}) == 1:
+        shared += 1
+    return [".".join(w[shared:]).removesuffix(".weight").replace("transformer.resblocks", "block") for w in words]
+
+
+def panels(names: Sequence[str]) -> list[Panel]:
+    """Put layers whose names differ only by numbers into one panel, and all others into a last one."""
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for name, short in zip(names, short_names(names), strict=True):
+        kinds.setdefault(NUMBER.sub(ANY, short), []).append((name, short))
+    alone = [members[0] for members in kinds.values() if len(members) == 1]
+    found = [
+        Panel(
+            kind.rsplit(f"{ANY}.", 1)[-1],
+            [name for name, _ in members],
+            [".".join(NUMBER.findall(short)) for _, short in members],
+        )
+        for kind, members in kinds.items()
+        if len(members) > 1
+    ]
+    others = [Panel(ONCE, [name for name, _ in alone], [short for _, short in alone])] if alone else []
+    return found + others
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The entries that keep at most this much for each task, in shares of the merged parameters' bytes."""
+
+    key: str
+    title: str
+    short: str
+    most: float | None  # None: any size; 0: a task keeps nothing of its own
+
+    def holds(self, one_model: bool, amr: float) -> bool:
+        """Tell whether an entry fits, by its kind and its additional memory rate."""
+        return one_model or self.most is None or amr <= self.most > 0
+
+
+BUDGETS = (
+    Budget("one_model", "one model for all tasks", "one model", most=0),
+    Budget("1_percent", "at most 1 % more per task", "≤ 1 %", most=0.01),
+    Budget("5_percent", "at most 5 % more per task", "≤ 5 %", most=0.05),
+    Budget("any_size", "any size", "any size", most=None),
+)

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
-from merganser.report.layers import short_names
-from merganser.report.measured import Grid, Measured, mean_over
-from merganser.report.style import HEAT, INK, MUTED, canvas, to_svg
+from merganser.report.formats import short_names
+from merganser.report.plots import HEAT, INK, MUTED, canvas, to_svg
+from merganser.report.scores import Grid, Measured, mean_over
 
 POSITIVE, NEGATIVE = HEAT
 LIGHTEST, DEEPEST = 0.04, 0.65  # opacity of the ends of the range: the ink on it stays readable in both themes

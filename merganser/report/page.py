@@ -12,11 +12,11 @@ from merganser.hashes import sha256_of_json
 from merganser.merging.licences import LICENCES
 from merganser.report import formats
 from merganser.report.comparison import Comparison
-from merganser.report.formulas import mathml
+from merganser.report.formats import mathml
 from merganser.report.glossary import TERMS
+from merganser.report.plots import VARIABLES
 from merganser.report.sections import Section, sections
 from merganser.report.sections import __path__ as places
-from merganser.report.style import VARIABLES
 from merganser.report.templates import open_templates
 from merganser.terminal.secrets import masked
 

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.architecture import CONFIG, read_config
-from merganser.evaluation.saved import load_saved
+from merganser.evaluation.data_sets import load_saved
 from merganser.plugins import own_configurations
 from merganser.sources.following import files_at
+from merganser.sources.guarded import hub_cache
 from merganser.sources.hub import hub_api
-from merganser.sources.hub_caches import hub_cache
-from merganser.sources.packages import lying
-from merganser.sources.pointers import HubPointer, OpenClipPointer, read_pointer, repositories
+from merganser.sources.pointers import HubPointer, OpenClipPointer, lying, read_pointer, repositories
 
 _WORDS = re.compile(r"[/.-]+")  # between them, of a file's path
 FOOTER = 2**20  # bytes: more than the footers of data sets have

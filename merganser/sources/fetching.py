@@ -12,29 +12,29 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from merganser.checkpoints.origins import Kind
+from merganser.checkpoints.companions import Kind
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.errors import InputError, did_you_mean
+from merganser.evaluation.data_sets import check_content, check_saved, load_saved
 from merganser.evaluation.documents import of_group
-from merganser.evaluation.saved import check_content, check_saved, load_saved
 from merganser.hashes import sha256_of
 from merganser.limits import check_file, check_link, parse_json, read_small
-from merganser.sources.card_facts import downloaded_facts, facts_in, join_facts
-from merganser.sources.columns import rename_columns
+from merganser.sources.guarded import data_set_cache, hub_cache, in_hub_cache
 from merganser.sources.hub import download, hub_errors, hub_refusal, missing
-from merganser.sources.hub_caches import data_set_cache, hub_cache, in_hub_cache
-from merganser.sources.hub_data import load_checked
+from merganser.sources.hub_data import load_checked, rename_columns
 from merganser.sources.installing import install_model, install_open_clip, set_padding
-from merganser.sources.packages import lying, verified_package_path
+from merganser.sources.licences import downloaded_facts, facts_in, join_facts
 from merganser.sources.pointers import (
     GroupPointer,
     HubPointer,
     OpenClipPointer,
     PackagePointer,
     Pointer,
+    lying,
     pinned,
     read_pointer,
     repositories,
+    verified_package_path,
 )
 
 CONFIGURATION = "configuration"  # column that says which of several configurations a row is of

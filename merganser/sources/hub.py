@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.companions import companion_names, left_out
-from merganser.checkpoints.foreign import foreign
 from merganser.checkpoints.named_weights import lacking
 from merganser.checkpoints.vocabulary.tokenizers import tokenizer_names
-from merganser.checkpoints.weight_files import PIPELINE, weight_names
+from merganser.checkpoints.weight_files import PIPELINE, foreign, weight_names
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.limits import SMALL
-from merganser.sources.card_facts import CARD
-from merganser.sources.hub_caches import hub_cache
-from merganser.sources.licence_files import licence_files
+from merganser.sources.guarded import hub_cache
+from merganser.sources.licences import CARD, licence_files
 from merganser.sources.pointers import HubPointer, RepoType, pinned
 
 if TYPE_CHECKING:

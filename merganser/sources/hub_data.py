@@ -1,6 +1,8 @@
 """Data sets of a hub, checked before `datasets` loads them: which files they name, and how large they are.
 
 A repository's card may name files of this machine and addresses as its data, and a small file may expand without end.
+
+Columns of a data set under the names that the task's kind reads.
 """
 
 import bz2
@@ -13,12 +15,32 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from merganser.errors import InputError, refusing
-from merganser.evaluation.arrow_files import EXPANDED, ROWS_A_BYTE, SPARE, check_arrow_files
+from merganser.errors import InputError, did_you_mean, refusing
+from merganser.evaluation.data_sets import EXPANDED, ROWS_A_BYTE, SPARE, check_arrow_files
 from merganser.limits import parse_yaml, read_small
+from merganser.sources.guarded import data_set_cache
 from merganser.sources.hub import hub_api
-from merganser.sources.hub_caches import data_set_cache
 from merganser.sources.pointers import HubPointer
+
+
+def rename_columns(splits: Any, columns: Mapping[str, str], source: Path) -> Any:
+    """Return the splits of a data set, or their headers, with columns renamed: `columns` maps new names to old ones.
+
+    A column that had a new name already is dropped. Raises InputError for an old name that a split does not have.
+    """
+    changed = {new: old for new, old in columns.items() if new != old}
+    for split, rows in splits.items():
+        for new, old in changed.items():
+            if old not in rows.column_names:
+                has = f"it has {rows.column_names}{did_you_mean(old, rows.column_names)}"
+                raise InputError(f"data.columns.{new}: split {split} of {source} has no column {old!r}; {has}")
+    return type(splits)({split: _renamed(rows, changed) for split, rows in splits.items()}) if changed else splits
+
+
+def _renamed(rows: Any, changed: Mapping[str, str]) -> Any:
+    dropped = [new for new in changed if new in rows.column_names and new not in changed.values()]
+    return rows.remove_columns(dropped).rename_columns({old: new for new, old in changed.items()})
+
 
 CARD, STANDALONE = "README.md", ".huggingface.yaml"  # where a data set's configurations name their files
 CARD_LIMIT = 2**25  # bytes: it names the classes of each configuration

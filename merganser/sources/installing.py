@@ -1,27 +1,148 @@
-"""Install a model in a folder: safetensors weights, and the other files of the model."""
+"""Install a model in a folder: safetensors weights, and the other files of the model.
+
+Models in llama.cpp's format: transformers reads them, and they are written dequantised, in folders.
+
+Bring a model's weights into a folder as safetensors, one file or the shards it has.
+"""
 
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.adapters.files import adapter_names, open_model
 from merganser.checkpoints.architecture import CONFIG, read_config, read_object
 from merganser.checkpoints.companions import check_model, companion_names, copy_companions, left_out, list_model_files
-from merganser.checkpoints.named_weights import weights_in
-from merganser.checkpoints.reading import ADAPTER_FILES, open_stored, wrappers_of
-from merganser.checkpoints.tensors import Checkpoint
+from merganser.checkpoints.named_weights import main_in, weight_map, weights_in
+from merganser.checkpoints.reading import (
+    ADAPTER_FILES,
+    ShardedCheckpoint,
+    open_checkpoint,
+    open_stored,
+    wrappers_of,
+    written_as,
+)
+from merganser.checkpoints.shards import shards_like
+from merganser.checkpoints.tensors import GGUF, Checkpoint, SafetensorsFile
+from merganser.checkpoints.views import View, stored_specs
 from merganser.checkpoints.vocabulary.tokenizers import take_tokenizer
-from merganser.checkpoints.weight_files import MODEL, weight_names
-from merganser.errors import InputError
-from merganser.limits import check_link
-from merganser.sources.card_facts import CARD, read_facts
-from merganser.sources.gguf import gguf_in, write_dequantised
-from merganser.sources.hub_caches import in_hub_cache
+from merganser.checkpoints.weight_files import INDEXED, MODEL, NAMES, main_file, weight_names, written_like
+from merganser.checkpoints.writing import write_model
+from merganser.errors import InputError, quoting
+from merganser.limits import check_file, check_link
+from merganser.sources.guarded import in_hub_cache
+from merganser.sources.licences import CARD, read_facts
 from merganser.sources.pointers import OpenClipPointer
-from merganser.sources.weights import install_weights
+
+SUFFIX = ".gguf"
+INSTALL = "a GGUF file, which transformers reads with the package gguf: pip install 'merganser[gguf]'"
+
+
+def gguf_in(path: Path) -> Path | None:
+    """Return the file of a model in llama.cpp's format: this one, or the only one in a folder without other weights."""
+    if path.is_dir():
+        found = sorted(path.glob(f"*{SUFFIX}"))
+        alone = len(found) == 1 and main_file([file.name for file in path.iterdir() if file.is_file()]) is None
+        return found[0] if alone else None
+    return path if path.is_file() and _begins_so(path) else None
+
+
+def _begins_so(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(GGUF)) == GGUF
+
+
+def write_dequantised(file: Path, folder: Path) -> str:
+    """Write a model as transformers reads it, in float32, with its configuration and tokenizer, into a folder.
+
+    Returns what was done. Raises InputError where the package `gguf` is not installed, and where transformers does not
+    know the architecture.
+    """
+    check_file(file)
+    if find_spec("gguf") is None:
+        raise InputError(f"{file}: {INSTALL}")
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+    place, named = str(file.parent), {"gguf_file": file.name}
+    with quoting(f"{file}: transformers cannot read it"):
+        config = AutoConfig.from_pretrained(place, **named)
+        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        model = kind.from_pretrained(place, **named)
+        del model.config.quantization_config  # of what was read; with it transformers writes no model
+        model.hf_quantizer = None
+        model.save_pretrained(folder)
+    done = f"read by transformers from {file.name}, dequantised to float32"
+    try:
+        AutoTokenizer.from_pretrained(place, **named).save_pretrained(folder)
+    except Exception as error:  # it knows those of four kinds
+        return f"{done}, without the tokenizer ({next(iter(str(error).splitlines()), type(error).__name__)})"
+    return done
+
+
+def dequantised(models: Mapping[str, Path], folder: Path) -> tuple[dict[str, Path], list[str]]:
+    """Write those of some models that are GGUF files into folders of their names; return all, and what was done."""
+    read, notes = dict(models), list[str]()
+    for name, path in models.items():
+        if (file := gguf_in(path)) is not None:
+            read[name] = folder / name
+            read[name].mkdir(parents=True)
+            notes.append(f"{name}: {write_dequantised(file, read[name])}")
+    return read, notes
+
+
+USUAL = tuple(name for name in NAMES if name.endswith(INDEXED))
+
+
+def install_weights(path: Path, folder: Path, strip: str = "") -> Checkpoint:
+    """Copy a checkpoint's safetensors files, or write it as such where it is torch weights or its names change.
+
+    `path`: its folder, or its file. One file gets the name that its reader looks for. Returns the checkpoint as it was
+    read. Raises InputError for missing, truncated and misplaced shards.
+    """
+    checkpoint = open_checkpoint(path)
+    shown = _stripped(checkpoint, strip, path) if strip else checkpoint
+    index = None if wrappers_of(checkpoint) else _index_of(path, shown)
+    if isinstance(shown, SafetensorsFile) and not wrappers_of(checkpoint):
+        if path.is_dir():
+            check_link(shown.path, path)
+        shutil.copyfile(shown.path, folder / f"{written_like(shown.path.name)}.safetensors")
+    elif index:
+        _copy_shards(index, folder)
+    else:
+        tensors = ((name, shown.read(name)) for name in shown.names)
+        write_model(folder, stored_specs(shown), tensors, shards_like(shown), written_as(shown))
+    return checkpoint
+
+
+def _index_of(path: Path, checkpoint: Checkpoint) -> Path | None:
+    """Return the index of a folder's shards, or the index that is given, where all can be copied under their names."""
+    if not isinstance(checkpoint, ShardedCheckpoint):
+        return None
+    place = path if path.is_dir() else path.parent
+    main = main_in(place, os.listdir(place)) if path.is_dir() else path.name
+    plain = main in USUAL and all(shard.path.parent == place for shard in checkpoint.shards.values())
+    return place / main if main and plain else None
+
+
+def _copy_shards(index: Path, folder: Path) -> None:
+    for name in [index.name, *sorted(set(weight_map(index, index.parent).values()))]:
+        check_link(index.parent / name, index.parent)
+        shutil.copyfile(index.parent / name, folder / name)
+
+
+def _stripped(checkpoint: Checkpoint, prefix: str, path: Path) -> View:
+    """Take a prefix off names; raise InputError where none has it, or two names become one."""
+    stored = {name.removeprefix(prefix): name for name in checkpoint.names}
+    if len(stored) < len(checkpoint.names):
+        raise InputError(f"{path}: strip: without {prefix!r} in front two parameters have one name")
+    if prefix not in {name[: len(prefix)] for name in checkpoint.names}:
+        raise InputError(f"{path}: strip: no parameter begins with {prefix!r}, the first is {checkpoint.names[0]}")
+    return View(checkpoint, stored)
+
 
 TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 SETTINGS_LIMIT = 2**25  # bytes: a tokenizer's lists its added tokens

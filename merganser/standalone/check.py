@@ -16,10 +16,9 @@ from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.adapters.settings import adapter_base
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.architecture import CONFIG, architecture_of, read_config
-from merganser.checkpoints.companions import check_model
+from merganser.checkpoints.companions import check_model, shared_modules
 from merganser.checkpoints.kinds import HEADS, ParameterRules, is_head
 from merganser.checkpoints.mean import averageable
-from merganser.checkpoints.modules import shared_modules
 from merganser.checkpoints.output import AS_THE_BASE, OutputFormat
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import DTYPES, Checkpoint, parameter_of
@@ -31,7 +30,7 @@ from merganser.inputs.model_deltas import ModelDeltas, open_models
 from merganser.inputs.pieces import PIECE
 from merganser.machine import bytes_a_second, flop_a_second
 from merganser.merging.method import Cost
-from merganser.sources.read_files import read_files
+from merganser.sources.named import read_files
 from merganser.standalone.merge import BASE, plan_merge, readable
 from merganser.standalone.notes import notes_on_files
 

@@ -11,10 +11,8 @@ from merganser import registry
 from merganser.checkpoints.adapters.adapted import open_whole
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.agreement import Agreement
-from merganser.checkpoints.companions import check_model
+from merganser.checkpoints.companions import ModelOrigin, check_model, licences_in, shared_modules
 from merganser.checkpoints.mean import write_mean
-from merganser.checkpoints.modules import shared_modules
-from merganser.checkpoints.origins import ModelOrigin, licences_in
 from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.checkpoints.vocabulary.plan import BASE as BASE_WORD
 from merganser.checkpoints.vocabulary.plan import (
@@ -30,7 +28,7 @@ from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged, so
 from merganser.errors import InputError
 from merganser.inputs.layers import GivenLayers
 from merganser.inputs.model_deltas import ModelDeltas, open_models, unchanged
-from merganser.merging.by_layer import check_tasks
+from merganser.merging.binding import check_tasks
 from merganser.merging.cards import CARD, model_card
 from merganser.merging.driver import choose_device
 from merganser.merging.entry import merge_entry
@@ -39,11 +37,10 @@ from merganser.merging.method import Method
 from merganser.models import embed_classes, text_family_of
 from merganser.outputs import new_folder
 from merganser.progress import Progress, unwatched
-from merganser.sources.card_facts import facts_in
-from merganser.sources.gguf import dequantised
-from merganser.sources.named import fetch_named
+from merganser.sources.installing import dequantised
+from merganser.sources.licences import facts_in
+from merganser.sources.named import fetch_named, is_weights
 from merganser.sources.pointers import HubPointer
-from merganser.sources.read_files import is_weights
 from merganser.standalone.notes import notes_on_files, notes_on_parameters
 
 NOT_CHOICES = {"method", "parameters", "base", "models", "classes", "notes"}  # what a card says elsewhere

@@ -5,8 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from merganser.checkpoints.adapters.files import adapter_names
-from merganser.checkpoints.companions import companion_names, left_out, list_model_files, other_folders
-from merganser.checkpoints.modules import module_folders
+from merganser.checkpoints.companions import companion_names, left_out, list_model_files, module_folders, other_folders
 from merganser.checkpoints.named_weights import weights_in
 from merganser.checkpoints.reading import wrappers_of
 from merganser.checkpoints.tensors import parameter_of

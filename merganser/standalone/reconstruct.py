@@ -12,14 +12,11 @@ from merganser.checkpoints.adapters.adapted import Adapted
 from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.adapters.writing import WEIGHT, write_adapter
-from merganser.checkpoints.companions import check_model, copy_companions
-from merganser.checkpoints.expert_layouts import with_experts_of
-from merganser.checkpoints.kinds import ParameterRules, is_merged
-from merganser.checkpoints.matching import matched
-from merganser.checkpoints.modules import modules_in
+from merganser.checkpoints.companions import check_model, copy_companions, modules_in
+from merganser.checkpoints.kinds import ParameterRules, is_merged, without
+from merganser.checkpoints.matching import matched, with_experts_of
 from merganser.checkpoints.output import OutputFormat
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging, written_as
-from merganser.checkpoints.remedies import without
 from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec, tensor_name
 from merganser.checkpoints.views import View, stored_specs, unstacked
@@ -29,7 +26,7 @@ from merganser.config.recipes import RECIPE, check_unchanged, path_of, read_reci
 from merganser.errors import InputError, did_you_mean
 from merganser.outputs import new_folder, new_output
 from merganser.overlays import FILE, LowRank, OverlayFile, open_overlays, task_model, write_task_model
-from merganser.sources.gguf import gguf_in
+from merganser.sources.installing import gguf_in
 
 SINGLE = ".safetensors"
 

@@ -15,7 +15,7 @@ from merganser.errors import InputError
 from merganser.inputs.factors import parameter_file_name
 from merganser.inputs.statistics import GRAM, pack_triangle
 from merganser.models import Network
-from merganser.models.conversion import name_tensors
+from merganser.models.naming import name_tensors
 from merganser.outputs import remove_others
 from merganser.statistics import BUDGET, in_passes, is_up_to_date, write_statistic
 from merganser.statistics.sampling import Sample

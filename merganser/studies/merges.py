@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from merganser.checkpoints.reading import Checkpoint
+from merganser.checkpoints.tensors import Checkpoint
 from merganser.evaluation.examples import Results
 from merganser.evaluation.scoring import Score, score_of
 from merganser.evaluation.setups import TaskSetup
 from merganser.inputs.layers import LayerSource
-from merganser.merging.by_layer import each_map
+from merganser.merging.binding import each_map
 from merganser.merging.driver import choose_device, merge_layers
 from merganser.merging.method import Method
 from merganser.models import Network

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from timm.models import save_for_hf
 
-from merganser.checkpoints.class_names import class_labels
+from merganser.checkpoints.configurations import class_labels
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.errors import InputError
 from tests.merges import merge_checkpoints

@@ -9,9 +9,8 @@ import open_clip
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from merganser.checkpoints.architecture import architecture_of
+from merganser.checkpoints.architecture import architecture_of, check_numbers
 from merganser.checkpoints.companions import check_model
-from merganser.checkpoints.config_numbers import check_numbers
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.models import get_family

@@ -10,7 +10,7 @@ import transformers as tf
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from merganser.checkpoints.expert_layouts import with_experts_of
+from merganser.checkpoints.matching import with_experts_of
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.standalone.reconstruct import write_model_of

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from merganser.checkpoints.companions import module_folders
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.modules import module_folders
 from merganser.config.recipes import RECIPE, read_recipe
 from merganser.errors import InputError
 from merganser.standalone.reconstruct import write_model_of

@@ -12,10 +12,10 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2Model
 
 from merganser.checkpoints.reading import open_checkpoint, open_stored
-from merganser.checkpoints.vocabulary.linked import write_linked
+from merganser.checkpoints.vocabulary.writing import write_linked
 from merganser.errors import InputError
 from merganser.sources.fetching import fetch_checkpoint
-from merganser.sources.read_files import read_files
+from merganser.sources.named import read_files
 from tests.merges import merge_checkpoints
 
 SIZES = {"n_embd": 4, "n_layer": 1, "n_head": 1, "n_positions": 4, "vocab_size": 4}

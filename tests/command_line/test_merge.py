@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from merganser import registry
 from merganser.checkpoints.output import OutputFormat
-from merganser.command_line.progress import progress_bar
+from merganser.command_line.output import progress_bar
 from merganser.errors import InputError
 from merganser.progress import Progress
 from tests.checkpoints.merge_table import stored

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from merganser.config.data_class import data_class, is_transductive
 from merganser.config.loading import load_params
 from merganser.config.params import Params
+from merganser.config.tasks import data_class, is_transductive
 from merganser.errors import InputError
 from tests.config.test_params import Content, changed, write
 

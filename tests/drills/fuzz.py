@@ -31,7 +31,7 @@ from merganser.checkpoints.vocabularies import template_of, vocabulary_of
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.loading import load_params
 from merganser.errors import InputError
-from merganser.evaluation.saved import open_split, read_headers
+from merganser.evaluation.data_sets import open_split, read_headers
 from merganser.inputs.deltas import extract
 from merganser.models import get_family
 from merganser.overlays.files import task_model

@@ -14,11 +14,11 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, LargeList, List, Value
 
 from merganser.errors import InputError
-from merganser.evaluation import images
+from merganser.evaluation import columns
+from merganser.evaluation.columns import batches, check_images
+from merganser.evaluation.data_sets import load_saved, open_split, read_headers
 from merganser.evaluation.evaluator import open_evaluator
-from merganser.evaluation.images import batches, check_images
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.saved import load_saved, open_split, read_headers
 from merganser.models import open_network
 from merganser.sources.fetching import fetch_data_set
 from tests.each import each
@@ -151,10 +151,10 @@ def test_an_example_without_a_picture_is_refused(tmp_path: Path) -> None:
 
 
 def test_large_pictures_are_decoded_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "MOST_PIXELS", 150)
+    monkeypatch.setattr(columns, "MOST_PIXELS", 150)
     found = list(batches(open_split(saved(tmp_path / "rows"), "test"), 2))
     assert [len(batch["image"]) for batch in found] == [2]
-    monkeypatch.setattr(images, "MOST_PIXELS", 100)
+    monkeypatch.setattr(columns, "MOST_PIXELS", 100)
     found = list(batches(open_split(tmp_path / "rows", "test"), 2))
     assert [batch["label"] for batch in found] == [[0], [1]]
     assert [batch["image"][0].size for batch in found] == [(8, 8), (8, 8)]

@@ -12,8 +12,7 @@ from datasets import ClassLabel, Value, load_from_disk
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from merganser.hashes import sha256_of_tree
-from merganser.sources.packages import verified_package_path
-from merganser.sources.pointers import PackagePointer, pointer_of
+from merganser.sources.pointers import PackagePointer, pointer_of, verified_package_path
 from minilm.data import check_versions, rows_of
 from minilm.tasks import NAMES, TASKS, Documented, docstrings
 from tests.examples.stages import (

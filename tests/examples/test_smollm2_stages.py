@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from merganser.evaluation.harness import make_lm_eval_task
 from merganser.flows.suites.ready import load_suite
-from merganser.sources.packages import verified_package_path
-from merganser.sources.pointers import PackagePointer, read_pointer
+from merganser.sources.pointers import PackagePointer, read_pointer, verified_package_path
 from smollm2.adapt import loss
 from smollm2.data import rows_of
 from smollm2.tasks import TASKS, Reversed, prompt

@@ -23,7 +23,7 @@ import yaml
 from torch import Tensor
 
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.flows.commands import cli
 from merganser.tasks import evaluate, fetch, stage

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 from dvc.repo import Repo
 
-from dvcfleet.own_variables import without_own
+from dvcfleet.process_settings import without_own
 from dvcfleet.workspaces.nodes.clone import make_node
 from tests import PYTHONPATH
 from tests.dvcfleet.cluster import SELDOM, address_in, free_port

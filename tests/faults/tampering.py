@@ -22,7 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dvcfleet.lineage.findings import Finding, FindingKind
+from dvcfleet.lineage.steps import Finding, FindingKind
 from dvcfleet.record.chain import anchor_of, check_chains, parse_anchor
 from tests.faults.tamperings import TAMPERINGS
 from tests.faults.tamperings.edits import LEDGER_FILE, STATE, Tampering

@@ -19,8 +19,8 @@ from merganser.command_line.merge import _lines
 from merganser.config.loading import load_params
 from merganser.config.recipes import read_recipe
 from merganser.errors import InputError
-from merganser.evaluation.images import check_images
-from merganser.evaluation.saved import open_split, read_headers
+from merganser.evaluation.columns import check_images
+from merganser.evaluation.data_sets import open_split, read_headers
 from merganser.models import get_family
 from merganser.sources.fetching import fetch_checkpoint, fetch_data_set
 from merganser.sources.pointers import read_pointer

@@ -12,7 +12,7 @@ from dvcfleet.dvc_adapter.lockfiles import read_lock_file
 from dvcfleet.repository import opened
 from merganser.errors import InputError
 from merganser.flows.commands.init import Same, Suite, init
-from merganser.flows.repositories.shared_caches import comparisons_sharing_cache
+from merganser.flows.repositories.identity import comparisons_sharing_cache
 from merganser.flows.suites.files import without_head
 from merganser.flows.suites.ready import use
 from merganser.tasks.identity import FILE

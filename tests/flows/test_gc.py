@@ -15,8 +15,7 @@ from dvcfleet.lineage.audit import audit
 from dvcfleet.prefect_adapter import retention
 from dvcfleet.prefect_adapter.server import PrefectServer
 from dvcfleet.record.chain import Anchor, anchor_of, check_chains
-from dvcfleet.record.environments import IMAGE, environment
-from dvcfleet.record.kept import sha256
+from dvcfleet.record.environments import IMAGE, environment, sha256
 from dvcfleet.record.ledger import LEDGER, OLDER, executions
 from dvcfleet.repository import opened, write_lock
 from dvcfleet.run_names import RUN_NAME_VARIABLE

@@ -11,16 +11,15 @@ import pytest
 from dvc.repo import Repo
 
 from dvcfleet.lineage.audit import audit, look_up
+from dvcfleet.lineage.show import Why, why, why_lines
 from dvcfleet.lineage.steps import Lineage
-from dvcfleet.lineage.why import Why, why, why_lines
 from dvcfleet.project import Project
 from dvcfleet.record.ledger import executions
 from merganser.errors import InputError
 from merganser.flows.commands.gc import collect_garbage
 from merganser.flows.evidence.runs.history import read_history
 from merganser.flows.evidence.runs.run import run_names
-from merganser.flows.repositories.identity import identity, own_identities
-from merganser.flows.repositories.shared_caches import LIST, note_sharers
+from merganser.flows.repositories.identity import LIST, identity, note_sharers, own_identities
 from merganser.tasks.identity import FILE, experiment_names, write_id
 from tests.dvcfleet.test_experiments import committed, git, run
 from tests.dvcfleet.toy import Make, Toy

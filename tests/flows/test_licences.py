@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from merganser.config.loading import load_params
-from merganser.flows.steps.licences import licence_notes
+from merganser.flows.steps.sources import licence_notes
 from tests.tasks.comparison import inside
 from tests.tiny import make_repository, merganser
 

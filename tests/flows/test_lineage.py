@@ -16,8 +16,8 @@ import yaml
 from dvc.repo import Repo
 
 from dvcfleet.lineage.audit import audit, look_up
-from dvcfleet.lineage.findings import Finding, FindingKind
-from dvcfleet.lineage.targets import find_target
+from dvcfleet.lineage.hooks import find_target
+from dvcfleet.lineage.steps import Finding, FindingKind
 from dvcfleet.repository import opened
 from merganser.errors import InputError
 from merganser.flows.commands.cli import main

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from huggingface_hub import constants
 
-from merganser.flows.steps.moving_sources import follow_sources
+from merganser.flows.steps.sources import follow_sources
 from tests.hub import COMMIT, serve
 from tests.tiny_clip import write_clip
 

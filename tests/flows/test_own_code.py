@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import merganser
-from dvcfleet.lineage.findings import Finding
+from dvcfleet.lineage.steps import Finding
 from merganser.flows.evidence.own_code import own_code
 from merganser.flows.evidence.report_audit import ReportKind
 from merganser.flows.steps.updating import new_record

@@ -5,7 +5,7 @@ from typing import Any
 
 from dvcfleet.planning.plan import make_plan
 from dvcfleet.repository import opened, state_folder
-from merganser.flows.steps.previous_metrics import keep_previous_metrics
+from merganser.flows.steps.answer import keep_previous_metrics
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 
 PROJECT = {"metrics.json": '{"ties": {"mean": 0.5}}'}

@@ -12,7 +12,7 @@ from dvc.repo import Repo
 
 from merganser.flows.evidence.runs.printing import as_page
 from merganser.flows.pages.reproduced import UNEXPLAINED, AllSuites, Compared, all_lines, compared, plain, read_all
-from merganser.report.tables import write_csv
+from merganser.report.formats import write_csv
 from tests.flows.test_comparisons import git
 
 HEADER = ["paper", "table", "protocol", "checkpoints", "entry", "column", "ours", "published"]

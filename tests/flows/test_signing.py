@@ -22,13 +22,12 @@ from in_toto_attestation.v1.statement import Statement
 
 from dvcfleet.crash_recovery import SYNCED
 from dvcfleet.lineage.audit import audit
-from dvcfleet.record.kept import sha256
+from dvcfleet.record.environments import sha256
 from dvcfleet.record.ledger import LEDGER, LEDGERS, Execution, entry_digest, sound_lines
 from merganser.errors import InputError
 from merganser.flows.commands.cli import main
 from merganser.flows.evidence.keys import PrivateKey, PublicKey
-from merganser.flows.evidence.provenance import PREDICATE
-from merganser.flows.evidence.signing import PAYLOAD, check_signatures, sign
+from merganser.flows.evidence.signing import PAYLOAD, PREDICATE, check_signatures, sign
 from tests.dvcfleet.toy import Make, Toy
 from tests.faults.power import new_disk, why_no_cuts
 from tests.flows.conftest import Done, Refused

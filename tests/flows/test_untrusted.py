@@ -16,8 +16,7 @@ from dvcfleet.dvc_adapter.objects import listing_at
 from dvcfleet.errors import FailedError, UserError
 from dvcfleet.lineage.steps import Lineage
 from dvcfleet.lineage.tree import read_lineage
-from dvcfleet.record.environments import environment_file, read_environment
-from dvcfleet.record.kept import sha256
+from dvcfleet.record.environments import environment_file, read_environment, sha256
 from dvcfleet.record.ledger import LEDGER, sound_lines
 from dvcfleet.repository import opened
 from merganser.flows.evidence.keys import PrivateKey, PublicKey

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from merganser import registry
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.inputs.deltas import DeltaFile, Deltas, open_deltas
 from merganser.inputs.factors import parameter_file_name

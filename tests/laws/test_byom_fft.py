@@ -3,8 +3,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from merganser.overlays.masked import Sparse
-from merganser.overlays.parts import Parts
+from merganser.overlays.parts import Parts, Sparse
 from tests.laws.layers import delta_of, merged
 from tests.laws.references import Array, Given, PerTask, counted, flat, largest_of_each, unflat
 from tests.laws.samples import in_pieces, network

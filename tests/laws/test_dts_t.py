@@ -9,8 +9,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.linalg.decompositions import Factors
-from merganser.overlays.bits import pack_bits, unpack_bits
-from merganser.overlays.parts import Parts, tensors_of
+from merganser.overlays.parts import Parts, pack_bits, tensors_of, unpack_bits
 from merganser.overlays.thresholded import (
     WIDTH,
     Thresholded,

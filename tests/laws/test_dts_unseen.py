@@ -6,7 +6,7 @@ import torch
 
 from merganser import registry
 from merganser.errors import InputError
-from merganser.operators.likeness import similarities
+from merganser.operators.sums import similarities
 from merganser.overlays.parts import Parts
 from tests.laws.dts import coded
 from tests.laws.layers import delta_of, embeddings_of, merged, task_names, vectors

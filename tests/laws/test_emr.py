@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from merganser.overlays.masked import Masked
-from merganser.overlays.parts import Parts
+from merganser.overlays.parts import Masked, Parts
 from tests.laws.layers import delta_of, merged
 from tests.laws.references import Array, Given, flat, unflat
 from tests.laws.samples import in_pieces, joined, network

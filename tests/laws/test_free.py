@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from merganser.methods.free import high_pass
-from merganser.overlays.masked import Sparse
-from merganser.overlays.parts import Parts
+from merganser.overlays.parts import Parts, Sparse
 from tests.each import each
 from tests.laws.layers import merged
 from tests.laws.references import Array, Given, PerTask, counted, each_task, flat, largest_of_each, unflat

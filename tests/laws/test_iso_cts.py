@@ -5,7 +5,7 @@ import pytest
 import scipy.linalg
 import torch
 
-from merganser.operators.isotropic import own_directions
+from merganser.operators.subspaces import own_directions
 from tests.laws.layers import matrices, merged, vectors
 from tests.laws.references import EPSILON, Array, Given, counted, whitened
 from tests.laws.spectra import assert_close, both_dtypes, drawn, every_number, every_shape, numpy_of, svd

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from merganser.errors import InputError
-from merganser.operators.truncation import triples_holding
+from merganser.operators.subspaces import triples_holding
 from tests.laws.layers import merged, vectors
 from tests.laws.references import Array, Given
 from tests.laws.spectra import (

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from merganser.learning.adam import adam, no_moments
+from merganser.learning.loop import adam, no_moments
 
 
 def test_steps_are_those_of_torchs_adam() -> None:

@@ -13,8 +13,7 @@ from merganser.checkpoints.views import View
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.learning.batches import Batches
-from merganser.learning.loop import Loss, forming, learn
-from merganser.learning.state import FILE, LearningState
+from merganser.learning.loop import FILE, LearningState, Loss, forming, learn
 from merganser.methods.adamerging import Settings, WeightedSum
 from tests.laws.layers import Layers
 from tests.laws.samples import joined, network

@@ -2,9 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from merganser.linalg import batched
-from merganser.linalg.batched import factorise_all, factorise_together
-from merganser.linalg.svd import factorise, numerical_rank, rebuilt
+from merganser.linalg import svd
+from merganser.linalg.svd import factorise, factorise_all, factorise_together, numerical_rank, rebuilt
 from tests.gpu import pretended
 from tests.linalg.test_svd import assert_orthonormal, low_rank_plus_noise, with_spectrum
 
@@ -57,8 +56,8 @@ def test_on_the_cpu_each_matrix_is_decomposed_by_itself() -> None:
 @pytest.mark.parametrize("room", [1 << 34, 1 << 17])
 def test_a_gpu_takes_as_many_at_once_as_fit(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     matrices, sizes = stack((40, 20)), []
-    together = batched.factorise_together
-    monkeypatch.setattr(batched, "factorise_together", lambda m, rank: sizes.append(len(m)) or together(m, rank))
+    together = svd.factorise_together
+    monkeypatch.setattr(svd, "factorise_together", lambda m, rank: sizes.append(len(m)) or together(m, rank))
     with pretended():
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (room, room))
         found = [[part.cpu() for part in factors] for factors in factorise_all(matrices.to("cuda"), 5)]

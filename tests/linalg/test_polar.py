@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from merganser.linalg.polar import polar
+from merganser.linalg.joint import polar
 
 
 def stack_of(bases: int, rows: int, columns: int, apart: float, dtype: torch.dtype = torch.float32) -> Tensor:

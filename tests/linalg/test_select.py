@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from merganser.linalg import blocks, thresholds
-from merganser.linalg.counts import count_of
-from merganser.linalg.select import cut_at, cut_of, each_band, each_trimmed, kept
-from merganser.linalg.tally import share_of, tallied
-from merganser.linalg.thresholds import in_memory
+from merganser.linalg.counts import count_of, share_of, tallied
+from merganser.linalg.thresholds import cut_at, cut_of, each_band, each_trimmed, in_memory, kept
 from tests.steady import steady
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

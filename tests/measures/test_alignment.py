@@ -6,12 +6,15 @@ from torch import Tensor
 from merganser.linalg.svd import compact, factorise
 from merganser.measures.alignment import (
     EPS,
+    approximation_rank,
     delta_cosines,
     delta_inner_products,
+    effective_rank,
+    energy_share,
     leading_directions,
     subspace_alignment,
+    truncation_error,
 )
-from merganser.measures.spectra import approximation_rank, effective_rank, energy_share, truncation_error
 
 SHAPES = [(24, 16), (16, 24), (16, 16), (1, 9), (9, 1)]
 

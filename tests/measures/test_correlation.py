@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
-from merganser.measures.correlation import correlate
+from merganser.measures.significance import correlate
 
 
 def drawn(groups: int, each: int, shared: float) -> tuple[np.ndarray, np.ndarray, list[int]]:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from merganser import registry
 from merganser.config.recipes import read_recipe
 from merganser.errors import InputError
-from merganser.merging.by_layer import by_values, check_patterns, check_tasks, layer_values, matches
+from merganser.merging.binding import by_values, check_patterns, check_tasks, layer_values, matches
 from merganser.standalone.merge import merge_by
 from merganser.studies.merges import values_for
 from tests.merges import merge_checkpoints

@@ -2,7 +2,7 @@
 
 import pytest
 
-from merganser.checkpoints.origins import ModelOrigin
+from merganser.checkpoints.companions import ModelOrigin
 from merganser.merging.licences import LONGEST, licence_warnings, terms_of
 
 

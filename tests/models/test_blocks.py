@@ -11,7 +11,7 @@ from torch import Tensor
 from merganser.errors import InputError
 from merganser.learning.block_routing import merged_blocks
 from merganser.models import families_with, open_network
-from merganser.models.blocks import WithBlocks
+from merganser.models.linear_maps import WithBlocks
 from merganser.operators.weight_ensembling import BlockRouter, blend
 from tests.tiny_clip import write_clip
 from tests.tiny_transformers import FAMILIES, write_model

@@ -10,7 +10,7 @@ from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
 from merganser.errors import InputError
 from merganser.models import get_family, open_network
-from merganser.models.padding import in_groups, is_alike
+from merganser.models.texts import in_groups, is_alike
 from tests.drills.networks import CLASSES, written
 from tests.tiny_transformers import FAMILIES, TOKENS, state_of, tokenizer, write_model
 

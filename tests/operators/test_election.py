@@ -13,12 +13,19 @@ from torch import Tensor
 from merganser import registry
 from merganser.inputs.layers import Layer, LayerDeltas, MappedLayers
 from merganser.linalg import blocks, thresholds
-from merganser.linalg.select import Cut, cut_at
-from merganser.linalg.thresholds import in_memory
-from merganser.operators.combine import SCALINGS, unscaled_merge
-from merganser.operators.disjoint import disjoint_mean
-from merganser.operators.elect import balance_of, cut_and_winner, elect_sign, winning_sign
-from merganser.operators.trim import dense, trim, vector_cut
+from merganser.linalg.thresholds import Cut, cut_at, in_memory
+from merganser.operators.ties import (
+    SCALINGS,
+    balance_of,
+    cut_and_winner,
+    dense,
+    disjoint_mean,
+    elect_sign,
+    trim,
+    unscaled_merge,
+    vector_cut,
+    winning_sign,
+)
 from tests.laws.layers import Layers
 from tests.laws.samples import layer_of, network
 from tests.steady import steady

@@ -4,11 +4,10 @@ import torch
 from merganser.errors import InputError
 from merganser.linalg.counts import count_of
 from merganser.operators.coefficients import task_coefficients
-from merganser.operators.disjoint import disjoint_mean
 from merganser.operators.drop import drop_and_rescale
-from merganser.operators.elect import elect_sign
 from merganser.operators.masks import mask_counts, tall_masks
 from merganser.operators.sums import scaled_sum, total
+from merganser.operators.ties import disjoint_mean, elect_sign
 from tests.laws.layers import uniforms
 
 

@@ -25,9 +25,9 @@ from merganser.overlays.budget import (
     plan_index,
     rate_of,
 )
+from merganser.overlays.files import FILE, OverlayWriter
 from merganser.overlays.index import file_size
 from merganser.overlays.parts import Parts
-from merganser.overlays.writer import FILE, OverlayWriter
 from tests.laws.layers import Layers, factored, matrices, merged, vectors
 
 TASKS = tuple(f"task{t}" for t in range(8))

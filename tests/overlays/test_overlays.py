@@ -15,13 +15,31 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.linalg.decompositions import Factors
-from merganser.overlays.bits import bytes_of, pack_bits, unpack_bits
-from merganser.overlays.files import OverlayFile, open_overlays, task_model, write_task_model
+from merganser.overlays.files import (
+    FILE,
+    UNIFIED,
+    OverlayFile,
+    OverlayWriter,
+    open_overlays,
+    task_model,
+    write_task_model,
+)
 from merganser.overlays.index import KINDS
-from merganser.overlays.masked import Masked, Signs, signs, sparse
-from merganser.overlays.parts import Dense, LowRank, Part, Parts, tensors_of
+from merganser.overlays.parts import (
+    Dense,
+    LowRank,
+    Masked,
+    Part,
+    Parts,
+    Signs,
+    bytes_of,
+    pack_bits,
+    signs,
+    sparse,
+    tensors_of,
+    unpack_bits,
+)
 from merganser.overlays.thresholded import threshold, threshold_factors
-from merganser.overlays.writer import FILE, UNIFIED, OverlayWriter
 from tests.laws.layers import delta_of
 from tests.steady import steady
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from merganser.overlays import FILE, Dense, LowRank, OverlayWriter, Parts
-from merganser.overlays.renaming import rename_tasks
+from merganser.overlays.index import rename_tasks
 
 
 def write(folder: Path, tasks: tuple[str, str], mixed: bool) -> Path:

@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from merganser.evaluation.examples import Results
+from merganser.report.formats import Wording
+from merganser.report.plots import STYLE
 from merganser.report.sections.confusions import MOST, Confusions, confusion, plots
-from merganser.report.style import STYLE
-from merganser.report.wording import Wording
 
 
 def test_a_confusion_matrix_has_a_row_for_each_label_and_its_diagonal_is_the_recall() -> None:

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from merganser import registry
-from merganser.report.formulas import clauses, mathml
+from merganser.report.formats import clauses, mathml
 
 
 class Elements(HTMLParser):

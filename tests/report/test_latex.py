@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from merganser.report.latex import latex_table
+from merganser.report.rows import latex_table
 
 RESULTS = [
     {

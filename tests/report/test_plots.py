@@ -11,16 +11,14 @@ import pytest
 from merganser import registry
 from merganser.evaluation.scoring import Score
 from merganser.report.comparison import numbers_of
-from merganser.report.depth import Line, over_depth
+from merganser.report.curves import Line, over_depth
+from merganser.report.formats import Wording
 from merganser.report.heatmaps import DEEPEST, LIGHTEST, Shades, between_tasks, entries_by_task
-from merganser.report.labels import LINE, place_labels
-from merganser.report.measured import Grid, Measured, mean_of
+from merganser.report.plots import LABEL_HEIGHT, STYLE, place_labels
 from merganser.report.rows import Row, front, lowest
-from merganser.report.scores import Scores
+from merganser.report.scores import Grid, Measured, Scores, mean_of
 from merganser.report.sections.glance import against_memory, learned_rows, learning_curves, named, score_bars
 from merganser.report.sections.study_budgets import Fitted, Matched, plots
-from merganser.report.style import STYLE
-from merganser.report.wording import Wording
 
 NAN = float("nan")
 
@@ -70,7 +68,8 @@ def test_a_label_covers_no_point_that_has_no_label() -> None:
     others = [(30.0 + 8 * i, 50.0) for i in range(5)]
     place = place_labels([(20.0, 50.0)], [40.0], 400.0, others)[0]
     assert not any(
-        place.x - 4 < x < place.x + 44 and place.y - LINE / 2 - 4 < y < place.y + LINE / 2 + 4 for x, y in others
+        place.x - 4 < x < place.x + 44 and place.y - LABEL_HEIGHT / 2 - 4 < y < place.y + LABEL_HEIGHT / 2 + 4
+        for x, y in others
     )
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from merganser.config.published import Published, Table
 from merganser.evaluation.scoring import Score
+from merganser.report.formats import write_tables
 from merganser.report.rows import Row
 from merganser.report.sections.published import Figure, reproduce, tables
-from merganser.report.tables import write_tables
 from tests.report.test_plots import row as plain_row
 
 TABLE = Table(

@@ -5,7 +5,7 @@ import io
 import matplotlib
 from matplotlib.figure import Figure
 
-from merganser.report.style import STYLE, to_svg
+from merganser.report.plots import STYLE, to_svg
 
 
 def figure() -> Figure:

@@ -11,10 +11,10 @@ import torch
 from datasets import Dataset, DatasetDict
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
 
-from merganser.checkpoints.origins import licences_in, model_origin
+from merganser.checkpoints.companions import licences_in, model_origin
 from merganser.hashes import sha256_of
-from merganser.sources.card_facts import read_facts
 from merganser.sources.fetching import fetch_checkpoint, fetch_data_set, known_facts
+from merganser.sources.licences import read_facts
 from tests.checkpoints.adapters.small import write_adapter, write_base
 from tests.hub import COMMIT, serve
 from tests.tiny_clip import CONFIG, clip_parameters

@@ -54,7 +54,7 @@ def test_what_one_address_said_answers_no_question_to_another(tmp_path: Path, mo
 
 
 def test_the_public_hub_s_cache_is_the_one_that_all_programs_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    from merganser.sources.hub_caches import data_set_cache, hub_cache
+    from merganser.sources.guarded import data_set_cache, hub_cache
 
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
     assert (hub_cache(), data_set_cache()) == (Path(constants.HF_HUB_CACHE), Path(datasets.config.HF_DATASETS_CACHE))

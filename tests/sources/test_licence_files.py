@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from merganser.hashes import sha256_of
-from merganser.sources.licence_files import facts_of_files, named_in
+from merganser.sources.licences import facts_of_files, named_in
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import unfold
 
-from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.errors import InputError
 from merganser.inputs.factors import parameter_file_name
 from merganser.inputs.statistics import GRAM, unpack_triangle

@@ -16,9 +16,9 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.config.loading import load_params
 from merganser.outputs import fresh_folder, write_json
 from merganser.report.comparison import Comparison
+from merganser.report.formats import write_tables
+from merganser.report.plots import STYLE
 from merganser.report.sections import changes, origin, sections
-from merganser.report.style import STYLE
-from merganser.report.tables import write_tables
 from merganser.tasks import (
     decompose,
     difference,

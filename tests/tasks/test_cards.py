@@ -12,8 +12,8 @@ from tokenizers.models import WordLevel
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from merganser import registry
+from merganser.checkpoints.companions import ModelOrigin, model_origin
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.origins import ModelOrigin, model_origin
 from merganser.hashes import sha256_of
 from merganser.merging.cards import model_card
 from merganser.tasks import difference, extract, extract_difference, fetch, merge

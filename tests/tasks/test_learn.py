@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.evaluation.prepared import Prepared

@@ -29,18 +29,14 @@ from merganser.evaluation.examples import read_results, write_results
 from merganser.flows.pages.reproduced import figure_lines, read_figures
 from merganser.flows.steps.answer import report_lines
 from merganser.inputs.deltas import open_deltas
-from merganser.report.budgets import BUDGETS
-from merganser.report.formats import digits
+from merganser.report.formats import BUDGETS, by_depth, digits, panels, short_names, write_tables
 from merganser.report.glossary import TERMS
-from merganser.report.labels import LINE, place_labels, spread
-from merganser.report.layers import by_depth, panels, short_names
 from merganser.report.origin import read_origin
+from merganser.report.plots import LABEL_HEIGHT, VARIABLES, place_labels, spread
 from merganser.report.sections import explanations, published, study_tasks
 from merganser.report.sections.bounds import CLAIMS
 from merganser.report.sections.explanations.points import find_points
 from merganser.report.sections.scores import IDENTITY
-from merganser.report.style import VARIABLES
-from merganser.report.tables import write_tables
 from merganser.standalone.results import TEXTS
 from merganser.tasks import evaluate_unseen, fetch_head, prepare_unseen, publish, record, report
 from tests.tasks.comparison import METHODS, PLOTS, STUDIES, TASKS, inside, open_comparison, report_without_plots
@@ -555,7 +551,7 @@ def test_labels_keep_apart_and_keep_their_order() -> None:
     points = [(10.0, 50.0 + 0.5 * i) for i in range(8)] + [(60.0, 51.0)]
     places = place_labels(points, [40.0] * 9, 400.0)
     column = [place.y for place in places[:8]]
-    assert all(above - below >= LINE - 1e-9 for below, above in pairwise(column))
+    assert all(above - below >= LABEL_HEIGHT - 1e-9 for below, above in pairwise(column))
     assert all(0 <= place.x <= 360 for place in places)
 
 

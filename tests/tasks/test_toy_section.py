@@ -16,7 +16,7 @@ MODULE = '''
 """How long the entries' names are."""
 
 from merganser.report.sections import Section
-from merganser.report.style import canvas, to_svg
+from merganser.report.plots import canvas, to_svg
 
 
 def read(comparison):

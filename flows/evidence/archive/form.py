@@ -13,9 +13,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
-from dvcfleet.lineage.findings import Finding
+from dvcfleet.lineage.steps import Finding
 from merganser.errors import MALFORMED
-from merganser.flows.evidence.archive.paths import why_elsewhere, why_refused
+from merganser.flows.evidence.archive.files import why_elsewhere, why_refused
 
 BUNDLE, FILES, OBJECTS, SUMS = "code.bundle", "files/", "objects/", "SHA256SUMS"
 _END = bytes(2 * tarfile.BLOCKSIZE)

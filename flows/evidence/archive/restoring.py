@@ -6,15 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from dvcfleet.disk import overlap
 from dvcfleet.errors import UserError
 from dvcfleet.git import own_environment
-from dvcfleet.lineage.findings import Finding
-from dvcfleet.lineage.steps import Lineage
-from dvcfleet.paths import overlap
+from dvcfleet.lineage.steps import Finding, Lineage
 from dvcfleet.project import Project, hooks_given
 from dvcfleet.repository import opened
 from merganser.errors import InputError, some
-from merganser.flows.evidence.archive.code import check_out_code, quiet_git
 from merganser.flows.evidence.archive.files import (
     CONFIG,
     check_dvc_files,
@@ -22,10 +20,10 @@ from merganser.flows.evidence.archive.files import (
     files_of_dvc,
     keep_harmless_settings,
     refuse_other_projects,
+    why_elsewhere,
 )
 from merganser.flows.evidence.archive.form import BUNDLE, FILES, OBJECTS, check_form, copy_bytes, read_members
-from merganser.flows.evidence.archive.paths import why_elsewhere
-from merganser.flows.evidence.archive.stages import check_places, check_stages_inside
+from merganser.flows.evidence.archive.stages import check_out_code, check_places, check_stages_inside, quiet_git
 from merganser.flows.evidence.archive.writing import outputs_kept
 from merganser.outputs import new_folder
 from merganser.tasks.tracking import STORE, follow_artifacts

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from dvcfleet.disk import overlap
 from dvcfleet.dvc_adapter.objects import cached_listing
 from dvcfleet.dvc_adapter.protocols import Output, Repo
 from dvcfleet.errors import FailedError, some
@@ -21,17 +22,14 @@ from dvcfleet.git import GitError, git, own_environment
 from dvcfleet.lineage.contents import path_from_root
 from dvcfleet.lineage.steps import Artifact, Lineage
 from dvcfleet.lineage.tree import read_lineage
-from dvcfleet.paths import overlap
-from dvcfleet.record.changes import unknown_code
+from dvcfleet.record.environments import unknown_code
 from dvcfleet.record.experiments import described_by, workspace_tree
 from dvcfleet.repository import opened, write_lock
 from dvcfleet.terminal.secrets import masked, may_hold_credential
 from merganser.errors import InputError
-from merganser.flows.evidence.archive.code import BRANCH, WORKSPACE, check_tree
-from merganser.flows.evidence.archive.files import check_dvc_files, refuse_other_projects
+from merganser.flows.evidence.archive.files import check_dvc_files, refuse_other_projects, why_refused
 from merganser.flows.evidence.archive.form import BUNDLE, FILES, OBJECTS, write_archive
-from merganser.flows.evidence.archive.paths import why_refused
-from merganser.flows.evidence.archive.stages import check_stages_inside
+from merganser.flows.evidence.archive.stages import BRANCH, WORKSPACE, check_stages_inside, check_tree
 from merganser.flows.evidence.signing import RECORDED, SIGNATURES, files_in
 from merganser.outputs import new_output, replacing
 from merganser.sources.pointers import POINTER_SUFFIXES

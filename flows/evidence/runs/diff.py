@@ -1,24 +1,145 @@
-"""The differences between two runs: parameters, code, environment, scores with paired tests, lineage."""
+"""The differences between two runs: parameters, code, environment, scores with paired tests, lineage.
 
-from collections.abc import Sequence
+What differs between the lineages of results in two runs, and which of it reached them.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.errors import UserError
-from dvcfleet.lineage.difference import differing
-from dvcfleet.lineage.targets import find_target
+from dvcfleet.errors import UserError, some
+from dvcfleet.lineage.difference import Difference, Side, compare, differing
+from dvcfleet.lineage.hooks import find_target
+from dvcfleet.lineage.show import SHORT, short
 from dvcfleet.repository import opened
 from merganser.errors import InputError
-from merganser.flows.evidence.runs.lineage import LineageDiff, compare_lineages
 from merganser.flows.evidence.runs.run import WORKSPACE, Run, read_run
 from merganser.tasks.stages import CODE
 
 if TYPE_CHECKING:
     from merganser.report.paired import Line
+
+
+_FILES = "files"  # the kind of a difference between two builds of one version
+_MOST = 3  # packages that a line names
+_DIGEST = re.compile(r"[0-9a-f]{32}(\.dir)?|[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class LineageDiff:
+    """The differences between the lineages of results, and whether the results' own outputs differ.
+
+    `of`: the stages that wrote the results, empty if there is none to compare. `renamed`: entries of the second run by
+    name, with the name of the first run's that is the same but for it.
+    """
+
+    first: str
+    second: str
+    of: tuple[str, ...]
+    differs: bool
+    differences: tuple[Difference, ...]
+    renamed: Mapping[str, str]
+
+    def in_words(self, *, reached: bool) -> list[str]:
+        """Say what differs and reached the results, or what did not, a line each."""
+        return list(_in_words([each for each in self.differences if each.reached is reached]))
+
+
+def compare_lineages(before: Run, after: Run, targets: Sequence[Sequence[str]] = ()) -> LineageDiff:
+    """Compare how two runs made their results: those of the stages of one target, of two in turn, or all."""
+    sides, renamed = _sides(before, after)
+    if len(targets) == 2:
+        pairs = list(zip(*targets, strict=False))
+    else:
+        pairs = _in_both(sides, targets[0] if targets else sides[0].last)
+    if any(name not in side.entries for pair in pairs for name, side in zip(pair, sides, strict=True)):
+        pairs = []
+    found, differs = compare(*sides, pairs)
+    of = tuple(" and ".join(dict.fromkeys(pair)) for pair in pairs)
+    return LineageDiff(before.name, after.name, of, differs, tuple(_without_names(found, renamed)), renamed)
+
+
+def value_in_words(value: Any) -> str:
+    """Write a value of either side; digests and long values are cut off."""
+    is_digest = isinstance(value, str) and _DIGEST.fullmatch(value)
+    return "none" if value is None else short(value, SHORT) if is_digest else short(value)
+
+
+def _in_words(differences: Iterable[Difference]) -> Iterator[str]:
+    """Say what differs, and where; packages of which only the files differ share the last line."""
+    names: dict[str, None] = {}
+    for each in differences:
+        if each.kind == _FILES:
+            names[each.name.partition(" ")[0]] = None
+        else:
+            sides = f"{value_in_words(each.first)} -> {value_in_words(each.second)}"
+            yield f"{each.kind} {each.name}: {sides} ({some(each.stages)})"
+    if names:
+        have = "1 package has" if len(names) == 1 else f"{len(names)} packages have"
+        more = "; `lineage diff --json` names all" if len(names) > _MOST else ""
+        yield f"{have} the same version and other files: {some(list(names), _MOST)}{more}"
+
+
+def _sides(before: Run, after: Run) -> tuple[tuple[Side, Side], dict[str, str]]:
+    """Return two runs' stages, and which entries have other names; earlier names that one run knows hold for both."""
+    one, other = _side(before), _side(after)
+    entries = _renamed_entries(*(run.params.get("methods") or {} for run in (before, after)))
+    stages = dict(_renamed_stages(one, other, entries))
+    renamed = {**one.renamed, **other.renamed, **stages}
+    left_over = set(stages), set(stages.values())  # what dvc.lock still has under the name of the other run
+    first, second = (
+        replace(side, renamed=renamed, entries={name: side.entries[name] for name in side.entries if name not in names})
+        for side, names in zip((one, other), left_over, strict=True)
+    )
+    return (first, second), entries
+
+
+def _side(run: Run) -> Side:
+    environments = {digest: run.environment_of(digest) for digest in {line.environment for line in run.ledger}}
+    return Side.of(run.stages, run.ledger, environments)
+
+
+def _renamed_entries(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, str]:
+    """Pair entries that one run alone has by method and parameters, where no other has the same of both."""
+    pairs = [
+        (new, old)
+        for new, now in second.items()
+        for old, then in first.items()
+        if new not in first and old not in second and now == then
+    ]
+    often = Counter(chain.from_iterable(pairs))
+    return {new: old for new, old in pairs if often[new] == often[old] == 1}
+
+
+def _renamed_stages(first: Side, second: Side, entries: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Give the second run's stages of renamed entries (KIND@ENTRY, KIND@ENTRY-...), and what the first calls them."""
+    for name in second.entries:
+        kind, _, rest = name.partition("@")
+        for new, old in entries.items():
+            before = f"{kind}@{old}{rest.removeprefix(new)}"
+            if f"{rest}-".startswith(f"{new}-") and before in first.entries:
+                yield name, before
+
+
+def _without_names(differences: Iterable[Difference], renamed: Mapping[str, str]) -> Iterator[Difference]:
+    """Leave out the parameters of renamed entries: each is there twice, under either name."""
+    names = {("methods", name) for pair in renamed.items() for name in pair}
+    return (one for one in differences if one.kind != "parameter" or tuple(one.name.split(".")[:2]) not in names)
+
+
+def _in_both(sides: tuple[Side, Side], names: Iterable[str]) -> list[tuple[str, str]]:
+    """Pair the stages of these names on one side with those of the other, which may have had other names."""
+    first, second = sides
+    originals = [(second if name in second.entries else first).first_name(name) for name in names]
+    pairs = [(first.called(name), second.called(name)) for name in dict.fromkeys(originals)]
+    return [(one, other) for one, other in pairs if one is not None and other is not None]
 
 
 class RunDiff:

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import some
-from merganser.flows.evidence.runs.diff import RunDiff
-from merganser.flows.evidence.runs.lineage import LineageDiff, value_in_words
+from merganser.flows.evidence.runs.diff import LineageDiff, RunDiff, value_in_words
 from merganser.flows.steps.answer import worse_line
 from merganser.report import formats
 from merganser.report.templates import open_templates

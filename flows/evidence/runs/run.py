@@ -19,7 +19,7 @@ from dvcfleet.record.ledger import Execution, executions
 from dvcfleet.repository import STATE_FOLDER
 from merganser.errors import InputError
 from merganser.flows.evidence.kept_runs import own_experiments
-from merganser.flows.repositories.shared_caches import TRIALS
+from merganser.flows.repositories.identity import TRIALS
 from merganser.limits import parse_yaml
 from merganser.tasks.stages import METRICS
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from merganser.at_run_time import Counts, Running, Section
 from merganser.checkpoints.reading import open_for_merging
-from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.inputs.heads import Head
@@ -19,7 +19,7 @@ from merganser.inputs.layers import LayerSource
 from merganser.inputs.task_models import own_model
 from merganser.limits import parse_json
 from merganser.models import Network
-from merganser.models.blocks import WithBlocks
+from merganser.models.linear_maps import WithBlocks
 from merganser.operators.weight_ensembling import BlockRouter, blend, routers_of
 from merganser.overlays import FILE as OVERLAYS
 from merganser.overlays import OverlayFile

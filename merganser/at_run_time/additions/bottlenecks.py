@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from merganser.at_run_time import Running, Section
-from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.inputs.heads import Head

@@ -17,7 +17,7 @@ from torch import Tensor
 from merganser.at_run_time import Counts, Running, Section
 from merganser.at_run_time.mixtures import Mixtures, open_mixtures
 from merganser.checkpoints.reading import open_for_merging
-from merganser.checkpoints.safetensors_file import SafetensorsFile
+from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.inputs.heads import Head

@@ -11,8 +11,8 @@ from torch import Tensor
 from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.reading import Checkpoint, open_checkpoint
-from merganser.checkpoints.tensors import Spec
+from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.tensors import Checkpoint, Spec
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,9 @@ from torch import Tensor
 from merganser.checkpoints.adapters.files import Adapter, Update
 from merganser.checkpoints.adapters.putting_on import put_on
 from merganser.checkpoints.architecture import tied_names
-from merganser.checkpoints.kinds import ParameterRules, is_head, is_merged
+from merganser.checkpoints.kinds import ParameterRules, is_head, is_merged, without
 from merganser.checkpoints.known_models import todays_names
 from merganser.checkpoints.reading import architecture_beside
-from merganser.checkpoints.remedies import without
 from merganser.checkpoints.tensors import Checkpoint, Part
 from merganser.checkpoints.views import View, place_in_stack, stored_spec, unstacked
 from merganser.errors import InputError

@@ -1,5 +1,9 @@
 """An adapter's tensors, and what each is to the model it was trained on.
 
+Which of an adapter's tensors PEFT computes with, and which parameters it changes by them.
+
+Rows of an embedding that an adapter has trained, for some tokens alone (PEFT's trainable tokens).
+
 Shape legend: M rows, N columns, Q rank of the adapter.
 """
 
@@ -12,15 +16,125 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.adapters.by_peft import ByPeft
-from merganser.checkpoints.adapters.computed import Computed, computed_of
+from merganser.checkpoints.adapters.by_peft import ROOT, ByPeft
 from merganser.checkpoints.adapters.peft_settings import PeftKind, peft_kind, refuse_unmergeable, wrapping_of
 from merganser.checkpoints.adapters.settings import REMEDY, Settings, is_plain, read_adapter_config, read_settings
-from merganser.checkpoints.adapters.tokens import TOKENS, Tokens, find_token_rows
-from merganser.checkpoints.reading import ADAPTER_CONFIG, ADAPTER_FILES, Checkpoint, open_checkpoint
+from merganser.checkpoints.reading import ADAPTER_CONFIG, ADAPTER_FILES, open_checkpoint
+from merganser.checkpoints.tensors import Checkpoint
 from merganser.errors import InputError
 
+INSIDE = ".base_layer"  # of a module that PEFT has put something around
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A parameter of a module, by the names that it has where the adapter was trained, or one matrix of a stack."""
+
+    module: str
+    parameter: str
+    place: int | None = None
+    optional: bool = False  # a module need not have it
+
+    def of(self, peft: ByPeft, transposed: bool) -> Tensor:
+        """Return what is added to the base's, the way round that the base is shown."""
+        delta = peft.delta(self.module, self.parameter)
+        shown = delta if self.place is None else delta[self.place]
+        return shown.mT.contiguous() if transposed else shown
+
+
+def computed_of(
+    path: Path, kind: PeftKind, names: Sequence[str], wrapped_alone: bool
+) -> tuple[dict[str, Computed], dict[str, str]]:
+    """Return the parameters that PEFT computes, and the tensors that it computes them with, by their modules.
+
+    `wrapped_alone`: of low-rank updates those that are put on parameters; the others are read as they are.
+    """
+    found: dict[str, Computed] = {}
+    keys: dict[str, str] = {}
+    pattern = re.compile(rf"(?P<module>.+?)(\{INSIDE})*\.{re.escape(kind.prefix)}.+")
+    for key in names:
+        match = pattern.fullmatch(key.removeprefix(ROOT)) if key.startswith(ROOT) else None
+        if match is None:
+            keys |= {} if key.startswith(ROOT) else {key: ""}
+            continue
+        module = match["module"]
+        wrapped = kind.wrapping.parameters(module)
+        if wrapped_alone and not wrapped:
+            continue
+        _check(path, kind, module, bool(wrapped))
+        keys[key] = module
+        for own in wrapped or kind.parameters:
+            found[f"{module}.{own}"] = Computed(module, own, optional=bool(wrapped) or own != kind.parameters[0])
+    if not found and not wrapped_alone:
+        raise InputError(f"{path}: none of its tensors is of a layer; {kind.remedy}")
+    kind.check_targets(path, {each.module for each in found.values() if not kind.wrapping.parameters(each.module)})
+    return found, keys
+
+
+def _check(path: Path, kind: PeftKind, module: str, is_wrapped: bool) -> None:
+    """Raise InputError for a module that PEFT would not put the adapter on."""
+    if is_wrapped and kind.wrapping.is_listed(module):
+        raise InputError(f"{path}: target_modules and target_parameters both name {module}, which PEFT refuses")
+    if f"{INSIDE}." in module:
+        attention = f"{module.split(INSIDE)[0]} is an nn.MultiheadAttention"
+        raise InputError(f"{path}: {attention}, of which only plain low-rank updates are read; {kind.remedy}")
+
+
+TOKENS = "TRAINABLE_TOKENS"
+FIELDS = ("token_indices", "trainable_token_indices")  # of an adapter of that kind, and of one of another kind
+ENDS = (".token_adapter.trainable_tokens_delta", ".trainable_tokens_delta")
 MODEL = "base_model.model."  # what PEFT puts before the model's own names
+LARGEST = 2**40
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The rows of some tokens: their new values, and their numbers."""
+
+    name: str  # of the parameter
+    key: str  # of the tensor with the values
+    rows: tuple[int, ...]
+
+    def put(self, delta: Tensor, values: Tensor, weights: Tensor) -> None:
+        """Write into a parameter's delta what makes its rows these values."""
+        if values.shape[1:] != weights.shape[1:] or max(self.rows) >= len(weights):
+            shapes = f"shape {list(values.shape)}, for {list(weights.shape)}"
+            raise InputError(f"{self.name}: the rows of trained tokens have {shapes}; give the base it was trained on")
+        rows = torch.tensor(self.rows)
+        delta[rows] = values.to(torch.float32) - weights[rows].to(torch.float32)
+
+
+def find_token_rows(path: Path, tensors: Checkpoint, config: Mapping[str, Any]) -> dict[str, Tokens]:
+    """Find the tensors that are rows of tokens; raise InputError where the configuration does not fit them."""
+    found = {}
+    for key in tensors.names:
+        end = next((end for end in ENDS if key.endswith(end)), None)
+        if end is None:
+            continue
+        module = key.removeprefix(MODEL).removesuffix(end)
+        rows, shape = _rows(path, config, module), tensors.spec(key).shape
+        if len(shape) != 2 or len(rows) != shape[0]:
+            raise InputError(f"{path}: {key} has shape {list(shape)}, for {len(rows)} tokens; save the adapter again")
+        found[key] = Tokens(f"{module}.weight", key, rows)
+    named = [field for field in FIELDS if config.get(field)]
+    if named and not found:
+        raise InputError(f"{path}: {named[0]} names tokens, and none of them is in it; save the adapter again")
+    return found
+
+
+def _rows(path: Path, config: Mapping[str, Any], module: str) -> tuple[int, ...]:
+    """Return the numbers of a module's trained tokens."""
+    given = next((config[field] for field in FIELDS if config.get(field)), None)
+    if isinstance(given, dict):
+        ends = [name for name in given if f".{module}".endswith(f".{name}")]
+        given = given[ends[0]] if len(ends) == 1 else None
+    numbers = given if isinstance(given, list) else []
+    whole = all(type(number) is int and 0 <= number < LARGEST for number in numbers)
+    if not numbers or not whole or len(set(numbers)) < len(numbers):
+        raise InputError(f"{path}: its configuration does not name the tokens of {module}; save the adapter again")
+    return tuple(numbers)
+
+
 LINEAR = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])(\.[^.]+)?\.(?P<field>weight|bias)")
 EMBEDDING = re.compile(r"(?P<module>.+)\.lora_embedding_(?P<side>[AB])(\.[^.]+)?")
 WRAPPED = re.compile(r"\.(base_layer|modules_to_save)(?=\.)")  # the module inside that which PEFT put around it

@@ -6,7 +6,7 @@ from typing import Any
 from merganser.config.inputs.base import Input, known_method, name_mistakes, other_source
 from merganser.config.params import Entry, Params
 from merganser.errors import did_you_mean
-from merganser.merging.by_layer import variants
+from merganser.merging.binding import variants
 from merganser.merging.method import Method
 
 ROUNDING = 1e-9

@@ -54,7 +54,7 @@ class LearnedValuesInput(OfAnother):
 def _learner_mistakes(params: Params, where: str, learned: LearnedEntry) -> Iterator[str]:
     from merganser import registry  # imports torch, as the next does
     from merganser.models import families_with, has_ability
-    from merganser.models.blocks import WithBlocks
+    from merganser.models.linear_maps import WithBlocks
 
     try:
         learner, reads = registry.get_learner(learned.learner), registry.get(learned.learner).reads

@@ -9,9 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from merganser.evaluation import KindSettings, Text
+from merganser.evaluation.columns import batches, check_images, check_labels, label_names
 from merganser.evaluation.examples import Results, compare_predictions
-from merganser.evaluation.images import batches, check_images
-from merganser.evaluation.labels import check_labels, label_names
 from merganser.evaluation.prepared import Prepared
 from merganser.models import EmbedsTexts, Network, TakesImages
 

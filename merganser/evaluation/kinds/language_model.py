@@ -31,9 +31,9 @@ from merganser.evaluation.harness import (
     make_lm_eval_task,
     samples_of,
 )
-from merganser.evaluation.packed_texts import pack, unpack
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.serving import ModelServer
+from merganser.evaluation.texts import pack, unpack
 from merganser.limits import check_plain, parse_yaml, read_small
 from merganser.models import Generates, Network, TakesTexts
 

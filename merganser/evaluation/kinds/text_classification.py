@@ -10,8 +10,8 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import Text
+from merganser.evaluation.columns import WORDS, check_labels, label_names
 from merganser.evaluation.examples import Results, compare_predictions
-from merganser.evaluation.labels import WORDS, check_labels, label_names
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import LABEL, PAIR, TEXT, TextSettings, check_texts, encode_rows, logits_of
 from merganser.models import Network, TakesTexts

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings, Text
+from merganser.evaluation.data_sets import opens_files
 from merganser.evaluation.examples import Results, compare_predictions, compare_texts, mean_of_seeds
 from merganser.evaluation.metrics import METRICS as ALL_METRICS
-from merganser.evaluation.named_files import opens_files
-from merganser.evaluation.packed_texts import pack, unpack
 from merganser.evaluation.prepared import Prepared
+from merganser.evaluation.texts import pack, unpack
 from merganser.models import Generates, Network, TakesTexts
 
 METRICS = (

@@ -7,8 +7,8 @@ from transformers.models.auto import modeling_auto
 
 from merganser.checkpoints.reading import Checkpoint
 from merganser.models import DeviceName, Precision
-from merganser.models.blocks import WithBlocks
 from merganser.models.configurations import check_parameter_names, read_family_config
+from merganser.models.linear_maps import WithBlocks
 from merganser.models.sequence_classifier import SequenceClassifier, build_classifier
 
 UNSUPPORTED = {

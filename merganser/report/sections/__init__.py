@@ -7,8 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from merganser.plugins import module_names
 from merganser.report.comparison import Comparison
-from merganser.report.tables import Tables
-from merganser.report.wording import Wording
+from merganser.report.formats import Tables, Wording
 
 Data = TypeVar("Data")
 

@@ -5,11 +5,10 @@ from itertools import product
 
 import numpy as np
 
+from merganser.report.formats import Tables, Wording
 from merganser.report.heatmaps import between_tasks
-from merganser.report.measured import Measured
+from merganser.report.scores import Measured
 from merganser.report.sections import Section
-from merganser.report.tables import Tables
-from merganser.report.wording import Wording
 
 
 def tables(measured: Measured) -> Tables:

@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from merganser.report.depth import Line, over_depth
-from merganser.report.layers import short_names
-from merganser.report.measured import Measured
+from merganser.report.curves import Line, over_depth
+from merganser.report.formats import Wording, short_names
+from merganser.report.plots import COLOURS, OTHERS
+from merganser.report.scores import Measured
 from merganser.report.sections import Section
-from merganser.report.style import COLOURS, OTHERS
-from merganser.report.wording import Wording
 
 
 class Claim(NamedTuple):

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from merganser.report.comparison import Comparison
+from merganser.report.formats import Tables
 from merganser.report.paired import Line, worse_scores
 from merganser.report.sections import Section
-from merganser.report.tables import Tables
 
 Numbers = Mapping[str, Mapping[str, Any]]  # of metrics.json: by entry, nested by metric and task
 

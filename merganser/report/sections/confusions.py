@@ -9,13 +9,12 @@ from matplotlib.figure import Figure
 
 from merganser.evaluation.examples import Results, read_results
 from merganser.report.comparison import Comparison
+from merganser.report.formats import Tables, Wording
 from merganser.report.heatmaps import Shades, fill_cells
-from merganser.report.measured import Grid
+from merganser.report.plots import INK, MUTED, to_svg
 from merganser.report.rows import best, in_group
+from merganser.report.scores import Grid
 from merganser.report.sections import Section
-from merganser.report.style import INK, MUTED, to_svg
-from merganser.report.tables import Tables
-from merganser.report.wording import Wording
 
 MOST = 64  # classes: cells of more are too small to be seen
 ABREAST, SIDE = 4, 2.7  # panels in a row, inches of each

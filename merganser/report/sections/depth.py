@@ -7,14 +7,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from merganser.report.depth import Line, over_depth
+from merganser.report.curves import Line, over_depth
+from merganser.report.formats import Tables, Wording, short_names
 from merganser.report.heatmaps import Shades, fill_cells
-from merganser.report.layers import short_names
-from merganser.report.measured import BY_LAYER, Measured, grid
+from merganser.report.plots import COLOURS, INK, MUTED, OTHERS, canvas, to_svg
+from merganser.report.scores import BY_LAYER, Measured, grid
 from merganser.report.sections import Section
-from merganser.report.style import COLOURS, INK, MUTED, OTHERS, canvas, to_svg
-from merganser.report.tables import Tables
-from merganser.report.wording import Wording
 
 BLUE, ORANGE = COLOURS["single"], COLOURS["parts"]
 # each figure's axis, and its lines

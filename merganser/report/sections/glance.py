@@ -11,11 +11,10 @@ from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import MaxNLocator
 
 from merganser.report.comparison import Comparison
-from merganser.report.labels import place_labels
+from merganser.report.formats import Wording
+from merganser.report.plots import COLOURS, INK, LINES, MUTED, OTHERS, canvas, place_labels, to_svg
 from merganser.report.rows import Row, best, front, in_group, lowest
 from merganser.report.sections import Section
-from merganser.report.style import COLOURS, INK, LINES, MUTED, OTHERS, canvas, to_svg
-from merganser.report.wording import Wording
 
 FONT = 7.5  # of the names of points
 LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}

@@ -21,9 +21,9 @@ from merganser.config.published import (
 from merganser.measures.significance import LEVEL
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
+from merganser.report.formats import Tables
 from merganser.report.rows import Row
 from merganser.report.sections import Section
-from merganser.report.tables import Tables
 
 ERRORS = NormalDist().inv_cdf(1 - LEVEL / 2)  # so many standard errors hold 95 % of what other examples would give
 

@@ -2,11 +2,10 @@
 
 import numpy as np
 
+from merganser.report.formats import Table, Tables, Wording
 from merganser.report.heatmaps import entries_by_layer, entries_by_task
-from merganser.report.measured import Measured
+from merganser.report.scores import Measured
 from merganser.report.sections import Section
-from merganser.report.tables import Table, Tables
-from merganser.report.wording import Wording
 
 
 def tables(measured: Measured) -> Tables:

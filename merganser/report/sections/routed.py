@@ -1,9 +1,9 @@
 """Entries that route their inputs: what each scores without the task's label and with it."""
 
 from merganser.report.comparison import Comparison
+from merganser.report.formats import Tables
 from merganser.report.rows import Row
 from merganser.report.sections import Section
-from merganser.report.tables import Tables
 
 
 def read(comparison: Comparison) -> list[Row] | None:

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
 from merganser.report.curves import RELATIVE, Curve, CurvePoint, against_values, is_number
+from merganser.report.formats import Tables, Wording
 from merganser.report.rows import Row
 from merganser.report.sections import Section
-from merganser.report.tables import Tables
-from merganser.report.wording import Wording
 
 SCALING = "scaling"
 

@@ -6,18 +6,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from merganser.config.studies import steps_of
+from merganser.config.entries import steps_of
 from merganser.evaluation.examples import read_results
 from merganser.evaluation.scoring import Score
 from merganser.measures.significance import LEVEL, Pairs, compare_models, holm, mean_of_tasks, over_tasks
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
-from merganser.report.formats import settings
+from merganser.report.formats import Tables, Wording, settings
+from merganser.report.plots import COLOURS, INK, canvas, to_svg
 from merganser.report.scores import MeanScore
 from merganser.report.sections import Section
-from merganser.report.style import COLOURS, INK, canvas, to_svg
-from merganser.report.tables import Tables
-from merganser.report.wording import Wording
 
 Values = Mapping[str, Any]
 

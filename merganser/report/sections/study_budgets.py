@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from merganser import registry
-from merganser.config.studies import budgets_of
+from merganser.config.entries import budgets_of
 from merganser.evaluation.examples import read_results
 from merganser.measures.significance import LEVEL, compare_models, holm, mean_of_tasks
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
-from merganser.report.formats import settings
+from merganser.report.formats import Wording, settings
+from merganser.report.plots import LINES, PALETTE, canvas, to_svg
 from merganser.report.scores import MeanScore
 from merganser.report.sections import Section
-from merganser.report.style import LINES, PALETTE, canvas, to_svg
-from merganser.report.wording import Wording
 
 MARKERS = ("o", "s", "^")  # beside LINES, for a lone dot has no line
 

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
+from merganser.report.formats import Wording
+from merganser.report.plots import COLOURS, INK, MUTED, canvas, one_legend, to_svg
 from merganser.report.sections import Section
-from merganser.report.style import COLOURS, INK, MUTED, canvas, one_legend, to_svg
-from merganser.report.wording import Wording
 
 
 class RankPoint(NamedTuple):

@@ -7,8 +7,8 @@ from merganser.config.params import Params
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
 from merganser.report.curves import Curve, CurvePoint, against_values, is_number
+from merganser.report.formats import Tables
 from merganser.report.sections import Section
-from merganser.report.tables import Tables
 from merganser.studies.candidates import candidate_file_name
 
 

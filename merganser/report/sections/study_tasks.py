@@ -15,11 +15,10 @@ from merganser.measures.scores import normalised_score
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
 from merganser.report.curves import RELATIVE
+from merganser.report.formats import Tables, Wording
+from merganser.report.plots import LINES, PALETTE, canvas, to_svg
 from merganser.report.scores import individual_values, values_of
 from merganser.report.sections import Section
-from merganser.report.style import LINES, PALETTE, canvas, to_svg
-from merganser.report.tables import Tables
-from merganser.report.wording import Wording
 from merganser.studies.subsets import all_subsets, subset_file_name
 
 ROUNDING = 1e-9  # of scores: differences closer than that are the same

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from merganser.measures.significance import LEVEL, Pairs, holm
-from merganser.report.budgets import BUDGETS, Budget
 from merganser.report.comparison import Comparison
+from merganser.report.formats import BUDGETS, Budget, Tables
+from merganser.report.paired import MEAN, tables_of
 from merganser.report.rows import Row, best, front, with_data
 from merganser.report.sections import Section
-from merganser.report.significance import MEAN, tables_of
-from merganser.report.tables import Tables
 
 NO_DATA, ANY_DATA = "none", "any"
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 from merganser.report.comparison import Comparison
+from merganser.report.formats import Tables
+from merganser.report.paired import Significance, on_unseen, read_significance, tables_of
 from merganser.report.rows import best_values
 from merganser.report.sections import Section
-from merganser.report.significance import Significance, on_unseen, read_significance, tables_of
-from merganser.report.tables import Tables
 
 
 def read(comparison: Comparison) -> Comparison | None:

@@ -2,7 +2,7 @@
 
 import os
 
-from dvcfleet.own_variables import set_own
+from dvcfleet.process_settings import set_own
 
 __version__ = "0.1.0"
 

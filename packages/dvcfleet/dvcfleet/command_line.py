@@ -12,8 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from dvcfleet.errors import UserError
-from dvcfleet.gc_thresholds import raise_gc_thresholds
-from dvcfleet.proxies import reach_this_machine
+from dvcfleet.process_settings import raise_gc_thresholds, reach_this_machine
 from dvcfleet.repository import existing_state_folder, pipeline_folder
 from dvcfleet.runners import own_names, runner_names
 from dvcfleet.terminal.failures import EXIT_CODES, boundary

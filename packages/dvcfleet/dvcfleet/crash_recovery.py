@@ -2,16 +2,19 @@
 
 A run syncs its file systems before dvc.lock names what it wrote, and then notes the moment in `synced`. If a run did
 not end (`at-work` is there), or the machine went down since that moment, all that was written later may be empty or
-hold other bytes, and is compared with its hash before anything uses it; temporary files are removed. `synced` also
-has the sha256 of the ledger's last line at that moment, without which the ledger is not the one that runs wrote. A
-dvc.yaml that its stages had destroyed is restored.
-DVC's cache may be shared with other users and machines: only this workspace's own files are removed there.
+hold other bytes, and is compared with its hash before anything uses it; temporary files are removed. `synced` also has
+the sha256 of the ledger's last line at that moment, without which the ledger is not the one that runs wrote. A dvc.yaml
+that its stages had destroyed is restored. DVC's cache may be shared with other users and machines: only this
+workspace's own files are removed there.
+
+Copies of a repository's dvc.yaml files while stages run, which may write to them, in case the run is killed.
 """
 
 import hashlib
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,14 +23,62 @@ from pathlib import Path
 
 from dvcfleet.disk import lines_from_end, read_json, sync_names, sync_then_write, write_durably
 from dvcfleet.dvc_adapter.listings import forget_hashes
+from dvcfleet.dvc_adapter.lock_entries import add_missing, is_destroyed, parse_map, restore_map
 from dvcfleet.dvc_adapter.lockfiles import LockFiles, names_by_lock_file
 from dvcfleet.dvc_adapter.objects import is_torn, listing_at
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.run_cache import entry_at, run_cache_folder, temporary_mark
-from dvcfleet.dvc_adapter.stage_graph import stage_graph
+from dvcfleet.dvc_adapter.stages import stage_graph
 from dvcfleet.options import Options
-from dvcfleet.pipeline_copies import restore_destroyed
+
+FOLDER = "pipeline-copies"
+
+
+def read_text_file(path: Path) -> str | None:
+    """Return a file's text; None if there is none, or if it is not text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def rewrite(path: Path, text: str) -> None:
+    """Replace a file's text, and keep its mode, and the link if it is one."""
+    place = Path(os.path.realpath(path))
+    mode = place.stat().st_mode if place.exists() else None
+    write_durably(place, text)
+    if mode is not None:
+        place.chmod(mode)
+
+
+def keep_copies(root: Path, state: Path, texts: Mapping[Path, str]) -> None:
+    """Keep copies of files inside `root` in the state folder."""
+    for path, text in texts.items():
+        if path.is_relative_to(root):
+            copy = state / FOLDER / path.relative_to(root)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(text, encoding="utf-8")
+
+
+def forget_copies(state: Path) -> None:
+    """Remove all copies."""
+    shutil.rmtree(state / FOLDER, ignore_errors=True)
+
+
+def restore_destroyed(root: Path, state: Path, say: Callable[[str], None]) -> None:
+    """Restore what a killed run's stages left of a dvc.yaml that has lost its stages, and remove the copies."""
+    for copy in sorted((state / FOLDER).rglob("*")):
+        path, before = root / copy.relative_to(state / FOLDER), read_text_file(copy)
+        if before is None:
+            continue
+        now = parse_map(read_text_file(path) or "")
+        if is_destroyed(now, parse_map(before)):
+            rewrite(path, restore_map(before, now, {}))
+            lost = add_missing(now or {}, parse_map(before))
+            say(f"{path.relative_to(root)} had lost {', '.join(lost)} when a run was killed: restored")
+    forget_copies(state)
+
 
 LEDGER = "ledger.jsonl"
 SYNCED = "synced"

@@ -1,16 +1,41 @@
-"""Sync to disk what was written: a whole file system at once, or one small file. Read what may be damaged."""
+"""Files on disk: synced, a whole file system at once or one small file; read if they may be damaged; named from a root.
+
+SQLite may find out amid the use of a database that its file is damaged: that is asked first.
+"""
 
 import ctypes
 import fcntl
 import json
 import os
 import secrets
+import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+
+
+def from_root(root: str, path: str) -> str:
+    """Return a path from the repository's root, with slashes."""
+    return Path(os.path.relpath(path, root)).as_posix()
+
+
+def is_in(path: str, folder: str) -> bool:
+    """Tell whether a path is inside a folder."""
+    return path.startswith(f"{folder}/")
+
+
+def is_at_or_in(path: str, other: str) -> bool:
+    """Tell whether two paths are equal, or the first one is inside the other."""
+    return path == other or is_in(path, other)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Tell whether two paths are equal or one contains the other."""
+    return is_at_or_in(one, other) or is_in(other, one)
 
 
 def sync_file_systems(folders: Iterable[str | Path]) -> None:
@@ -172,3 +197,28 @@ def _opened(folder: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+_WAIT_S = 1.0  # for one that is being written, which is then taken to be whole
+_MOST_BYTES = 64_000_000  # a larger one is not read whole, which would take longer than a plan
+
+
+def is_damaged(path: Path) -> bool:
+    """Tell whether a file, or a folder in its place, is certainly no whole database; False if it cannot be opened."""
+    if path.is_dir():
+        return True
+    what = "PRAGMA quick_check(1)" if path.stat().st_size < _MOST_BYTES else "SELECT 'ok' FROM sqlite_master LIMIT 1"
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_WAIT_S)) as connection:
+            return connection.execute(what).fetchall() not in ([("ok",)], [])
+    except sqlite3.OperationalError:  # locked, or not readable: who opens it says so
+        return False
+    except sqlite3.DatabaseError:
+        return True
+
+
+def vacuum(path: Path) -> None:
+    """Give the free space in a database back to the disk; a database that is in use keeps it for what comes."""
+    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(path, timeout=_WAIT_S)) as connection:
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

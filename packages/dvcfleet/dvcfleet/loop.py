@@ -9,22 +9,18 @@ from typing import TYPE_CHECKING, Any
 from dvcfleet.console import Progress
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from dvcfleet.dvc_adapter.protocols import Stage
+from dvcfleet.dvc_adapter.repositories import with_cause
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, varying
-from dvcfleet.dvc_adapter.words import with_cause
 from dvcfleet.errors import ExecutorLostError
 from dvcfleet.lineage.live import Events
 from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.record.ledger import Ledger
-from dvcfleet.scheduling.dependencies import Dependencies
-from dvcfleet.scheduling.durations import Durations
-from dvcfleet.scheduling.exclusive import predecessors
-from dvcfleet.scheduling.node_watch import LOOK_S, NodeWatch
-from dvcfleet.scheduling.order import ReadyStages
+from dvcfleet.scheduling.order import Dependencies, Durations, ReadyStages
 from dvcfleet.scheduling.resource_pool import Allocation, ResourcePool
-from dvcfleet.scheduling.retries import Retries
+from dvcfleet.scheduling.retries import LOOK_S, NodeWatch, Retries, predecessors
 from dvcfleet.stop_signals import Stop
 from dvcfleet.terminal.secrets import masked
 from dvcfleet.workspaces.local import LocalWorkspace

@@ -13,13 +13,10 @@ from typing import TextIO
 import psutil  # type: ignore[import-untyped]
 
 from dvcfleet.crash_recovery import crash_recovery
-from dvcfleet.dvc_adapter.index_loading import fast_index
-from dvcfleet.dvc_adapter.internals import check_needed
+from dvcfleet.dvc_adapter.internals import check_needed, fast_index
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.dvc_adapter.repositories import links_open
+from dvcfleet.dvc_adapter.repositories import links_open, whole_databases, words_of
 from dvcfleet.dvc_adapter.repository_lock import DvcLock, refuse_busy_paths
-from dvcfleet.dvc_adapter.state_databases import whole_databases
-from dvcfleet.dvc_adapter.words import words_of
 from dvcfleet.errors import BusyError, NoRepositoryError, SkippedError, UserError
 from dvcfleet.project import Project, project_of
 

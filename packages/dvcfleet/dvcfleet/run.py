@@ -17,8 +17,8 @@ from dvcfleet.console import Progress, exit_code, show_orphans, show_plan, show_
 from dvcfleet.crash_recovery import recovered_lock_files, sync
 from dvcfleet.dvc_adapter.internals import DVC
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
+from dvcfleet.dvc_adapter.objects import pull_run_cache
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.dvc_adapter.pulling import pull_run_cache
 from dvcfleet.dvc_adapter.repositories import git_refusal
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.dvc_adapter.stages import refuse_cached_elsewhere, varying
@@ -28,7 +28,6 @@ from dvcfleet.git import without_git
 from dvcfleet.lineage.live import open_events
 from dvcfleet.loop import Listeners, Place, RunLoop, Work
 from dvcfleet.messages import Ending, Result
-from dvcfleet.open_files import BESIDES, PER_STAGE, room_for
 from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.placement import Placement, check_profile_stages, choose_placement
 from dvcfleet.planning.code_search import CodeSearch
@@ -36,15 +35,16 @@ from dvcfleet.planning.orphans import find_orphans, prune_orphans
 from dvcfleet.planning.plan import ChecksFor, Plan, State, make_plan, validated_plan, workspace_checks
 from dvcfleet.planning.resources import Resources
 from dvcfleet.planning.validation import ProjectError, is_validated, note_validated, validate
+from dvcfleet.process_settings import BESIDES, PER_STAGE, room_for
 from dvcfleet.project import project_of
 from dvcfleet.record.experiments import keep_experiment
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.repository import existing_state_folder, opened, state_folder, when_busy, write_lock
 from dvcfleet.run_names import forget_run_name, is_begun, run_name
 from dvcfleet.runners import RunnerRequest, load_runner, open_runner
-from dvcfleet.scheduling.durations import Durations, last_durations
-from dvcfleet.scheduling.exclusive import WRITERS, exclusive_groups, found_in_code
+from dvcfleet.scheduling.order import Durations, last_durations
 from dvcfleet.scheduling.resource_pool import local_pool
+from dvcfleet.scheduling.retries import WRITERS, exclusive_groups, found_in_code
 from dvcfleet.services import Services
 from dvcfleet.stop_signals import ENDING, Stop
 from dvcfleet.terminal.failures import failure_of

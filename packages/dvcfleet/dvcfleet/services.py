@@ -9,9 +9,9 @@ from typing import Any
 
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.errors import UserError
-from dvcfleet.own_variables import set_own
 from dvcfleet.prefect_adapter.internals import PREFECT
 from dvcfleet.prefect_adapter.server import PrefectServer
+from dvcfleet.process_settings import set_own
 from dvcfleet.project import project_of
 from dvcfleet.repository import state_folder
 from dvcfleet.worker.fork_client import ForkServers

@@ -16,8 +16,7 @@ import pytest
 
 from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources
-from dvcfleet.scheduling.cluster_pool import cluster_pool
-from dvcfleet.scheduling.resource_pool import Capacity, Machine
+from dvcfleet.scheduling.resource_pool import Capacity, Machine, cluster_pool
 from tests import PYTHONPATH
 from tests.dvcfleet.cluster import ROOT, free_port, started
 from tests.dvcfleet.test_gpus import GPU_STAGES, GPUS, check_gpus

@@ -24,11 +24,10 @@ from dvcfleet.lineage import show
 from dvcfleet.lineage.audit import audit, look_up
 from dvcfleet.lineage.openlineage import to_events
 from dvcfleet.lineage.prov import to_prov
+from dvcfleet.lineage.show import why, why_lines
 from dvcfleet.lineage.tree import read_lineage
-from dvcfleet.lineage.why import why, why_lines
 from dvcfleet.record.chain import anchor_of, check_chains, parse_anchor
-from dvcfleet.record.environments import environment, keep_environment
-from dvcfleet.record.kept import sha256
+from dvcfleet.record.environments import environment, keep_environment, sha256
 from dvcfleet.record.ledger import BEGIN, LEDGER, LEDGERS, entry_digest, sound_lines
 from dvcfleet.repository import opened
 from tests.dvcfleet.test_ledger import commit

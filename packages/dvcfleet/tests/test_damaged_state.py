@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from dvc.repo import Repo
 
+from dvcfleet.disk import is_damaged
 from dvcfleet.errors import UserError
 from dvcfleet.lineage.audit import audit
 from dvcfleet.prefect_adapter.database import make_database
 from dvcfleet.record.ledger import executions
 from dvcfleet.run_names import begun_run
-from dvcfleet.sqlite_files import is_damaged
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.faults.damaged import WAYS
 

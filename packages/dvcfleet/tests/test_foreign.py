@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dvcfleet.own_variables import without_own
+from dvcfleet.process_settings import without_own
 from tests import PYTHONPATH
 from tests.dvcfleet.cluster import started
 from tests.dvcfleet.toy import Make, Toy
@@ -112,7 +112,7 @@ def test_a_stage_gets_the_environment_that_dvc_repro_gives(toy: Make, root: str 
 # What `merganser serve` does before Prefect starts a scheduled run.
 HANDED_DOWN = """
 import os, sys
-from dvcfleet.own_variables import hand_down
+from dvcfleet.process_settings import hand_down
 hand_down({"OF_THE_ENGINE": "a secret"})
 os.execv(sys.executable, [sys.executable, "-m", "merganser.flows", "run"])
 """

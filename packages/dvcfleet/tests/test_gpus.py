@@ -3,7 +3,7 @@
 import pytest
 
 from dvcfleet.errors import UserError
-from dvcfleet.scheduling.cluster_pool import refuse_wrong_gpus
+from dvcfleet.scheduling.resource_pool import refuse_wrong_gpus
 from tests.dvcfleet.toy import Make, Toy
 
 GPUS = ("3", "5")

@@ -7,7 +7,7 @@ import pytest
 from dvc.dependency.param import ParamsDependency
 from dvc.repo import Repo
 
-from dvcfleet.dvc_adapter.index_loading import fast_index
+from dvcfleet.dvc_adapter.internals import fast_index
 from dvcfleet.errors import UserError
 from tests.dvcfleet.toy import Make, Toy
 

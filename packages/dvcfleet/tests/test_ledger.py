@@ -23,13 +23,12 @@ import yaml
 
 from dvcfleet.crash_recovery import SYNCED
 from dvcfleet.lineage.audit import audit
-from dvcfleet.lineage.findings import FindingKind
+from dvcfleet.lineage.steps import FindingKind
 from dvcfleet.record.chain import Chain, check_chains
-from dvcfleet.record.changes import changes_file, keep_changes
-from dvcfleet.record.environments import environment, keep_environment, read_environment
+from dvcfleet.record.environments import changes_file, environment, keep_changes, keep_environment, read_environment
 from dvcfleet.record.last_run import last_run
 from dvcfleet.record.ledger import BEGIN, LEDGER, LEDGERS, Execution, entry_digest, executions
-from dvcfleet.scheduling.durations import last_durations
+from dvcfleet.scheduling.order import last_durations
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 
 

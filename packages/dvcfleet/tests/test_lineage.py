@@ -14,8 +14,8 @@ from dvc.repo import Repo
 from dvcfleet.errors import UserError
 from dvcfleet.lineage import show
 from dvcfleet.lineage.audit import Audit, audit, look_up
-from dvcfleet.lineage.findings import FindingKind
 from dvcfleet.lineage.rerun import Rerun
+from dvcfleet.lineage.steps import FindingKind
 from tests.dvcfleet.test_ledger import commit, ledger
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.shared import forking

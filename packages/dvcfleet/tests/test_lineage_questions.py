@@ -9,11 +9,10 @@ from dvc.repo import Repo
 
 from dvcfleet.errors import UserError
 from dvcfleet.lineage.audit import look_up
-from dvcfleet.lineage.dependents import Dependents, dependents_lines, find_dependents
 from dvcfleet.lineage.difference import Difference, Side, compare
+from dvcfleet.lineage.show import why, why_lines
 from dvcfleet.lineage.steps import FetchedSource
-from dvcfleet.lineage.tree import read_lineage
-from dvcfleet.lineage.why import why, why_lines
+from dvcfleet.lineage.tree import Dependents, dependents_lines, find_dependents, read_lineage
 from dvcfleet.record.ledger import Execution, entry_digest
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from dvcfleet.planning.resources import Resources
-from dvcfleet.scheduling.node_watch import LOOK_S, SAY_S, NodeWatch
 from dvcfleet.scheduling.resource_pool import Capacity, Machine
+from dvcfleet.scheduling.retries import LOOK_S, SAY_S, NodeWatch
 
 GPU_NODE, CPU_NODE = (Machine(host, host, Capacity(2, 4e9, gpus)) for host, gpus in (("gpu", 1), ("cpu", 0)))
 ASKED = {"a": Resources(gpus=1), "b": Resources(), "c": Resources(gpus=1)}

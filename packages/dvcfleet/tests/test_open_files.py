@@ -8,7 +8,10 @@ import pytest
 from tests.dvcfleet.toy import Make
 
 STAGES = "".join(f"  s{n}: {{cmd: ulimit -Sn > o{n}, deps: [source], outs: [o{n}]}}\n" for n in range(4))
-ROOM = "import resource; from dvcfleet.open_files import room_for; print(room_for({stages}), resource.getrlimit(7)[0])"
+ROOM = (
+    "import resource; from dvcfleet.process_settings import room_for; "
+    "print(room_for({stages}), resource.getrlimit(7)[0])"
+)
 
 
 def room(limits: str, stages: int) -> str:

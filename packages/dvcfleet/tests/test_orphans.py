@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dvcfleet.lineage.audit import audit
-from dvcfleet.lineage.findings import FindingKind
+from dvcfleet.lineage.steps import FindingKind
 from dvcfleet.project import Project
 from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
 from tests.dvcfleet.toy import Make, Toy

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from dvcfleet.lineage.audit import Audit, audit
-from dvcfleet.lineage.metrics import differences
-from dvcfleet.lineage.rerun import Rerun, RerunError
+from dvcfleet.lineage.rerun import Rerun, RerunError, differences
 from tests import PYTHONPATH
 from tests.dvcfleet.toy import Make, Toy
 from tests.shared import forking

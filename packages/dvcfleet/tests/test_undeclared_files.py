@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dvcfleet.dvc_adapter.yaml_maps import parse_map
+from dvcfleet.crash_recovery import keep_copies, restore_destroyed
+from dvcfleet.dvc_adapter.lock_entries import parse_map
 from dvcfleet.errors import UserError
-from dvcfleet.pipeline_copies import keep_copies, restore_destroyed
 from dvcfleet.planning.code_search import CodeSearch
-from dvcfleet.scheduling.exclusive import WRITERS, exclusive_groups
+from dvcfleet.scheduling.retries import WRITERS, exclusive_groups
 from tests.dvcfleet.toy import Make, Toy
 from tests.dvcfleet.twins import SAY, Twins
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from dvc.repo import Repo
 
-from dvcfleet.record.kept import sha256
+from dvcfleet.record.environments import sha256
 from dvcfleet.record.ledger import LEDGER, Execution, entry_digest, sound_lines
 from merganser.hashes import sha256_of_tree
 from merganser.tasks.recorded import REPORTED

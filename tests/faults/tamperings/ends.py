@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dvcfleet.crash_recovery import SYNCED
 from dvcfleet.dvc_adapter.run_cache import entry_hash, run_key
-from dvcfleet.record.kept import sha256
+from dvcfleet.record.environments import sha256
 from dvcfleet.record.ledger import Execution, entry_digest, sound_lines
 from tests.faults.tamperings.edits import (
     ENTRY,

@@ -15,7 +15,7 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.config.loading import load_params
 from merganser.config.recipes import read_recipe
 from merganser.errors import InputError
-from merganser.merging.by_layer import layer_values
+from merganser.merging.binding import layer_values
 from merganser.standalone.mergekit.importing import imported, write_imported
 from merganser.standalone.mergekit.methods import KIN, REFUSED
 from merganser.standalone.mergekit.settings import Parameter, parameters_of, setting_at

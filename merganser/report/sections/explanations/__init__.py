@@ -9,15 +9,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from merganser.measures.correlation import Correlation, correlate
+from merganser.measures.significance import Correlation, correlate
 from merganser.report.comparison import Comparison
-from merganser.report.depth import WIDTH, Line, over_depth
-from merganser.report.measured import Measured
+from merganser.report.curves import WIDTH, Line, over_depth
+from merganser.report.formats import Tables, Wording
+from merganser.report.plots import COLOURS, INK, MUTED, OTHERS, to_svg
+from merganser.report.scores import Measured
 from merganser.report.sections import Section, study_tasks
 from merganser.report.sections.explanations.points import Points, find_points
-from merganser.report.style import COLOURS, INK, MUTED, OTHERS, to_svg
-from merganser.report.tables import Tables
-from merganser.report.wording import Wording
 
 ABREAST, HEIGHT = 5, 2.05  # panels in a row, inches of each
 FEW = 30  # points, up to which they are drawn large

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from merganser.report.measured import Grid, Measured, grid, mean_over
 from merganser.report.rows import Row, in_group
+from merganser.report.scores import Grid, Measured, grid, mean_over
 from merganser.report.sections.study_tasks import TaskStudy
 
 PAIRS = {  # measures of two tasks, and where they stand in a layer's record

@@ -1,17 +1,155 @@
-"""DVC's repositories: git, and what DVC keeps open or cached while a run is active."""
+"""DVC's repositories: git, and what DVC keeps open or cached while a run is active.
+
+Say what to do about DVC's errors on damaged files: DVC itself names the file or the fault only.
+
+DVC's databases of hashes and links: they only save time, so that a damaged one is removed, and DVC makes it anew.
+
+DVC keeps them outside the repository, and ends with an error of SQLite's if one is damaged.
+"""
 
 import os
+import re
+import shutil
 import sqlite3
-from collections.abc import Collection, Iterator
+import sys
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
+from dvcfleet.disk import is_damaged
 from dvcfleet.dvc_adapter.internals import otherwise, under_git
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.fast_paths import no_shortcut
+from dvcfleet.errors import in_one_line, some
+from dvcfleet.fast_paths import no_shortcut, replaced
 from dvcfleet.git import GitError, git, git_if_any
+from dvcfleet.terminal.failures import is_a
+
+_PARSING = "dvc.utils.serialize._common.ParseError"
+_PARAMETERS = "dvc.dependency.param.BadParamFileError"
+_INVALID = "dvc.utils.strictyaml.YAMLValidationError"
+_OF_FILES = (
+    _INVALID,
+    "dvc.utils.strictyaml.YAMLSyntaxError",
+    _PARSING,
+    "dvc.exceptions.EncodingError",
+    "dvc.stage.exceptions.StageFileIsNotDvcFileError",
+    "dvc.dvcfile.LockfileCorruptedError",
+)
+
+
+def with_cause(error: BaseException) -> str:
+    """Return what an error says, on one line; of a file that cannot be read also the line, and what is wrong there.
+
+    DVC's command line prints these below the message.
+    """
+    text, cause = in_one_line(error), error.__cause__
+    if is_a(error, _INVALID):
+        return f"{text} ({some(list(_invalid(error)))})"
+    if cause is None or not is_a(error, _PARSING, _PARAMETERS):
+        return text
+    mark = getattr(cause, "problem_mark", None)  # of an error of the YAML library's
+    where = f"line {mark.line + 1}, column {mark.column + 1}: {getattr(cause, 'problem', '')}" if mark else ""
+    return f"{text} ({where or with_cause(cause)})"
+
+
+def _invalid(error: Any) -> Iterable[str]:
+    """Say what is wrong with the values of a file whose form is right."""
+    from dvc.utils.serialize import parse_yaml_for_update
+
+    content = parse_yaml_for_update(error.text, error.path)
+    for each in error.exc.errors:
+        keys = ".".join(map(str, each.path))
+        yield f"line {_line(content, each.path)}, {keys}: {each.error_message}" if keys else each.error_message
+
+
+def _line(content: Any, keys: Iterable[Any]) -> int:
+    """Return the line on which the value at these keys begins, or the last of the keys that is there."""
+    line = 0
+    for key in keys:
+        try:
+            line = content.lc.data[key][0]
+            content = content[key]
+        except (AttributeError, LookupError, TypeError):
+            break
+    return line + 1
+
+
+def words_of(error: Exception) -> str:
+    """Return the message of an exception of DVC's, with the file and what to do where DVC does not say it."""
+    text = with_cause(error) if is_a(error, _PARSING, _PARAMETERS, _INVALID) else str(error)
+    if is_a(error, "dvc.config.ConfigError"):
+        return f"{text} (in .dvc/config, .dvc/config.local, or the configuration of DVC in your home)"
+    if text.endswith("is not a git repository"):
+        return f"{text}; `git init` makes it one, or `dvc config core.no_scm true` has DVC work without git"
+    found = re.search(r"[^\s'\"]*dvc\.lock", text) if is_a(error, *_OF_FILES) else None
+    if not found:
+        return text
+    path = found[0].removeprefix("./")
+    return (
+        f"{text}: it is damaged; `git checkout {path}` brings back the last one that was committed, "
+        "or remove it: stages whose results are in DVC's cache are restored"
+    )
+
+
+_DATABASES = ("links/cache.db", "hashes/local/cache.db")
+
+
+@contextmanager
+def whole_databases() -> Iterator[None]:
+    """Have DVC open its databases when they are first used, and the damaged ones removed before, within the block.
+
+    Opening the two takes longer than all else of a command that uses neither.
+    """
+    from dvc_data.hashfile import state
+
+    opened, opening = state.State, RLock()
+    if opened.__module__ == __name__:  # in such a block already
+        yield
+        return
+
+    class OfWholeDatabases(opened):  # type: ignore[misc, valid-type]
+        """DVC's state."""
+
+        is_open = False
+
+        def __init__(self, root_dir: str, tmp_dir: str | None = None, ignore: Any = None) -> None:
+            if tmp_dir:
+                _remove_damaged(Path(tmp_dir))
+            super().__init__(root_dir, None, ignore)  # opens none
+            self.tmp_dir = tmp_dir
+
+        def __getattr__(self, name: str) -> Any:
+            """Open them when something is asked for that DVC has only then."""
+            with opening:  # threads that store outputs ask at the same time
+                if vars(self).get("tmp_dir") and not self.is_open:  # a state without a folder has no databases
+                    self.is_open = True
+                    try:
+                        super().__init__(self.root_dir, self.tmp_dir, self.ignore)
+                    except BaseException:
+                        self.is_open = False
+                        raise
+            if name in vars(self):
+                return vars(self)[name]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+        def close(self) -> None:
+            """Close them if they are open."""
+            if self.is_open:
+                super().close()
+
+    with replaced(state, "State", OfWholeDatabases):
+        yield
+
+
+def _remove_damaged(folder: Path) -> None:
+    for name in _DATABASES:
+        path = folder / name
+        if path.exists() and is_damaged(path):
+            shutil.rmtree(path.parent)
+            print(f"{path} was damaged: DVC makes it anew", file=sys.stderr)
 
 
 @lru_cache(maxsize=1)

@@ -10,22 +10,16 @@ from typing import Any
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.run_cache import edited_entries, entry_files, read_entries
 from dvcfleet.errors import UserError, some
-from dvcfleet.lineage.bytecode import check_bytecode
 from dvcfleet.lineage.contents import Contents
-from dvcfleet.lineage.findings import Finding, FindingKind
-from dvcfleet.lineage.hidden import check_strangers
-from dvcfleet.lineage.hooks import hooks_of
+from dvcfleet.lineage.hidden import check_bytecode, check_strangers
+from dvcfleet.lineage.hooks import find_target, hooks_of
 from dvcfleet.lineage.rerun import Rerun, run_again
-from dvcfleet.lineage.steps import Lineage, Target
-from dvcfleet.lineage.targets import find_target
+from dvcfleet.lineage.steps import Finding, FindingKind, Lineage, Target, check_witnesses, without_line
 from dvcfleet.lineage.tree import read_lineage
 from dvcfleet.lineage.verify import verify
-from dvcfleet.lineage.witnesses import check_witnesses, without_line
 from dvcfleet.planning.orphans import find_orphans
 from dvcfleet.record.chain import Anchor, Chain, check_chains
-from dvcfleet.record.changes import changes_file
-from dvcfleet.record.environments import damaged_environments, environment_file
-from dvcfleet.record.kept import is_intact
+from dvcfleet.record.environments import changes_file, damaged_environments, environment_file, is_intact
 from dvcfleet.record.ledger import entry_digest, made_entries
 from dvcfleet.repository import opened, refuse_unfinished, state_folder, write_lock
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from dvcfleet.disk import from_root
 from dvcfleet.dvc_adapter.listings import folder_hash
 from dvcfleet.dvc_adapter.protocols import Item, Repo
 from dvcfleet.errors import UserError
-from dvcfleet.paths import from_root
 
 _Identity = tuple[int, int]
 

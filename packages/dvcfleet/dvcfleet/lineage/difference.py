@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from dvcfleet.paths import overlap
+from dvcfleet.disk import overlap
 from dvcfleet.record.ledger import Execution, entry_digest
 
 Entry = Mapping[str, Any]

@@ -16,8 +16,7 @@ from typing import Any
 from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.errors import in_one_line
 from dvcfleet.lineage.tree import repository_of, step_of
-from dvcfleet.record.changes import current_commit
-from dvcfleet.record.environments import read_environment
+from dvcfleet.record.environments import current_commit, read_environment
 from dvcfleet.record.ledger import Execution
 from dvcfleet.repository import state_folder
 from dvcfleet.terminal.secrets import masked

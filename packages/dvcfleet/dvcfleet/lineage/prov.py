@@ -10,9 +10,9 @@ from typing import Any
 
 from prov.model import ProvActivity, ProvAgent, ProvDocument, ProvEntity
 
+from dvcfleet.disk import overlap
 from dvcfleet.lineage.steps import Artifact, FetchedSource, Lineage, LineageStep, as_text, by_ledger, identifier
 from dvcfleet.messages import Result
-from dvcfleet.paths import overlap
 from dvcfleet.record.ledger import Execution
 
 # One namespace per kind; identifiers are content hashes, or names in the repository.

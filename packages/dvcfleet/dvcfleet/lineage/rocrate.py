@@ -15,10 +15,10 @@ from rocrate.model.computerlanguage import ComputerLanguage
 from rocrate.model.contextentity import ContextEntity
 from rocrate.rocrate import ROCrate
 
+from dvcfleet.disk import overlap
 from dvcfleet.lineage.contents import path_from_root
 from dvcfleet.lineage.steps import Artifact, FetchedSource, Lineage, LineageStep, as_text, by_ledger, identifier
 from dvcfleet.messages import Result
-from dvcfleet.paths import overlap
 from dvcfleet.record.environments import environment_file
 from dvcfleet.record.experiments import described_by
 from dvcfleet.record.ledger import Execution

@@ -9,14 +9,13 @@ from typing import Any
 
 from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
+from dvcfleet.dvc_adapter.repositories import with_cause
 from dvcfleet.dvc_adapter.run_cache import in_run_cache, may_check_out
-from dvcfleet.dvc_adapter.stage_graph import stage_graph
-from dvcfleet.dvc_adapter.words import with_cause
+from dvcfleet.dvc_adapter.stages import stage_graph
 from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.planning.orphans import Orphan, find_orphans
-from dvcfleet.planning.predicted_outputs import hash_predictor
 from dvcfleet.planning.reasons import dependency_reasons, output_reasons, reasons_once, stage_reasons
-from dvcfleet.planning.validation import is_validated, note_validated, validate
+from dvcfleet.planning.validation import hash_predictor, is_validated, note_validated, validate
 from dvcfleet.project import project_of
 from dvcfleet.repository import opened
 from dvcfleet.terminal.failures import is_mistake

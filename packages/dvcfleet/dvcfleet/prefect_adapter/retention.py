@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
+from dvcfleet.disk import vacuum
 from dvcfleet.errors import FailedError
-from dvcfleet.sqlite_files import vacuum
 
 DATABASE = "prefect.db"
 _LEAST = timedelta(hours=2)  # what Prefect keeps in any case is an hour

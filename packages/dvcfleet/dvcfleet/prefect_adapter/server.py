@@ -18,12 +18,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dvcfleet.disk import locked_folder
+from dvcfleet.disk import is_damaged, locked_folder
 from dvcfleet.errors import FailedError
 from dvcfleet.prefect_adapter.access import Access
 from dvcfleet.prefect_adapter.database import is_current, make_database
 from dvcfleet.prefect_adapter.internals import PREFECT, server_app, wait_for_events
-from dvcfleet.sqlite_files import is_damaged
 from dvcfleet.web_guard import Guard, own_origins
 
 START_LIMIT_S = 120.0

@@ -26,8 +26,7 @@ from dvcfleet.dvc_adapter.repositories import experiment_ref
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
 from dvcfleet.git import GitError, git, git_if_any
 from dvcfleet.project import project_of
-from dvcfleet.record.chain import end_of, record_files
-from dvcfleet.record.saved_ends import identity_in
+from dvcfleet.record.chain import end_of, identity_in, record_files
 from dvcfleet.repository import state_folder
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 

@@ -23,9 +23,7 @@ from dvcfleet import crash_recovery
 from dvcfleet.disk import append_lines, lines_from_end, write_durably
 from dvcfleet.dvc_adapter.lock_entries import read_again
 from dvcfleet.messages import Ending, Result, Start
-from dvcfleet.record.changes import current_commit, keep_changes
-from dvcfleet.record.environments import environment, keep_environment
-from dvcfleet.record.kept import sha256
+from dvcfleet.record.environments import current_commit, environment, keep_changes, keep_environment, sha256
 
 LEDGER = crash_recovery.LEDGER
 LEDGERS = "ledgers"  # of other machines, and of experiments that were applied: files of lines, each with its chain

@@ -4,17 +4,110 @@ None is passed over.
 
 A stage that does not fit now has a machine reserved for it. Others start there only on what it leaves, or if they are
 expected to end before it can start.
+
+Which stages wait for which: for those that they read from, and for the one before them in their group.
+
+How long stages are expected to take: what they took before, else what others of their kind took.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from pathlib import Path
+from statistics import median
 
+from dvcfleet.dvc_adapter.stages import kind_of
+from dvcfleet.messages import Result
 from dvcfleet.planning.resources import Resources
-from dvcfleet.scheduling.durations import Durations
+from dvcfleet.record.ledger import executions
 from dvcfleet.scheduling.resource_pool import Allocation, Capacity, ResourcePool
+
+
+class Dependencies:
+    """The stages that each stage still waits for; `needs`: the stages that each reads from."""
+
+    def __init__(self, needs: Mapping[str, Sequence[str]]) -> None:
+        self.readers: dict[str, list[str]] = {name: [] for name in needs}
+        self._waits_for = {name: set(upstream) for name, upstream in needs.items()}
+        self._followers: dict[str, str] = {}  # of each stage that is not the last of its group
+        for name, upstream in needs.items():
+            for need in upstream:
+                self.readers[need].append(name)
+
+    def begin(self, before: Mapping[str, str], ended: Collection[str]) -> Iterator[str]:
+        """Give the stages that wait for none; `before`: by stages, the one of their group that runs before them."""
+        for name, earlier in before.items():
+            self._waits_for[name].add(earlier)
+            self._followers[earlier] = name
+        for name, upstream in self._waits_for.items():
+            upstream.difference_update(ended)
+            if not upstream and name not in ended:
+                yield name
+
+    def follower(self, name: str) -> list[str]:
+        """Return the next stage of a stage's group, which waits for it to end in whatever way; none if it reads it."""
+        follower = self._followers.get(name)
+        return [] if follower is None or follower in self.readers[name] else [follower]
+
+    def release(self, names: Collection[str], ended: str) -> Iterator[str]:
+        """Let stages no longer wait for one that has ended; give those that now wait for none."""
+        for name in names:
+            upstream = self._waits_for[name]
+            if ended in upstream:
+                upstream.discard(ended)
+                if not upstream:
+                    yield name
+
+
+# Of a stage of which nothing is known; the order of stages depends on how durations compare, not on their unit.
+_UNKNOWN_S = 1.0
+
+
+def last_durations(folder: Path) -> dict[str, float]:
+    """Return how long each stage took when it last ended well; `folder`: where the ledger is."""
+    return {one.stage: one.seconds for one in executions(folder, older=False) if one.result == Result.DONE}
+
+
+class Durations:
+    """Expected seconds of stages; `before`: what they took, by name; those of `restorable` need not run again."""
+
+    def __init__(self, before: Mapping[str, float], restorable: Iterable[str] = ()) -> None:
+        self._of_kind = medians(before)
+        self._longest = max(self._of_kind.values(), default=_UNKNOWN_S)
+        self._before = {**before, **dict.fromkeys(restorable, 0.0)}
+
+    def __getitem__(self, name: str) -> float:
+        """Return the seconds that a stage took before, else the median of its kind.
+
+        A kind of which nothing is known is taken for as long as the longest one: so its first stage starts early.
+        """
+        known = self.known(name)
+        return self._longest if known is None else known
+
+    def known(self, name: str) -> float | None:
+        """Return the seconds that a stage took before, else the median of its kind; None if nothing is known of it."""
+        own = self._before.get(name)
+        return self._of_kind.get(kind_of(name)) if own is None else own
+
+    def note(self, name: str, seconds: float) -> bool:
+        """Note what a stage took; return whether it is the first of its kind, so that others' durations change."""
+        self._before[name] = seconds
+        if kind_of(name) in self._of_kind:
+            return False
+        self._of_kind[kind_of(name)] = seconds
+        self._longest = max(self._of_kind.values())
+        return True
+
+
+def medians(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the median seconds of each kind of stage."""
+    of_kind: dict[str, list[float]] = {}
+    for name, each in seconds.items():
+        of_kind.setdefault(kind_of(name), []).append(each)
+    return {kind: median(each) for kind, each in of_kind.items()}
+
 
 # For how many stages machines are reserved at a time.
 _RESERVED = 8

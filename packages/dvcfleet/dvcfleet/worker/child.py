@@ -19,8 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
-from dvcfleet.open_files import restore_limit
-from dvcfleet.own_variables import without_own
+from dvcfleet.process_settings import restore_limit, without_own
 
 _T = TypeVar("_T")
 

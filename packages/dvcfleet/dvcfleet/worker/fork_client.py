@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.dvc_adapter.stages import command_environment
-from dvcfleet.open_files import given_limit
+from dvcfleet.process_settings import given_limit
 from dvcfleet.project import project_of
 from dvcfleet.worker.output import Lines
 from dvcfleet.worker.termination import KILL, STOP

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dvcfleet.crash_recovery import forget_copies, keep_copies, read_text_file, rewrite
+from dvcfleet.dvc_adapter.lock_entries import add_missing, added_values, is_destroyed, parse_map, restore_map
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import tracked_files, unmodified
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
-from dvcfleet.dvc_adapter.yaml_maps import add_missing, added_values, is_destroyed, parse_map, restore_map
 from dvcfleet.errors import some
-from dvcfleet.pipeline_copies import forget_copies, keep_copies, read_text_file, rewrite
 from dvcfleet.repository import STATE_FOLDER, state_folder
 
 _DVC_YAML, _DVCLIVE = "dvc.yaml", ("dvclive/metrics.json", "dvclive/params.yaml")

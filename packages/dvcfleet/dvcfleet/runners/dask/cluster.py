@@ -21,13 +21,19 @@ from prefect_dask import DaskTaskRunner
 
 from dvcfleet.errors import UserError
 from dvcfleet.messages import Job
-from dvcfleet.own_variables import set_own
 from dvcfleet.planning.resources import Resources
+from dvcfleet.process_settings import set_own
 from dvcfleet.runners import LocalRunner
 from dvcfleet.runners.dask.frames import collect_no_garbage_while_listing_frames
 from dvcfleet.runners.dask.scheduler import FreeTasks
-from dvcfleet.scheduling.cluster_pool import cluster_pool, refuse_wrong_gpus
-from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool, memory_here
+from dvcfleet.scheduling.resource_pool import (
+    Capacity,
+    Machine,
+    ResourcePool,
+    cluster_pool,
+    memory_here,
+    refuse_wrong_gpus,
+)
 from dvcfleet.worker.dask_tasks import keys_at_work
 from dvcfleet.worker.gpus import gpus_here
 

@@ -2,7 +2,7 @@
 
 from contextlib import AbstractContextManager
 
-from dvcfleet.own_variables import set_own
+from dvcfleet.process_settings import set_own
 from dvcfleet.runners import Runner, RunnerRequest
 
 TAKES_ADDRESS = True
@@ -14,7 +14,7 @@ _ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 def open_runner(asked: RunnerRequest) -> AbstractContextManager[Runner]:
     """Connect to the cluster at the address, or start one."""
-    from dvcfleet.scheduling.cluster_pool import LOOPBACK
+    from dvcfleet.scheduling.resource_pool import LOOPBACK
 
     is_here = asked.address is None or asked.address.rpartition(":")[0] in LOOPBACK
     for variable, value in (_SETTINGS | (_ON_LOOPBACK if is_here else {})).items():

@@ -19,8 +19,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.messages import Job
 from dvcfleet.planning.resources import Resources
 from dvcfleet.runners import LocalRunner
-from dvcfleet.scheduling.cluster_pool import cluster_pool
-from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
+from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool, cluster_pool
 
 _COUNTED = ("CPU", "memory", "GPU")
 LOSSES: tuple[type[BaseException], ...] = tuple(kind for kind in RayError.__subclasses__() if kind is not RayTaskError)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dvcfleet.disk import is_in
 from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.protocols import Output, PipelineStage, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import tracked_paths
@@ -25,7 +26,6 @@ from dvcfleet.dvc_adapter.stages import load_stage, lock_entry_of, locked_stage
 from dvcfleet.dvc_adapter.storing import save_inputs, save_output
 from dvcfleet.errors import FailedError, UserError
 from dvcfleet.messages import Job, NodeWork, Outcome
-from dvcfleet.paths import is_in
 from dvcfleet.worker.jobs import make_job, run_job
 from dvcfleet.workspaces.nodes.clone import (
     check_commit,

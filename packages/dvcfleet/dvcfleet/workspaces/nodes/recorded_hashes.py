@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dvcfleet.disk import from_root
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.listings import file_hash, folder_hash, load_listing, outputs_near, outputs_trie
 from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import tracked_paths
 from dvcfleet.dvc_adapter.stages import is_params
-from dvcfleet.paths import from_root
 from dvcfleet.planning.plan import StageChecks
 from dvcfleet.planning.reasons import dependency_reasons, output_reasons
 from dvcfleet.workspaces.nodes.object_store import ObjectStore

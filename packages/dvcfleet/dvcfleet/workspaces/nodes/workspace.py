@@ -6,18 +6,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from dvcfleet.disk import from_root
 from dvcfleet.dvc_adapter.objects import in_cache
 from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import as_copies
 from dvcfleet.dvc_adapter.stages import fill_from_lock, in_dvc_yaml, is_params, locked_stage, own_meta
 from dvcfleet.errors import UserError
 from dvcfleet.messages import Job, NodeWork, Outcome, Result
-from dvcfleet.paths import from_root
 from dvcfleet.planning.plan import PlannedStage, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.worker.jobs import make_job
-from dvcfleet.workspaces.kept_aside import keep_aside
-from dvcfleet.workspaces.local import LocalWorkspace
+from dvcfleet.workspaces.local import LocalWorkspace, keep_aside
 from dvcfleet.workspaces.nodes.clone import commit_for_nodes
 from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
 

@@ -1,0 +1,146 @@
+"""Image data sets as `datasets` saves them.
+
+The `label` column of data sets of classes: their numbers, or words that the entry lists in the classes' order.
+"""
+
+import io
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from merganser.errors import InputError, refusing
+
+WORDS = ("string", "large_string")  # types of a column of words
+UNLABELLED = (None, -1)  # what stands where an example has no label
+
+
+def check_labels(
+    splits: Mapping[str, Any],
+    classes: Sequence[str] | None,
+    source: Path,
+    words: Sequence[str] | None = None,
+    *,
+    some_unlabelled: bool = False,
+) -> None:
+    """Refuse a data set without a `label` column whose classes have names, or that does not fit those declared.
+
+    `words`: those of the column that stand for the classes, in their order; `some_unlabelled`: rows may lack a label.
+    """
+    from datasets import ClassLabel
+
+    without = UNLABELLED if some_unlabelled else ()
+    for split, rows in splits.items():
+        if "label" not in rows.column_names:
+            raise InputError(f"{source}: split {split} has no column 'label'; it has {rows.column_names}")
+        feature = rows.features["label"]
+        kind = getattr(feature, "dtype", feature)
+        if words is not None and kind not in WORDS:
+            raise InputError(f"{source}: split {split}: the labels are {kind}, not words; leave data.labels out")
+        if words is not None:
+            if strange := _strange(rows, {*words, *without}):
+                raise InputError(
+                    f"{source}: split {split} has the label {strange[0]!r}, which data.labels does not list"
+                )
+        elif isinstance(feature, ClassLabel):
+            if classes is not None and len(classes) != feature.num_classes:
+                counts = f"{feature.num_classes} classes, data.classes names {len(classes)}"
+                raise InputError(f"{source}: split {split} has {counts}; name them in the order of the labels")
+        elif classes is None:
+            reason = f"{source}: split {split}: the label column has no class names"
+            raise InputError(f"{reason}; cast it to ClassLabel, or name them by data.classes")
+        elif strange := _strange(rows, {*range(len(classes)), *without}):
+            raise InputError(f"{source}: split {split} has the label {strange[0]!r}, data.classes names {len(classes)}")
+
+
+def label_names(features: Mapping[str, Any], classes: Sequence[str] | None) -> list[str]:
+    """Return the names declared, else those of the data set."""
+    return list(features["label"].names if classes is None else classes)
+
+
+def labelled(rows: Any) -> Any:
+    """Return the rows of a split that have a label.
+
+    >>> from datasets import Dataset
+    >>> labelled(Dataset.from_dict({"label": [1, -1, 0, None]}))["label"][:]
+    [1, 0]
+    """
+    kept = [number for number, label in enumerate(rows["label"]) if label not in UNLABELLED]
+    return rows if len(kept) == len(rows) else rows.select(kept)
+
+
+def _strange(rows: Any, known: Collection[Any]) -> list[Any]:
+    """List labels that are unknown, or neither whole numbers nor words; booleans count as 0 and 1."""
+    found = rows.data.column("label").unique().to_pylist()
+    return [label for label in found if label not in known or isinstance(label, float)]
+
+
+MOST_PIXELS = 2**27  # of all pictures that are decoded at a time: 400 MB of them in colour
+
+
+def check_images(splits: Mapping[str, Any], source: Path) -> None:
+    """Refuse a data set without an `image` column of pictures or uint8 arrays."""
+    from datasets import Array3D, Image
+
+    for split, rows in splits.items():
+        if "image" not in rows.column_names:
+            raise InputError(f"{source}: split {split} has no column 'image'; it has {rows.column_names}")
+        image = rows.features["image"]
+        if not isinstance(image, Image) and not (isinstance(image, Array3D) and image.dtype == "uint8"):
+            raise InputError(f"{source}: split {split}: image is {image}; expected Image or a uint8 Array3D")
+        if isinstance(image, Image) and any(_lacks(chunk) for chunk in rows.data.column("image").chunks):
+            raise InputError(
+                f"{source}: split {split}: the column 'image' has examples without a picture; leave them out"
+            )
+
+
+def _lacks(pictures: Any) -> bool:
+    """Tell whether an Arrow array of pictures has one that has neither bytes nor a name."""
+    from pyarrow import compute  # type: ignore[import-untyped]
+
+    without = compute.and_(pictures.field("bytes").is_null(), pictures.field("path").is_null())
+    return pictures.null_count > 0 or bool(compute.any(without).as_py())
+
+
+def batches(rows: Any, size: int) -> Iterator[Mapping[str, Any]]:
+    """Read a split's rows, so many at a time: pictures as PIL images, or as uint8 arrays where they are saved so.
+
+    Fewer where the pictures are large. Raises InputError for a picture that cannot be decoded, or is huge.
+    """
+    from datasets import Image
+    from PIL.Image import DecompressionBombError
+
+    if not isinstance(rows.features["image"], Image):  # plain arrays would come as nested lists, a hundred times slower
+        plain = rows.with_format("numpy", columns=["image"], output_all_columns=True, dtype="uint8")
+        yield from plain.iter(batch_size=size)
+        return
+    unreadable = (OSError, SyntaxError, ValueError, DecompressionBombError)
+    encoded = rows.select_columns(["image"]).cast_column("image", Image(decode=False))
+    for start in range(0, len(rows), size):
+        with refusing("a picture of the data set cannot be read", "leave it out", unreadable):
+            pixels = [_pixels(picture["bytes"]) for picture in encoded[start : start + size]["image"]]
+            for first, last in _runs(pixels, MOST_PIXELS):
+                yield rows[start + first : start + last]
+
+
+def _pixels(encoded: bytes) -> int:
+    """Return how many pixels a picture has, from its header."""
+    from PIL.Image import open as open_picture
+
+    with open_picture(io.BytesIO(encoded)) as picture:
+        return int(picture.width * picture.height)
+
+
+def _runs(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Split a sequence into runs whose sizes add up to no more than this, or of one: where each begins and ends.
+
+    >>> list(_runs([1, 1, 5, 1], most=3))
+    [(0, 2), (2, 3), (3, 4)]
+    """
+    first, total = 0, 0
+    for place, size in enumerate(sizes):
+        if place > first and total + size > most:
+            yield first, place
+            first, total = place, 0
+        total += size
+    if first < len(sizes):
+        yield first, len(sizes)

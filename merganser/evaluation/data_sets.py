@@ -1,0 +1,268 @@
+"""Arrow files of data sets, checked before they are read: what a file claims must be in it.
+
+A message of some bytes may claim buffers that expand to gigabytes, rows without bytes, and lists whose offsets lead out
+of their values. Reading it would take the memory, or crash the process.
+
+Data sets that name files or addresses: pictures, sounds and the like are read from the data set alone.
+
+Data sets as `datasets` saves them: a folder a split.
+"""
+
+import os
+import struct
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from merganser.errors import InputError, refusing
+from merganser.limits import check_file, check_plain, parse_json, read_small
+
+EXPANDED = 100  # times the bytes of the files: more than text and numbers gain by compression
+SPARE = 2**28  # bytes that may be expanded to whatever the size of the files
+ROWS_A_BYTE = 8  # the smallest value is a bit
+# Types of one value that stands for many: they are read as copies of it.
+SHARED = ("dictionary", "run_end_encoded", "string_view", "binary_view", "list_view", "large_list_view", "union")
+
+
+def check_arrow_files(files: Sequence[Path]) -> None:
+    """Refuse Arrow streams that hold more than their bytes can, from their headers alone."""
+    size = expanded = 0
+    for path in files:
+        check_file(path)
+        size += path.stat().st_size
+        for rows, nbytes in _batches(path):
+            if rows > ROWS_A_BYTE * max(nbytes, 1):
+                raise InputError(f"{path}: announces {rows} values in {nbytes} bytes; save the data set again")
+            expanded += nbytes
+        if expanded > EXPANDED * size + SPARE:
+            raise InputError(
+                f"{path}: its compressed columns would expand {size} bytes to {expanded}, more than {EXPANDED} times "
+                f"as many and {SPARE >> 20} MiB; save the data set again without compression"
+            )
+
+
+def check_values(table: Any, source: Path) -> None:
+    """Refuse a table whose offsets lead out of their values, or go back: a value could be repeated without end."""
+    import pyarrow  # type: ignore[import-untyped]
+
+    for field in table.schema:
+        shared = [name for name in _type_names(field.type) if name in SHARED]
+        if shared:
+            raise InputError(f"{source}: the column {field.name!r} is of type {shared[0]}; save it as plain values")
+    with refusing(f"{source}: its values are damaged", "fetch it again", pyarrow.ArrowException):
+        table.validate(full=True)
+
+
+def _type_names(kind: Any) -> Iterator[str]:
+    """Name an Arrow type and those within it."""
+    import pyarrow
+
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        yield from _type_names(kind.storage_type)
+        return
+    yield next((name for name in SHARED if getattr(pyarrow.types, f"is_{name}")(kind)), str(kind))
+    for number in range(kind.num_fields):
+        yield from _type_names(kind.field(number).type)
+
+
+def _batches(path: Path) -> Iterator[tuple[int, int]]:
+    """Give of each record batch the most values that a column announces, and its bytes once they are expanded."""
+    import pyarrow
+
+    with pyarrow.memory_map(str(path)) as source:
+        for message in pyarrow.ipc.MessageReader.open_stream(source):
+            if message.type == "dictionary":
+                raise InputError(f"{path}: has a column of type dictionary; save it as plain values")
+            if message.type == "record batch":
+                yield _announced(message.metadata.to_pybytes(), memoryview(message.body))
+
+
+def _announced(metadata: bytes, body: memoryview) -> tuple[int, int]:
+    """Read a record batch's header, a flatbuffer (Message.fbs of the Arrow format) that Arrow itself has verified."""
+    batch = _table(metadata, _field(metadata, _table(metadata, 0), 2))
+    nodes, buffers = (_pairs(metadata, _field(metadata, batch, number)) for number in (1, 2))
+    is_compressed = _field(metadata, batch, 3) is not None
+    nbytes = 0
+    for offset, length in buffers:
+        if not 0 <= offset <= offset + length <= len(body):
+            raise ValueError("a buffer lies outside of its message")
+        # A compressed buffer begins with its expanded length; -1 stands for one that is stored as it is.
+        expanded = struct.unpack_from("<q", body, offset)[0] if is_compressed and length >= 8 else -1
+        nbytes += expanded if expanded >= 0 else length
+    return max((length for length, _ in nodes), default=0), nbytes
+
+
+def _table(metadata: bytes, place: int | None) -> int:
+    """Follow the offset at a place."""
+    if place is None:
+        raise ValueError("a message lacks its header")
+    return place + int(struct.unpack_from("<I", metadata, place)[0])
+
+
+def _field(metadata: bytes, table: int, number: int) -> int | None:
+    """Return where a field of a table is; None where it has its default."""
+    fields = table - struct.unpack_from("<i", metadata, table)[0]
+    if 4 + 2 * number >= struct.unpack_from("<H", metadata, fields)[0]:
+        return None
+    offset = struct.unpack_from("<H", metadata, fields + 4 + 2 * number)[0]
+    return table + offset if offset else None
+
+
+def _pairs(metadata: bytes, place: int | None) -> list[tuple[int, int]]:
+    """Read a vector of structs of two 64-bit numbers."""
+    if place is None:
+        return []
+    start = _table(metadata, place)
+    count = struct.unpack_from("<I", metadata, start)[0]
+    return list(struct.iter_unpack("<qq", metadata[start + 4 : start + 4 + 16 * count]))
+
+
+def check_named_files(splits: Mapping[str, Any], source: Path, stores: Collection[str | Path] = ()) -> None:
+    """Refuse a data set that names files or addresses where `datasets` would open them, in whatever column and depth.
+
+    `stores`: folders in which a named file may lie, those into which the data set was downloaded.
+    """
+    own = [os.path.realpath(store) for store in stores]
+    for split, rows in splits.items():
+        for column, feature in rows.features.items():
+            for chunk in rows.data.column(column).chunks:
+                for path in _named(feature, chunk, f"{source}: split {split}: the column {column!r}"):
+                    if not any(Path(os.path.realpath(path)).is_relative_to(store) for store in own):
+                        what = f"split {split}: the column {column!r} only names the file {path!r}"
+                        raise InputError(f"{source}: {what}; save the data set with the file's bytes")
+
+
+def opens_files(feature: Any) -> bool:
+    """Tell whether a value of a feature, or one within it, is decoded from bytes or from a file that it names."""
+    if isinstance(feature, Mapping):
+        return any(opens_files(inner) for inner in feature.values())
+    if isinstance(feature, list | tuple):
+        return any(opens_files(inner) for inner in feature)
+    inner = getattr(feature, "feature", None)  # of the lists
+    if inner is not None:
+        return opens_files(inner)
+    from datasets import Json
+
+    return hasattr(feature, "decode_example") and not isinstance(feature, Json)
+
+
+def _named(feature: Any, array: Any, where: str) -> Iterator[str]:
+    """Give the names of files without bytes beside them in an Arrow array, down to its innermost values."""
+    import pyarrow
+
+    if not opens_files(feature):
+        return
+    if isinstance(feature, Mapping):
+        for key, inner in feature.items():
+            yield from _named(inner, array.field(key), where)
+    elif isinstance(feature, list | tuple):
+        yield from _named(feature[0], array.flatten(), where)
+    elif getattr(feature, "feature", None) is not None:
+        yield from _named(feature.feature, array.flatten(), where)
+    else:
+        kind = array.type
+        if not pyarrow.types.is_struct(kind) or {kind.field(i).name for i in range(kind.num_fields)} != {
+            "bytes",
+            "path",
+        }:
+            raise InputError(f"{where} is of a kind that is not read, {type(feature).__name__}; leave it out")
+        named = array.filter(array.field("bytes").is_null()).field("path")
+        yield from (str(path) for path in named.drop_null().to_pylist())
+
+
+SPLITS = "dataset_dict.json"
+INFORMATION = "dataset_info.json"  # of a split: its columns and their features
+STATE = "state.json"  # of a split: its files
+INFORMATION_LIMIT = 2**25  # bytes: it names the classes, and the files that it was made of
+
+
+def check_saved(folder: Path) -> None:
+    """Refuse a folder that is not a saved data set."""
+    if not (folder / SPLITS).exists():
+        raise InputError(f"{folder}: no saved data set; expected a folder written by DatasetDict.save_to_disk")
+
+
+def read_headers(folder: Path) -> dict[str, Any]:
+    """Return each split of a saved data set without its rows, from what its header says of the columns.
+
+    Raises InputError when the data set is not whole.
+    """
+    from datasets import Dataset, DatasetInfo
+
+    check_saved(folder)
+    headers = {}
+    for split in _splits(folder):
+        where = folder / split / INFORMATION
+        # of a file that is cut off or edited, `datasets` raises a dozen kinds
+        with refusing(f"{where}: does not say the columns", "save the data set again", Exception):
+            features = DatasetInfo.from_dict(_information(folder / split)).features
+            table = features.arrow_schema.empty_table()
+            # a fingerprint takes longer than all else, and nothing is made of no rows
+            headers[split] = Dataset(table, info=DatasetInfo(features=features), fingerprint=split)
+    return headers
+
+
+def _information(split: Path) -> dict[str, Any]:
+    return dict(parse_json(read_small(split / INFORMATION, INFORMATION_LIMIT)))
+
+
+def load_saved(folder: Path) -> Any:
+    """Open a saved data set or one of its splits, memory-mapped; raise InputError when it is not whole."""
+    from datasets import load_from_disk
+
+    # of a file that is cut off or edited, `datasets` and Arrow raise a dozen kinds; an empty split is an IndexError
+    with refusing(f"{folder}: not a whole saved data set, or an empty split", "fetch it again", Exception):
+        splits = [folder / split for split in _splits(folder)] if (folder / SPLITS).exists() else [folder]
+        check_arrow_files([split / name for split in splits for name in _files(split)])
+        for split in splits:
+            _information(split)  # `datasets` would read one of any size
+        return load_from_disk(folder).with_format(None)  # a format of the file's own would convert what is read
+
+
+def _files(split: Path) -> list[str]:
+    """Name the files of a split; refuse those that lie elsewhere, or come twice: `datasets` would follow them."""
+    files = [str(file["filename"]) for file in parse_json(read_small(split / STATE))["_data_files"]]
+    for file in files:
+        check_plain(file, split / STATE)
+    if len(set(files)) < len(files):
+        raise InputError(f"{split / STATE}: names a file twice; save the data set again")
+    return files
+
+
+def check_content(splits: Any, source: Path, stores: Collection[str | Path] = ()) -> None:
+    """Refuse damaged values, and files that are only named; `stores`: folders that named files may lie in."""
+    for rows in splits.values():
+        check_values(rows.data.table, source)
+    check_named_files(splits, source, stores)
+
+
+def open_split(
+    folder: Path, split: str, where: str = "evaluation.split", columns: Collection[str] | None = None
+) -> Any:
+    """Open one split of a saved data set, those of some columns that it has; `where` the split is declared."""
+    splits = _splits(folder)
+    if split not in splits:
+        raise InputError(f"{where}: {folder} has no split {split!r}; it has {', '.join(splits)}")
+    rows = chosen(load_saved(folder / split), columns)
+    check_content({split: rows}, folder)
+    return rows
+
+
+def chosen(rows: Any, columns: Collection[str] | None) -> Any:
+    """Return a split with those of some columns that it has; with all of them for None."""
+    return rows if columns is None else rows.select_columns([name for name in rows.column_names if name in columns])
+
+
+def features_of(folder: Path) -> Any:
+    """Return the features of a saved data set's columns; raise InputError when there is no data set."""
+    return next(iter(read_headers(folder).values())).features
+
+
+def _splits(folder: Path) -> list[str]:
+    if not (folder / SPLITS).exists():
+        raise InputError(f"{folder}: no saved data set; fetch it first")
+    with refusing(f"{folder / SPLITS}: does not list the splits", "fetch it again"):
+        splits: list[str] = [str(split) for split in parse_json(read_small(folder / SPLITS))["splits"]]
+    for split in splits:
+        check_plain(split, folder / SPLITS)
+    return splits

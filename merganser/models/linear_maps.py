@@ -1,0 +1,182 @@
+"""The MLPs of a network's blocks, and what is added to their linear maps by what each example looks like there.
+
+Watch what a network's linear maps are applied to, whatever its modules are called and built of.
+
+Shape legend: B examples, N tokens, D features.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Linear, Module
+from torch.nn.functional import unfold
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from merganser.errors import InputError
+from merganser.models import Blend, Extra
+
+_aten = torch.ops.aten
+# Where an operation has its rows, and the matrix that they are multiplied by.
+_PRODUCTS = {_aten.mm.default: (0, 1), _aten.addmm.default: (1, 2), _aten.bmm.default: (0, 1)}
+
+
+class _Watch(TorchDispatchMode):
+    """Find weights by where their values lie: a transposed one lies there too."""
+
+    def __init__(self, names: dict[int, str], extra: Extra) -> None:
+        super().__init__()
+        self.names, self.extra = names, extra
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _PRODUCTS:
+            rows, weight = (args[place] for place in _PRODUCTS[func])
+            more = self._seen(weight, lambda: rows.reshape(-1, rows.shape[-1]))
+            found = func(*args, **(kwargs or {}))
+            return found if more is None else found + more.view(found.shape).to(found.dtype)
+        if func is _aten.convolution.default:
+            images, kernel, _, stride, padding, dilation, *_ = args
+            if kernel.dim() == 4:
+                self._seen(kernel, lambda: _patches(images, kernel, stride, padding, dilation))
+        else:
+            with self:  # what inference mode leaves whole, such as `linear`, into what it is made of
+                parts = func.decompose(*args, **(kwargs or {}))
+            if parts is not NotImplemented:
+                return parts
+        return func(*args, **(kwargs or {}))
+
+    def _seen(self, weight: Tensor, rows: Callable[[], Tensor]) -> Tensor | None:
+        name = self.names.get(weight.data_ptr())
+        return None if name is None else self.extra(name, rows().detach())
+
+
+def _patches(images: Tensor, kernel: Tensor, stride: Any, padding: Any, dilation: Any) -> Tensor:
+    """Cut images into what a kernel is multiplied by: (N, in * height * width); one number is of both sides."""
+    of_sides = (2 // len(values) * tuple(values) for values in (dilation, padding, stride))
+    cut = unfold(images, kernel.shape[2:], *of_sides)
+    return cut.transpose(1, 2).reshape(-1, cut.shape[1])
+
+
+class Watcher:
+    """Knows where weights lie while they are watched: a module's own, and those given in their place."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+
+    @contextmanager
+    def watch(self, weights: Mapping[str, Tensor], extra: Extra) -> Iterator[None]:
+        """Add what `extra` makes of a named weight's input rows (N, in) to its output (N, out), convolutions' apart.
+
+        Attention is computed step by step meanwhile: in one piece its maps would not be seen.
+        """
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with self.using(weights), _Watch(self._names, extra):
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+
+    @contextmanager
+    def using(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        """Know these values of named weights while the block runs."""
+        places = {weight.data_ptr(): name for name, weight in weights.items()}
+        before = {place: self._names[place] for place in places if place in self._names}
+        self._names |= places
+        try:
+            yield
+        finally:
+            for place in places:
+                del self._names[place]
+            self._names |= before
+
+
+class WithBlocks:
+    """A base of networks whose blocks have MLPs of two linear layers, which `mlps` names by the ends of their names.
+
+    Its family's `open_network` is annotated to return it.
+    """
+
+    module: Any
+    reads = "*"  # the pattern of the parameters that a forward pass reads
+    mlps: Sequence[tuple[str, str]] = ()
+
+    def stored_name(self, own: str) -> str:
+        """Return what the loaded checkpoint calls a parameter of the module."""
+        return own
+
+    def blocks(self) -> dict[str, tuple[str, ...]]:
+        """Name each block's MLP by the weights of its linear maps, in the order in which they are applied."""
+        return {block: tuple(name for name, _ in maps) for block, maps in self._mlps().items()}
+
+    @contextmanager
+    def blending(self, blend: Blend) -> Iterator[None]:
+        """While the block runs, add to the outputs of the blocks' MLPs' linear maps what `blend` makes; differentiable.
+
+        It takes a block's name, what enters its MLP (B, N, in) and which tokens are not padding (B, N), and returns a
+        function of a linear map's name and input (B, N, in) that gives what is added (B, N, out), None for nothing.
+        """
+        counted: dict[str, Tensor | None] = {"mask": None}
+
+        def begun(_: Module, args: Any, kwargs: Any) -> None:
+            counted["mask"] = kwargs.get("attention_mask")
+
+        handles = [self.module.register_forward_pre_hook(begun, with_kwargs=True)]
+        try:
+            for block, maps in self._mlps().items():
+                added = _Added(block, blend, counted)
+                for name, part in maps:
+                    handles.append(part.register_forward_hook(added.hook(name, first=name == maps[0][0])))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _mlps(self) -> dict[str, list[tuple[str, Linear]]]:
+        parts = {
+            name: part
+            for name, part in self.module.named_modules()
+            if isinstance(part, Linear) and fnmatchcase(name, self.reads)
+        }
+        found = {}
+        for ends in self.mlps:
+            for name in parts:
+                block = name.removesuffix(f".{ends[0]}")
+                if block != name and f"{block}.{ends[1]}" in parts:
+                    maps = [f"{block}.{end}" for end in ends]
+                    named = [(self.stored_name(f"{each}.weight"), parts[each]) for each in maps]
+                    found[named[0][0].removesuffix(f".{ends[0]}.weight")] = named
+        if not found:
+            shown = " or ".join(" and ".join(ends) for ends in self.mlps)
+            raise InputError(f"{type(self.module).__name__}: no block has an MLP of {shown}, so none is mixed")
+        return found
+
+
+class _Added:
+    """What is added in one block, from the input of its MLP's first linear map on."""
+
+    def __init__(self, block: str, blend: Blend, counted: Mapping[str, Tensor | None]) -> None:
+        self.block, self.blend, self.counted = block, blend, counted
+        self.extra: Callable[[str, Tensor], Tensor | None] | None = None
+
+    def hook(self, name: str, first: bool) -> Callable[[Module, Any, Tensor], Tensor]:
+        """Return the hook of one linear map."""
+
+        def hook(_: Module, args: Any, output: Tensor) -> Tensor:
+            rows = args[0]
+            if first:
+                self.extra = self.blend(self.block, rows, _tokens(rows, self.counted["mask"]))
+            assert self.extra is not None
+            more = self.extra(name, rows)
+            return output if more is None else output + more.to(output.dtype)
+
+        return hook
+
+
+def _tokens(rows: Tensor, mask: Tensor | None) -> Tensor:
+    """Mark the tokens of each example that are not padding: (B, N)."""
+    whole = torch.ones(rows.shape[:2], device=rows.device)
+    return whole if mask is None or mask.shape != rows.shape[:2] else mask.to(rows.device, whole.dtype)

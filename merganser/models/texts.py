@@ -1,0 +1,186 @@
+"""What all networks of texts share: the tokenizer, scores by whatever the module's `_run` gives, and padding.
+
+Whether a network scores a text in a batch as it does alone, and smaller batches for one that does not.
+
+FNet mixes all tokens and RWKV reads them one after another: neither looks at an attention mask, so that padding changes
+their outputs. It is measured on the network itself, once it has parameters, and not listed by name.
+
+Shape legend: B texts, C classes or words, L tokens.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer, GenerationConfig
+
+from merganser.errors import InputError, quoting
+from merganser.models import Inputs
+from merganser.models.named_module import NamedModule
+from merganser.models.naming import Naming
+
+Batching = Literal["padded", "equal", "single"]  # texts of any length, of one length, one text
+Encode = Callable[[Sequence[str], int], Inputs]  # of texts and their most tokens
+Result = TypeVar("Result")
+SHORT, LONG = 3, 12  # words of the two texts of a probe
+MOST_TOKENS, NEW_TOKENS = 16, 3  # of a probe, and of what a language model adds to it
+# Of the largest output. Rounding alone makes at most 2e-6 of it in float32, padding that is seen at least 1e-2.
+TOLERANCE, OF_HALVES = 1e-4, {torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
+def ordinary_tokens(tokenizer: Any) -> list[int]:
+    """Return tokens from all over a vocabulary that are not special."""
+    step = max(1, len(tokenizer) // LONG)
+    return [token for token in range(0, len(tokenizer), step) if token not in tokenizer.all_special_ids]
+
+
+def probes(tokenizer: Any) -> list[str]:
+    """Write a short and a long text of a tokenizer's own words.
+
+    >>> from tests.tiny_transformers import tokenizer
+    >>> probes(tokenizer())
+    ['the a cat', 'the a cat dog sat ran on mat yes no red dark']
+    """
+    return [
+        str(tokenizer.decode(ordinary_tokens(tokenizer)[:count], skip_special_tokens=True)) for count in (SHORT, LONG)
+    ]
+
+
+def measure_batching(
+    score: Callable[[Inputs], Tensor], encode: Encode, texts: Sequence[str], dtype: torch.dtype
+) -> Batching | None:
+    """Find the largest batches in which a short and a long text are scored as they are alone; None for NaN.
+
+    `dtype`: of the network's parameters, which says how much rounding may differ.
+    """
+    batch = encode(texts, MOST_TOKENS)
+    lengths = batch["attention_mask"].sum(dim=1)
+    alone = torch.cat([score(encode([text], MOST_TOKENS)) for text in texts])
+    if not alone.isfinite().all():
+        return None
+    if lengths[0] < lengths[1] and is_alike(score(batch), alone, dtype):
+        return "padded"
+    cut = [encode([text], int(lengths[0])) for text in texts]
+    if {one["input_ids"].shape for one in cut} != {cut[0]["input_ids"].shape}:
+        return "single"
+    together = score({name: torch.cat([one[name] for one in cut]) for name in cut[0]})
+    return "equal" if is_alike(together, torch.cat([score(one) for one in cut]), dtype) else "single"
+
+
+def is_alike(together: Tensor, alone: Tensor, dtype: torch.dtype) -> bool:
+    """Tell whether outputs (B, ...) of a batch and of its texts one by one differ by rounding alone."""
+    tolerance = OF_HALVES.get(dtype, TOLERANCE)
+    return torch.allclose(together, alone, rtol=0, atol=tolerance * float(alone.abs().max()))
+
+
+def in_groups(inputs: Inputs, run: Callable[[Inputs], Iterable[Result]], batching: Batching) -> list[Result]:
+    """Run texts in batches without padding, of one length or of one text; give the results in order."""
+    lengths = inputs["attention_mask"].sum(dim=1)
+    groups = lengths if batching == "equal" else torch.arange(len(lengths), device=lengths.device)
+    found: dict[int, Result] = {}
+    for group in groups.unique():
+        rows = (groups == group).nonzero()[:, 0]
+        results = run({name: values[rows] for name, values in inputs.items()})
+        found.update(zip(rows.tolist(), results, strict=True))
+    return [found[row] for row in range(len(lengths))]
+
+
+VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # without any, transformers makes one of no words
+
+
+class TextModule(NamedModule, ABC):
+    """A module with the tokenizer of its folder; `_run` scores a batch."""
+
+    _settings: GenerationConfig | None = None  # of a network that generates
+    batching: Batching | None = None  # in which batches texts are scored as they are alone; None: not yet measured
+
+    def __init__(self, module: Any, folder: Path, naming: Naming, side: Literal["left", "right"] = "right") -> None:
+        """Take a module as it was built; its texts are padded and cut on one side."""
+        super().__init__(module, naming)
+        self.tokenizer = open_tokenizer(folder, module.config, side)
+
+    def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
+        super().load(parameters)
+        if self.batching is None:
+            self.batching = self._measured()
+
+    @torch.inference_mode()
+    def _measured(self) -> Batching | None:
+        """Measure in which batches texts are scored as they are alone; without a cache if transformers' own fails.
+
+        It has none for a RecurrentGemma without a layer of attention.
+        """
+        dtype, texts = next(self.module.parameters()).dtype, probes(self.tokenizer)
+        try:
+            return measure_batching(self._probed, self.encode, texts, dtype)
+        except Exception:  # whatever the architecture raises; the second try says it, if it is not the cache
+            for part in (self.module.config, self.module.config.get_text_config(), self._settings):
+                if part is not None:
+                    part.use_cache = False
+        with quoting(f"{self.naming.where}: {self.naming.architecture} cannot score a text"):
+            return measure_batching(self._probed, self.encode, texts, dtype)
+
+    def encode(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> dict[str, Tensor]:
+        """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens."""
+        columns = list(zip(*texts, strict=True)) if texts and not isinstance(texts[0], str) else [texts]
+        how = {"padding": True, "truncation": True, "max_length": max_length, "return_tensors": "pt"}
+        return dict(self.tokenizer(*map(list, columns), **how))
+
+    @torch.inference_mode()
+    def logits(self, inputs: Inputs) -> Tensor:
+        """Score every class, or every word as the next one, for inference: (B, C)."""
+        return self._batched(self._run, inputs)
+
+    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
+        """Score with these parameters in place of the loaded ones of their names; differentiable: (B, C)."""
+        return self.with_parameters(parameters, lambda: self._batched(self._run, inputs))
+
+    def _batched(self, run: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
+        """Run a batch (B, ...), in parts if its texts are not scored as they are alone."""
+        if self.batching in ("padded", None):
+            return run(inputs)
+        return torch.stack(in_groups(inputs, run, self.batching))
+
+    def _probed(self, inputs: Inputs) -> Tensor:
+        """Return outputs (B, ...) that tell whether texts are scored in a batch as they are alone."""
+        return self._run(inputs)
+
+    @abstractmethod
+    def _run(self, inputs: Inputs) -> Tensor:
+        """Score a batch (B, C)."""
+
+
+def open_tokenizer(folder: Path, config: Any, side: Literal["left", "right"] = "right") -> Any:
+    """Open the tokenizer of a folder, which pads and cuts texts on one side.
+
+    It and the configuration pad with one token: the tokenizer's own, else the configuration's, else the one that ends a
+    text. Raises InputError where there is no tokenizer, or none of these.
+    """
+    if not any(file for pattern in VOCABULARIES for file in folder.glob(pattern)):
+        raise InputError(f"{folder}: no tokenizer.json nor another vocabulary; the checkpoint's folder must hold one")
+    with quoting(f"{folder}: transformers cannot make the tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = _padding(tokenizer, config.pad_token_id)
+    if tokenizer.pad_token_id is None:
+        raise InputError(f"{folder}: there is no padding token, which batches need; set base.pad_token_id")
+    config.pad_token_id = tokenizer.pad_token_id
+    tokenizer.padding_side = tokenizer.truncation_side = side
+    return tokenizer
+
+
+def _padding(tokenizer: Any, configured: int | None) -> str | None:
+    usable = configured is not None and 0 <= configured < len(tokenizer)
+    token: str | None = tokenizer.convert_ids_to_tokens(configured) if usable else tokenizer.eos_token
+    return token
+
+
+def ready(inputs: Inputs, device: torch.device) -> dict[str, Tensor]:
+    """Put a batch on a device without the columns in which it is all padding: (B, L) each."""
+    used = inputs["attention_mask"].any(dim=0).nonzero()
+    start, stop = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
+    return {name: value[:, start:stop].to(device, torch.long) for name, value in inputs.items()}

@@ -1,0 +1,162 @@
+"""Where the labels of plotted points go: beside their points, never overlapping. All in points (1/72 inch).
+
+The look of the plots, and their way to SVG text: the same bytes for the same numbers.
+
+Colours come from one table, so that the page can put its own variables in their place and follow a dark theme.
+"""
+
+import io
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from scipy.optimize import isotonic_regression
+
+INK, MUTED, LINE = "#1d2430", "#667085", "#d9dee6"
+COLOURS = {"reference": "#8a94a3", "single": "#2b6cb0", "parts": "#c2571a"}
+OTHERS = ("#2f8f6b", "#8a56b8")
+PALETTE = (COLOURS["single"], COLOURS["parts"], *OTHERS, COLOURS["reference"])
+LINES = ("-", "--", ":")  # once all colours of the palette are taken
+# of heat maps, positive and negative: the colour-blind tell them apart; a dark page has them deeper than the lines
+HEAT = ("#2b6cb1", "#c2571b")
+# what the page writes in place of each colour
+VARIABLES = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    LINE: "var(--line)",
+    **{colour: f"var(--{group})" for group, colour in COLOURS.items()},
+    OTHERS[0]: "var(--third)",
+    OTHERS[1]: "var(--fourth)",
+    HEAT[0]: "var(--heat)",
+    HEAT[1]: "var(--heat-negative)",
+}
+STYLE: Any = {
+    "svg.hashsalt": "merganser",
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "figure.facecolor": "none",
+    "figure.edgecolor": "none",
+    "axes.facecolor": "none",
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": LINE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.titley": 1.0,  # where it would stand, as no ticks stand above; else all labels are measured again for it
+    "grid.color": LINE,
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    """Make a figure of one panel, in inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def to_svg(figure: Figure) -> str:
+    """Write a figure as SVG text. To be called inside `matplotlib.rc_context(STYLE)`, as all that draws."""
+    buffer = io.StringIO()
+    drawn = FigureCanvasSVG(figure)
+    if engine := figure.get_layout_engine():  # here, as `savefig` would draw all of it one time more for that
+        engine.execute(figure)
+        figure.set_layout_engine("none")
+    drawn.print_svg(buffer, metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def one_legend(figure: Figure, axes: Axes) -> None:
+    """Name each kind of line once."""
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+
+
+LABEL_HEIGHT = 9.5  # height of a label
+GAP = 7.0  # between a point and its label
+COLUMN = 12.0  # points closer than this stand in one column
+SHIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6)  # lines a label may move by
+
+Box = tuple[float, float, float, float]  # left, bottom, right, top
+
+
+class Position(NamedTuple):
+    """A label's left edge and the height of its middle."""
+
+    x: float
+    y: float
+
+
+def place_labels(
+    points: Sequence[tuple[float, float]],
+    widths: Sequence[float],
+    right: float,
+    others: Sequence[tuple[float, float]] = (),
+) -> list[Position]:
+    """Place one label per point, as near as its neighbours and the right edge allow; return them in the points' order.
+
+    `others`: points without a label, which no label may cover either.
+    """
+    targets = _targets(points)
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in [*points, *others]]
+    positions: dict[int, Position] = {}
+    for index in sorted(range(len(points)), key=lambda i: -targets[i]):
+        positions[index] = _free_position(points[index], targets[index], widths[index], right, taken)
+        taken.append(_box(positions[index], widths[index]))
+    return [positions[index] for index in range(len(points))]
+
+
+def _free_position(
+    point: tuple[float, float], height: float, width: float, right: float, taken: Sequence[Box]
+) -> Position:
+    gap = GAP if abs(height - point[1]) < LABEL_HEIGHT / 2 else 3 * GAP  # room for the line from a label that was moved
+    sides = [side for side in (point[0] + gap, point[0] - gap - width) if side >= 0 and side + width <= right]
+    candidates = [Position(side, height + step * LABEL_HEIGHT) for step in SHIFTS for side in sides or [point[0] + gap]]
+    free = (position for position in candidates if not any(_overlap(_box(position, width), box) for box in taken))
+    return next(free, candidates[0])
+
+
+def _box(position: Position, width: float) -> Box:
+    return position.x, position.y - LABEL_HEIGHT / 2, position.x + width, position.y + LABEL_HEIGHT / 2
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _targets(points: Sequence[tuple[float, float]]) -> list[float]:
+    """Return each label's height of choice: its point's, spread out where points stand in one column."""
+    heights = [y for _, y in points]
+    for column in _columns([x for x, _ in points]):
+        for index, height in zip(column, spread([heights[i] for i in column], LABEL_HEIGHT), strict=True):
+            heights[index] = height
+    return heights
+
+
+def _columns(values: Sequence[float]) -> list[list[int]]:
+    columns: list[list[int]] = []
+    for index in sorted(range(len(values)), key=lambda i: values[i]):
+        if columns and values[index] - values[columns[-1][0]] < COLUMN:
+            columns[-1].append(index)
+        else:
+            columns.append([index])
+    return columns
+
+
+def spread(values: Sequence[float], gap: float) -> list[float]:
+    """Move values apart as little as is needed for neighbours to be `gap` apart; their order stays."""
+    order, apart = np.argsort(values, kind="stable"), gap * np.arange(len(values))
+    placed = np.empty(len(values))
+    placed[order] = isotonic_regression(np.array(values)[order] - apart).x + apart
+    return placed.tolist()

@@ -1,0 +1,88 @@
+"""What the engine sets for its processes: its own variables, proxies, garbage collection, and the limit of open files.
+
+A run has some files open for each stage that it waits for (`ulimit -n`). No stage's command gets the engine's
+variables, and servers of this machine are reached directly, whatever proxy the environment names for all others.
+"""
+
+import gc
+import os
+import resource
+from collections.abc import Mapping
+
+from dvcfleet.errors import UserError
+
+# Names the variables that a process which is the engine's own has set for those that it starts.
+_HANDED_DOWN = "DVCFLEET_OWN_VARIABLES"
+_OWN: dict[str, str] = {}
+
+
+def set_own(name: str, value: str) -> None:
+    """Set a variable for this process only."""
+    os.environ[name] = _OWN[name] = value
+
+
+def hand_down(variables: Mapping[str, str]) -> None:
+    """Set variables for this process and for the engine's processes that it starts."""
+    os.environ.update(variables)
+    os.environ[_HANDED_DOWN] = " ".join(variables)
+
+
+def without_own(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variables that are as the engine set them."""
+    handed_down = {_HANDED_DOWN, *environment.get(_HANDED_DOWN, "").split()}
+    return {name: value for name, value in environment.items() if _OWN.get(name) != value and name not in handed_down}
+
+
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_HERE = "127.0.0.1,localhost,::1"
+
+
+def reach_this_machine() -> None:
+    """Have this process, and all that it starts, ask no proxy for a server on loopback."""
+    without = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if any(name.lower() in _PROXIES for name in os.environ) and without != "*":
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, (without, _HERE)))
+
+
+def raise_gc_thresholds() -> None:
+    """Raise the GC thresholds: most objects live until exit, and each collection would traverse them all."""
+    gc.set_threshold(100_000, 50, 100)
+
+
+# What a run was seen to have open: 4 for each stage, and 23 besides; a database or a client may open more.
+PER_STAGE, BESIDES = 5, 80
+# Tells a fork server, whose limit is as this process's, which limit its commands get.
+_GIVEN = "DVCFLEET_OPEN_FILES"
+_given: dict[str, str] = {}
+
+
+def room_for(stages: int) -> int:
+    """Raise this process's limit as far as so many stages at once need; return how many it then has room for.
+
+    Raises UserError if there is no room for a single one.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = BESIDES + PER_STAGE * stages
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return stages
+    limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    fitting = (limit - BESIDES) // PER_STAGE
+    if fitting < 1:
+        raise UserError(
+            f"a process may open {limit} files here (ulimit -n), a run needs {BESIDES + PER_STAGE}: raise it"
+        )
+    if limit > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        _given.setdefault(_GIVEN, str(soft))
+    return min(stages, fitting)
+
+
+def given_limit() -> dict[str, str]:
+    """Return the variable that tells a fork server the limit that was raised; nothing if none was."""
+    return dict(_given)
+
+
+def restore_limit() -> None:
+    """Give a process that becomes a command the limit that the run was given."""
+    if given := os.environ.pop(_GIVEN, ""):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(given), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

@@ -105,7 +105,7 @@ def _entry_mistakes(params: Params, where: str, entry: Entry, counts: Collection
     mistakes = [f"{where}.reads: {mistake}" for mistake in found or _source_mistakes(params, inner, method)]
     try:
         values = method.validate(where, entry.values)
-        check_tasks(values, list(params.tasks), f"{where}.")
+        check_tasks(method, values, list(params.tasks), f"{where}.")
         method.check_count(max(counts), where)
     except InputError as error:
         return [*mistakes, *str(error).splitlines()]

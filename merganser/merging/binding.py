@@ -112,11 +112,11 @@ def each_map(values: Mapping[str, Any], change: Callable[[Mapping[str, Any]], Va
     return found | ({LAYERS: by_pattern} if by_pattern else {})
 
 
-def check_tasks(values: Mapping[str, Any], tasks: Sequence[str], place: str = "") -> None:
+def check_tasks(method: "Method", values: Mapping[str, Any], tasks: Sequence[str], place: str = "") -> None:
     """Raise InputError if a map by task names an unknown task, or lacks one; `place`: the start of the message."""
-    check_maps({key: value for key, value in values.items() if key != LAYERS}, tasks, place)
+    check_maps({key: value for key, value in values.items() if key != LAYERS}, tasks, method.every_task, place)
     for pattern, own in values.get(LAYERS, {}).items():
-        check_maps(own, tasks, f"{place}{LAYERS}.{pattern}.")
+        check_maps(own, tasks, method.every_task, f"{place}{LAYERS}.{pattern}.")
 
 
 def check_patterns(values: Mapping[str, Any], names: Collection[str], place: str = "") -> None:
@@ -136,7 +136,7 @@ SCALING = "scaling"
 
 def bound(method: "Method", values: Mapping[str, Any], layers: LayerSource) -> Merge:
     """Return a function that merges one layer; see `Method.bind`."""
-    check_tasks(values, layers.tasks)
+    check_tasks(method, values, layers.tasks)
     groups = by_values(values, layers.names, layers.table.parameter)
     share = method.share_needed(len(layers.tasks), values)
     settings = FactorSettings(1.0 if share is None else share)

@@ -20,7 +20,7 @@ from merganser.learning import Learner
 from merganser.merging.binding import LAYERS, bound, pattern_mistake, variants
 from merganser.operators.coefficients import INVERSE_NORM
 from merganser.operators.vectors import scaled_mean, whole
-from merganser.overlays.budget import Fitting
+from merganser.overlays.budget import Adaptive, Fitting
 from merganser.overlays.parts import Parts
 
 Reads = Literal["deltas", "svd", "differences", "statistics"]
@@ -46,25 +46,28 @@ PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]  # of entries dropped; at 1 none would be left to rescale
 Count = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-# one for all tasks, or a map that names every task
-Fractions = Fraction | dict[str, Fraction]
-Densities = PositiveFraction | dict[str, PositiveFraction]
-Rates = Rate | dict[str, Rate]
-Weights = dict[str, NonNegative] | Literal["inverse_norm"] | None  # of a mean: a task that is not named has 1
-SignedWeights = dict[str, Scaling] | Literal["inverse_norm"] | None  # of a mean whose divisor is their sum alone
+EVERY_TASK = object()  # beside a map by task: it names every task
+
+
+def _said(expected: str) -> Any:
+    """Return what a message says that a parameter accepts, of one that accepts several types."""
+    return Field(description=expected)
+
+
+_MAP = "or a map from tasks to such numbers"
+_WEIGHTS = _said(f"a map from tasks to numbers, or {INVERSE_NORM}")
+Fractions = Annotated[Fraction | dict[str, Fraction], EVERY_TASK, _said(f"a number from 0 to 1, {_MAP}")]
+Densities = Annotated[
+    PositiveFraction | dict[str, PositiveFraction], EVERY_TASK, _said(f"a number above 0 and up to 1, {_MAP}")
+]
+Rates = Annotated[Rate | dict[str, Rate], EVERY_TASK, _said(f"a number from 0 on and below 1, {_MAP}")]
+Thresholds = Annotated[NonNegative | dict[str, NonNegative], _said(f"a number >= 0, {_MAP}")]
+Weights = Annotated[dict[str, NonNegative] | Literal["inverse_norm"] | None, _WEIGHTS]  # of a mean; 1 if not named
+SignedWeights = Annotated[dict[str, Scaling] | Literal["inverse_norm"] | None, _WEIGHTS]  # the divisor is their sum
+Truncation = Annotated[PositiveFraction | Adaptive, _said("a number above 0 and up to 1, or adaptive")]
 
 Result = Tensor | Parts
 F = TypeVar("F", bound=Callable[..., Any])
-EXPECTED = {  # for parameters that accept several types
-    "beta": "a number from 0 to 1, or a map from tasks to such numbers",
-    "coefficients": f"a map from tasks to numbers, or {INVERSE_NORM}",
-    "density": "a number above 0 and up to 1, or a map from tasks to such numbers",
-    "drop_rate": "a number from 0 on and below 1, or a map from tasks to such numbers",
-    "gamma": "a number from 0 to 1, or a map from tasks to such numbers",
-    "rank_fraction": "a number above 0 and up to 1, or adaptive",
-    "scaling": "a number, or a map from tasks to numbers",
-    "tall_lambda": "a number >= 0, or a map from tasks to such numbers",
-}
 RENAMED = {("coefficients", "nan"): INVERSE_NORM}  # values of earlier versions
 REGISTERED: dict[str, "Method"] = {}
 
@@ -79,12 +82,8 @@ def spaced(first: float, last: float, by: float) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declaration:
-    """What a method says of itself, by `@method`; the function that this decorates is what computes it.
-
-    It takes one layer and returns its merge; or it takes `layers`, reads them as often as it needs, and returns a
-    function of one layer.
-    """
+class About:
+    """What a method says about itself, for its readers: nothing here changes a merge."""
 
     family: Family
     formula: str  # the merged delta (task t's, for a method with parts per task) in LaTeX, for the docs
@@ -92,13 +91,23 @@ class Declaration:
     law: str  # what must hold whatever the models are; a test of the method asserts it
     involvement: Involvement = "NDI"  # of data; with the efficiency, the classes of the survey of merging
     efficiency: Efficiency | None = None  # None: low where values are learned, else as its cost
+    ours: Collection[str] = ()  # parameters whose default comes from no paper
+    searched: Mapping[str, Sequence[float]] | None = None  # values that its paper or authors try, in all combinations
+    own: Collection[str] = ()  # searched ones whose value for a task changes no other task's model: each takes its best
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration(About):
+    """What a method declares by `@method`: how it is described, and what it is given.
+
+    The function that this decorates takes one layer and returns its merge; or it takes `layers`, reads them as often
+    as it needs, and returns a function of one layer.
+    """
+
     reads: Reads | None = None  # None: statistics where it needs any; svd where it takes factors; else deltas
     cost: Cost | None = None  # None: that of what it reads, or of the joint decomposition; else a pass over the entries
     # What merges vectors; alike: the function. None: alike, but where it decomposes a mean, or each task's own.
     vectors: Callable[..., Result] | Literal["alike"] | None = None
-    ours: Collection[str] = ()  # parameters whose default comes from no paper
-    searched: Mapping[str, Sequence[float]] | None = None  # values that its paper or authors try, in all combinations
-    own: Collection[str] = ()  # searched ones whose value for a task changes no other task's model: each takes its best
     statistics: tuple[str, ...] = ()  # fields of a layer's statistics that it needs
     embeddings: bool = False  # also needs the text embeddings of the tasks' class names
     learner: Learner | None = None  # how the values are learned that it applies
@@ -201,6 +210,12 @@ class Method(Declaration):
         """Return the pydantic model that validates an entry's parameters."""
         return _model_of(self.function, self.weighted)
 
+    @cached_property
+    def every_task(self) -> frozenset[str]:
+        """Return the parameters whose maps by task name every task."""
+        fields = self.parameters.model_fields.items()
+        return frozenset(name for name, field in fields if EVERY_TASK in field.metadata)
+
     def validate(self, entry: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Check an entry's parameters and fill in the defaults; raise InputError naming each mistake.
 
@@ -286,8 +301,11 @@ def _model_of(function: Callable[..., Any], takes_weights: bool) -> type[BaseMod
     if takes_weights:
         if "scaling" in fields:
             kind, default = fields["scaling"]
-            fields["scaling"] = (kind | dict[str, Scaling], default)
-        fields["coefficients"] = (dict[str, Scaling] | Literal["inverse_norm"] | None, None)
+            fields["scaling"] = (
+                Annotated[kind | dict[str, Scaling], _said("a number, or a map from tasks to numbers")],
+                default,
+            )
+        fields["coefficients"] = (SignedWeights, None)
     return create_model(
         function.__name__, __config__=ConfigDict(extra="forbid", strict=True, validate_default=True), **fields
     )
@@ -308,5 +326,6 @@ def _explain(method: Method, entry: str, values: Mapping[str, Any], mistake: Any
         reason = f"{method.name} divides by sums of weights, and with such a one they can be 0"
         return f"{entry}.{key}.{task}: expected 0 or more, got {mistake['input']!r}: {reason}"
     if len(mistake["loc"]) > 1:  # one message for all the types that a parameter accepts
-        return f"{entry}.{key}: expected {EXPECTED.get(key, mistake['msg'])}, got {values[key]!r}"
+        expected = method.parameters.model_fields[key].description or mistake["msg"]
+        return f"{entry}.{key}: expected {expected}, got {values[key]!r}"
     return f"{entry}.{key}: {mistake['msg']}, got {mistake['input']!r}"

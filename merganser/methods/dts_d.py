@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from merganser.inputs.layers import LayerFactors, LayerSource
-from merganser.merging.method import PositiveFraction, method
+from merganser.merging.method import PositiveFraction, method, Truncation
 from merganser.methods.dts_t import dts_t, share_needed
-from merganser.overlays.budget import ADAPTIVE, Adaptive
+from merganser.overlays.budget import ADAPTIVE
 from merganser.overlays.parts import Parts
 from merganser.overlays.thresholded import Groups, Thresholds, thresholded_vectors
 
@@ -24,7 +24,7 @@ from merganser.overlays.thresholded import Groups, Thresholds, thresholded_vecto
 def dts_d(
     layers: LayerSource,
     *,
-    rank_fraction: PositiveFraction | Adaptive = 0.3,
+    rank_fraction: Truncation = 0.3,
     ratio: PositiveFraction = 0.01,
     decompose: bool = True,
     thresholds: Thresholds = "medians",

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from merganser.inputs.layers import LayerFactors, LayerSource
-from merganser.merging.method import PositiveFraction, method
+from merganser.merging.method import PositiveFraction, method, Truncation
 from merganser.operators.coefficients import triples_kept
-from merganser.overlays.budget import ADAPTIVE, THRESHOLDED, THRESHOLDED_VECTORS, Adaptive, Coding
+from merganser.overlays.budget import ADAPTIVE, THRESHOLDED, THRESHOLDED_VECTORS, Coding
 from merganser.overlays.parts import Parts
 from merganser.overlays.thresholded import Groups, Thresholds, thresholded_parts, thresholded_vectors
 
@@ -30,7 +30,7 @@ def share_needed(tasks: int, *, decompose: bool, groups: Groups, **values: Any) 
 def dts_t(
     layers: LayerSource,
     *,
-    rank_fraction: PositiveFraction | Adaptive = 0.3,
+    rank_fraction: Truncation = 0.3,
     ratio: PositiveFraction = 0.01,
     decompose: bool = True,
     thresholds: Thresholds = "medians",

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from merganser.inputs.layers import LayerDeltas, LayerFactors, LayerSource
-from merganser.merging.method import PositiveFraction, method
+from merganser.merging.method import PositiveFraction, method, Truncation
 from merganser.operators.coefficients import triples_kept
 from merganser.operators.sums import similarities
-from merganser.overlays.budget import ADAPTIVE, THRESHOLDED, Adaptive
+from merganser.overlays.budget import ADAPTIVE, THRESHOLDED
 from merganser.overlays.parts import Parts
 from merganser.overlays.thresholded import thresholded_parts, thresholded_vectors
 
@@ -24,7 +24,7 @@ from merganser.overlays.thresholded import thresholded_parts, thresholded_vector
     within=ADAPTIVE,
 )
 def dts_unseen(
-    layers: LayerSource, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01
+    layers: LayerSource, *, rank_fraction: Truncation = 0.3, ratio: PositiveFraction = 0.01
 ) -> Callable[[LayerFactors | LayerDeltas], Parts]:
     """Evaluate each task as unseen: give it the other tasks' deltas as dts_t keeps them, weighted by similarity.
 

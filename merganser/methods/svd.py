@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from merganser.inputs.layers import LayerFactors, LayerSource
-from merganser.merging.method import PositiveFraction, method
+from merganser.merging.method import PositiveFraction, method, Truncation
 from merganser.operators.coefficients import triples_kept
-from merganser.overlays.budget import ADAPTIVE, LOW_RANK, Adaptive
+from merganser.overlays.budget import ADAPTIVE, LOW_RANK
 from merganser.overlays.parts import Parts, low_rank_parts
 
 
@@ -19,7 +19,7 @@ from merganser.overlays.parts import Parts, low_rank_parts
     within=ADAPTIVE,
 )
 def svd(
-    layers: LayerSource, *, rank_fraction: PositiveFraction | Adaptive = 0.3, ratio: PositiveFraction = 0.01
+    layers: LayerSource, *, rank_fraction: Truncation = 0.3, ratio: PositiveFraction = 0.01
 ) -> Callable[[LayerFactors], Parts]:
     """Keep each task's leading singular triples, in the dtype of the factors; the default has the rank of dts_t.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.merging.method import Densities, NonNegative, method, spaced
+from merganser.merging.method import Densities, Thresholds, method, spaced
 from merganser.operators.masks import tall_masks
 from merganser.operators.ties import Combine, unscaled_merge
 from merganser.overlays.parts import Masked, Parts, pack_bits
@@ -29,7 +29,7 @@ def tall_mask(
     *,
     inner: Combine = "task_arithmetic",
     density: Densities = 0.2,
-    tall_lambda: NonNegative | dict[str, NonNegative] = UNNAMED,
+    tall_lambda: Thresholds = UNNAMED,
 ) -> Callable[[LayerDeltas], Parts]:
     """Merge by `inner`, unscaled, and mask that for each task: the entries in which the merge is mostly its own.
 

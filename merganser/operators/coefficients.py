@@ -5,7 +5,7 @@ Norms of the weights are NAN's (Si et al., 2025). By default a task keeps 1/T of
 Legend: T tasks.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from merganser.errors import InputError
@@ -13,7 +13,6 @@ from merganser.inputs.layers import LayerFactors
 from merganser.linalg.counts import count_of
 
 INVERSE_NORM = "inverse_norm"  # value of `coefficients`: weight the tasks as NAN does
-MAY_LEAVE_OUT = {"coefficients", "scaling", "tall_lambda"}  # maps by task in which a task that is not named has a value
 ROUNDING = 1e-12  # of a sum of coefficients, relative to their size
 PerTask = float | Mapping[str, float]  # one number for all tasks, or one for each by its name
 
@@ -35,16 +34,18 @@ def task_coefficients(
     return tuple(float(named.get(task, 1.0)) for task in tasks)
 
 
-def check_maps(values: Mapping[str, Any], tasks: Sequence[str], place: str = "") -> None:
+def check_maps(
+    values: Mapping[str, Any], tasks: Sequence[str], every_task: Collection[str] = (), place: str = ""
+) -> None:
     """Raise InputError if a map by task, such as `coefficients`, names an unknown task, or lacks one that it needs.
 
-    `place`: where the values are, the start of the message.
+    `every_task`: the values whose maps name every task. `place`: where the values are, the start of the message.
     """
     for key, value in values.items():
         if isinstance(value, Mapping):
             task_coefficients(tasks, value, f"{place}{key}")
             missing = [task for task in tasks if task not in value]
-            if missing and key not in MAY_LEAVE_OUT:
+            if missing and key in every_task:
                 raise InputError(f"{place}{key}: {', '.join(missing)} missing; the map must name every task")
 
 

@@ -124,7 +124,7 @@ def plan_merge(recipe: Recipe, where: Path) -> MergePlan:
     method, own = registry.get(recipe.method), dict(recipe.parameters)
     merged, seed = _start_of(method, own.pop("merged", None)), _seed_of(own.pop("seed", 0))
     plan = MergePlan(method, method.validate(recipe.method, own), merged, seed, named, named, pointers, notes)
-    check_tasks(plan.values, list(plan.models), f"{recipe.method}.")
+    check_tasks(method, plan.values, list(plan.models), f"{recipe.method}.")
     method.check_count(len(plan.models), "--model")
     _check_classes(method, plan.models, recipe.classes)
     if method.trained or method.reads == "statistics":

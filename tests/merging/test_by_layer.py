@@ -88,12 +88,12 @@ def test_a_pattern_that_matches_nothing_is_refused_with_one_that_does(pattern: s
     assert near in str(caught.value)
 
 
-def test_a_map_of_densities_names_every_task() -> None:
-    check_tasks({"scaling": {"a": 2.0}, "density": {"a": 0.1, "b": 0.2}}, ["a", "b"])
-    with pytest.raises(InputError, match="density: b missing; the map must name every task"):
-        check_tasks({"density": {"a": 0.1}}, ["a", "b"])
+def test_a_map_of_drop_rates_names_every_task() -> None:
+    check_tasks(registry.get("dare"), {"scaling": {"a": 2.0}, "drop_rate": {"a": 0.1, "b": 0.2}}, ["a", "b"])
+    with pytest.raises(InputError, match="drop_rate: b missing; the map must name every task"):
+        check_tasks(registry.get("dare"), {"drop_rate": {"a": 0.1}}, ["a", "b"])
     with pytest.raises(InputError, match=r"layers\.h\.\*\.drop_rate: no such task: c"):
-        check_tasks({"layers": {"h.*": {"drop_rate": {"c": 0.1}}}}, ["a", "b"])
+        check_tasks(registry.get("dare"), {"layers": {"h.*": {"drop_rate": {"c": 0.1}}}}, ["a", "b"])
 
 
 def test_a_subset_of_the_tasks_has_its_own_of_every_map() -> None:

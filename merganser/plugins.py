@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-FAMILIES, KINDS = "models.families", "evaluation.kinds"  # packages of this one
+FAMILIES, KINDS, STATISTICS = "models.families", "evaluation.kinds", "statistics.kinds"  # packages of this one
 
 
 def module_names(places: Iterable[str]) -> list[str]:

@@ -10,6 +10,9 @@ from math import comb
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from merganser.plugins import STATISTICS as STATISTIC_KINDS
+from merganser.plugins import constants
+
 if TYPE_CHECKING:
     from merganser.config.params import Entry, Params  # no stage waits for pydantic on account of a path
     from merganser.merging.method import Method
@@ -212,7 +215,8 @@ def _evaluated(known: ComparisonSizes, name: str) -> float:
 def _measured_statistics(known: ComparisonSizes, name: str) -> float:
     task = known.task(name)
     about = known.params.statistics[name.removesuffix(f"-{task}")]
-    return known.tokens({task: about.examples * (BACKWARD if about.kind == "fisher" else 1)})
+    passes = BACKWARD if constants(STATISTIC_KINDS, about.kind).get("BACKWARDS") else 1
+    return known.tokens({task: about.examples * passes})
 
 
 def _learned(known: ComparisonSizes, name: str) -> float:

@@ -267,7 +267,7 @@ class Statistic(Strict):
     model too. `device`: where the network runs.
     """
 
-    kind: Literal["gram", "fisher"]
+    kind: Annotated[Text, Field(examples=["gram"])]
     examples: Annotated[int, Field(ge=1, examples=[256])] = 256
     base: bool = False
     device: DeviceName = "cpu"
@@ -275,7 +275,7 @@ class Statistic(Strict):
     @property
     def measured(self) -> tuple[str, ...]:
         """Name what layers get of it."""
-        return (self.kind, "base_fisher") if self.base else (self.kind,)
+        return (self.kind, f"base_{self.kind}") if self.base else (self.kind,)
 
 
 class Embedding(Strict):

@@ -27,12 +27,18 @@ Side = Literal["rows", "columns"]  # how matrices are joined for a decomposition
 
 @dataclass(frozen=True)
 class Statistics:
-    """What was measured of one parameter with T tasks' data; None: not measured, or not of such a parameter."""
+    """What was measured of one parameter with T tasks' data, by kind; of the base on each task's data `base_<kind>`.
 
-    gram: Tensor | None = None  # (T, K, K): the mean of x x^T over the rows x that the linear map is applied to
+    Each is of the deltas' shape (T, M, N) or (T, *shape), or over the inputs x of a linear map (T, K, K).
+    """
+
+    measured: Mapping[str, Tensor] = field(default_factory=dict)
     side: Side = "columns"  # of the deltas that the inputs x lie on: K is N, or M where the map is applied as x W
-    fisher: Tensor | None = None  # (T, M, N) or (T, *shape): diagonal Fisher information of the tasks' own models
-    base_fisher: Tensor | None = None  # the same of the base on each task's data
+
+    def __getitem__(self, kind: str) -> Tensor:
+        """Return one that a method declares that it needs."""
+        assert kind in self.measured, f"the layer was read without its {kind}"
+        return self.measured[kind]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ from merganser.limits import parse_json, read_small
 
 INDEX = "index.json"
 INDEX_LIMIT = 2**25  # bytes: of the names of many parameters
-GRAM, FISHER, BASE_FISHER = "gram", "fisher", "base_fisher"  # folders, and fields of a layer's statistics
 
 
 @dataclass
@@ -92,19 +91,9 @@ class StatisticsFolder:
         """Tell whether something was measured of a parameter."""
         return name in self.index["files"].get(what, {})
 
-    def fill(self, what: str, name: str, out: Tensor) -> None:
-        """Read a statistic of a parameter; raise InputError where it is that of another shape."""
-        path = self.path / what / self.index["files"][what][name]
-        file = SafetensorsFile(path)
-        size = len(out) * (len(out) + 1) // 2 if what == GRAM else out.numel()
-        if file.spec(what).shape != ((size,) if what == GRAM else tuple(out.shape)):
-            shape, expected = list(file.spec(what).shape), list(out.shape)
-            reason = f"{what} of {name} has shape {shape}, the deltas need it for {expected}"
-            raise InputError(f"{path}: {reason}: of another architecture; measure the statistics again")
-        if what == GRAM:
-            unpack_triangle(file.read(what), out)
-        else:
-            file.fill(out, what)
+    def file(self, what: str, name: str) -> SafetensorsFile:
+        """Open the file of what was measured of a parameter."""
+        return SafetensorsFile(self.path / what / self.index["files"][what][name])
 
 
 def passes_of(folder: Path, tasks: list[str]) -> dict[str, int]:
@@ -130,20 +119,33 @@ def _with_statistics(layer: Layer, folders: Mapping[str, StatisticsFolder]) -> L
     if len(sides) > 1:
         raise InputError(f"{layer.name}: the tasks' statistics are not of one architecture; measure them again")
     side = sides.pop()
-    inputs = deltas.shape[1 if side == "columns" else 0] if layer.kind == "matrix" else 0
-    shapes = {GRAM: (inputs, inputs), FISHER: deltas.shape, BASE_FISHER: deltas.shape}
-    read = {what: _stacked(what, layer.name, shape, folders) for what, shape in shapes.items()}
-    return replace(deltas, statistics=Statistics(side=side, **read))
+    kinds = dict.fromkeys(what for folder in folders.values() for what in folder.index["files"])
+    measured = [what for what in kinds if any(folder.has(what, layer.name) for folder in folders.values())]
+    read = {what: _stacked(what, deltas, side, folders) for what in measured}
+    return replace(deltas, statistics=Statistics(read, side))
 
 
-def _stacked(what: str, name: str, shape: tuple[int, ...], folders: Mapping[str, StatisticsFolder]) -> Tensor | None:
-    """Read what was measured of a parameter (T, ...); None where that is nothing."""
-    having = [task for task, folder in folders.items() if folder.has(what, name)]
-    if not having:
-        return None
+def _stacked(what: str, layer: LayerDeltas, side: Side, folders: Mapping[str, StatisticsFolder]) -> Tensor:
+    """Read what was measured of a layer with each task's data: (T, ...) as the deltas, or over the inputs (T, K, K).
+
+    Raises InputError where it is that of another shape, and where a task has none.
+    """
+    having = [task for task, folder in folders.items() if folder.has(what, layer.name)]
     if missing := [task for task in folders if task not in having]:
-        raise InputError(f"{folders[missing[0]].path}: no {what} of {name}, which {having[0]} has; measure it again")
-    stack = torch.empty(len(folders), *shape)
-    for out, folder in zip(stack, folders.values(), strict=True):
-        folder.fill(what, name, out)
+        path = folders[missing[0]].path
+        raise InputError(f"{path}: no {what} of {layer.name}, which {having[0]} has; measure it again")
+    files = [folder.file(what, layer.name) for folder in folders.values()]
+    inputs = layer.shape[1 if side == "columns" else 0] if layer.kind == "matrix" else 0
+    triangle = (inputs * (inputs + 1) // 2,) if inputs else None
+    is_packed = files[0].spec(what).shape == triangle
+    stack = torch.empty(len(files), *((inputs, inputs) if is_packed else layer.shape))
+    for out, file in zip(stack, files, strict=True):
+        shape = file.spec(what).shape
+        if shape != (triangle if is_packed else layer.shape):
+            reason = f"{what} of {layer.name} has shape {list(shape)}, the deltas need it for {list(layer.shape)}"
+            raise InputError(f"{file.path}: {reason}: of another architecture; measure the statistics again")
+        if is_packed:
+            unpack_triangle(file.read(what), out)
+        else:
+            file.fill(out, what)
     return stack

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from merganser.inputs.layers import LayerFactors, LayerSource
-from merganser.merging.method import PositiveFraction, method, Truncation
+from merganser.merging.method import PositiveFraction, Truncation, method
 from merganser.methods.dts_t import dts_t, share_needed
 from merganser.overlays.budget import ADAPTIVE
 from merganser.overlays.parts import Parts

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from merganser.inputs.layers import LayerFactors, LayerSource
-from merganser.merging.method import PositiveFraction, method, Truncation
+from merganser.merging.method import PositiveFraction, Truncation, method
 from merganser.operators.coefficients import triples_kept
 from merganser.overlays.budget import ADAPTIVE, THRESHOLDED, THRESHOLDED_VECTORS, Coding
 from merganser.overlays.parts import Parts

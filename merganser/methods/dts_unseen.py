@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from merganser.inputs.layers import LayerDeltas, LayerFactors, LayerSource
-from merganser.merging.method import PositiveFraction, method, Truncation
+from merganser.merging.method import PositiveFraction, Truncation, method
 from merganser.operators.coefficients import triples_kept
 from merganser.operators.sums import similarities
 from merganser.overlays.budget import ADAPTIVE, THRESHOLDED

@@ -34,7 +34,7 @@ def regmean(layer: LayerDeltas, *, ratio: Fraction = 0.9, scaling: Scaling = 1.0
     the paper, which has no CLIP; FusionBench takes 0.95 for CLIP. A map of which no inputs were seen is averaged, as
     all other parameters are.
     """
-    gram, side = layer.statistics.gram, layer.statistics.side
+    gram, side = layer.statistics.measured.get("gram"), layer.statistics.side
     if gram is None:
         return scaled_mean(layer, scaling=scaling)
     inputs_last = layer.deltas if side == "columns" else layer.deltas.mT

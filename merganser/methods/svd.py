@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from merganser.inputs.layers import LayerFactors, LayerSource
-from merganser.merging.method import PositiveFraction, method, Truncation
+from merganser.merging.method import PositiveFraction, Truncation, method
 from merganser.operators.coefficients import triples_kept
 from merganser.overlays.budget import ADAPTIVE, LOW_RANK
 from merganser.overlays.parts import Parts, low_rank_parts

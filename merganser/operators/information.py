@@ -16,14 +16,12 @@ PIECE = 1 << 14  # entries summed at once: torch sums more in several threads, i
 
 def fisher_of(layer: LayerDeltas) -> Tensor:
     """Return the Fisher information (T, ...) that was measured of a layer."""
-    assert layer.statistics.fisher is not None, f"{layer.name} was read without its Fisher information"
-    return layer.statistics.fisher
+    return layer.statistics["fisher"]
 
 
 def base_fisher_of(layer: LayerDeltas) -> Tensor:
     """Return the base's Fisher information on each task's data (T, ...) that was measured of a layer."""
-    assert layer.statistics.base_fisher is not None, f"{layer.name} was read without the base's Fisher information"
-    return layer.statistics.base_fisher
+    return layer.statistics["base_fisher"]
 
 
 def fisher_norms(layers: LayerSource) -> list[float]:

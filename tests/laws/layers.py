@@ -62,13 +62,13 @@ def statistics_of(deltas: Tensor, kind: Kind, name: str) -> Statistics:
     sizes = deltas / largest.view(-1, *[1] * (deltas.ndim - 1))
     fisher = 0.1 + sizes**2
     if kind == "vector":
-        return Statistics(fisher=fisher, base_fisher=0.2 + sizes**4)
+        return Statistics({"fisher": fisher, "base_fisher": 0.2 + sizes**4})
     side: Side = "rows" if "tall" in name else "columns"
     rows = sizes if side == "columns" else sizes.mT
     if rows.shape[-1] > 10_000:  # too large for a Gram matrix, which is then that of no input
-        return Statistics(side=side, fisher=fisher, base_fisher=0.2 + sizes**4)
+        return Statistics({"fisher": fisher, "base_fisher": 0.2 + sizes**4}, side)
     gram = rows.mT @ rows / rows.shape[-2] + torch.eye(rows.shape[-1], dtype=deltas.dtype)
-    return Statistics(gram=gram, side=side, fisher=fisher, base_fisher=0.2 + sizes**4)
+    return Statistics({"gram": gram, "fisher": fisher, "base_fisher": 0.2 + sizes**4}, side)
 
 
 def norms_of(deltas: Tensor) -> tuple[float, ...]:

@@ -19,8 +19,8 @@ def reference(layers: Sequence[Given], *, coefficients: Mapping[str, float] | st
     """Add alpha_t (H_0 + sum of alpha_j H_j)^-1 (H_0 + H_t) times the deltas, all diagonal."""
     merged = []
     for layer in layers:
-        count, own = len(layer.tasks), measured(layer.statistics.fisher)
-        start = measured(layer.statistics.base_fisher).mean(0)
+        count, own = len(layer.tasks), measured(layer.statistics["fisher"])
+        start = measured(layer.statistics["base_fisher"]).mean(0)
         alphas = test_fisher.shares(layer, coefficients) / count
         if coefficients == "inverse_norm":
             alphas *= 0.5 / alphas.sum()  # NAN's coefficients add up to T / 2
@@ -38,12 +38,12 @@ def measured_as(
         fisher, of_base = (
             torch.full_like(layer.deltas, each) if isinstance(each, float) else each[i] for each in (own, base)
         )
-        changed.append(replace(layer, statistics=Statistics(fisher=fisher, base_fisher=of_base)))
+        changed.append(replace(layer, statistics=Statistics({"fisher": fisher, "base_fisher": of_base})))
     return changed
 
 
 def parts(layers: Sequence[LayerDeltas], name: str) -> list[Tensor]:
-    return [getattr(layer.statistics, name) for layer in layers]
+    return [layer.statistics[name] for layer in layers]
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 8])

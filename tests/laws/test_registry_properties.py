@@ -183,7 +183,7 @@ def tensors_of(layer: Layer) -> list[Tensor]:
     """List the tensors a layer is made of."""
     if not isinstance(layer, LayerDeltas):
         return [tensor for f in layer.factors for tensor in f]
-    return [layer.deltas, *(value for value in vars(layer.statistics).values() if isinstance(value, Tensor))]
+    return [layer.deltas, *layer.statistics.measured.values()]
 
 
 @methods_that(lambda method: not method.overlay)

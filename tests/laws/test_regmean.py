@@ -31,13 +31,13 @@ def reference(layers: Sequence[Given], *, ratio: float, scaling: float) -> list[
             continue
         turned = layer.statistics.side == "rows"
         deltas = layer.deltas.transpose(0, 2, 1) if turned else layer.deltas
-        solved = scaling * nearest(deltas, measured(layer.statistics.gram), ratio)
+        solved = scaling * nearest(deltas, measured(layer.statistics["gram"]), ratio)
         found.append(solved.T if turned else solved)
     return found
 
 
 def layer_on(deltas: Tensor, grams: Tensor, side: Side = "columns") -> LayerDeltas:
-    return replace(matrices(list(deltas)), statistics=Statistics(gram=grams, side=side))
+    return replace(matrices(list(deltas)), statistics=Statistics({"gram": grams}, side))
 
 
 def inputs(tasks: int, size: int, rows: int = 40, seed: int = 1) -> Tensor:

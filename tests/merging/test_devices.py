@@ -302,7 +302,7 @@ def test_every_tensor_of_a_value_is_changed_and_nothing_else() -> None:
             statistics=Statistics(),
             base=torch.ones(2, 3),
         ),
-        LayerDeltas("w", "vector", ("a",), torch.ones(1, 2), statistics=Statistics(fisher=torch.ones(1, 2))),
+        LayerDeltas("w", "vector", ("a",), torch.ones(1, 2), statistics=Statistics({"fisher": torch.ones(1, 2)})),
         LayerFactors("w", ("a",), (Factors(torch.ones(2, 1), torch.ones(2), torch.ones(1, 2)),)),
         LayerLowRank("w", ("a",), (torch.ones(2, 1),), (torch.ones(1, 2),)),
     )

@@ -41,7 +41,7 @@ from pathlib import Path
 from merganser.config.loading import load_params
 from merganser.inputs import factors
 from merganser import statistics as written
-from merganser.statistics import fisher, gram
+from merganser.statistics.kinds import fisher, gram
 from merganser.tasks import statistics
 whole, count = written.write_statistic, []
 def write(*args):
@@ -84,14 +84,14 @@ def test_every_matrix_has_its_inputs_and_every_parameter_its_information(made: P
     of_inputs, information = layers(made, "gram"), layers(made, "fisher")
     assert set(of_inputs) == set(information)
     for name, layer in of_inputs.items():
-        gram, side = layer.statistics.gram, layer.statistics.side
+        gram, side = layer.statistics["gram"], layer.statistics.side
         assert (gram is not None) == (layer.kind == "matrix"), name
         assert side == ("rows" if name == "visual.proj" else "columns")
         if gram is not None:
             assert gram.shape == (3, *[layer.shape[0 if side == "rows" else 1]] * 2)
             assert torch.equal(gram, gram.mT)
     for layer in information.values():
-        for measured in (layer.statistics.fisher, layer.statistics.base_fisher):
+        for measured in (layer.statistics["fisher"], layer.statistics["base_fisher"]):
             assert measured is not None
             assert measured.shape == layer.deltas.shape
             assert (measured >= 0).all()

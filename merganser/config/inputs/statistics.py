@@ -5,7 +5,9 @@ from typing import Any
 
 from merganser.config.inputs.base import Input, name_mistakes, other_source, without_classes
 from merganser.config.params import Entry, Params
+from merganser.errors import did_you_mean
 from merganser.merging.method import Method
+from merganser.plugins import STATISTICS, constants, module_names, places_of
 
 
 class StatisticsInput(Input):
@@ -18,16 +20,23 @@ class StatisticsInput(Input):
 
     def fits(self, about: Mapping[str, Any], method: Method, of: str | None = None) -> bool:
         """Tell whether a method needs no other kind."""
-        base = ["base_fisher"] if about.get("base") is True else []
-        return set(method.statistics) <= {about.get("kind"), *base}
+        kind = about.get("kind")
+        return set(method.statistics) <= ({kind, f"base_{kind}"} if about.get("base") is True else {kind})
 
     def mistakes(self, params: Params) -> Iterator[str]:
-        """Check that only Fisher information is asked of the base, and only of tasks with classes."""
+        """Check the kinds, whether they can be measured of the base, and whether tasks have the classes they need."""
+        known = module_names(places_of(STATISTICS))
         for name, statistic in params.statistics.items():
-            if statistic.kind == "fisher":
+            kind = constants(STATISTICS, statistic.kind)
+            if statistic.kind not in known:
+                listed = f"known: {', '.join(known)}{did_you_mean(statistic.kind, known)}"
+                yield f"statistics.{name}.kind: {statistic.kind!r} is not a kind of statistic; {listed}"
+                continue
+            if kind.get("NEEDS_CLASSES"):
                 yield from without_classes(params, f"whose probabilities statistics.{name} needs", f"statistics.{name}")
-            elif statistic.base:
-                yield f"statistics.{name}.base: only kind: fisher measures the base model too; leave it out"
+            if statistic.base and not kind.get("OF_BASE"):
+                of_base = " or ".join(each for each in known if constants(STATISTICS, each).get("OF_BASE"))
+                yield f"statistics.{name}.base: only kind: {of_base} measures the base model too; leave it out"
 
     def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
         """Check that a method that reads statistics reads those that it needs, and no other method any."""
@@ -35,7 +44,7 @@ class StatisticsInput(Input):
             yield other_source(entry, method)
             return
         fitting = [name for name, each in params.statistics.items() if self.fits(each.model_dump(), method)]
-        base = ", base: true" if "base_fisher" in method.statistics else ""
+        base = ", base: true" if any(what.startswith("base_") for what in method.statistics) else ""
         declare = f"declare statistics: {{NAME: {{kind: {method.statistics[0]}, examples: 256{base}}}}}, and read it"
         remedy = f"read statistics/{fitting[0]}" if fitting else declare
         name = entry.named(self.name)

@@ -13,14 +13,34 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.inputs.factors import parameter_file_name
-from merganser.inputs.statistics import GRAM, pack_triangle
+from merganser.inputs.layers import Side
+from merganser.inputs.statistics import StatisticsIndex, pack_triangle
 from merganser.models import Network
 from merganser.models.naming import name_tensors
 from merganser.outputs import remove_others
 from merganser.statistics import BUDGET, in_passes, is_up_to_date, write_statistic
 from merganser.statistics.sampling import Sample
+from merganser.statistics.setting import Setting
 
+GRAM = "gram"  # the folder of what is measured
 BATCH = 32
+
+
+def measure(setting: Setting, folder: Path) -> tuple[StatisticsIndex, int]:
+    """Measure the Gram matrices of the task's model's linear maps, in `folder`/gram."""
+    sample = setting.load(setting.deltas)
+    matrices = {name for name, kind in setting.deltas.kinds.items() if kind == "matrix"}
+    files, done = write_grams(setting.setup.network, sample, matrices, folder, setting.origin, setting.budget)
+    sides = setting.setup.network.linear_maps()
+    turned = {name: _side(sides[name], name in setting.base.transposed) for name in files}
+    return StatisticsIndex(len(sample), len(sample), 0, {GRAM: files}, turned), done
+
+
+def _side(side: Side, transposed: bool) -> Side:
+    """Return the side of the deltas that a map's inputs lie on: the other one where these are shown transposed."""
+    if not transposed:
+        return side
+    return "columns" if side == "rows" else "rows"
 
 
 def write_grams(

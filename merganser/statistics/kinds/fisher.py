@@ -5,19 +5,49 @@ examples or classes is not a Fisher information.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from merganser.checkpoints.kinds import as_matrix
 from merganser.checkpoints.tensors import parameter_of
+from merganser.checkpoints.views import from_file
 from merganser.errors import InputError
 from merganser.inputs.factors import parameter_file_name
+from merganser.inputs.statistics import StatisticsIndex
 from merganser.outputs import remove_others
 from merganser.statistics import BUDGET, in_passes, is_up_to_date, write_statistic
 from merganser.statistics.sampling import Sample, draw_label
+from merganser.statistics.setting import Setting
 
+OF_BASE = True
+NEEDS_CLASSES = True
+BACKWARDS = True
+FISHER, BASE_FISHER = "fisher", "base_fisher"  # the folders of what is measured
 Score = Callable[[Mapping[str, Tensor], Sequence[int]], Tensor]
+
+
+def measure(setting: Setting, folder: Path) -> tuple[StatisticsIndex, int]:
+    """Measure the information of all parameters of the task's own model, and of the base where it is asked for."""
+    kinds = setting.deltas.kinds
+    sizes = {name: prod(setting.deltas.shape(name)) for name in kinds}
+
+    def shown(name: str, information: Tensor) -> dict[str, Tensor]:
+        turned = from_file(setting.base, name, information)
+        return {each: as_matrix(value) if kinds[each] == "matrix" else value for each, value in turned.items()}
+
+    files, done, examples = {}, 0, 0
+    for what, deltas in {FISHER: setting.deltas, **({BASE_FISHER: None} if setting.of_base else {})}.items():
+        sample, read = setting.load(deltas), partial(setting.parameter, deltas)
+        files[what], measured = write_fishers(
+            setting.score, sample, sizes, read, shown, folder / what, setting.origin, setting.budget
+        )
+        done, examples = done + measured, len(sample)
+    passes = examples * len(files)
+    return StatisticsIndex(examples, passes, passes, files), done
 
 
 def write_fishers(

@@ -26,14 +26,8 @@ from merganser.inputs.model_deltas import open_models
 from merganser.measures.scores import error_of_mean, normalised_score
 from merganser.merging.method import Method
 from merganser.outputs import fresh_folder, remove_others, write_json
-from merganser.studies.candidates import (
-    Candidate,
-    MeasuredScore,
-    best_candidate,
-    best_of_each,
-    candidate_file_name,
-    evolved,
-)
+from merganser.studies.candidates import Candidate, MeasuredScore, best_candidate, best_of_each, candidate_file_name
+from merganser.studies.evolution import evolved
 from merganser.studies.merges import ScoringSetup, score_merge
 from merganser.tasks.kept import FINGERPRINT, digest_of_code, read_kept
 from merganser.tasks.opening import FOUND, open_source, start_of

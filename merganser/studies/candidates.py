@@ -1,16 +1,10 @@
-"""The candidates of a search, and the one that is chosen: one rule for all methods.
+"""The candidates of a search, and the one that is chosen: one rule for all methods."""
 
-Search a coefficient per task by CMA-ES (Hansen and Ostermeier, 2001), as PCB and LoraHub do.
-"""
-
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
 from typing import Any, TypedDict
-
-import numpy as np
-from cmaes import CMA
 
 from merganser.hashes import sha256_of_json
 
@@ -88,28 +82,3 @@ def _scaling(values: Mapping[str, Any]) -> float:
 def candidate_file_name(values: Mapping[str, Any]) -> str:
     """Name the file of a candidate."""
     return f"{sha256_of_json(values)[:32]}.json"
-
-
-def evolved(
-    tasks: Sequence[str],
-    measure: Callable[[Values], Candidate],
-    *,
-    generations: int,
-    population: int,
-    sigma: float,
-    seed: int,
-) -> Iterator[Candidate]:
-    """Yield the candidate of coefficients 1, then each of each generation, all of which follow from the scores before.
-
-    The same scores make it ask for the same coefficients: what was measured before need not be measured again.
-    """
-    yield measure({"coefficients": dict.fromkeys(tasks, 1.0)})
-    optimiser = CMA(mean=np.ones(len(tasks)), sigma=sigma, seed=seed, population_size=population)
-    for _ in range(generations):
-        scored = []
-        for _ in range(population):
-            asked = optimiser.ask()
-            found = measure({"coefficients": dict(zip(tasks, asked.tolist(), strict=True))})
-            scored.append((asked, -found.score))
-            yield found
-        optimiser.tell(scored)

@@ -10,7 +10,7 @@ from torch import Tensor
 from merganser.evaluation.evaluator import evaluator_for
 from merganser.evaluation.prepared import Prepared, write_prepared
 from merganser.models import Network, TakesTexts, open_network
-from merganser.statistics.fisher import Score
+from merganser.statistics.kinds.fisher import Score
 from merganser.statistics.sampling import Sample, draw
 from tests.tiny_clip import CLASSES, pictures, write_clip
 from tests.tiny_transformers import write_model

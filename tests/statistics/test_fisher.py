@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from merganser.statistics.fisher import Score, fishers, write_fishers
+from merganser.statistics.kinds.fisher import Score, fishers, write_fishers
 from merganser.statistics.sampling import Sample, draw
 from tests.statistics.samples import clip_sample, prepared_in, score_of, text_sample
 

@@ -10,8 +10,8 @@ from torch.nn.functional import unfold
 from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.errors import InputError
 from merganser.inputs.factors import parameter_file_name
-from merganser.inputs.statistics import GRAM, unpack_triangle
-from merganser.statistics.gram import distinct_inputs, grams, write_grams
+from merganser.inputs.statistics import unpack_triangle
+from merganser.statistics.kinds.gram import GRAM, distinct_inputs, grams, write_grams
 from tests.statistics.samples import clip_sample, text_sample
 
 BLOCK = "visual.transformer.resblocks.0"

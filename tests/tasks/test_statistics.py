@@ -84,7 +84,7 @@ def test_every_matrix_has_its_inputs_and_every_parameter_its_information(made: P
     of_inputs, information = layers(made, "gram"), layers(made, "fisher")
     assert set(of_inputs) == set(information)
     for name, layer in of_inputs.items():
-        gram, side = layer.statistics["gram"], layer.statistics.side
+        gram, side = layer.statistics.measured.get("gram"), layer.statistics.side
         assert (gram is not None) == (layer.kind == "matrix"), name
         assert side == ("rows" if name == "visual.proj" else "columns")
         if gram is not None:

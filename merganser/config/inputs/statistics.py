@@ -43,6 +43,8 @@ class StatisticsInput(Input):
         if method.reads != self.name:
             yield other_source(entry, method)
             return
+        if not {each.kind for each in params.statistics.values()} <= {*module_names(places_of(STATISTICS))}:
+            return  # said of the kind: whether one fits is not known
         fitting = [name for name, each in params.statistics.items() if self.fits(each.model_dump(), method)]
         base = ", base: true" if any(what.startswith("base_") for what in method.statistics) else ""
         declare = f"declare statistics: {{NAME: {{kind: {method.statistics[0]}, examples: 256{base}}}}}, and read it"

@@ -1,0 +1,33 @@
+"""Search a coefficient per task by CMA-ES (Hansen and Ostermeier, 2001), as PCB and LoraHub do."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from cmaes import CMA
+
+from merganser.studies.candidates import Candidate, Values
+
+
+def evolved(
+    tasks: Sequence[str],
+    measure: Callable[[Values], Candidate],
+    *,
+    generations: int,
+    population: int,
+    sigma: float,
+    seed: int,
+) -> Iterator[Candidate]:
+    """Yield the candidate of coefficients 1, then each of each generation, all of which follow from the scores before.
+
+    The same scores make it ask for the same coefficients: what was measured before need not be measured again.
+    """
+    yield measure({"coefficients": dict.fromkeys(tasks, 1.0)})
+    optimiser = CMA(mean=np.ones(len(tasks)), sigma=sigma, seed=seed, population_size=population)
+    for _ in range(generations):
+        scored = []
+        for _ in range(population):
+            asked = optimiser.ask()
+            found = measure({"coefficients": dict(zip(tasks, asked.tolist(), strict=True))})
+            scored.append((asked, -found.score))
+            yield found
+        optimiser.tell(scored)

@@ -12,9 +12,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import heappop, heappush
 from pathlib import Path
@@ -26,10 +27,11 @@ from benchmarks import cost_model
 from benchmarks.cost_model import CORE, GPU, Model
 from benchmarks.harness import RESULTS, ROOT, Measured, Run, as_table, described, machine, measure, write_results
 from dvcfleet.dvc_adapter.stages import kind_of
-from dvcfleet.planning.plan import plan
+from dvcfleet.planning.plan import Plan, plan
 from dvcfleet.planning.resources import Resources
 from dvcfleet.record.ledger import executions
 from dvcfleet.repository import STATE_FOLDER
+from dvcfleet.scheduling.locality import Locality
 from dvcfleet.scheduling.order import Durations, ReadyStages, paths
 from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
 from merganser.inputs.factors import FactorSettings
@@ -38,6 +40,8 @@ from merganser.tasks.stages import STAGES
 TASKS, ENTRIES, SEEDS = 20, 45, 3
 NODES, GPUS, THREADS = 4, 2, 8
 IDEAL_S = 240.0
+CLUSTERS = ((4, 2), (20, 8), (100, 8))  # nodes and GPUs of each, in virtual time
+NODE_BYTES_S = 1.25e9  # what a node fetches in a second: 10 Gbit/s
 # What the 45 entries read.
 READS = {"deltas": 19, "svd": 8, "joints": 3, "learned": 5, "searches": 4, "routers": 2, "surgery": 1, "differences": 3}
 STATISTICS = 8
@@ -112,10 +116,12 @@ def main() -> None:
             f"run, {100 * virtual[1]:.1f} % when the stages' durations are known.\n",
             flush=True,
         )
+        heads = ("nodes x GPUs", "inputs", "s", "GPUs busy", "made, TB", "pulled, TB")
+        print(as_table(heads, clusters := simulated_clusters(folder, options.tasks)), "\n", flush=True)
         simulated = None if options.only_plan else simulate(folder, scale)
         again = None if options.only_plan else planned(folder)
     print(report(first, simulated, again))
-    figures = {"first": first, "virtual_shares": virtual, "simulated": simulated, "again": again}
+    figures = {"first": first, "virtual_shares": virtual, "clusters": clusters, "simulated": simulated, "again": again}
     write_results(options.json or RESULTS / "scale.json", figures)
 
 
@@ -264,15 +270,108 @@ def virtual_share(folder: Path, are_known: bool) -> float:
 
     `are_known`: whether the stages' durations are known from an earlier run.
     """
+    needs = {name: node.needs for name, node in plan(folder).planned.items()}
+    seconds = {name: float((folder / "stand-ins" / name).read_text().split()[0]) for name in needs}
+    durations = Durations(seconds if are_known else {})
+    return ideal(seconds, needs)[2] / in_virtual_time(needs, seconds, durations, NODES, GPUS)
+
+
+@dataclass
+class Transfers:
+    """What nodes fetch of outputs that they do not hold; `inputs`, `outputs`: of each stage, bytes by path."""
+
+    inputs: Mapping[str, Mapping[str, float]]
+    outputs: Mapping[str, Mapping[str, float]]
+    pulled: float = 0.0
+    _held: dict[str, set[str]] = field(default_factory=dict)
+
+    def fetch(self, name: str, machine: str) -> float:
+        """Fetch what a machine lacks of a stage's inputs; return the seconds that it takes."""
+        held = self._held.setdefault(machine, set())
+        lacking = sum(size for path, size in self.inputs[name].items() if path not in held)
+        held.update(self.inputs[name])
+        self.pulled += lacking
+        return lacking / NODE_BYTES_S
+
+    def keep(self, name: str, machine: str) -> None:
+        """Keep what a stage wrote on a machine."""
+        self._held[machine].update(self.outputs[name])
+
+
+def sizes_of(found: Plan) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+    """Return what each stage reads of other stages' outputs, and what it writes: bytes by path."""
+    written = {
+        name: {out.def_path: _bytes(kind_of(name), out.def_path) for out in stage.outs}
+        for name, stage in found.stages.items()
+    }
+    outs = sorted((path, size) for each in written.values() for path, size in each.items())
+    paths_of = [path for path, _ in outs]
+    read: dict[str, dict[str, float]] = {}
+    for name, stage in found.stages.items():
+        read[name] = {}
+        for dep in stage.deps:
+            start = bisect_left(paths_of, dep.def_path)
+            for path, size in outs[start:]:
+                if path != dep.def_path and not path.startswith(f"{dep.def_path}/"):
+                    if not path.startswith(dep.def_path):
+                        break
+                    continue
+                read[name][path] = size
+    return read, written
+
+
+def _bytes(kind: str, path: str) -> float:
+    """Return about how many bytes a stage of a kind writes at a path, for ViT-L/14; links are none."""
+    factors = 1.5 * FACTORS.rank_fraction * MODEL_BYTES
+    by_kind = {
+        "decompose": factors,
+        "join": 3.5 * MODEL_BYTES,
+        "prepare": IMAGES * 3 * 224**2,
+        "statistics": MODEL_BYTES,
+    }
+    of_model = ("fetch_base", "fetch", "extract", "difference", "extract_difference", "merge")
+    by_kind |= dict.fromkeys(of_model, MODEL_BYTES) | {"prepare_validation": by_kind["prepare"] / 5}
+    is_small = path.endswith((".json", "/deltas", "/read", "/state", "/result"))
+    return 1e4 if is_small or "/heads/" in path or "/companions/" in path else by_kind.get(kind, 1e5)
+
+
+def simulated_clusters(folder: Path, tasks: int) -> list[list[str]]:
+    """Return a row a cluster, in virtual time: with a shared disk, and with nodes that fetch what they lack."""
     found = plan(folder)
     needs = {name: node.needs for name, node in found.planned.items()}
-    seconds = {name: float((folder / "stand-ins" / name).read_text().split()[0]) for name in needs}
+    by_kind = seconds_by_kind(tasks)
+    seconds = {name: by_kind.get(kind_of(name), CORE.start) for name in needs}
+    read, written = sizes_of(found)
+    made = sum(size for each in written.values() for size in each.values())
+    work = ideal(seconds, needs)[0]
+    rows = []
+    for nodes, gpus in CLUSTERS:
+        for where in ("shared disk", "fetched", "fetched, placed by what nodes hold"):
+            transfers = None if where == "shared disk" else Transfers(read, written)
+            locality = Locality(read.__getitem__) if where.startswith("fetched,") else None
+            took = in_virtual_time(needs, seconds, Durations(seconds), nodes, gpus, transfers, locality)
+            pulled = f"{transfers.pulled / 1e12:.2f}" if transfers else ""
+            busy = f"{100 * work / (took * nodes * gpus):.0f} %"
+            rows.append([f"{nodes} x {gpus}", where, f"{took:.0f}", busy, f"{made / 1e12:.2f}", pulled])
+    return rows
+
+
+def in_virtual_time(
+    needs: Mapping[str, tuple[str, ...]],
+    seconds: Mapping[str, float],
+    durations: Durations,
+    nodes: int,
+    gpus: int,
+    transfers: Transfers | None = None,
+    locality: Locality | None = None,
+) -> float:
+    """Start the stages in the engine's order on so many nodes; return when the last one ends."""
     resources = {name: Resources(gpus=WANTED.get(kind_of(name), 0)) for name in needs}
-    machines = [Machine(str(number), "", Capacity(THREADS, gpus=GPUS)) for number in range(NODES)]
-    pool = ResourcePool(NODES * THREADS, machines=machines)
+    machines = [Machine(str(number), "", Capacity(THREADS, gpus=gpus)) for number in range(nodes)]
+    pool = ResourcePool(nodes * THREADS, machines=machines)
     ends: list[tuple[float, str]] = []
     now = 0.0
-    ready = ReadyStages(needs, resources, Durations(seconds if are_known else {}), pool, lambda: now)
+    ready = ReadyStages(needs, resources, durations, pool, lambda: now, locality=locality)
     waiting = {name: len(each) for name, each in needs.items()}
     readers: dict[str, list[str]] = {name: [] for name in needs}
     for name, each in needs.items():
@@ -283,15 +382,21 @@ def virtual_share(folder: Path, are_known: bool) -> float:
     while ready or ends:
         for name, share in ready.startable():
             pool.give(name, share)
-            heappush(ends, (now + seconds[name], name))
+            fetching = transfers.fetch(name, share.machine) if transfers else 0.0
+            heappush(ends, (now + fetching + seconds[name], name))
         now, ended = heappop(ends)
+        machine = pool.given[ended].machine
+        if transfers:
+            transfers.keep(ended, machine)
+        if locality:
+            locality.note(machine, transfers.outputs[ended] if transfers else ())
         pool.take_back(ended)
         ready.note(ended, seconds[ended])
         for name in readers[ended]:
             waiting[name] -= 1
             if not waiting[name]:
                 ready.add(name)
-    return ideal(seconds, needs)[2] / now
+    return now
 
 
 @contextmanager

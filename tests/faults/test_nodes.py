@@ -119,6 +119,38 @@ def test_nodes_leave_what_a_local_run_leaves_and_fetch_nothing_twice(field: Fiel
         assert "nothing to do" in text
 
 
+# What is made first is used last, when the run's own machine has seen that all is made.
+CHAINS = """
+stages:
+  make:
+    foreach: ${parts}
+    do:
+      cmd: yes ${key} | head -c 1000000 > made-${key}; sleep 0.5; echo ${key} > mark-${key}
+      deps: [source]
+      outs: ["made-${key}", "mark-${key}"]
+  gate:
+    cmd: cat mark-* > all
+    meta: {dvcfleet: {place: flow}}
+    deps: [mark-a, mark-b, mark-c, mark-d]
+    outs: [all]
+  use:
+    foreach: [d, c, b, a]
+    do: {cmd: "wc -c made-${item} > used-${item}; sleep 0.5", deps: [all, "made-${item}"], outs: ["used-${item}"]}
+"""
+
+
+@pytest.mark.slow
+def test_a_stage_goes_to_the_node_that_holds_most_of_what_it_reads(field: Field) -> None:
+    chains = Field(field.folder / "chains", CHAINS)
+    flow = chains.share(2)
+    with cluster("dask", chains.folder / "cluster", chains.clones) as dask:
+        code, text = on(dask, flow)
+    assert code == 0, text
+    for clone in chains.clones:
+        made, used = ({name[-1] for name in nodes.left(clone) if name.startswith(kind)} for kind in ("make@", "use@"))
+        assert made == used != set()
+
+
 def objects(clone: Path) -> dict[str, int]:
     """The files of a clone's cache; one that was fetched again is another."""
     cache = clone / ".dvc/cache/files/md5"

@@ -170,6 +170,7 @@ class RunLoop:
             self.place.pool,
             in_order=self.work.in_order,
             first=self.work.wanted_first(needs),
+            locality=self.place.workspace.locality,
         )
         before = predecessors((name for name in needs if name not in self.endings), self.work.groups)
         for name in self._dependencies.begin(before, self.endings):
@@ -222,6 +223,7 @@ class RunLoop:
 
     def _take(self, outcome: Outcome) -> None:
         self.place.undeclared.ended(outcome.name)
+        outcome = replace(outcome, machine=self.place.pool.given[outcome.name].machine)
         self.place.pool.take_back(outcome.name)
         self.place.lock.unlock_paths(outcome.name)
         if not self.work.in_order:  # start others before this one's outputs are stored

@@ -81,7 +81,8 @@ class Outcome:
     """How a stage's commands ended; `exit_code` is negative for a signal, None if they were stopped or lost.
 
     `lost` means that the worker was lost, so the result is unknown. `why` explains the exit code if there is more to
-    say. A node sets `entry`, the stage's entry for dvc.lock, and `restored` if the stage had run before.
+    say. A node sets `entry`, the stage's entry for dvc.lock, and `restored` if the stage had run before. `machine`: the
+    cluster's name for the machine that was chosen for it, which the run's loop sets.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Outcome:
     why: str = ""
     restored: bool = False
     start: Start | None = None
+    machine: str = ""
 
     @property
     def failure(self) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pytest
 
 from dvcfleet.planning.resources import Resources
+from dvcfleet.scheduling.locality import Locality
 from dvcfleet.scheduling.order import Durations, ReadyStages, followers, paths
 from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
 
@@ -130,6 +131,36 @@ def test_stages_of_one_gpu_leave_whole_nodes_to_large_ones() -> None:
     asked = {name: Resources(gpus=2 if name.startswith("big") else 1) for name in needs}
     seconds = {"a": 9.0, "b": 9.0, "big1": 5.0, "big2": 5.0, "big3": 5.0}
     assert set(simulate(needs, seconds, ResourcePool(32, machines=NODES), asked).values()) == {0.0}
+
+
+def started(inputs: Mapping[str, Mapping[str, float]], held: Mapping[str, Sequence[str]], gpus: int) -> dict[str, str]:
+    """Return where stages of so many GPUs start that wait for none, in the order in which they start."""
+    locality = Locality(inputs.__getitem__)
+    for machine, contents in held.items():
+        locality.note(machine, contents)
+    pool, needs = ResourcePool(32, machines=NODES), {name: list[str]() for name in inputs}
+    asked = {name: Resources(gpus=gpus) for name in inputs}
+    ready = ReadyStages(needs, asked, Durations({}), pool, lambda: 0.0, locality=locality)
+    for name in needs:
+        ready.add(name)
+    for name, share in ready.startable():
+        pool.give(name, share)
+    assert bool(ready) == (len(pool.given) < len(inputs))
+    return {name: share.machine for name, share in pool.given.items()}
+
+
+def test_a_stage_starts_on_the_machine_with_room_that_holds_most_of_its_inputs() -> None:
+    inputs = {"a": {"x": 5.0, "y": 9.0}, "b": {"y": 9.0}, "c": {"z": 1.0}}
+    places = started(inputs, {"n3": ["x"], "n2": ["y"]}, gpus=2)
+    assert places["a"] == "n2"
+    assert {places["b"], places["c"]} <= {"n0", "n1", "n3"}  # n2 has no room any more
+
+
+def test_of_stages_alike_those_start_first_whose_inputs_lie_where_room_is() -> None:
+    inputs = {f"s{number}": {f"model{number}": 1.0} for number in range(40)}
+    places = started(inputs, {"n1": ["model31", "model17"], "n0": ["model39"]}, gpus=1)
+    assert len(places) == 8
+    assert {name: places[name] for name in ("s17", "s31", "s39")} == {"s17": "n1", "s31": "n1", "s39": "n0"}
 
 
 def test_with_fewer_workers_than_threads_a_stage_of_many_threads_gets_its_turn() -> None:

@@ -3,7 +3,7 @@
 None is passed over.
 
 A stage that does not fit now has a machine reserved for it. Others start there only on what it leaves, or if they are
-expected to end before it can start.
+expected to end before it can start. Of machines with room a stage starts on the one that holds most of its inputs.
 
 Which stages wait for which: for those that they read from, and for the one before them in their group.
 
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from math import log
 from pathlib import Path
 from statistics import median
 
@@ -22,6 +23,7 @@ from dvcfleet.dvc_adapter.stages import kind_of
 from dvcfleet.messages import Result
 from dvcfleet.planning.resources import Resources
 from dvcfleet.record.ledger import executions
+from dvcfleet.scheduling.locality import Locality
 from dvcfleet.scheduling.resource_pool import Allocation, Capacity, ResourcePool
 
 
@@ -165,6 +167,8 @@ class ReadyStages:
 
     `needs`: all stages of the plan with those they read from, in topological order; `resources`: of those that may run.
     `first`: stages whose results are wanted before others'. `in_order`: they start in that order, whatever is wanted.
+    `locality`: where inputs are. Of stages of about one rank the one starts first whose largest input a machine with
+    room holds, and it starts on the machine that holds most of its inputs.
     """
 
     def __init__(
@@ -176,9 +180,10 @@ class ReadyStages:
         clock: Callable[[], float] = time.monotonic,
         in_order: bool = False,
         first: Collection[str] = (),
+        locality: Locality | None = None,
     ) -> None:
         self._wanted = with_needs(first, needs)
-        self._in_order = in_order
+        self._in_order, self._locality = in_order, locality
         self._needs, self._resources, self._durations, self._pool, self._clock = (
             needs,
             resources,
@@ -191,24 +196,34 @@ class ReadyStages:
         self._measure()
         # Stages of one request share a heap: when one of them fits nowhere, no other does.
         self._heaps: dict[Resources, list[tuple[tuple[float, ...], str]]] = {}
+        # Those of about one rank, by their largest input, in their order; what is taken of them stays in a heap.
+        self._alike: dict[tuple[Resources, tuple[float, ...]], dict[str, list[tuple[int, str]]]] = {}
+        self._taken: set[str] = set()
         self._began: dict[str, float] = {}
         # The machine reserved for a stage, and when the stage was first expected to start there.
         self._promises: dict[str, tuple[str, float]] = {}
 
     def __bool__(self) -> bool:
-        return any(self._heaps.values())
+        return sum(map(len, self._heaps.values())) > len(self._taken)
 
     def add(self, name: str) -> None:
         """Add a stage that has become ready."""
-        heappush(self._heaps.setdefault(self._resources[name], []), (self._rank(name), name))
+        if name in self._taken:  # it is still in its heap
+            self._taken.discard(name)
+        else:
+            heappush(self._heaps.setdefault(self._resources[name], []), (self._rank(name), name))
+        if self._locality:
+            alike = self._alike.setdefault(self._likeness(name), {})
+            heappush(alike.setdefault(self._locality.largest(name), []), (self._numbers[name], name))
 
     def note(self, name: str, seconds: float) -> None:
         """Note how long a stage took; if it is the first of its kind, put the stages in order again."""
         if self._durations.note(name, seconds):
             self._measure()
-            for heap in self._heaps.values():
-                heap[:] = [(self._rank(name), name) for _, name in heap]
-                heapify(heap)
+            names = [name for heap in self._heaps.values() for _, name in heap if name not in self._taken]
+            self._heaps, self._alike, self._taken = {}, {}, set()
+            for each in names:
+                self.add(each)
 
     def startable(self) -> Iterator[tuple[str, Allocation]]:
         """Take out the stages that can start now, the first in order first, each with the allocation offered to it.
@@ -221,11 +236,13 @@ class ReadyStages:
         looks: Counter[Resources] = Counter()
         try:
             while self._pool.free_threads > 0 and (request := self._first(closed)) is not None:
-                name = heappop(self._heaps[request])[1]
+                name = self._take(request)
                 share = self._offer(name, reserved)
                 if share is not None:
                     self._promises.pop(name, None)
                     self._began[name] = self._clock()
+                    if self._locality:
+                        self._locality.note_start(name, share.machine)
                     yield name, share
                     continue
                 waiting.append(name)
@@ -242,13 +259,44 @@ class ReadyStages:
 
     def _first(self, closed: Set[Resources]) -> Resources | None:
         """Return the request of the first stage in order, of requests that are not closed; None if there is none."""
+        for heap in self._heaps.values():
+            while heap and heap[0][1] in self._taken:
+                self._taken.discard(heappop(heap)[1])
         heads = [(heap[0], request) for request, heap in self._heaps.items() if heap and request not in closed]
         return min(heads, key=lambda head: head[0])[1] if heads else None
 
+    def _take(self, request: Resources) -> str:
+        """Take out the first stage of a request, or one of about its rank whose largest input lies where room is."""
+        first = self._heaps[request][0][1]
+        if self._locality is None:
+            return heappop(self._heaps[request])[1]
+        alike = self._alike[self._likeness(first)]
+        wanted = self._pool.least(request)
+        room = {machine for machine, free in self._pool.free.items() if free.holds(wanted)}
+        content = self._locality.nearest(alike, room)
+        name = first if content is None else alike[content][0][1]
+        own = alike[self._locality.largest(name)]
+        own.remove((self._numbers[name], name))
+        heapify(own)
+        if not own:
+            del alike[self._locality.largest(name)]
+        if name == first:
+            heappop(self._heaps[request])
+        else:
+            self._taken.add(name)
+        return name
+
+    def _likeness(self, name: str) -> tuple[Resources, tuple[float, ...]]:
+        """Return what stages of about one rank have in common: paths that differ by less than a tenth count as one."""
+        later, path, *others, _ = self._rank(name)
+        return self._resources[name], (later, round(10 * log(-path)) if path else 0.0, *others)
+
     def _offer(self, name: str, reserved: Mapping[str, _Reservation]) -> Allocation | None:
-        """Return an allocation that delays no stage for which a machine is reserved."""
+        """Return an allocation that delays no stage for which a machine is reserved, as near the inputs as can be."""
         resources = self._pool.least(self._resources[name])
-        for machine in self._pool.by_free_capacity():
+        held = self._locality.held(name) if self._locality else {}
+        machines = self._pool.by_free_capacity()
+        for machine in sorted(machines, key=lambda key: -held.get(key, 0.0)) if held else machines:
             share = self._pool.offer(resources, machine)
             if share is None:
                 continue

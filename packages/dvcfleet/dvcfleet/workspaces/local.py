@@ -94,6 +94,7 @@ class LocalWorkspace:
     _renewed: set[str] = field(default_factory=set)
     # The stages whose outputs came from the run cache.
     from_run_cache: set[str] = field(default_factory=set)
+    locality: None = None  # all machines see this working tree
 
     def __post_init__(self) -> None:
         for stage in self.plan.stages.values():

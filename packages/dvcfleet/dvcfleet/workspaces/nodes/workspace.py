@@ -1,8 +1,8 @@
 """The workspace of a run whose stages run on nodes: what is sent to a node, and what is kept of its results."""
 
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.messages import Job, NodeWork, Outcome, Result
 from dvcfleet.planning.plan import PlannedStage, State
 from dvcfleet.planning.resources import Resources
+from dvcfleet.scheduling.locality import Locality
 from dvcfleet.worker.jobs import make_job
 from dvcfleet.workspaces.local import LocalWorkspace, keep_aside
 from dvcfleet.workspaces.nodes.clone import commit_for_nodes
@@ -45,11 +46,14 @@ class NodeWorkspace:
     recorded: RecordedHashes
     forced: bool = False
 
+    locality: Locality = field(init=False)
+
     def __post_init__(self) -> None:
         # Refuse a wrong `place` before any stage runs.
         for stage in self.local.plan.stages.values():
             stays(stage)
         self._commit = commit_for_nodes(self._repo)
+        self.locality = Locality(self._inputs)
 
     @property
     def _repo(self) -> Repo:
@@ -106,6 +110,12 @@ class NodeWorkspace:
         # The node limits its threads itself: it makes the job again, in its own environment.
         return replace(make_job(stage, resources), limits={}, node=work)
 
+    def _inputs(self, name: str) -> Mapping[str, float]:
+        """Return the bytes of a ready stage's inputs by their hashes; nothing for one that stays."""
+        stage = self.local.plan.stages[name]
+        inputs = [] if stays(stage) else self.recorded.inputs(stage)
+        return {str(out.hash_info.value): out.meta.size or 0 for out in inputs}
+
     def storing(self, stage: Stage, outcome: Outcome) -> Callable[[], None] | None:
         """Return a function that stores large outputs in this machine's cache; None if they are on a node."""
         return None if outcome.entry else self.local.storing(stage, outcome)
@@ -120,6 +130,8 @@ class NodeWorkspace:
         assert in_dvc_yaml(stage)
         fill_from_lock(stage, outcome.entry)
         self.recorded.held |= {out.hash_info.value for out in stage.outs}
+        if not outcome.restored:
+            self.locality.note(outcome.machine, (str(out.hash_info.value) for out in stage.outs))
         self._fetch(out for out in stage.outs if not out.use_cache)
         return outcome.entry, []
 

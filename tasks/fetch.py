@@ -8,7 +8,8 @@ from merganser.checkpoints.companions import copy_companions, model_origin
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.config.loading import load_params
-from merganser.config.params import UNMEASURED, Task, Unseen, declared
+from merganser.config.params import declared
+from merganser.config.sections import UNMEASURED, Task, Unseen
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.outputs import fresh_folder, write_json

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from merganser.checkpoints.reading import open_for_merging
-from merganser.config.params import LearnedEntry, Params
+from merganser.config.params import Params
+from merganser.config.sections import LearnedEntry
 from merganser.evaluation.prepared import Prepared
 from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.inputs.deltas import open_deltas

@@ -8,7 +8,8 @@ from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.companions import ModelOrigin, model_origin
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
-from merganser.config.params import Entry, Params
+from merganser.config.params import Params
+from merganser.config.sections import Entry
 from merganser.merging.cards import CARD, model_card, usage
 from merganser.merging.entry import merge_entry
 from merganser.merging.licences import LICENCES, licence_warnings

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser import registry
-from merganser.config.params import Entry
+from merganser.config.sections import Entry
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.embeddings import READ, read_embeddings
 from merganser.inputs.factors import open_factors

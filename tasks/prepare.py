@@ -4,7 +4,8 @@ from pathlib import Path
 
 from merganser.checkpoints.own_settings import write_own
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.config.params import UNMEASURED, Params
+from merganser.config.params import Params
+from merganser.config.sections import UNMEASURED
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import OWN, write_prepared
 from merganser.models import get_family, open_network

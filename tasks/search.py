@@ -16,8 +16,9 @@ from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.vocabulary.writing import like_base
-from merganser.config.inputs.searches import candidate_count, own_of, search_candidates
-from merganser.config.params import Entry, Params, Search
+from merganser.config.inputs.from_data import candidate_count, own_of, search_candidates
+from merganser.config.params import Params
+from merganser.config.sections import Entry, Search
 from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.inputs.embeddings import READ, link_read
 from merganser.inputs.layers import LayerSource

@@ -14,7 +14,8 @@ from merganser.plugins import STATISTICS as STATISTIC_KINDS
 from merganser.plugins import constants
 
 if TYPE_CHECKING:
-    from merganser.config.params import Entry, Params  # no stage waits for pydantic on account of a path
+    from merganser.config.params import Params  # no stage waits for pydantic on account of a path
+    from merganser.config.sections import Entry
     from merganser.merging.method import Method
 
 ABLATION_STUDIES = Path("data/measures/studies/ablations")
@@ -228,7 +229,7 @@ def _learned(known: ComparisonSizes, name: str) -> float:
 
 
 def _searched(known: ComparisonSizes, name: str) -> float:
-    from merganser.config.inputs.searches import candidate_count
+    from merganser.config.inputs.from_data import candidate_count
 
     search = known.params.searches[name]
     count = candidate_count(search)

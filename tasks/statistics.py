@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from merganser.checkpoints.reading import open_for_merging
-from merganser.config.params import Params, Statistic
+from merganser.config.params import Params
+from merganser.config.sections import Statistic
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.setups import open_setup
 from merganser.hashes import sha256_of_json, sha256_of_tree

@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from merganser import registry
-from merganser.config.params import Entry, Params
+from merganser.config.params import Params
+from merganser.config.sections import Entry
 from merganser.evaluation.examples import Results
 from merganser.evaluation.setups import TaskSetup
 from merganser.hashes import sha256_of_json, sha256_of_tree

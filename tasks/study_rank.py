@@ -1,7 +1,8 @@
 """Study one task's rank: the score of its own model, every matrix of its delta cut to a share of the rank."""
 
 from merganser.checkpoints.reading import open_for_merging
-from merganser.config.params import Params, RankStudy
+from merganser.config.params import Params
+from merganser.config.sections import RankStudy
 from merganser.evaluation.scoring import score_of
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.factors import open_factors

@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from merganser import registry
-from merganser.config.params import Params, StudyEntry
+from merganser.config.params import Params
+from merganser.config.sections import StudyEntry
 from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.outputs import remove_others, write_json
 from merganser.studies.merges import score_merge, values_for

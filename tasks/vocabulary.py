@@ -11,8 +11,9 @@ from merganser.checkpoints.views import stored_specs
 from merganser.checkpoints.vocabulary.plan import in_one_vocabulary
 from merganser.checkpoints.vocabulary.writing import VOCABULARY, write_models
 from merganser.checkpoints.writing import write_model
-from merganser.config.params import OWN_MODELS, Params
-from merganser.config.vocabularies import choice_of
+from merganser.config.params import Params
+from merganser.config.sections import OWN_MODELS
+from merganser.config.tasks import choice_of
 from merganser.outputs import fresh_folder
 from merganser.sources.fetching import fetch_checkpoint, write_source_description
 from merganser.sources.installing import set_padding

@@ -27,8 +27,9 @@ from dvcfleet.repository import opened, state_folder, write_lock
 from merganser import registry
 from merganser.config import PARAMS
 from merganser.config.loading import check_params
-from merganser.config.params import Entry, Params
-from merganser.config.renaming import renamed
+from merganser.config.params import Params
+from merganser.config.sections import Entry
+from merganser.config.text import renamed
 from merganser.flows.repositories.identity import identity
 from merganser.inputs.joints import DELTAS
 from merganser.limits import parse_yaml, read_small

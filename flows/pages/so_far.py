@@ -60,7 +60,7 @@ def first_evaluations(params: Path, needs: Mapping[str, Collection[str]]) -> set
 
 def _evaluations(path: Path) -> dict[str, tuple[str, str]]:
     """Return the entry and the task of each stage that gives a score, in the order of params.yaml."""
-    from merganser.config.params import UNMEASURED
+    from merganser.config.sections import UNMEASURED
     from merganser.limits import read_yaml
 
     params: Any = read_yaml(path)

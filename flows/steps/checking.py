@@ -10,8 +10,8 @@ from dvcfleet.dvc_adapter.repositories import forget_index
 from merganser.config import PARAMS
 from merganser.config.headers import check_sources
 from merganser.config.loading import complete_file, load_params
+from merganser.config.mistakes import Mistake, MistakesError
 from merganser.config.params import Params
-from merganser.errors import InputError
 from merganser.flows.steps.sources import licence_notes
 
 
@@ -32,12 +32,12 @@ def check_params_file(repo: Repo, digest: Callable[[], str]) -> str:
             unknown.append(path)
             return True
 
-    def sources(params: Params) -> list[str]:
+    def sources(params: Params) -> tuple[Mistake, ...]:
         try:
             notes[:] = [*check_sources(params, Path(), made), *licence_notes(params)]
-        except InputError as error:
-            return str(error).splitlines()
-        return []
+        except MistakesError as error:
+            return error.mistakes
+        return ()
 
     checked = digest()  # of what is read now: stages check what is edited from here on
     load_params(PARAMS, sources)

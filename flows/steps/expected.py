@@ -17,7 +17,8 @@ from dvcfleet.scheduling.order import kind_of
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.named_weights import weights_in
 from merganser.config.loading import load_params
-from merganser.config.params import OWN_MODELS, Params
+from merganser.config.params import Params
+from merganser.config.sections import OWN_MODELS
 from merganser.errors import InputError
 from merganser.flows.steps.devices import devices_of
 from merganser.flows.suites.ready import sources_of

@@ -8,9 +8,10 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from dvcfleet.disk import sync_file_systems
+from merganser.config.mistakes import Mistake, mistakes_at
 from merganser.config.params import Params
 from merganser.config.published import parse_published, published_mistakes, read_published
-from merganser.config.tasks import check_group
+from merganser.config.tasks import group_mistakes
 from merganser.errors import InputError
 from merganser.flows.suites.files import ABOUT, GRIDS, POINTERS, SUITES, pointers, read_suite
 from merganser.flows.suites.ready import (
@@ -70,7 +71,7 @@ def validate_suite(root: Path, name: str, *, online: bool = False, pin_them: boo
         searched = [load_suite(root, name, grids=True)] if GRIDS in content else []
     except InputError as error:
         return SuiteCheck(name, tuple(str(error).splitlines()), (), ())
-    mistakes = [*_class_mistakes(params), *_group_mistakes(root, params)]
+    mistakes = [*map(str, _class_mistakes(params)), *map(str, _group_mistakes(root, params))]
     mistakes += [*_published_mistakes(root, params, searched), *about_mistakes(name, content.get(ABOUT))]
     notes = [] if ABOUT in content else [f"{SUITES}/{name}.yaml: {ABOUT}: missing; say what it is and what it costs"]
     sources = []
@@ -170,28 +171,28 @@ def _state(pointer: HubPointer, seen: Seen | None) -> str:
     return f"pinned to {pointer.revision}; its branch is at {seen.head}"
 
 
-def _class_mistakes(params: Params) -> Iterator[str]:
+def _class_mistakes(params: Params) -> Iterator[Mistake]:
     """Find classes that prompts or answers cannot tell apart, and heads that mask all but one of theirs."""
-    for place, task in (params.with_data | {f"tasks.{name}": task for name, task in params.tasks.items()}).items():
+    for place, task in (params.with_data | {("tasks", name): task for name, task in params.tasks.items()}).items():
         own = task.data.values
         for key in ("classes", "answers", "templates"):
             named = own.get(key)
             twice = [each for each, count in Counter(named).items() if count > 1] if isinstance(named, list) else []
             if twice:
-                yield f"{place}.data.{key}: {', '.join(map(repr, twice))} is listed twice"
+                yield Mistake((*place, "data", key), f"{', '.join(map(repr, twice))} is listed twice")
             if key != "templates" and isinstance(named, list) and len(named) < 2:
-                yield f"{place}.data.{key}: give at least two to choose from"
+                yield Mistake((*place, "data", key), "give at least two to choose from")
 
 
-def _group_mistakes(root: Path, params: Params) -> Iterator[str]:
+def _group_mistakes(root: Path, params: Params) -> Iterator[Mistake]:
     """Find groups of data sets that a task's keys and its pointer file name differently."""
     for place, task in params.with_data.items():
         source = Path(task.data.source)
         try:
             if source.suffix in POINTER_SUFFIXES and (pointer := _pointer(root, source)):
-                check_group(task, source, pointer)
+                yield from group_mistakes(place, task, source, pointer)
         except InputError as error:
-            yield f"{place}.{error}"
+            yield from mistakes_at((*place, "data", "source"), error)
 
 
 def _published_mistakes(root: Path, params: Params, others: Sequence[Params]) -> Iterator[str]:

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, Field, model_validator
 from ruamel.yaml import YAML
 
-from merganser.config.explaining import mistakes_in
-from merganser.config.params import Params, Strict, Text
+from merganser.config.mistakes import mistakes_in
+from merganser.config.params import Params
+from merganser.config.sections import Strict, Text
 from merganser.errors import InputError, did_you_mean
 from merganser.flows.suites.files import read_once, suite_folders
 

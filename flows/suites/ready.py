@@ -13,9 +13,10 @@ from dvcfleet.git import git_if_any
 from dvcfleet.repository import opened, state_folder, write_lock
 from merganser.config import PARAMS
 from merganser.config.completing import addition_names, additions, completed, filled
-from merganser.config.explaining import mistakes_in
 from merganser.config.loading import check_params
-from merganser.config.params import Params, Strict, Text
+from merganser.config.mistakes import mistakes_in
+from merganser.config.params import Params
+from merganser.config.sections import Strict, Text
 from merganser.errors import InputError, did_you_mean
 from merganser.flows.suites.files import (
     ABOUT,

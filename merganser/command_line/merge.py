@@ -149,8 +149,8 @@ def _dry_run(recipe: "Recipe", where: Path, as_json: bool) -> None:
 def _recipe(method: str, given: dict[str, Any]) -> "Recipe":
     """Write down as a recipe what the options say."""
     from merganser.checkpoints.shards import parse_size
-    from merganser.config.params import NAME
     from merganser.config.recipes import Recipe, source_named
+    from merganser.config.sections import NAME
     from merganser.limits import parse_yaml
 
     models = named_values("--model", given.get("--model", []))

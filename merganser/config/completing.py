@@ -10,33 +10,21 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.nodes import MappingNode, Node
-
-from merganser.config.explaining import as_flow, as_line
 from merganser.config.inputs import FROM_VALIDATION, INPUTS, SECTIONS, input_of
 from merganser.config.inputs.base import known_method
-from merganser.config.params import (
-    OWN_MODELS,
-    UNMEASURED,
-    VOCABULARIES,
-    BudgetStudy,
-    Params,
-    TaskStudy,
-    Unseen,
-    Validation,
-)
+from merganser.config.mistakes import Mistake
+from merganser.config.params import Params, Validation
+from merganser.config.sections import OWN_MODELS, UNMEASURED, VOCABULARIES, BudgetStudy, TaskStudy, Unseen
+from merganser.config.text import KeyPath, as_line, value_at, with_values
 from merganser.errors import InputError, did_you_mean, some
 from merganser.limits import parse_yaml
 from merganser.methods import __path__ as places
 from merganser.plugins import FAMILIES, constants, module_names
 
-KeyPath = tuple[str, ...]
 Addition = tuple[KeyPath, Any]  # where, and what is to stand there
 BUDGETED = ("studies", "budgets", "methods")
 ENTRIES = (("methods",), ("studies", "tasks", "methods"), ("studies", "sweeps"), ("studies", "ablations"), BUDGETED)
 HEADER = "# left out above, and so by default (docs/params.md):"
-AFTER = ("method", "learner", "kind", "source")  # keys that what follows from them is written after
 READ = ("family", "kind", "source")  # keys that follow from the files that sources are, which is said with their values
 SHOWN = 8  # places in the line that says what was written
 
@@ -87,12 +75,7 @@ def completed(text: str, where: str, folder: Path | None = None) -> tuple[str, l
     added = additions(content, folder)
     if not added:
         return text, []
-    root, inside = YAML().compose(text), dict[KeyPath, dict[str, Any]]()
-    for (*above, last), value in added:
-        inside.setdefault(tuple(above), {})[last] = value
-    edits = {edit for place, more in inside.items() if place for edit in _edits(text, root, place, more)}
-    for start, end, new in sorted(edits, reverse=True):
-        text = text[:start] + new + text[end:]
+    text = with_values(text, [each for each in added if len(each[0]) > 1])
     lines = [as_line(place[0], value) for place, value in added if len(place) == 1]
     if lines:
         text = "\n".join([text.rstrip("\n"), "", HEADER, *lines, ""])
@@ -164,14 +147,13 @@ def _model_of(content: dict[str, Any]) -> str | None:
     return source if isinstance(source, str) else None
 
 
-def unread(content: dict[str, Any], folder: Path) -> list[str]:
+def unread(content: dict[str, Any], folder: Path) -> list[Mistake]:
     """Say where nothing lies at the source of a model whose files would say the base's family."""
     base, source = content.get("base"), _model_of(content)
     if not isinstance(base, dict) or "family" in base or source is None or (folder / source).exists():
         return []
-    return [
-        f"base.source: nothing lies at {source}, whose files would say the family; mend the path, or name the family"
-    ]
+    reason = f"nothing lies at {source}, whose files would say the family; mend the path, or name the family"
+    return [Mistake(("base", "source"), reason)]
 
 
 def _sections(content: dict[str, Any]) -> Iterator[Addition]:
@@ -247,48 +229,3 @@ def _reads(content: dict[str, Any], name: str) -> str:
 def _named(content: dict[str, Any], section: str) -> list[tuple[str, dict[str, Any]]]:
     found = content.get(section)
     return [(name, each) for name, each in found.items() if isinstance(each, dict)] if isinstance(found, dict) else []
-
-
-def value_at(content: Any, place: Sequence[str]) -> Any:
-    """Return what stands at a place, None where there is nothing."""
-    for key in place:
-        content = content.get(key) if isinstance(content, dict) else None
-    return content
-
-
-def _edits(text: str, root: Node, place: KeyPath, more: dict[str, Any]) -> Iterator[tuple[int, int, str]]:
-    """Give what to write in place of which characters, so that a section has more keys, or others' values."""
-    node = root
-    for key in place:
-        name, node = _pairs(node)[key]
-    present = _pairs(node) if isinstance(node, MappingNode) else {}
-    for key in present.keys() & more.keys():
-        value = present[key][1]
-        yield value.start_mark.index, value.end_mark.index, as_line(key, more[key]).partition(": ")[2]
-    if missing := {key: value for key, value in more.items() if key not in present}:
-        yield _edit(text, name, node, missing)
-
-
-def _edit(text: str, name: Node, node: Node, more: dict[str, Any]) -> tuple[int, int, str]:
-    """Return what to write in place of which characters, so that a section has more keys, or a null becomes one."""
-    if not isinstance(node, MappingNode):
-        start = text.index(":", name.end_mark.index) + 1
-        return start, node.end_mark.index if node.value else start, f" {as_flow(more)}"
-    lines, pairs = [as_line(key, value) for key, value in more.items()], _pairs(node)
-    if not pairs:
-        return node.start_mark.index, node.end_mark.index, as_flow(more)
-    first = next(iter(pairs.values()))[0].start_mark
-    between = ", " if node.flow_style else f"\n{' ' * first.column}"
-    before = next((pairs[key][1] for key in AFTER if key in pairs), None)
-    if before is None:
-        return first.index, first.index, "".join(line + between for line in lines)
-    end = before.end_mark.index
-    if not node.flow_style:  # behind a comment too
-        end = (text + "\n").index("\n", end)
-    return end, end, "".join(between + line for line in lines)
-
-
-def _pairs(node: Node) -> dict[str, tuple[Node, Node]]:
-    """Return a mapping's keys and values by the keys' texts."""
-    assert isinstance(node, MappingNode), "what lacks a key is a mapping"
-    return {key.value: (key, value) for key, value in node.value}

@@ -13,9 +13,9 @@ from typing import Any
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.config.completing import READ, additions, filled
-from merganser.config.explaining import as_flow, as_line
-from merganser.config.params import NAME, OWN_MODELS, UNMEASURED
+from merganser.config.sections import NAME, OWN_MODELS, UNMEASURED
 from merganser.config.tasks import fits, infer_task_kind
+from merganser.config.text import as_flow, as_line
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import get_kind, kind_names
 from merganser.evaluation.columns import WORDS

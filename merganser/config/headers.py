@@ -1,9 +1,8 @@
 """Compare the declared models before any work, from headers alone."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,10 +16,12 @@ from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.checkpoints.vocabulary.plan import in_one_vocabulary
 from merganser.config.entries import studied_entries
 from merganser.config.inputs import INPUTS
+from merganser.config.mistakes import Mistake, MistakesError, mistakes_at
 from merganser.config.params import Params
 from merganser.config.published import read_published
-from merganser.config.tasks import check_group, kind_mistakes
-from merganser.config.vocabularies import choice_of
+from merganser.config.sections import Entry
+from merganser.config.tasks import choice_of, group_mistakes, kind_mistakes
+from merganser.config.text import KeyPath
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation.data_sets import read_headers
 from merganser.evaluation.evaluator import open_evaluator
@@ -31,6 +32,8 @@ from merganser.sources.hub_data import rename_columns
 from merganser.sources.installing import INSTALL, gguf_in
 from merganser.sources.pointers import PackagePointer, lying, read_pointer, verified_package_path
 
+BASE_SOURCE: KeyPath = ("base", "source")
+
 
 def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) -> list[str]:
     """Check each source that lies on this disk, and each pair of base and task; raise InputError listing every mistake.
@@ -40,16 +43,16 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
 
     `folder` is what relative sources start from. `made` tells whether a stage will write a path that is not there yet.
     """
-    mistakes: list[str] = []
+    mistakes: list[Mistake] = []
     notes: list[str] = []
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
-    where = f"vocabularies.{params.vocabulary}.source" if params.vocabulary else "base.source"
-    sources = {} if params.base_source is None else {where: str(params.base_source)}
+    where = ("vocabularies", params.vocabulary, "source") if params.vocabulary else ("base", "source")
+    sources: dict[KeyPath, str] = {} if params.base_source is None else {where: str(params.base_source)}
     for name, task in params.tasks.items():
-        sources |= {f"tasks.{name}.source": task.source, f"tasks.{name}.data.source": task.data.source}
-    sources |= {f"unseen.{name}.data.source": task.data.source for name, task in params.unseen.items()}
-    sources |= {f"unseen.{name}.head": task.head for name, task in params.unseen.items() if task.has_head}
-    here, remote = {}, {}
+        sources |= {("tasks", name, "source"): task.source, ("tasks", name, "data", "source"): task.data.source}
+    sources |= {("unseen", name, "data", "source"): task.data.source for name, task in params.unseen.items()}
+    sources |= {("unseen", name, "head"): task.head for name, task in params.unseen.items() if task.has_head}
+    here, remote = dict[KeyPath, Path](), dict[KeyPath, Path]()
     for place, source in sources.items():
         with _caught(mistakes, place):
             path = _lying(folder / source, made)
@@ -59,59 +62,59 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
                 remote[place] = folder / source
     models: dict[str, Checkpoint | Adapter] = {}
     for name in params.tasks:
-        if f"tasks.{name}.source" in here:
-            with _caught(mistakes, f"tasks.{name}.source"):
-                check_model(here[f"tasks.{name}.source"])
-                models[name] = open_model(here[f"tasks.{name}.source"])
+        if path := here.get(("tasks", name, "source")):
+            with _caught(mistakes, ("tasks", name, "source")):
+                check_model(path)
+                models[name] = open_model(path)
     base: Checkpoint | None = None
-    with _caught(mistakes, "base.source"):
+    with _caught(mistakes, BASE_SOURCE):
         if params.base.is_mean:
             mean = mean_model(models, params.base.heads)
             base = mean if mean.specs else None  # while the models are not here
-        elif path := here.get("base.source"):
+        elif path := here.get(BASE_SOURCE):
             check_model(path)
             base = open_checkpoint(path)
             if path.is_dir() and params.base.family in family_names():
                 get_family(params.base.family).check(path, base)
     if params.vocabulary in params.vocabularies:
-        with _caught(mistakes, f"vocabularies.{params.vocabulary}"):
+        with _caught(mistakes, ("vocabularies", params.vocabulary)):
             _check_vocabulary(params, params.vocabulary, here, models, rules)
-    agreement = Agreement(here["base.source"], rules) if "base.source" in here else None
+    agreement = Agreement(here[BASE_SOURCE], rules) if BASE_SOURCE in here else None
     for name, model in models.items():
-        with _caught(mistakes, f"tasks.{name}.source"):
+        with _caught(mistakes, ("tasks", name, "source")):
             if base is not None:
                 if agreement is not None:
-                    notes += agreement.check(name, here[f"tasks.{name}.source"], (base, model))
+                    notes += agreement.check(name, here["tasks", name, "source"], (base, model))
                 check_pair(base, model, rules, name)
     if base is not None:
-        _check_layers(params, base, rules, partial(_caught, mistakes))
+        _check_layers(params, base, rules, mistakes)
     for task_place, about in params.with_data.items():
-        place = f"{task_place}.data.source"
+        place = (*task_place, "data", "source")
         if place in here and not kind_mistakes(task_place, about, params.base.family):
-            _check_data(params, task_place, here[place], partial(_caught, mistakes))
+            _check_data(params, task_place, here[place], mistakes)
         elif place in remote:
-            with _caught(mistakes, task_place):
-                check_group(about, remote[place], read_pointer(remote[place]))
+            with _caught(mistakes, place):
+                mistakes += group_mistakes(task_place, about, remote[place], read_pointer(remote[place]))
     if params.published is not None:
-        with _caught(mistakes, "published.source"):
+        with _caught(mistakes, ("published", "source")):
             read_published(folder / params.published.source)
     if mistakes:
-        raise InputError("\n".join(dict.fromkeys(mistakes)))
+        raise MistakesError(mistakes)
     return notes
 
 
 def _check_vocabulary(
     params: Params,
     name: str,
-    here: Mapping[str, Path],
+    here: Mapping[KeyPath, Path],
     models: Mapping[str, Checkpoint | Adapter],
     rules: ParameterRules,
 ) -> None:
     """Check that models can be brought into one vocabulary, and that what is no table of it fits, if all are here."""
-    base = here.get(f"vocabularies.{name}.source")
+    base = here.get(("vocabularies", name, "source"))
     if len(models) < len(params.tasks) or (base is None and params.base_source is not None):
         return
-    paths = {task: here[f"tasks.{task}.source"] for task in params.tasks}
+    paths = {task: here["tasks", task, "source"] for task in params.tasks}
     plan = in_one_vocabulary(base, paths, choice_of(params, name))
     if base is None:
         return
@@ -124,42 +127,40 @@ def _check_vocabulary(
         check_pair(checkpoint, model, replace(rules, heads=(*rules.heads, *sorted(tables))), task)
 
 
-def _check_layers(
-    params: Params, base: Checkpoint, rules: ParameterRules, caught: Callable[[str], AbstractContextManager[None]]
-) -> None:
+def _check_layers(params: Params, base: Checkpoint, rules: ParameterRules, mistakes: list[Mistake]) -> None:
     """Check that each pattern of an entry's `layers` matches a parameter that is merged."""
     names = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
-    entries = [(f"methods.{name}", entry) for name, entry in params.methods.items()]
+    entries: list[tuple[KeyPath, Entry]] = [(("methods", name), entry) for name, entry in params.methods.items()]
     entries += [found for each in INPUTS.values() for found in each.entries(params)]
     for place, each in ((place, entry.values) for place, entry in (*entries, *studied_entries(params))):
         if isinstance(each.get(LAYERS), Mapping):
-            with caught(place):
+            with _caught(mistakes, place):
                 check_patterns(each, names)
 
 
-def _check_data(
-    params: Params, place_of_task: str, source: Path, caught: Callable[[str], AbstractContextManager[None]]
-) -> None:
-    """Check the columns of a task's data set and the splits that are read of it; all mistakes are caught."""
-    task = params.with_data[place_of_task]
-    with caught(f"{place_of_task}.data"):
+def _check_data(params: Params, task_place: tuple[str, str], source: Path, mistakes: list[Mistake]) -> None:
+    """Check the columns of a task's data set and the splits that are read of it."""
+    task = params.with_data[task_place]
+    with _caught(mistakes, (*task_place, "data")):
         found = rename_columns(read_headers(source), task.data.columns, source)
-        for place, split in _splits_read(params, place_of_task).items():
-            if split not in found:
-                has = f"it has {', '.join(found)}{did_you_mean(split, found)}"
-                raise InputError(f"{place}: {source} has no split {split!r}; {has}")
-        open_evaluator(task.kind, task.data.values, task.data.metric).check_data(found, source)
+        missing = {place: split for place, split in _splits_read(params, task_place).items() if split not in found}
+        for place, split in missing.items():
+            has = f"it has {', '.join(found)}{did_you_mean(split, found)}"
+            mistakes.append(Mistake(place, f"{source} has no split {split!r}; {has}"))
+        if not missing:
+            open_evaluator(task.kind, task.data.values, task.data.metric).check_data(found, source)
 
 
-def _splits_read(params: Params, place_of_task: str) -> dict[str, str]:
+def _splits_read(params: Params, task_place: tuple[str, str]) -> dict[KeyPath, str]:
     """Return the splits of a task's data that stages read, by the place where each is declared."""
-    data, name = params.with_data[place_of_task].data, place_of_task.partition(".")[2]
-    own = f"{place_of_task}.data"
-    read = {f"{own}.split" if data.split else "evaluation.split": params.split_of(name)}
+    data, name = params.with_data[task_place].data, task_place[1]
+    own: KeyPath = (*task_place, "data")
+    read = {(*own, "split") if data.split else ("evaluation", "split"): params.split_of(name)}
     if shown := data.values.get("fewshot_split"):
-        read[f"{own}.fewshot_split"] = shown
+        read[*own, "fewshot_split"] = shown
     if params.validation and name in params.tasks:
-        read[f"{own}.validation" if data.validation else "validation.split"] = params.validation_split_of(name)
+        place = (*own, "validation") if data.validation else ("validation", "split")
+        read[place] = params.validation_split_of(name)
     return read
 
 
@@ -184,8 +185,8 @@ def _is_dequantised(source: Path) -> bool:
 
 
 @contextmanager
-def _caught(mistakes: list[str], place: str) -> Iterator[None]:
+def _caught(mistakes: list[Mistake], place: KeyPath) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        mistakes.append(f"{place}: {error}")
+        mistakes += mistakes_at(place, error)

@@ -1,23 +1,27 @@
 """Load `params.yaml` and refuse every mistake in it before any work, all of them in one message."""
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from ruamel.yaml import YAML
+
 from merganser.config import CHECKED, PARAMS
-from merganser.config.completing import addition_names, additions, completed, filled, unread, value_at
-from merganser.config.explaining import abbreviate, mistakes_in, with_line_numbers
+from merganser.config.completing import addition_names, additions, completed, filled, unread
 from merganser.config.inputs import INPUTS, SECTIONS
-from merganser.config.params import NAME, Params
-from merganser.config.repairing import follows, repaired
+from merganser.config.mistakes import Mistake, abbreviate, mistakes_in, repaired
+from merganser.config.params import Params
+from merganser.config.sections import NAME
+from merganser.config.text import line_of, value_at
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.limits import read_small, read_yaml
 from merganser.outputs import replacing
 
-Further = Callable[[Params], Iterable[str]]  # lists mistakes that are not in the file alone
+Further = Callable[[Params], Iterable[Mistake]]  # lists mistakes that are not in the file alone
 
 
 def load_params(path: Path = PARAMS, sources: Further = lambda params: []) -> Params:
@@ -36,12 +40,12 @@ def check_params(content: Any, path: Path, sources: Further = lambda params: [],
     """Check the content of a `params.yaml` as `load_params` does; `path`, `text`: of the file that mistakes name."""
     params, mistakes = _read(content, path)
     from merganser.config.entries import usage_mistakes  # imports torch
-    from merganser.config.tasks import task_mistakes
+    from merganser.config.tasks import task_mistakes, vocabulary_mistakes
 
     if params is not None:
-        wrong = [mistake.partition(": ")[0] for mistake in mistakes]
-        later = [*task_mistakes(params), *usage_mistakes(params), *sources(params)]
-        mistakes += [one for one in later if not follows(one, wrong, SECTIONS)]
+        wrong = [mistake.place for mistake in mistakes]
+        later = [*task_mistakes(params), *usage_mistakes(params), *vocabulary_mistakes(params), *sources(params)]
+        mistakes += [one for one in later if not one.follows(wrong)]
     _refuse(path, mistakes, text)
     assert params is not None, "a file without mistakes is one"
     return params
@@ -55,7 +59,7 @@ def read_params(path: Path) -> Params:
     return params
 
 
-def _read(content: Any, path: Path) -> tuple[Params | None, list[str]]:
+def _read(content: Any, path: Path) -> tuple[Params | None, list[Mistake]]:
     """Return what a file says, and the mistakes in its names and its shape: what is wrong is not in the first.
 
     It is None where too much is wrong. Raises InputError where the content is no params.yaml at all.
@@ -74,10 +78,13 @@ def _read(content: Any, path: Path) -> tuple[Params | None, list[str]]:
     return None if right is None else Params.model_validate(right), mistakes
 
 
-def _refuse(path: Path, mistakes: list[str], text: str) -> None:
+def _refuse(path: Path, mistakes: list[Mistake], text: str) -> None:
+    """Raise InputError with all mistakes, in the order of their lines in the file's text, if there is one."""
     if mistakes:
-        found = sorted(with_line_numbers(dict.fromkeys(mistakes), text), key=lambda pair: pair[0] or 0)
-        raise InputError("\n".join(f"{path}{f', line {line}' if line else ''}: {mistake}" for line, mistake in found))
+        root = YAML(typ="safe").compose(text) if text else None
+        found = sorted(((line_of(root, each.place) or 0, str(each)) for each in mistakes), key=itemgetter(0))
+        lines = [f"{path}{f', line {line}' if line else ''}: {text}" for line, text in found]
+        raise InputError("\n".join(dict.fromkeys(lines)))
 
 
 def complete_file(path: Path) -> str | None:
@@ -94,33 +101,34 @@ def complete_file(path: Path) -> str | None:
     return f"{path}: wrote what was left out: {addition_names(added)}"
 
 
-def _name_mistakes(content: dict[Any, Any]) -> list[str]:
+def _name_mistakes(content: dict[Any, Any]) -> Iterator[Mistake]:
     """Check names: they become folders and words of a shell command, which they must not leave."""
-    mistakes = []
     ablations = value_at(content, ("studies", "ablations"))
-    steps = (f"studies.ablations.{name}.steps" for name in ablations) if isinstance(ablations, dict) else ()
-    studies = ("studies.tasks.methods", "studies.sweeps", "studies.ablations", "studies.budgets.methods", *steps)
-    for section in ("tasks", "unseen", *SECTIONS, "methods", *studies, "vocabularies"):
-        names = value_at(content, section.split("."))
+    steps = [("studies", "ablations", name, "steps") for name in ablations] if isinstance(ablations, dict) else []
+    studies = [
+        ("studies", *each) for each in (("tasks", "methods"), ("sweeps",), ("ablations",), ("budgets", "methods"))
+    ]
+    sections = [(name,) for name in ("tasks", "unseen", *SECTIONS, "methods", "vocabularies")]
+    for section in (*sections, *studies, *steps):
+        names = value_at(content, section)
         for name in names if isinstance(names, dict) else []:
-            if not isinstance(name, str):
-                mistakes.append(f'{section}.{name}: a name must be text, got {abbreviate(name)}; write "{name}"')
-            elif not NAME.fullmatch(name):
+            if isinstance(name, str) and not NAME.fullmatch(name):
                 rule = "use at most 100 letters, digits, - and _, the first a letter or digit"
-                mistakes.append(f"{section}.{name}: not a name, got {abbreviate(name)}; {rule}")
-    return mistakes
+                yield Mistake((*section, name), f"not a name, got {abbreviate(name)}; {rule}")
 
 
-def _clash_mistakes(content: dict[Any, Any]) -> list[str]:
+def _clash_mistakes(content: dict[Any, Any]) -> Iterator[Mistake]:
     """Find names that would make two stages one."""
-    mistakes = []
     by_task = [("methods", "tasks"), ("methods", "unseen")]
     by_task += [(name, "tasks") for name, each in INPUTS.items() if each.by_task]
     for section, of_tasks in by_task:
         firsts, tasks = content.get(section), content.get(of_tasks)
         if not isinstance(firsts, dict) or not isinstance(tasks, dict):
             continue
-        for stage, count in Counter(f"{first}-{task}" for first in firsts for task in tasks).items():
-            if count > 1:
-                mistakes.append(f"{section}, {of_tasks}: {count} pairs of names join to {stage!r}; rename one of them")
-    return mistakes
+        pairs: dict[str, list[str]] = {}
+        for first, task in product(firsts, tasks):
+            pairs.setdefault(f"{first}-{task}", []).append(str(first))
+        for stage, found in pairs.items():
+            if len(found) > 1:
+                pairs_of = f"{len(found)} pairs of names join to {stage!r}, each of {section} and {of_tasks}"
+                yield Mistake((section, found[-1]), f"{pairs_of}; rename one of them")

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from merganser import registry
-from merganser.config.explaining import mistakes_in
-from merganser.config.params import Params, Strict, Text
+from merganser.config.mistakes import mistakes_in
+from merganser.config.params import Params
+from merganser.config.sections import Strict, Text
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
 

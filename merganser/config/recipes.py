@@ -4,17 +4,16 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
-from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from ruamel.yaml import YAML
 
 from merganser.checkpoints.kinds import MatrixRule, ParameterRules
 from merganser.checkpoints.output import Dtype, OutputFormat
 from merganser.checkpoints.vocabulary.plan import TokenizerChoice
-from merganser.config.params import NAME
+from merganser.config.sections import NAME
+from merganser.config.text import as_yaml
 from merganser.errors import InputError
 from merganser.limits import read_yaml
 from merganser.sources.named import fetch_named, hashes, hub_name, read_files
@@ -88,14 +87,6 @@ class Recipe(_Strict):
         """Return the recipe as YAML; what is as it would be if it were not said is left out."""
         about = ABOUT.format(name=RECIPE, merganser=_version("merganser"), torch=_version("torch"))
         return about + as_yaml(self.model_dump(mode="json", by_alias=True, exclude_defaults=True))
-
-
-def as_yaml(content: Mapping[str, Any]) -> str:
-    """Write a mapping as YAML."""
-    text, yaml = StringIO(), YAML()
-    yaml.width = 4096  # a long path stays on its line
-    yaml.dump(content, text)
-    return text.getvalue()
 
 
 def source_named(text: str) -> Source:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from merganser import registry
-from merganser.config.params import Entry, Params
+from merganser.config.params import Params
+from merganser.config.sections import Entry
 from merganser.config.tasks import TITLES, data_class, is_transductive
 from merganser.hashes import sha256_of
 from merganser.measures.significance import LEVEL

@@ -13,7 +13,8 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from merganser.config.params import Entry, Params
+from merganser.config.params import Params
+from merganser.config.sections import Entry
 from merganser.evaluation.scoring import Score
 from merganser.measures.scores import error_of_mean, normalised_score, score_drop_rate
 from merganser.outputs import read_json

@@ -12,10 +12,11 @@ from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.own_settings import write_own
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.config.explaining import mistakes_in
 from merganser.config.loading import read_params
-from merganser.config.params import UNMEASURED, DeviceName, Task, declared
+from merganser.config.mistakes import MistakesError, mistakes_in
+from merganser.config.params import declared
 from merganser.config.recipes import RECIPE, path_of, read_recipe
+from merganser.config.sections import UNMEASURED, DeviceName, Task
 from merganser.config.tasks import kind_mistakes
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
@@ -59,7 +60,7 @@ def task_of(settings: Mapping[str, Any], name: str, model: Path) -> Task:
     """Check a task's settings as those of a params.yaml; one without a source has its head in the model itself."""
     content = {"source": str(model), **settings}
     if mistakes := mistakes_in(content, Task, ("tasks", name)):
-        raise InputError("\n".join(mistakes))
+        raise MistakesError(mistakes)
     return Task.model_validate(content)
 
 
@@ -67,8 +68,8 @@ def evaluate_model(model: Path, about: Declared) -> Score:
     """Score a model's folder on a task: data fetched and prepared into a temporary folder, then as the stage does."""
     check_model(model)
     family, task = get_family(about.family), about.task
-    if mistakes := kind_mistakes(f"tasks.{about.name}", task, about.family):
-        raise InputError("\n".join(mistakes))
+    if mistakes := kind_mistakes(("tasks", about.name), task, about.family):
+        raise MistakesError(mistakes)
     family.check(model, open_checkpoint(model))
     if task.kind == UNMEASURED:
         raise InputError(f"tasks.{about.name}.kind: {UNMEASURED}: there is no data to evaluate on")

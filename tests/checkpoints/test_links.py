@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from merganser.checkpoints.adapters.files import ADAPTER_CONFIG
 from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.config.params import Data, Task
 from merganser.config.recipes import Recipe, Source
+from merganser.config.sections import Data, Task
 from merganser.errors import InputError
 from merganser.sources.fetching import fetch_checkpoint
 from merganser.standalone.check import check_merge, check_models

@@ -82,7 +82,7 @@ def test_what_needs_classes_is_refused_of_a_task_without_before_any_work(
     tasks = {"dark": {**numbers, "kind": "text_classification"}, "number": numbers}
     base = {"source": "hub/base", "family": "encoder"}
     params = Params.model_validate(ONE_EACH.model_dump(include={"methods"}) | {"base": base, "tasks": tasks} | section)
-    found = [mistake for each in INPUTS.values() for mistake in each.mistakes(params)]
+    found = [str(mistake) for each in INPUTS.values() for mistake in each.mistakes(params)]
     named = next(iter(section))
     expected = f"tasks.number.kind: regression is not a kind with classes, {words}; leave the task out, or {named}.x"
     assert found == ([] if words is None else [expected])

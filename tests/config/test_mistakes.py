@@ -162,6 +162,32 @@ methods:
             (10, "methods.../x", "not a name"),
         ],
     ),
+    (
+        "base: {source: data/vocabularies/v, family: open_clip}\n"
+        + TASKS
+        + """vocabularies: {v: {source: hub/base, rows: {"": base}}}
+searches: {t: {method: ties, grid: papr}}
+methods:
+  ties:
+    density: 0.1
+    layers:
+      "blocks.0.*":
+        density: 7
+  other: {method: ties, reads: searches/tx}
+  ties_2:
+    method: ties
+    coefficients:
+      dark: 1
+      drk: 1
+""",
+        [
+            (5, "vocabularies.v.rows.", "got ''"),
+            (6, "searches.t.grid", 'did you mean "paper"?'),
+            (12, "methods.ties.layers.blocks.0.*.density", "got 7"),
+            (13, "methods.other.reads", "no 'tx' under searches"),
+            (18, "methods.ties_2.coefficients", "no such task: drk"),
+        ],
+    ),
 ]
 
 

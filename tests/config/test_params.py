@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from merganser import registry
 from merganser.config import CHECKED
-from merganser.config.inputs.searches import own_of, search_candidates
+from merganser.config.inputs.from_data import own_of, search_candidates
 from merganser.config.loading import load_params
 from merganser.config.params import Params, declared
 from merganser.errors import InputError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from merganser.config.renaming import renamed
+from merganser.config.text import renamed
 from merganser.errors import InputError
 
 TEXT = """# two tasks

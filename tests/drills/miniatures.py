@@ -277,8 +277,8 @@ def make_hub(folder: Path, root: Path, names: Iterable[str]) -> dict[str, Path]:
                     write_data_set(data.hub, rows)
                 else:
                     write_own(rows)
-        tuned = {f"tasks.{task}": about.source for task, about in params.tasks.items()}
-        tuned |= {f"unseen.{task}": about.head for task, about in params.unseen.items() if about.head}
+        tuned = {("tasks", task): about.source for task, about in params.tasks.items()}
+        tuned |= {("unseen", task): about.head for task, about in params.unseen.items() if about.head}
         for number, (place, source) in enumerate(tuned.items(), 1):
             _, model = place_of(source, "models")
             if not model.exists():

@@ -16,7 +16,8 @@ from torch import Tensor
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging
 from merganser.checkpoints.views import in_file
-from merganser.config.params import Params, Task, Unseen
+from merganser.config.params import Params
+from merganser.config.sections import Task, Unseen
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import Prepared
@@ -53,7 +54,7 @@ def check_suite(name: str, seen: set[str]) -> int:
             seen.add(model)
             fetch_model(Path(about.source), CHECKPOINTS / task)
             extract_task(task, rules)
-    for task in (place.partition(".")[2] for place in params.with_data):
+    for task in (name for _, name in params.with_data):
         data = params.about(task).data.model_dump(mode="json")
         read = json.dumps([params.base.family, data, params.split_of(task)], default=str)
         if read not in seen:

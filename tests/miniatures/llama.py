@@ -12,7 +12,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForSequenceClassification
 
-from merganser.config.params import UNMEASURED, Params
+from merganser.config.params import Params
+from merganser.config.sections import UNMEASURED
 from merganser.flows.suites import files as suite_files
 from merganser.flows.suites.ready import load_suite
 from merganser.sources import pointers

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.models import get_family, open_network
-from merganser.statistics.gram import refuse_parts
+from merganser.statistics.kinds.gram import refuse_parts
 from tests.drills.networks import written
 from tests.models.families.test_transformers import DTYPES, theirs_of
 from tests.tiny_transformers import state_of

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from scipy.stats import t
 
-from merganser.config.params import Studies
+from merganser.config.sections import Studies
 from merganser.limits import read_yaml
 from merganser.report.comparison import Comparison
 from merganser.report.sections import sections, studies

@@ -13,7 +13,7 @@ import yaml
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
-from merganser.config.params import Entry
+from merganser.config.sections import Entry
 from merganser.errors import InputError
 from merganser.tasks import describe, difference, extract, extract_difference, fetch, merge, prepare
 from merganser.tasks.opening import open_source

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.weight_files import weight_names
 from merganser.checkpoints.writing import save_tensors
-from merganser.config.params import Task
+from merganser.config.sections import Task
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.models import open_network

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.loading import load_params
+from merganser.config.mistakes import Mistake, MistakesError
 from merganser.errors import InputError
 from merganser.evaluation.examples import read_results
 from merganser.evaluation.scoring import score_of
@@ -160,12 +161,12 @@ def test_a_mistake_in_an_unseen_task_is_named(folder: Path, mistake: tuple[dict[
         load_params(sources=lambda params: _mistakes(params, check_sources))
 
 
-def _mistakes(params: Any, check: Any) -> list[str]:
+def _mistakes(params: Any, check: Any) -> tuple[Mistake, ...]:
     try:
         check(params, Path(), lambda path: False)
-    except InputError as error:
-        return str(error).splitlines()
-    return []
+    except MistakesError as error:
+        return error.mistakes
+    return ()
 
 
 def test_a_task_without_a_source_is_told_where_it_may_stand(folder: Path) -> None:

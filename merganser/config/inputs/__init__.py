@@ -6,12 +6,17 @@ What a merge opens and notes of each stands in `tasks/opening.py`, apart: that i
 from collections.abc import Mapping
 
 from merganser.config.inputs.base import Input
-from merganser.config.inputs.beside import EmbeddingsInput, RoutersInput, SurgeryInput
 from merganser.config.inputs.deltas import DeltasInput, DifferencesInput, FactorsInput, JointsInput
-from merganser.config.inputs.learned import LearnedValuesInput
-from merganser.config.inputs.searches import SearchesInput
-from merganser.config.inputs.statistics import StatisticsInput
-from merganser.config.params import Entry, Params
+from merganser.config.inputs.from_data import (
+    EmbeddingsInput,
+    LearnedValuesInput,
+    RoutersInput,
+    SearchesInput,
+    StatisticsInput,
+    SurgeryInput,
+)
+from merganser.config.params import Params
+from merganser.config.sections import Entry
 from merganser.merging.method import Method
 
 # An input that is of another stands behind it.

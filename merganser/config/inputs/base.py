@@ -3,7 +3,10 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from merganser.config.params import Entry, Params
+from merganser.config.mistakes import Mistake
+from merganser.config.params import Params
+from merganser.config.sections import Entry
+from merganser.config.text import KeyPath
 from merganser.errors import did_you_mean
 from merganser.evaluation import GivesClasses, get_kind, kind_names
 from merganser.merging.method import Method
@@ -17,8 +20,8 @@ class Input:
     `name`: of the section, and of the folder in `data/`. `validation`: its stage reads the tasks' validation data.
     `every_task`: its stage reads data of every task. `by_task`: it has a stage for each that is declared and each task.
     `says_values`: it has the values of the methods' parameters, and the entries that read it none.
-    `not_of_subsets`: why a study of subsets of the tasks cannot read it, behind the entry's place; `reads` and `method`
-    in braces are the entry's.
+    `not_of_subsets`: why a study of subsets of the tasks cannot read it, placed in the entry; `reads` and `method` in
+    braces are the entry's.
     """
 
     name: str
@@ -26,7 +29,7 @@ class Input:
     every_task = False
     by_task = False
     says_values = False
-    not_of_subsets: str | None = None
+    not_of_subsets: Mistake | None = None
 
     def declared(self, params: Params) -> Mapping[str, Any]:
         """Return what its section declares; nothing of an input that has no section."""
@@ -44,26 +47,26 @@ class Input:
         """Return what is to stand as `of` in a section's keys; None where that does not follow from them."""
         return None
 
-    def mistakes(self, params: Params) -> Iterator[str]:
+    def mistakes(self, params: Params) -> Iterator[Mistake]:
         """List the mistakes in its section, each with its place."""
         return iter(())
 
-    def entries(self, params: Params) -> Iterator[tuple[str, Entry]]:
+    def entries(self, params: Params) -> Iterator[tuple[KeyPath, Entry]]:
         """List what its stage merges, each with its place, as entries of `methods` would have it."""
         return iter(())
 
-    def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
-        """Check an entry that reads this, or whose method needs it: both must be so, or neither."""
+    def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
+        """Check an entry that reads this, or whose method needs it; places are inside its `reads`."""
         return iter(())
 
-    def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
-        """Check an entry that reads this, or whose method does: whether the one can take the other."""
+    def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
+        """Check whether the method of an entry that reads this can take it; places are inside its `reads`."""
         if entry.reads != method.reads:
             yield other_source(entry, method)
 
     def value_mistakes(
         self, params: Params, entry: Entry, method: Method, values: Mapping[str, Any], counts: Collection[int]
-    ) -> Iterator[str]:
+    ) -> Iterator[Mistake]:
         """List what an entry's values ask of it in vain, each with the place in the entry.
 
         `values`: with the defaults. `counts`: the numbers of tasks that are merged.
@@ -88,13 +91,13 @@ class OfAnother(Input):
     others: tuple[str, ...] = ()
     example = "of: {reads}"
 
-    def mistakes(self, params: Params) -> Iterator[str]:
+    def mistakes(self, params: Params) -> Iterator[Mistake]:
         """Check what each is of."""
         for name, one in self.declared(params).items():
             for mistake in of_mistakes(params, one.of, self.expected, *self.others):
-                yield f"{self.name}.{name}.of: {mistake}"
+                yield mistake.below((self.name, name, "of"))
 
-    def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
+    def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
         """Check that a method that needs it, and no other, reads one that there is."""
         name, declared = entry.named(self.name), self.declared(params)
         if name is None and self.is_read_by(method):
@@ -103,42 +106,45 @@ class OfAnother(Input):
             keys = self.example.format(reads=read, method=method.name)
             declare = f"declare {self.name}: {{NAME: {{{keys}}}}}, and read {self.name}/NAME"
             remedy = f"read {self.name}/{fitting[0]}" if fitting else declare
-            yield f"{method.name} {self.needed}, got {entry.reads!r}; {remedy}"
+            needs = ((self.name, fitting[0]),) if fitting else ()
+            yield Mistake((), f"{method.name} {self.needed}, got {entry.reads!r}; {remedy}", needs)
         elif name is not None and not self.is_read_by(method):
-            yield f"{method.name} {self.unused}, got {entry.reads!r}; read {method.reads}"
+            yield Mistake((), f"{method.name} {self.unused}, got {entry.reads!r}; read {method.reads}")
         elif name is not None:
             yield from name_mistakes(self.name, declared, name, entry.reads)
 
 
-def other_source(entry: Entry, method: Method) -> str:
+def other_source(entry: Entry, method: Method) -> Mistake:
     """Say what a method reads, where an entry reads something else."""
     own = "" if method.reads == "differences" else f"{method.reads}, or "
     joint = f"joints/NAME of side {method.joint}, or " if method.joint else ""
     reason = f"{method.name} decomposes nothing jointly: it" if entry.named("joints") else method.name
-    return f"{reason} reads {own}{joint}differences/NAME, got {entry.reads!r}"
+    return Mistake((), f"{reason} reads {own}{joint}differences/NAME, got {entry.reads!r}")
 
 
-def name_mistakes(section: str, declared: Mapping[str, object], name: str, reads: str) -> Iterator[str]:
+def name_mistakes(section: str, declared: Mapping[str, object], name: str, reads: str) -> Iterator[Mistake]:
     """Check that a section declares a name that is read."""
     if name not in declared:
         there = f"there are {', '.join(declared)}" if declared else "there are none"
-        yield f"no {name!r} under {section}, {there}, got {reads!r}{did_you_mean(name, declared)}"
+        text = f"no {name!r} under {section}, {there}, got {reads!r}{did_you_mean(name, declared)}"
+        yield Mistake((), text, needs=((section, name),))
 
 
-def of_mistakes(params: Params, of: str, expected: str, *others: str) -> Iterator[str]:
+def of_mistakes(params: Params, of: str, expected: str, *others: str) -> Iterator[Mistake]:
     """Check what something is of: difference vectors that there are, or one of the others, which `expected` says."""
     name = difference_in(of)
     if name is not None:
         yield from name_mistakes("differences", params.differences, name, of)
     elif of not in others:
-        yield f"{expected}, got {of!r}"
+        yield Mistake((), f"{expected}, got {of!r}")
 
 
-def without_classes(params: Params, what: str, remedy: str) -> Iterator[str]:
+def without_classes(params: Params, what: str, remedy: str) -> Iterator[Mistake]:
     """Say which tasks have no classes, which `what` needs."""
     for name, task in params.tasks.items():
         if task.kind in kind_names() and not isinstance(get_kind(task.kind), GivesClasses):
-            yield f"tasks.{name}.kind: {task.kind} is not a kind with classes, {what}; leave the task out, or {remedy}"
+            reason = f"{task.kind} is not a kind with classes, {what}"
+            yield Mistake(("tasks", name, "kind"), f"{reason}; leave the task out, or {remedy}")
 
 
 def difference_in(of: str) -> str | None:

@@ -4,7 +4,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from merganser.config.inputs.base import Input, known_method, name_mistakes, other_source
-from merganser.config.params import Entry, Params
+from merganser.config.mistakes import Mistake
+from merganser.config.params import Params
+from merganser.config.sections import Entry
 from merganser.errors import did_you_mean
 from merganser.merging.binding import variants
 from merganser.merging.method import Method
@@ -25,13 +27,13 @@ class FactorsInput(Input):
 
     def value_mistakes(
         self, params: Params, entry: Entry, method: Method, values: Mapping[str, Any], counts: Collection[int]
-    ) -> Iterator[str]:
+    ) -> Iterator[Mistake]:
         """Check that as many triples are kept as a merge needs."""
         for count in counts:
             needed, kept = method.share_needed(count, values), params.decompose.rank_fraction
             if entry.reads == self.name and needed is not None and needed > kept + ROUNDING:
                 reason = f"needs the first {needed:g} of each spectrum for {count} tasks"
-                yield f": {reason}, decompose.rank_fraction is {kept:g}; raise it"
+                yield Mistake((), f"{reason}, decompose.rank_fraction is {kept:g}; raise it")
                 return
 
 
@@ -39,9 +41,9 @@ class JointsInput(Input):
     """The decompositions of all tasks' matrices together, with the deltas."""
 
     name = "joints"
-    not_of_subsets = ".reads: {reads} decomposes all tasks' matrices, not a subset's; read deltas"
+    not_of_subsets = Mistake(("reads",), "{reads} decomposes all tasks' matrices, not a subset's; read deltas")
 
-    def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
+    def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
         """Check that the joint is there, and the one that the method starts with."""
         name = entry.named(self.name)
         if name is None or method.joint is None:
@@ -51,18 +53,19 @@ class JointsInput(Input):
         if name in params.joints and params.joints[name].side != method.joint:
             fitting = [other for other, joint in params.joints.items() if joint.side == method.joint]
             remedy = f"read joints/{fitting[0]}" if fitting else f"declare one under joints with side: {method.joint}"
-            yield f"{method.name} decomposes {method.joint}, joints.{name} is of {params.joints[name].side}; {remedy}"
+            reason = f"{method.name} decomposes {method.joint}, joints.{name} is of {params.joints[name].side}"
+            yield Mistake((), f"{reason}; {remedy}", needs=((self.name, name, "side"),))
 
     def value_mistakes(
         self, params: Params, entry: Entry, method: Method, values: Mapping[str, Any], counts: Collection[int]
-    ) -> Iterator[str]:
+    ) -> Iterator[Mistake]:
         """Check that a merge decomposes the deltas as they are."""
         for each in variants(values):
             weighs = "coefficients change" if each.get("coefficients") is not None else None
             weighs = weighs or ("a scaling by task changes" if isinstance(each.get("scaling"), Mapping) else None)
             if entry.named(self.name) and weighs:
                 reason = f"{weighs} the matrices before they are decomposed, so {entry.reads} cannot be used"
-                yield f".reads: {reason}; read deltas"
+                yield Mistake(("reads",), f"{reason}; read deltas")
                 return
 
 
@@ -71,27 +74,29 @@ class DifferencesInput(Input):
 
     name = "differences"
     by_task = True
-    not_of_subsets = (
-        ".reads: difference vectors start from a merge of all tasks, so a subset's would hold the other tasks too; "
-        "study a method that reads deltas or svd"
+    not_of_subsets = Mistake(
+        ("reads",),
+        "difference vectors start from a merge of all tasks, so a subset's would hold the other tasks too; "
+        "study a method that reads deltas or svd",
     )
 
-    def mistakes(self, params: Params) -> Iterator[str]:
+    def mistakes(self, params: Params) -> Iterator[Mistake]:
         """Check what they start from: an entry that gives one model, and not from difference vectors."""
         for name, difference in params.differences.items():
-            where, merged = f"differences.{name}.merged", difference.merged
+            where, merged = ("differences", name, "merged"), difference.merged
             if merged not in params.methods:
-                yield f"{where}: no entry {merged!r} under methods{did_you_mean(merged, params.methods)}"
+                yield Mistake(where, f"no entry {merged!r} under methods{did_you_mean(merged, params.methods)}")
                 continue
             entry = params.methods[merged]
             read = params.inner(entry) if entry.named("searches") else entry
             if read.difference is not None:
                 reason = f"the entry {merged} reads difference vectors itself"
-                yield f"{where}: {reason}; name one that reads deltas or svd"
+                yield Mistake(where, f"{reason}; name one that reads deltas or svd")
             elif (method := known_method(entry.method)) and not method.one_model:
-                yield f"{where}: the entry {merged} keeps a part per task; name one that gives one model for all tasks"
+                reason = f"the entry {merged} keeps a part per task"
+                yield Mistake(where, f"{reason}; name one that gives one model for all tasks")
 
-    def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[str]:
+    def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
         """Check that they are there; every method can start from them."""
         if entry.difference is None:
             yield other_source(entry, method)

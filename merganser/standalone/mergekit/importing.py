@@ -13,8 +13,8 @@ from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.vocabulary.plan import TokenizerChoice
-from merganser.config.params import NAME, VOCABULARIES
 from merganser.config.recipes import RECIPE, Recipe, Source, as_yaml
+from merganser.config.sections import NAME, VOCABULARIES
 from merganser.errors import InputError, did_you_mean
 from merganser.outputs import new_folder
 from merganser.sources.named import COMMIT, hub_name

@@ -12,6 +12,7 @@ FAST = {
     "hashing files": r"\bhash_file\b",
     "storing outputs": r"(?<!os\.)\bumask\b",
     "using the run cache": r"(?<=self\.)cache_dir\b",
+    "linking outputs": r"\btest_links\b",
     "noting links": r"(?<=state\.)links\b|(?<=self\.)links\b",
     "starting a shell, which now reads its settings,": r"\b_make_cmd\b",
     "finding a python under pyenv": r"\bfix_env\b",

@@ -29,6 +29,7 @@ REPLACED = {
     "dvc.repo:graph",
     "dvc.stage.run:_make_cmd",
     "dvc.utils:fix_env",
+    "dvc_data.hashfile:checkout",
     "dvc_data.hashfile.hash:hash_file",
     "dvc_data.hashfile.obj:HashFile",
     "dvc_objects.fs.generic:test_links",

@@ -227,6 +227,26 @@ def links_open(repo: Repo) -> AbstractContextManager[Any]:
     return closing(connection)
 
 
+@otherwise("linking outputs", no_shortcut)
+def links_tested_once() -> AbstractContextManager[None]:
+    """Make DVC test once for each cache and file system which links there can be, not for each output."""
+    from dvc_data.hashfile import checkout
+
+    test, known = checkout.test_links, dict[tuple[Any, ...], list[str]]()
+
+    def test_once(links: list[str], from_fs: Any, from_path: str, to_fs: Any, to_path: str) -> list[str]:
+        to_fs.makedirs(to_fs.parent(to_path))
+        key = (*links, from_path, os.stat(to_fs.parent(to_path)).st_dev) if to_fs.protocol == "local" else None
+        found = known.get(key) if key else None
+        if not found:
+            found = test(links, from_fs, from_path, to_fs, to_path)
+            if key:
+                known[key] = found
+        return list(found)
+
+    return replaced(checkout, "test_links", test_once)
+
+
 @contextmanager
 def as_copies(repo: Repo) -> Iterator[None]:
     """Make DVC copy files out of its cache instead of linking them."""

@@ -12,26 +12,33 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from dvcfleet.dvc_adapter.internals import otherwise
 from dvcfleet.dvc_adapter.objects import has_whole, is_local, object_size, remove_torn
 from dvcfleet.dvc_adapter.protocols import Item, Meta, Output, Repo, Stage
 from dvcfleet.errors import UserError
 
-# The states of a stage's inputs, in their order.
-Seen = list[list[tuple[object, ...]] | None]
+State = list[tuple[object, ...]]  # of a file, or of each file in a folder
+# The states of a stage's inputs, in their order; None for one of which more is to be asked.
+Seen = list[State | None]
+
+
+# By repository and path: the state in which an input was hashed, and what DVC noted of it, for all stages that read it.
+_HASHED: WeakKeyDictionary[Repo, dict[str, tuple[State, dict[str, Any]]]] = WeakKeyDictionary()
+_NOTED = ("meta", "hash_info", "obj", "files")
 
 # DVC's own calls to store an output are not thread-safe.
 _ONE_AT_A_TIME = threading.Lock()
 
 
-def save_inputs(stage: Stage, allow_missing: bool = False) -> None:
-    """Save the hashes of a stage's inputs, as `stage.save_deps()` does."""
+def save_inputs(stage: Stage, allow_missing: bool = False, seen: Seen | None = None) -> None:
+    """Save the hashes of a stage's inputs, as `stage.save_deps()` does; `seen`: their states, if they are known."""
     from dvc.dependency.base import DependencyDoesNotExistError
 
-    for dep in stage.deps:
+    for dep, state in zip(stage.deps, inputs_seen(stage) if seen is None else seen, strict=True):
         try:
-            save_input(dep)
+            _save_once(dep, state)
         except DependencyDoesNotExistError:
             if not allow_missing:
                 raise
@@ -75,6 +82,22 @@ def _seen(path: str) -> list[tuple[object, ...]] | None:
 def _stat_of(path: str) -> tuple[object, ...]:
     info = os.stat(path)
     return info.st_ino, info.st_size, info.st_mtime_ns, info.st_mode
+
+
+def _save_once(dep: Item, state: State | None) -> None:
+    """Save the hash of an input, which is known where it was hashed in the same state."""
+    from dvc.dependency import Dependency
+
+    if state is None or type(dep) is not Dependency or dep.hash_name != "md5":
+        save_input(dep)
+        return
+    hashed = _HASHED.setdefault(dep.repo, {})
+    before, noted = hashed.get(dep.fs_path, (None, {}))
+    if before == state:
+        vars(dep).update(noted)
+    else:
+        save_input(dep)
+        hashed[dep.fs_path] = state, {name: vars(dep)[name] for name in _NOTED}
 
 
 @otherwise("hashing files", lambda dep: dep.save())

@@ -140,8 +140,8 @@ class LocalWorkspace:
                 self.from_run_cache.add(stage.addressing)
                 self._keep(stage)
                 return Result.RESTORED, why
-        self._seen[stage.addressing] = inputs_seen(stage)
-        save_inputs(stage)
+        self._seen[stage.addressing] = seen = inputs_seen(stage)
+        save_inputs(stage, seen=seen)
         attempt(stage).parent.mkdir(exist_ok=True)
         attempt(stage).touch()
         return None, why

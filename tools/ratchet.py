@@ -21,7 +21,10 @@ ENGINE = "packages/dvcfleet/dvcfleet"
 PACKAGES = ("merganser", "tasks", "flows", ENGINE)
 # Rooms whose modules all have the names of one protocol.
 PLUGINS = (
-    *(f"merganser/{room}" for room in ("evaluation/kinds", "models/families", "at_run_time/additions", "methods")),
+    *(
+        f"merganser/{room}"
+        for room in ("evaluation/kinds", "statistics/kinds", "models/families", "at_run_time/additions", "methods")
+    ),
     f"{ENGINE}/runners",
 )
 # By commands, the modules that they begin with.

@@ -1,7 +1,6 @@
 """Record one entry's results in MLflow (KEY), or the whole comparison's report (--report). MLflow appears here only.
 
-One parent run per comparison, one child per entry. A result is known by its content key: recording it again finds the
-first run, through the receipt's run or the key's tag, and makes no second one.
+One parent run per comparison, one child per entry. A result is known by its content key, so that it has one run.
 """
 
 import json
@@ -275,10 +274,9 @@ def _active(store: Store, run_id: str) -> list["Run"]:
 
 
 def record_report(params: Params) -> None:
-    """Log every entry's scores and the report's files to the comparison's run; doing it again changes nothing.
+    """Log all scores and the report's files to the comparison's run, and what compares entries to each entry's own.
 
-    Measures relative to the individual models, and to the tasks' deltas, and scores on unseen tasks also go to each
-    entry's own run: only now are all of them known.
+    Doing it again changes nothing.
     """
     from filelock import FileLock
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from dvcfleet import command_line
 from dvcfleet.command_line import JsonOption, RepoOption
@@ -18,11 +17,12 @@ from dvcfleet.process_settings import raise_gc_thresholds, reach_this_machine
 from dvcfleet.repository import root_around
 from dvcfleet.terminal.failures import EXIT_CODES, boundary, is_a
 from dvcfleet.terminal.secrets import printable
-from merganser.command_line.app import add_commands, empty_app, example
+from merganser.command_line.app import Listed, add_commands, empty_app, example
 from merganser.command_line.merge import named_values
 from merganser.errors import InputError
 from merganser.extras import naming_extras
 from merganser.flows.commands import lineage as lineage_cli
+from merganser.flows.commands import suites as suites_cli
 from merganser.outputs import write_whole
 from merganser.tasks.tracking import store_words
 
@@ -30,8 +30,7 @@ app = empty_app()
 app.add_typer(lineage_cli.app, name="lineage")
 node = typer.Typer(help="Clones that serve as a cluster's nodes.", no_args_is_help=True)
 app.add_typer(node, name="node")
-suites_app = typer.Typer(help="The ready comparisons: list and check them, and compare with what papers report.")
-app.add_typer(suites_app, name="suites")
+app.add_typer(suites_cli.app, name="suites")
 
 
 def with_options_of(command: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -145,101 +144,7 @@ def diff(
         write_whole(page, as_page("run_diff", found=found))
 
 
-@suites_app.callback(invoke_without_command=True, epilog=example("merganser suites --json"))
-def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
-    """List the ready comparisons: family, tasks, entries, download, GPU; * is the one in use."""
-    if context.invoked_subcommand:
-        return
-    from merganser.command_line.output import print_table
-    from merganser.flows.suites.files import suite_names, suites_root
-    from merganser.flows.suites.ready import ROW, describe_suite, suite_row
-
-    root = suites_root(repo)
-    found = [describe_suite(root, name) for name in suite_names(root)]
-    if as_json:
-        print(json.dumps([asdict(suite) for suite in found], indent=2))
-    else:
-        print_table(ROW, map(suite_row, found))
-
-
-@suites_app.command("check", epilog=example("merganser suites check encoder", EXIT_CODES))
-def suites_check(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A suite; `merganser suites` lists them.")],
-    offline: Annotated[bool, typer.Option("--offline", help="Ask no hub.")] = False,
-    pin: Annotated[
-        bool, typer.Option("--pin", help="Write the present commit of each followed branch into its pointer.")
-    ] = False,
-    as_json: JsonOption = False,
-    repo: RepoOption = Path(),
-) -> None:
-    """Check a suite without downloading it: choices, pointers, figures; with a network that its sources exist."""
-    from merganser.flows.suites.check import check_lines, validate_suite
-    from merganser.flows.suites.files import suites_root
-
-    root = root_around(repo) if pin else suites_root(repo)
-    found = validate_suite(root, name, online=not offline or pin, pin_them=pin)
-    print(json.dumps(asdict(found), indent=2) if as_json else "\n".join(check_lines(found)))
-    raise typer.Exit(2 if found.mistakes else 0)
-
-
-@suites_app.command("diff", epilog=example("merganser suites diff --all --page papers.html", EXIT_CODES))
-def suites_diff(
-    of_all: Annotated[
-        bool, typer.Option("--all", help="Of all suites that were run: what of each paper reproduces, what not, why.")
-    ] = False,
-    page: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --all: write it as an HTML page, too.")
-    ] = None,
-    as_json: JsonOption = False,
-    repo: RepoOption = Path(),
-) -> None:
-    """Print what papers report beside what the last run measured, and which differences exceed our sampling error."""
-    if page and not of_all:
-        raise typer.BadParameter("is a page of all suites; give --all too, or open the report", param_hint="--page")
-    from merganser.flows.evidence.runs.printing import as_page
-    from merganser.flows.pages.reproduced import all_lines, figure_lines, read_all, read_figures
-
-    root = root_around(repo)
-    if not of_all:
-        figures = read_figures(root)
-        lineage_cli.say(figures, figure_lines(figures), as_json)
-        return
-    found = read_all(root)
-    lineage_cli.say(asdict(found), all_lines(found), as_json)
-    if page:
-        write_whole(page, as_page("reproduced_all", all=found))
-
-
-@app.command(epilog=example("merganser use encoder", EXIT_CODES))
-def use(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A suite; `merganser suites` lists them.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace params.yaml even if changes in it are lost.")] = False,
-    grids: Annotated[
-        bool, typer.Option("--grids", help="The suite's comparison with parameters searched on validation data.")
-    ] = False,
-    repo: RepoOption = Path(),
-) -> None:
-    """Put a suite's params.yaml in place; what was computed for another stays in DVC's cache."""
-    from merganser.flows.suites.ready import GRIDS, PARAMS, SUITES, use
-
-    params = use(root_around(repo), name, force, grids=grids)
-    counts = f"{len(params.tasks)} tasks, {len(params.methods)} entries"
-    print(f"{PARAMS} is that of {SUITES}/{name}.yaml{f', {GRIDS}' if grids else ''}: {params.base.family}, {counts}")
-    print("`merganser run` makes it, and takes what only another comparison needs out of the workspace")
-
-
-class Listed(TyperCommand):
-    """A command that takes `--models a=A b=B` for `--models a=A --models b=B`, and `--data` likewise."""
-
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Repeat the option before each further value."""
-        told, option = list[str](), None
-        for word in args:
-            if option and "=" in word and not word.startswith("-") and told[-1] != option:
-                told.append(option)
-            option = word if word in ("--models", "--data") else option if "=" in word else None
-            told.append(word)
-        return super().parse_args(ctx, told)
+app.command(epilog=example("merganser use encoder", EXIT_CODES))(suites_cli.use)
 
 
 @app.command(
@@ -416,7 +321,6 @@ def gc(
 
 
 add_commands(app)
-
 
 node.command("init", epilog=example("merganser node init ~/node"))(command_line.node_init)
 

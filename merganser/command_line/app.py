@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from merganser.command_line.check import check
 from merganser.command_line.extract_lora import extract_lora
@@ -19,6 +20,20 @@ from merganser.command_line.trust import trust
 from merganser.extras import naming_extras
 from merganser.outputs import refuse_existing
 from merganser.terminal.failures import EXIT_CODES, boundary
+
+
+class Listed(TyperCommand):
+    """A command that takes `--models a=A b=B` for `--models a=A --models b=B`, and `--data` likewise."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Repeat the option before each further value."""
+        told, option = list[str](), None
+        for word in args:
+            if option and "=" in word and not word.startswith("-") and told[-1] != option:
+                told.append(option)
+            option = word if word in ("--models", "--data") else option if "=" in word else None
+            told.append(word)
+        return super().parse_args(ctx, told)
 
 
 def methods(

@@ -1,0 +1,99 @@
+"""`merganser suites` and `merganser use`: the ready comparisons, and which one is in place."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dvcfleet.command_line import JsonOption, RepoOption
+from dvcfleet.repository import root_around
+from dvcfleet.terminal.failures import EXIT_CODES
+from merganser.command_line.app import example
+from merganser.flows.commands.lineage import say
+from merganser.outputs import write_whole
+
+app = typer.Typer(help="The ready comparisons: list and check them, and compare with what papers report.")
+
+
+@app.callback(invoke_without_command=True, epilog=example("merganser suites --json"))
+def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
+    """List the ready comparisons: family, tasks, entries, download, GPU; * is the one in use."""
+    if context.invoked_subcommand:
+        return
+    from merganser.command_line.output import print_table
+    from merganser.flows.suites.files import suite_names, suites_root
+    from merganser.flows.suites.ready import ROW, describe_suite, suite_row
+
+    root = suites_root(repo)
+    found = [describe_suite(root, name) for name in suite_names(root)]
+    if as_json:
+        print(json.dumps([asdict(suite) for suite in found], indent=2))
+    else:
+        print_table(ROW, map(suite_row, found))
+
+
+@app.command("check", epilog=example("merganser suites check encoder", EXIT_CODES))
+def suites_check(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A suite; `merganser suites` lists them.")],
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no hub.")] = False,
+    pin: Annotated[
+        bool, typer.Option("--pin", help="Write the present commit of each followed branch into its pointer.")
+    ] = False,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Check a suite without downloading it: choices, pointers, figures; with a network that its sources exist."""
+    from merganser.flows.suites.check import check_lines, validate_suite
+    from merganser.flows.suites.files import suites_root
+
+    root = root_around(repo) if pin else suites_root(repo)
+    found = validate_suite(root, name, online=not offline or pin, pin_them=pin)
+    print(json.dumps(asdict(found), indent=2) if as_json else "\n".join(check_lines(found)))
+    raise typer.Exit(2 if found.mistakes else 0)
+
+
+@app.command("diff", epilog=example("merganser suites diff --all --page papers.html", EXIT_CODES))
+def suites_diff(
+    of_all: Annotated[
+        bool, typer.Option("--all", help="Of all suites that were run: what of each paper reproduces, what not, why.")
+    ] = False,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --all: write it as an HTML page, too.")
+    ] = None,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Print what papers report beside what the last run measured, and which differences exceed our sampling error."""
+    if page and not of_all:
+        raise typer.BadParameter("is a page of all suites; give --all too, or open the report", param_hint="--page")
+    from merganser.flows.evidence.runs.printing import as_page
+    from merganser.flows.pages.reproduced import all_lines, figure_lines, read_all, read_figures
+
+    root = root_around(repo)
+    if not of_all:
+        figures = read_figures(root)
+        say(figures, figure_lines(figures), as_json)
+        return
+    found = read_all(root)
+    say(asdict(found), all_lines(found), as_json)
+    if page:
+        write_whole(page, as_page("reproduced_all", all=found))
+
+
+def use(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A suite; `merganser suites` lists them.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace params.yaml even if changes in it are lost.")] = False,
+    grids: Annotated[
+        bool, typer.Option("--grids", help="The suite's comparison with parameters searched on validation data.")
+    ] = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Put a suite's params.yaml in place; what was computed for another stays in DVC's cache."""
+    from merganser.flows.suites.ready import GRIDS, PARAMS, SUITES, use
+
+    params = use(root_around(repo), name, force, grids=grids)
+    counts = f"{len(params.tasks)} tasks, {len(params.methods)} entries"
+    print(f"{PARAMS} is that of {SUITES}/{name}.yaml{f', {GRIDS}' if grids else ''}: {params.base.family}, {counts}")
+    print("`merganser run` makes it, and takes what only another comparison needs out of the workspace")

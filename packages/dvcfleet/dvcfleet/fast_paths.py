@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from importlib import metadata
-from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -64,8 +63,8 @@ def no_shortcut() -> AbstractContextManager[None]:
 
 
 @contextmanager
-def replaced(owner: ModuleType | type, name: str, shortcut: Any) -> Iterator[None]:
-    """Put another object in the place of a module's or a class's within the block; a class may inherit its own."""
+def replaced(owner: Any, name: str, shortcut: Any) -> Iterator[None]:
+    """Put another object in the place of an attribute of a module, a class or an object, within the block."""
     is_own, before = name in vars(owner), vars(owner).get(name)
     setattr(owner, name, shortcut)
     try:

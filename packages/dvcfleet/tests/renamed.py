@@ -13,6 +13,7 @@ FAST = {
     "storing outputs": r"(?<!os\.)\bumask\b",
     "using the run cache": r"(?<=self\.)cache_dir\b",
     "linking outputs": r"\btest_links\b",
+    "storing folders": r"\b_build\b",
     "noting links": r"(?<=state\.)links\b|(?<=self\.)links\b",
     "starting a shell, which now reads its settings,": r"\b_make_cmd\b",
     "finding a python under pyenv": r"\bfix_env\b",

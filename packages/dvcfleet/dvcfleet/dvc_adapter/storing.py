@@ -10,6 +10,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,6 +19,7 @@ from dvcfleet.dvc_adapter.internals import otherwise
 from dvcfleet.dvc_adapter.objects import has_whole, is_local, object_size, remove_torn
 from dvcfleet.dvc_adapter.protocols import Item, Meta, Output, Repo, Stage
 from dvcfleet.errors import UserError
+from dvcfleet.fast_paths import no_shortcut, replaced
 
 State = list[tuple[object, ...]]  # of a file, or of each file in a folder
 # The states of a stage's inputs, in their order; None for one of which more is to be asked.
@@ -139,11 +141,25 @@ def is_edited(out: Output) -> bool:
 
 
 def _save_and_commit(out: Output) -> None:
-    with _ONE_AT_A_TIME:
+    with _ONE_AT_A_TIME, _built_once(out):
         out.save()
         if out.use_cache:
             make_room(out)
         out.commit()
+
+
+@otherwise("storing folders", lambda out: no_shortcut())
+def _built_once(out: Output) -> AbstractContextManager[None]:
+    """Have DVC list and hash an output once within the block: it does so to save it, and again to commit it."""
+    build, built = getattr(out, "_build"), dict[tuple[Any, ...], Any]()  # noqa: B009 - no protocol has it
+
+    def build_once(cache: Any, path: str, *args: Any, **options: Any) -> Any:
+        key = (cache, path, options.get("dry_run"))
+        if key not in built:
+            built[key] = build(cache, path, *args, **options)
+        return built[key]
+
+    return replaced(out, "_build", build_once)
 
 
 def make_room(out: Output) -> None:

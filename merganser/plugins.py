@@ -35,7 +35,8 @@ def constants(package: str, name: Any) -> dict[str, Any]:
 
     It is read and not imported: the libraries that it needs take seconds.
     """
-    paths = [Path(place, f"{name}.py") for place in places_of(package)] if str(name).isidentifier() else []
+    places = places_of(package)
+    paths = [Path(place, f"{name}.py") for place in places] if name in module_names(places) else []
     path = next((path for path in paths if path.is_file()), None)
     return dict(_written_out(path.read_bytes(), str(path))) if path else {}
 

@@ -15,10 +15,12 @@ from typing import Any
 
 from dvcfleet.disk import read_json, write_durably
 from dvcfleet.repository import STATE_FOLDER
+from merganser.config import PARAMS
 from merganser.errors import InputError
+from merganser.flows.repositories.identity import TRIALS
 from merganser.limits import read_yaml
 from merganser.report.formats import BUDGETS, p_value
-from merganser.tasks.stages import EXAMPLES, METRICS, PREVIOUS, PREVIOUS_METRICS, UNSEEN
+from merganser.tasks.stages import DATA, EXAMPLES, METRICS, PREVIOUS, PREVIOUS_METRICS, UNSEEN
 
 _NUMBERS = Path("metrics.json")
 
@@ -88,7 +90,31 @@ def say_answer(done: Set[str], say: Callable[[str], None]) -> None:
         say(line)
     for row in read_worse_scores(Path()):
         say(worse_line(row["entry"], row["column"], *(float(row[name]) for name in ("before", "after", "p"))))
-    say(f"the report: {REPORT}/index.html")
+    original = _comparison_of_trial(Path.cwd())
+    if original is not None:
+        for line in trial_lines(original, Path.cwd()):
+            say(line)
+    say(f"the report: {os.path.relpath(REPORT, original)}/index.html")
+
+
+def _comparison_of_trial(folder: Path) -> Path | None:
+    """Return the folder of the comparison of which a folder is a trial; None if it is none."""
+    root = folder.parents[len(TRIALS.parts)] if len(folder.parents) > len(TRIALS.parts) else folder
+    return root if folder.parent == root / TRIALS else None
+
+
+def trial_lines(original: Path, trial: Path) -> Iterator[str]:
+    """Say how far the means of a trial are from the comparison's; nothing if it has no scores yet."""
+    from merganser.report.paired import LEVEL, compare_scores, files_in  # loads PyTorch
+
+    params = read_yaml(trial / PARAMS)
+    names = (list(params["methods"]), list(params["tasks"]), list(params.get("unseen", {})))
+    lines = compare_scores(*names, files_in(original / DATA), files_in(trial / DATA))
+    means = sorted((line for line in lines if line.column == "mean"), key=lambda line: -abs(line.difference))
+    for line in means[:NAMED]:
+        within = "within" if line.p is None or line.p >= LEVEL else "beyond"
+        known = "other examples" if line.p is None else f"{within} the sampling error, p {p_value(line.p)}"
+        yield f"compared with the comparison: {line.entry} {100 * line.difference:+.1f} ({known})"
 
 
 def about_run(path: Path, run: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from merganser.report.formats import ONCE, panels, written
-from merganser.report.plots import COLOURS, INK, MUTED, canvas, one_legend, to_svg
+from merganser.report.plots import COLOURS, INK, MUTED, canvas, log_scale, one_legend, to_svg
 from merganser.report.scores import MeanScore
 
 MEAN = "mean"
@@ -84,9 +84,7 @@ def against_values(curve: Curve, ylabel: str) -> str:
     low, high = ([m + sign * e for m, e in zip(means, errors, strict=True)] for sign in (-1, 1))
     axes.fill_between(places, low, high, color=COLOURS["single"], alpha=0.2, linewidth=0)
     axes.plot(places, means, color=COLOURS["single"], linewidth=1.9, marker="o", markersize=4, label="mean over tasks")
-    wide = min(places) > 0 and max(places) / min(places) > WIDE
-    if wide:
-        axes.set_xscale("log")
+    wide = min(places) > 0 and max(places) / min(places) > WIDE and log_scale(axes, "x", places)
     shown = legible([point.shown for point in curve.points], [*map(log, places)] if wide else places)
     axes.set_xticks(places, shown)
     axes.minorticks_off()
@@ -144,8 +142,8 @@ def over_depth(
         axes.set_visible(False)
     for axes in grid[::abreast]:
         axes.set_ylabel(label)
-    if log:
-        grid[0].set_yscale("log")
+    drawn = [value for _, by_layer in lines for value in by_layer.values()]
+    if log and log_scale(grid[0], "y", drawn):
         low, high = grid[0].get_ylim()
         if high > 100 * low:  # two powers of ten at least are marked
             grid[0].minorticks_off()

@@ -223,7 +223,7 @@ def worse_scores(
 
     Each folder has `metrics`, `examples` and, where tasks are unseen, `measures/unseen`.
     """
-    found = compare_scores(entries, tasks, unseen, _files_in(before), _files_in(after))
+    found = compare_scores(entries, tasks, unseen, files_in(before), files_in(after))
     return tuple(line for line in found if line.is_worse)
 
 
@@ -247,5 +247,6 @@ def score_files(find: FindFile, metrics: str = "metrics", examples: str = "examp
     )
 
 
-def _files_in(folder: Path) -> FindFile:
+def files_in(folder: Path) -> FindFile:
+    """Find a run's files in the folder `data` of a workspace."""
     return lambda name: path if (path := folder / name).is_file() else None

@@ -6,8 +6,9 @@ Colours come from one table, so that the page can put its own variables in their
 """
 
 import io
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from math import isfinite
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -58,6 +59,15 @@ STYLE: Any = {
     "legend.frameon": False,
     "legend.fontsize": 8,
 }
+
+
+def log_scale(axes: Axes, axis: Literal["x", "y"], values: Iterable[float]) -> bool:
+    """Give an axis a logarithmic scale if it shows positive numbers only, and at least one; tell whether it did."""
+    shown = [value for value in values if isfinite(value)]
+    if not shown or min(shown) <= 0:
+        return False
+    axes.set(**{f"{axis}scale": "log"})
+    return True
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:

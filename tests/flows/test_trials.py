@@ -13,7 +13,10 @@ import yaml
 
 from dvcfleet.git import git
 from merganser.errors import InputError
+from merganser.flows.repositories.identity import TRIALS
 from merganser.flows.repositories.trials import Wish, changed
+from merganser.flows.steps.answer import trial_lines
+from tests.report.test_changes import write_scores
 from tests.tiny import ROOT, is_clean, merganser
 
 OWN = ("params.yaml", "dvc.lock", "report/index.html", "metrics.json")
@@ -60,6 +63,19 @@ def test_what_is_not_there_is_named(content: dict[str, Any], wish: Wish, said: s
         changed(content, wish)
 
 
+def test_a_trial_is_compared_with_the_comparison_by_paired_tests(tmp_path: Path) -> None:
+    trial = tmp_path / TRIALS / "a1"
+    for folder, right in ((tmp_path, {"ties": 100, "average": 150}), (trial, {"ties": 160, "average": 151})):
+        for entry, count in right.items():
+            write_scores(folder / "data", entry, {"dark": count})
+    (trial / "params.yaml").write_text("tasks: {dark: {}}\nmethods: {ties: {}, average: {}}\n")
+    said = list(trial_lines(tmp_path, trial))
+    assert said[0].startswith("compared with the comparison: ties +30.0 (beyond the sampling error, p ")
+    assert said[1].startswith("compared with the comparison: average +0.5 (within the sampling error, p ")
+    write_scores(trial / "data", "average", {"dark": 40}, 50)
+    assert "average +5.0 (other examples)" in list(trial_lines(tmp_path, trial))[1]
+
+
 @pytest.mark.drill
 def test_a_trial_leaves_the_comparison_as_it_is_and_says_what_it_changed(tiny_copy: Path, prefect_api: str) -> None:
     before = digests(tiny_copy)
@@ -72,6 +88,8 @@ def test_a_trial_leaves_the_comparison_as_it_is_and_says_what_it_changed(tiny_co
     assert f"a trial in .dvcfleet/trials/{trial.name}" in said
     assert "methods.ties.density: 0.5 -> 0.25" in said
     assert "fetch@dark restored" in said
+    assert said.splitlines()[-1] == f"the report: .dvcfleet/trials/{trial.name}/report/index.html"
+    assert "compared with the comparison: ties " in said
     assert yaml.safe_load((trial / "dvc.lock").read_text())["stages"]["merge@ties"]["params"]["params.yaml"][
         "methods.ties"
     ] == {"method": "ties", "reads": "deltas", "density": 0.25}

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Wording
-from merganser.report.plots import COLOURS, INK, LINES, MUTED, OTHERS, canvas, place_labels, to_svg
+from merganser.report.plots import COLOURS, INK, LINES, MUTED, OTHERS, canvas, log_scale, place_labels, to_svg
 from merganser.report.rows import Row, best, front, in_group, lowest
 from merganser.report.sections import Section
 
@@ -134,8 +134,8 @@ def against_time(rows: list[Row]) -> str:
     """Draw the mean score against the wall time of the merge and of what was done on data for it."""
     figure, axes = _axes("wall time of the merge and what it learned or measured on data, s", rows)
     values = [row.seconds for row in rows]
-    axes.set_xscale("log")
-    axes.set_xlim(min(values) / 1.5, max(values) * 3)
+    if log_scale(axes, "x", values):
+        axes.set_xlim(min(values) / 1.5, max(values) * 3)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter("")
     _scatter(axes, rows, values)

@@ -12,7 +12,7 @@ from merganser.measures.significance import LEVEL, compare_models, holm, mean_of
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Wording, settings
-from merganser.report.plots import LINES, PALETTE, canvas, to_svg
+from merganser.report.plots import LINES, PALETTE, canvas, log_scale, to_svg
 from merganser.report.scores import MeanScore
 from merganser.report.sections import Section
 
@@ -145,7 +145,7 @@ def plots(matched: Matched, wording: Wording) -> dict[str, str]:
         colour, style, dot = PALETTE[column], LINES[row % len(LINES)], MARKERS[row % len(MARKERS)]
         places, means = [100 * point.amr for point in points], [100 * point.score for point in points]
         axes.plot(places, means, color=colour, linestyle=style, linewidth=1.5, marker=dot, markersize=3.5, label=entry)
-    axes.set_xscale("log")
+    log_scale(axes, "x", [*matched.budgets, *(point.amr for points in matched.curves.values() for point in points)])
     axes.set_xticks([100 * budget for budget in matched.budgets], [f"{100 * budget:g}" for budget in matched.budgets])
     axes.minorticks_off()
     axes.set(xlabel="bytes a task, % of the merged parameters'", ylabel=wording.axis)

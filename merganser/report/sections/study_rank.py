@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Wording
-from merganser.report.plots import COLOURS, INK, MUTED, canvas, one_legend, to_svg
+from merganser.report.plots import COLOURS, INK, MUTED, canvas, log_scale, one_legend, to_svg
 from merganser.report.sections import Section
 
 
@@ -61,7 +61,7 @@ def plots(study: RankStudy, wording: Wording) -> dict[str, str]:
     means = [study.mean_at(fraction) for fraction in fractions]
     axes.axhline(100 * means[-1], color=INK, linewidth=0.8, linestyle=":", label="fine-tuned models, mean")
     _rank_line(axes, fractions, means, COLOURS["single"], 1.9, "mean over tasks")
-    axes.set_xscale("log")
+    log_scale(axes, "x", fractions)
     axes.set_xticks(fractions, [f"{100 * fraction:g}" for fraction in fractions])
     axes.minorticks_off()
     axes.set(xlabel="singular values kept of each task's own delta, %", ylabel=wording.axis)

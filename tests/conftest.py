@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.isolation import OWN_HOME
-from tests.shared import copy_repository, made_once, shared_prefect_server
+from tests.support import copy_repository, made_once, shared_prefect_server
 from tests.warm import VARIABLE, Warm, python
 
 TESTS = Path(__file__).parent

@@ -17,8 +17,8 @@ from merganser.checkpoints.reading import open_checkpoint
 from merganser.command_line.app import main
 from merganser.standalone.results import load_results
 from tests.small_models import write_models
+from tests.support import python
 from tests.tiny import environment
-from tests.warm import python
 
 MODELS = {"a": "task0", "b": "task1/model.safetensors"}
 

@@ -18,8 +18,7 @@ from merganser.report import sections
 from merganser.tasks.code import CARDS
 from merganser.tasks.stage import FOUND_BY_NAME
 from merganser.tasks.stages import KEPT
-from tests.each import each
-from tests.warm import python
+from tests.support import each, python
 
 ROOT = Path(__file__).parent.parent
 DIGESTS = "data/code/"

@@ -18,9 +18,8 @@ from dvcfleet.options import Options
 from dvcfleet.planning.plan import State, plan
 from merganser.checkpoints.writing import save_tensors
 from tests.hub import COMMIT, serve
-from tests.shared import copy_repository
+from tests.support import copy_repository, python
 from tests.tiny import delete_run, dvc, forking_environment, is_clean, make_repository, merganser, receipts
-from tests.warm import python
 
 OF_TIES = {"merge@ties", "evaluate@ties-dark", "evaluate@ties-light", "measure_merged@ties", "record@ties", "report"}
 OF_ADA = {"learn@ada", *(name.replace("ties", "ada") for name in OF_TIES)}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import MB, Measured, Run, alternate, as_table, as_text, machine, measure, ratio, spread
-from tests.shared import forking
+from tests.support import forking
 
 HOLD = "held = bytearray(200_000_000); held[::4096] = b'x' * len(held[::4096]); import time; time.sleep(1)"
 

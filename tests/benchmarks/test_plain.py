@@ -16,7 +16,7 @@ from merganser import registry
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.writing import save_tensors
 from tests.merges import merge_checkpoints
-from tests.warm import python
+from tests.support import python
 
 SHAPES = {
     "visual.conv1.weight": (24, 3, 4, 4),

@@ -14,7 +14,7 @@ from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.models import get_family
-from tests.each import each
+from tests.support import each
 from tests.tiny_clip import write_clip
 from tests.tiny_transformers import write_model
 

@@ -18,8 +18,8 @@ from tests.checkpoints.merge_table import stored
 from tests.command_line.conftest import Done, Refused
 from tests.merges import merge_checkpoints
 from tests.small_models import SHAPES, write_models
+from tests.support import wait_until
 from tests.transformers_models import load, save_models, tiny
-from tests.waiting import wait_until
 
 WITH_A_FIRST_PASS = [name for name in ("ties", "dare", "consensus") if registry.get(name).first_pass]
 

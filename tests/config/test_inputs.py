@@ -12,7 +12,7 @@ from merganser.config.inputs import INPUTS, SECTIONS, input_of
 from merganser.config.params import Params
 from merganser.tasks.opening import OPENINGS
 from tests.config.test_params import complaint, write
-from tests.each import each
+from tests.support import each
 from tests.tiny import ROOT
 
 DVC_YAML = yaml.safe_load((ROOT / "dvc.yaml").read_text())

@@ -7,8 +7,8 @@ from pathlib import Path
 from tests import PYTHONPATH
 from tests.drills.kills import prefect_server
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Toy
+from tests.support import python
 from tests.tiny import environment, make_repository, merganser
-from tests.warm import python
 
 
 def drill(folder: Path, sample: bool) -> None:

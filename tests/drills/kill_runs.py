@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.dvcfleet.toy import Toy
 from tests.faults.injection import Injection
 from tests.faults.whole import assert_cache_is_whole, content, finished
-from tests.warm import python
+from tests.support import python
 
 # Outputs in a shared folder, outputs that are folders, kept ones, and a stage that reads folders whole.
 SMALL = """

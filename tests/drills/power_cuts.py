@@ -23,8 +23,8 @@ from dvc.repo import Repo
 from tests.drills.kills import prefect_server
 from tests.faults.power import Disk, copy_of, new_disk, why_no_cuts
 from tests.faults.whole import content, digest_of, entries, is_pure
+from tests.support import python
 from tests.tiny import environment, make_repository
-from tests.warm import python
 
 TOYS, TINIES = 170, 30
 # A file system writes what is a few seconds old by itself.

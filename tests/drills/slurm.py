@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.dvcfleet.toy import Toy
 from tests.faults import nodes
 from tests.faults.slurm import Slurm, skip_without_slurm, slurm
-from tests.waiting import wait_until
+from tests.support import wait_until
 
 AWAY_S = 5  # for how long the controller is away, and the node drained
 LIMIT_S = 3600.0

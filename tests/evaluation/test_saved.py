@@ -21,7 +21,7 @@ from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import Prepared
 from merganser.models import open_network
 from merganser.sources.fetching import fetch_data_set
-from tests.each import each
+from tests.support import each
 from tests.tiny_clip import write_clip
 
 PICTURE = PIL.Image.fromarray(np.zeros((8, 8, 3), dtype=np.uint8))

@@ -11,7 +11,7 @@ import pytest
 
 from merganser.errors import InputError
 from merganser.evaluation.serving import serving
-from tests.waiting import wait_for, wait_until
+from tests.support import wait_for, wait_until
 
 ANSWERING = """
 import http.server, json, os, pathlib, subprocess, sys, time

@@ -29,9 +29,9 @@ from tests import PYTHONPATH
 from tests.dvcfleet.cluster import SELDOM, address_in, free_port
 from tests.dvcfleet.conftest import RAY_TOKEN
 from tests.dvcfleet.toy import Toy
+from tests.support import python, start, wait_until
 from tests.tiny import ROOT, dvc, environment, forking_environment, make_repository
-from tests.waiting import wait_until
-from tests.warm import Started, python, start
+from tests.warm import Started
 
 # What a node prints when it has joined.
 _READY = {"dask": "Registered to", "ray": "Ray runtime started"}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.dvcfleet.cluster import answers, free_port
-from tests.waiting import LIMIT_S, wait_until
+from tests.support import LIMIT_S, wait_until
 
 # What a remote is in DVC's configuration.
 Remote = Mapping[str, str]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.dvcfleet.cluster import free_port
-from tests.waiting import LIMIT_S, wait_until
+from tests.support import LIMIT_S, wait_until
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 CONFIGURATION = """

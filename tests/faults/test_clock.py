@@ -11,7 +11,7 @@ import pytest
 from tests import PYTHONPATH
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.faults.whole import content
-from tests.waiting import LIMIT_S, wait_until
+from tests.support import LIMIT_S, wait_until
 
 RUN = "from flows.__main__ import start; start()"
 DAY = 86_400

@@ -11,7 +11,7 @@ import pytest
 from tests.dvcfleet.cluster import started
 from tests.dvcfleet.toy import SLOW, Make, Toy, slow_files
 from tests.faults.nodes import run
-from tests.waiting import LIMIT_S, wait_until
+from tests.support import LIMIT_S, wait_until
 
 NAMES = "abcdef"
 # How long Dask waits for a lost scheduler to come back: by default half a minute.

@@ -32,8 +32,8 @@ from tests.faults.power import Disk, new_disk, why_no_cuts
 from tests.faults.test_clock import DAY, moved_clock
 from tests.faults.test_memory import limited_memory
 from tests.faults.whole import assert_cache_is_whole, entries, finished
+from tests.support import wait_until
 from tests.tiny import dvc, environment, make_repository, merganser, move_artifacts
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.drill
 

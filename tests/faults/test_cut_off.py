@@ -12,8 +12,8 @@ import pytest
 from tests.faults import nodes
 from tests.faults.nodes import Cluster
 from tests.faults.test_nodes import ALL, FILES, Field, field
+from tests.support import LIMIT_S, wait_until
 from tests.tiny import environment
-from tests.waiting import LIMIT_S, wait_until
 
 __all__ = ["field"]
 HEAD, FAR = "198.18.77.1", "198.18.77.2"  # addresses that are for tests (RFC 2544)

@@ -10,7 +10,7 @@ import pytest
 from tests.dvcfleet.toy import Toy
 from tests.faults.injection import ROOT
 from tests.faults.whole import assert_cache_is_whole, content
-from tests.warm import python
+from tests.support import python
 
 # Each output is larger than what is left free somewhere along the way.
 GROWING = """

@@ -9,8 +9,7 @@ import pytest
 
 from tests import PYTHONPATH
 from tests.dvcfleet.toy import SLOW, Make, Toy, slow_files
-from tests.waiting import LIMIT_S, wait_for
-from tests.warm import python
+from tests.support import LIMIT_S, python, wait_for
 
 RUN = "from flows.__main__ import start; start()"
 NAMES = "abcd"

@@ -15,7 +15,7 @@ from tests import PYTHONPATH, warm
 from tests.dvcfleet.test_run import commands_in
 from tests.dvcfleet.toy import Make, Toy
 from tests.faults.whole import assert_cache_is_whole, content
-from tests.waiting import wait_until
+from tests.support import wait_until
 from tests.warm import Started
 
 # Stages that take a while and write their output in steps, into a folder and into files, so that a kill finds halves.

@@ -12,8 +12,8 @@ import pytest
 from tests import PYTHONPATH
 from tests.dvcfleet.toy import Make
 from tests.faults.injection import ROOT
+from tests.support import python
 from tests.tiny import environment
-from tests.warm import python
 
 RUN = "from flows.__main__ import start; start()"
 LIMIT = 800 * 2**20

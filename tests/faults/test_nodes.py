@@ -13,8 +13,8 @@ import pytest
 from tests.dvcfleet.toy import Toy
 from tests.faults import nodes
 from tests.faults.nodes import Cluster, cluster, git, share
+from tests.support import LIMIT_S, wait_until
 from tests.tiny import dvc
-from tests.waiting import LIMIT_S, wait_until
 
 # A folder read whole, one of its outputs left out by git by name; outputs to persist; a metric that git keeps; a stage
 # that stays. Each command writes its name into a log outside of all clones.

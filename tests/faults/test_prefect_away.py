@@ -16,7 +16,7 @@ import pytest
 
 from tests import PYTHONPATH
 from tests.dvcfleet.toy import SLOW, Make, Toy, slow_files
-from tests.waiting import LIMIT_S
+from tests.support import LIMIT_S
 
 RUN = "from flows.__main__ import start; start()"
 NAMES = "abcdefgh"

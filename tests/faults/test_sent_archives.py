@@ -16,8 +16,8 @@ from merganser.errors import InputError
 from merganser.flows.commands.lineage import _verified, _verified_archive
 from merganser.flows.evidence.archive.form import check_form, write_archive
 from merganser.flows.evidence.archive.restoring import restore
-from tests.each import each
 from tests.faults.sent_archives import EVIL, Entry, Link, Sent, Submodule, listing, md5_of, send, stage
+from tests.support import each
 
 IMPORT = "deps:\n- path: x\n  repo:\n    url: ext::sh -c 'touch OUTSIDE/ran'\nouts:\n- path: x\n"
 IMPORT_DB = "deps:\n- db:\n    connection: c\n    query: q\nouts:\n- path: x\n"

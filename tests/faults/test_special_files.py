@@ -24,8 +24,7 @@ from merganser.evaluation.data_sets import open_split, read_headers
 from merganser.models import get_family
 from merganser.sources.fetching import fetch_checkpoint, fetch_data_set
 from merganser.sources.pointers import read_pointer
-from tests.each import each
-from tests.shared import made_once
+from tests.support import each, made_once
 from tests.tiny_clip import write_clip, write_data_set
 from tests.tiny_transformers import write_model
 

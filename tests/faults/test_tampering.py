@@ -8,8 +8,8 @@ import pytest
 
 from tests import PYTHONPATH
 from tests.faults.tamperings import TAMPERINGS
+from tests.support import python
 from tests.tiny import ROOT, environment
-from tests.warm import python
 
 SAMPLE = ("params_removed", "second_model_hidden")
 

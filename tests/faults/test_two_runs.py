@@ -8,8 +8,7 @@ import pytest
 
 from tests import PYTHONPATH
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
-from tests.waiting import wait_until
-from tests.warm import python
+from tests.support import python, wait_until
 
 RUN = "from flows.__main__ import start; start()"
 

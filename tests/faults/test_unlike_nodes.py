@@ -17,7 +17,7 @@ from tests.dvcfleet.toy import Printed, Toy
 from tests.faults import nodes
 from tests.faults.nodes import Cluster, Has
 from tests.faults.test_nodes import Field
-from tests.waiting import LIMIT_S, wait_until
+from tests.support import LIMIT_S, wait_until
 
 # What each stage says of itself: its name, its node, and the GPUs that it sees.
 SAYS = 'echo "{} $(hostname) [$CUDA_VISIBLE_DEVICES]" >> $LOG'

@@ -15,8 +15,7 @@ import yaml
 
 from dvcfleet.prefect_adapter.server import PrefectServer
 from tests import PYTHONPATH
-from tests.shared import forking
-from tests.waiting import LIMIT_S, wait_until
+from tests.support import LIMIT_S, forking, wait_until
 
 ROOT = Path(__file__).parents[2]
 POOL = "here"

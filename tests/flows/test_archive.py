@@ -26,8 +26,8 @@ from tests import PYTHONPATH
 from tests.dvcfleet.toy import Make, Toy
 from tests.flows.conftest import Done, Refused
 from tests.flows.test_signing import FILES, MERGES, _commit, keys
+from tests.support import python
 from tests.tiny import is_clean, merganser
-from tests.warm import python
 
 __all__ = ["keys"]
 

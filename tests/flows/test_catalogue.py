@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from merganser import registry
-from tests.each import each
+from tests.support import each
 from tools.catalogue import PAGES, render_pages, write_pages
 
 rendered = cache(render_pages)

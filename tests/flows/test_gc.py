@@ -23,7 +23,7 @@ from merganser.errors import InputError
 from merganser.flows.commands.gc import Freed, collect_garbage, time_before
 from tests.dvcfleet.test_experiments import committed, experiments, git, run
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
-from tests.shared import forking
+from tests.support import forking
 from tests.tiny import is_clean, merganser, receipts
 
 NOW = timedelta()  # so that all but the last run is older

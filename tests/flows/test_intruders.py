@@ -18,7 +18,7 @@ from tests import PYTHONPATH
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Toy
 from tests.flows.chromium import MARKS, chromium
 from tests.flows.test_ui import addresses, serving
-from tests.warm import python
+from tests.support import python
 
 pytestmark = MARKS
 

@@ -15,7 +15,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
 
 from merganser.flows.scheduled import scheduled
-from tests.warm import python
+from tests.support import python
 
 TEMPLATE = Path(__file__).parents[2] / "docs/kubernetes.json"
 POOL = "test-kubernetes"

@@ -18,8 +18,8 @@ from playwright.sync_api import Browser, Page
 
 from merganser.flows.pages.start_page import start_page
 from tests.flows.chromium import MARKS, chromium
+from tests.support import python
 from tests.tiny import ROOT
-from tests.warm import python
 
 SCREENSHOTS = ROOT / "build/screenshots"
 PAGES = {

@@ -13,7 +13,7 @@ from merganser.flows.suites.files import suite_text
 from merganser.flows.suites.published import PAPERS
 from merganser.flows.suites.ready import load_suite, write_figures
 from merganser.tasks.stages import PUBLISHED
-from tests.shared import copy_repository
+from tests.support import copy_repository
 from tests.tiny import ROOT
 
 SUITE = "clip-vit-b-32-8"

@@ -24,8 +24,7 @@ from tests.dvcfleet.test_server import servers_of
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.faults.test_clock import DAY, moved_clock
 from tests.flows.schedules import Schedules, deployment, serving_schedules, write_deployments
-from tests.waiting import LIMIT_S, wait_until
-from tests.warm import python
+from tests.support import LIMIT_S, python, wait_until
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime.now(UTC)

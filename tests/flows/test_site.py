@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import merganser
-from tests.warm import python
+from tests.support import python
 from tools.site import ROOT
 
 TAGS = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?([^\"' >]+)")

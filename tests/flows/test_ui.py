@@ -16,7 +16,7 @@ import pytest
 
 from tests import PYTHONPATH
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
-from tests.waiting import LIMIT_S, wait_until
+from tests.support import LIMIT_S, wait_until
 
 ELSEWHERE = {"PREFECT_API_URL": "http://prefect.example/api", "MLFLOW_TRACKING_URI": "http://mlflow.example"}
 

@@ -23,8 +23,8 @@ from merganser.flows.evidence.keys import PrivateKey, PublicKey
 from merganser.flows.evidence.lineage_hooks import DESCRIPTION, MerganserLineage
 from merganser.flows.evidence.signing import PAYLOAD, SIGNATURES, check_signatures, sign
 from tests.dvcfleet.toy import Make
-from tests.each import each
 from tests.flows.test_signing import FILES, MERGES, _commit, keys
+from tests.support import each
 
 __all__ = ["keys"]
 

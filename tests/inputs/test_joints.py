@@ -29,7 +29,7 @@ from tests.laws.test_references import agree
 from tests.laws.test_registry_properties import choices, methods_that
 from tests.linalg.test_svd import low_rank_plus_noise, with_spectrum
 from tests.small_models import write_models
-from tests.warm import python
+from tests.support import python
 
 TASKS = ["task0", "task1", "task2"]
 MATRICES = {"blocks.0.attn.in_proj_weight", "blocks.0.mlp.c_fc.weight", "blocks.0.row.weight", "conv1.weight", "proj"}

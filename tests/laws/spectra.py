@@ -7,8 +7,8 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerFactors
 from merganser.linalg.svd import factorise
-from tests.each import each
 from tests.laws.layers import task_names
+from tests.support import each
 
 Array = NDArray[np.float64]
 

@@ -12,8 +12,8 @@ from merganser.inputs.layers import Layer, LayerFactors
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import factorise
 from merganser.overlays.parts import Parts
-from tests.each import each
 from tests.laws.layers import matrices, merged, task_names
+from tests.support import each
 
 Driver = Callable[[Tensor], Factors]
 SHAPES = [(24, 24), (40, 16), (16, 40)]

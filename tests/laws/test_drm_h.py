@@ -9,11 +9,11 @@ from torch import Tensor
 from merganser.operators import drm as operator
 from merganser.operators.drm import JointSpace, joint_space, pruned
 from merganser.operators.joint_layers import joint_factors
-from tests.each import each
 from tests.laws.layers import matrices, merged, vectors
 from tests.laws.references import EPSILON, Array, Given, counted
 from tests.laws.references import svd as known
 from tests.laws.spectra import assert_close, both_dtypes, drawn, every_number, every_shape, numpy_of, svd
+from tests.support import each
 
 both_ways = pytest.mark.parametrize("name", ["drm_h", "drm_v"])
 

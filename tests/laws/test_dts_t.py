@@ -26,7 +26,7 @@ from tests.laws.spectra import (
     drawn,
     numpy_of,
 )
-from tests.steady import steady
+from tests.support import steady
 
 tensors = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=40).map(torch.tensor)
 everywhere = steady(80)

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from merganser.methods.free import high_pass
 from merganser.overlays.parts import Parts, Sparse
-from tests.each import each
 from tests.laws.layers import merged
 from tests.laws.references import Array, Given, PerTask, counted, each_task, flat, largest_of_each, unflat
 from tests.laws.samples import in_pieces, joined, layer_of, network
 from tests.laws.test_emr import whole_models
+from tests.support import each
 
 CASES: list[dict[str, Any]] = [
     {"cutoff": 0.0},

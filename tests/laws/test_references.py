@@ -17,11 +17,11 @@ import torch
 from merganser import registry
 from merganser.merging.method import Method
 from merganser.overlays.parts import Parts
-from tests.each import each
 from tests.laws.checkpoints import SPECTRA, Models, write_alike, write_models, write_spectrum
 from tests.laws.layers import delta_of
 from tests.laws.references import Array, Given
 from tests.laws.test_registry_properties import choices, every_method, methods_that
+from tests.support import each
 
 TOLERANCE = 1e-5  # of a merged delta's norm, as a whole and of each parameter
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

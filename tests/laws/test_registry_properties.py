@@ -22,8 +22,8 @@ from merganser.linalg.svd import factorise
 from merganser.merging.devices import each_tensor
 from merganser.merging.method import Method
 from merganser.overlays.parts import Parts
-from tests.each import each
 from tests.laws.layers import delta_of, factored, made_layer, matrices, merged, norms_of, taken_by, vectors
+from tests.support import each
 
 # fmt: off
 VOCABULARY = {

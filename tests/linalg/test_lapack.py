@@ -6,7 +6,7 @@ from torch import Tensor
 
 from merganser.linalg import lapack
 from merganser.linalg.lapack import eigenvalues_, eigh_top_, gram
-from tests.each import each
+from tests.support import each
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from merganser.linalg import blocks, thresholds
 from merganser.linalg.counts import count_of, share_of, tallied
 from merganser.linalg.thresholds import cut_at, cut_of, each_band, each_trimmed, in_memory, kept
-from tests.steady import steady
+from tests.support import steady
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 

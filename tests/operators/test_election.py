@@ -28,7 +28,7 @@ from merganser.operators.ties import (
 )
 from tests.laws.layers import Layers
 from tests.laws.samples import layer_of, network
-from tests.steady import steady
+from tests.support import steady
 
 DTYPES = [torch.float32, torch.float64]
 FEW = st.sampled_from([-2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 2.0])  # so that draws and equal magnitudes are many

@@ -41,7 +41,7 @@ from merganser.overlays.parts import (
 )
 from merganser.overlays.thresholded import threshold, threshold_factors
 from tests.laws.layers import delta_of
-from tests.steady import steady
+from tests.support import steady
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "conv.weight": (5, 3, 2, 2),

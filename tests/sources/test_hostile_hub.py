@@ -19,9 +19,9 @@ from merganser.sources.fetching import fetch_checkpoint
 from merganser.sources.following import follow, look
 from merganser.sources.named import fetch_named
 from merganser.sources.pointers import HubPointer
-from tests.each import each
 from tests.hostile_hub import Answer, serve_hostile
 from tests.hub import COMMIT
+from tests.support import each
 from tests.tiny_clip import write_clip
 
 LONGEST_S = 20.0  # that a test waits for what the limits below end within a second

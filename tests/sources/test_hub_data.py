@@ -16,8 +16,8 @@ from huggingface_hub import constants
 from merganser.errors import InputError
 from merganser.evaluation.texts import check_texts
 from merganser.sources.fetching import fetch_data_set
-from tests.each import each
 from tests.hub import COMMIT, Hub, serve
+from tests.support import each
 
 MIB = b"0" * 2**20
 ENOUGH = 300  # of them, compressed to a few hundred KiB: more than is read

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shared import made_once
+from tests.support import made_once
 from tests.tasks.comparison import inside, make_comparison
 
 

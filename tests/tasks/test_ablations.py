@@ -19,7 +19,7 @@ from merganser.report.comparison import Comparison
 from merganser.report.sections import study_ablations as report_of_ablations
 from merganser.tasks import evaluate, join, merge, prepare_validation, search, stages, study_ablations
 from merganser.tasks.studied import Studied
-from tests.each import each
+from tests.support import each
 from tests.tasks.comparison import METHODS, TASKS, inside, open_comparison, plots_of, write_sections
 
 SCALINGS = {"scaling": [0.5, 1.5]}

@@ -15,7 +15,7 @@ from merganser.errors import InputError
 from merganser.measures.significance import holm
 from merganser.report.sections import study_budgets as report_of_budgets
 from merganser.tasks import evaluate, merge, study_budgets
-from tests.each import each
+from tests.support import each
 from tests.tasks.comparison import METHODS, TASKS, inside, open_comparison, plots_of, write_sections
 
 AT = [0.02, 0.3]

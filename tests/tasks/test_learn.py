@@ -28,8 +28,8 @@ from merganser.learning.batches import Batches
 from merganser.models import open_network
 from merganser.tasks import learn, merge, prepare_validation, route, surgery
 from tests import PYTHONPATH
+from tests.support import python
 from tests.tasks.comparison import TASKS, inside
-from tests.warm import python
 
 READ = ("base", "datasets", "deltas", "heads", "sources")
 STEPS = {"learner": "adamerging", "of": "deltas", "steps": 4, "every": 2, "batch_size": 2, "lr": 0.02}

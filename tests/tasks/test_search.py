@@ -16,8 +16,8 @@ import yaml
 from merganser.config.loading import load_params
 from merganser.tasks import evaluate, measure_merged, merge, prepare, prepare_validation, record, search
 from tests import PYTHONPATH
+from tests.support import python
 from tests.tasks.comparison import METHODS, TASKS, inside, plots_of, report_without_plots
-from tests.warm import python
 
 ROOT = Path(__file__).resolve().parents[2]
 SEARCHES: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from merganser.code_digest import CodeTree, texts_as_json
 from merganser.errors import InputError
 from merganser.tasks.code import texts
 from merganser.tasks.stage import check_card, check_code, class_line, end_well, names_of, stage_arguments
-from tests.warm import python
+from tests.support import python
 
 HOSTILE = "x; touch y $(touch y) `touch y` @ z"
 

@@ -19,9 +19,9 @@ from merganser.inputs.layers import LayerDeltas
 from merganser.inputs.statistics import open_statistics
 from merganser.tasks import merge, prepare_validation, statistics, study_tasks
 from tests import PYTHONPATH
+from tests.support import python
 from tests.tasks.comparison import TASKS, inside, write_params
 from tests.tasks.test_difference import change_params
-from tests.warm import python
 
 ROOT = Path(__file__).resolve().parents[2]
 STATISTICS: dict[str, dict[str, Any]] = {

@@ -24,9 +24,9 @@ from merganser.report.sections import study_tasks as report_of_tasks
 from merganser.tasks import prepare, study_rank, study_tasks
 from merganser.tasks.stages import METRICS
 from tests import PYTHONPATH
+from tests.support import python
 from tests.tasks.comparison import STUDIES, TASKS, inside, open_comparison, write_sections
 from tests.tiny_clip import score_clip
-from tests.warm import python
 
 ROOT = Path(__file__).resolve().parents[2]
 PAIR = ("dark", "light")

@@ -13,7 +13,7 @@ from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.report.sections import study_sweeps as report_of_sweeps
 from merganser.tasks import difference, evaluate, extract_difference, join, merge, study_sweeps
-from tests.each import each
+from tests.support import each
 from tests.tasks.comparison import METHODS, TASKS, inside, open_comparison, plots_of, write_sections
 
 SWEEPS: dict[str, dict[str, Any]] = {

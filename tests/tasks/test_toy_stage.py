@@ -5,8 +5,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.support import python
 from tests.tiny import ROOT, environment, merganser
-from tests.warm import python
 
 STAGE = """
   count:

@@ -19,7 +19,7 @@ from merganser.evaluation.scoring import score_of
 from merganser.models import embed_classes
 from merganser.overlays import task_model
 from merganser.tasks import describe, evaluate_unseen, fetch_head, merge, prepare_unseen
-from tests.each import each
+from tests.support import each
 from tests.tasks.comparison import METHODS, TASKS, inside
 from tests.tiny_clip import CLASSES, score_clip, write_data_set
 

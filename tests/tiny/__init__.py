@@ -13,8 +13,9 @@ import torch
 from dvc.repo import Repo
 
 from merganser.checkpoints.writing import save_tensors
+from tests.support import python
 from tests.tiny_clip import write_clip, write_data_set
-from tests.warm import program, python
+from tests.warm import program
 
 ROOT = Path(__file__).resolve().parents[2]
 BEING_WRITTEN = shutil.ignore_patterns("*.pyc.*")

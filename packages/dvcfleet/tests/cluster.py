@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import PYTHONPATH, warm
-from tests.waiting import LIMIT_S, wait_until
+from tests.support import LIMIT_S, wait_until
 from tests.warm import Started
 
 ROOT = Path(__file__).parents[2]

@@ -18,8 +18,7 @@ from dvcfleet.errors import BusyError, SkippedError
 from dvcfleet.repository import opened, write_lock
 from tests import PYTHONPATH
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Printed
-from tests.waiting import LIMIT_S, wait_for
-from tests.warm import python
+from tests.support import LIMIT_S, python, wait_for
 
 ROOT = Path(__file__).parents[2]
 SLOW = "stages: {a: {cmd: 'touch started; while test ! -e go; do sleep 0.05; done; echo 1 > x', outs: [x]}}"

@@ -22,8 +22,7 @@ from tests.dvcfleet.cluster import ROOT, free_port, started
 from tests.dvcfleet.test_gpus import GPU_STAGES, GPUS, check_gpus
 from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
 from tests.dvcfleet.toy import Make, Toy
-from tests.waiting import LIMIT_S, wait_for, wait_until
-from tests.warm import python
+from tests.support import LIMIT_S, python, wait_for, wait_until
 
 pytestmark = pytest.mark.slow
 

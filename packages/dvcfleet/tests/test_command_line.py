@@ -12,8 +12,7 @@ from typer.main import get_group
 from dvcfleet.command_line import complete_stage, new_app
 from merganser.flows.commands.cli import app
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
-from tests.waiting import LIMIT_S
-from tests.warm import python
+from tests.support import LIMIT_S, python
 
 
 def dvcfleet(folder: Path, *words: str, code: int = 0, program: str = "") -> str:

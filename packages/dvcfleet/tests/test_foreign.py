@@ -11,8 +11,7 @@ from dvcfleet.process_settings import without_own
 from tests import PYTHONPATH
 from tests.dvcfleet.cluster import started
 from tests.dvcfleet.toy import Make, Toy
-from tests.shared import forking
-from tests.warm import python
+from tests.support import forking, python
 
 # Each stage prints which interpreter runs it, and imports the repository's own `flows` and `tasks`.
 FILES = {

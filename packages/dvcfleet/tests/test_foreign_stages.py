@@ -12,8 +12,8 @@ from dvcfleet.lineage.rerun import Rerun, RerunError
 from merganser.errors import InputError
 from merganser.flows.evidence.archive.writing import archive
 from tests.dvcfleet.toy import Make, Toy
+from tests.support import python
 from tests.tiny import dvc
-from tests.warm import python
 
 ODD = """
 stages:

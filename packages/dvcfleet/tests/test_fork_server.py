@@ -19,7 +19,7 @@ from dvcfleet.worker.fork_server import is_of
 from dvcfleet.worker.output import Lines
 from tests import PYTHONPATH
 from tests.dvcfleet.cluster import ROOT
-from tests.waiting import LIMIT_S, wait_until
+from tests.support import LIMIT_S, wait_until
 
 # Ignores SIGTERM, as a program does that has much to put away.
 DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"

@@ -20,7 +20,7 @@ from dvcfleet.worker.fork_client import ForkServers
 from dvcfleet.worker.jobs import run_job, warm_command
 from dvcfleet.worker.output import log_path
 from dvcfleet.worker.termination import LEAVE, STOP
-from tests.waiting import wait_until
+from tests.support import wait_until
 
 MODULE = """
 import sys, os, pathlib

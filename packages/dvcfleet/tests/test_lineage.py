@@ -18,8 +18,7 @@ from dvcfleet.lineage.rerun import Rerun
 from dvcfleet.lineage.steps import FindingKind
 from tests.dvcfleet.test_ledger import commit, ledger
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
-from tests.shared import forking
-from tests.warm import python
+from tests.support import forking, python
 
 PARTS = """
 stages:

@@ -46,7 +46,7 @@ from dvcfleet.repository import opened
 from tests import PYTHONPATH
 from tests.dvcfleet.test_experiments import committed
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
-from tests.warm import python
+from tests.support import python
 
 PARTS = """
 stages:

@@ -19,7 +19,7 @@ from dvcfleet.dvc_adapter.lock_entries import (
     split_lock_file,
     yaml_text,
 )
-from tests.steady import steady
+from tests.support import steady
 
 # Whatever could be taken for something else: numbers, booleans, comments, quotes, indicators, long lines.
 ODD = ["yes", "NO", "null", "~", "1e3", "0b1", "e1", "=", "<<", ".inf", "a: b", "a #b", "a  b", "a ", "- a", "true", ""]

@@ -17,7 +17,7 @@ from ruamel.yaml.representer import RepresenterError
 from dvcfleet.disk import sync_then_write
 from dvcfleet.dvc_adapter.lockfiles import LockFiles
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
-from tests.steady import steady
+from tests.support import steady
 from tests.tiny import dvc
 
 

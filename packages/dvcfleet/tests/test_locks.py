@@ -12,9 +12,7 @@ from dvcfleet.repository import opened, write_lock
 from tests import warm
 from tests.dvcfleet.test_busy import start
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
-from tests.shared import forking
-from tests.waiting import LIMIT_S, wait_for
-from tests.warm import python
+from tests.support import LIMIT_S, forking, python, wait_for
 
 STAGES = """
 stages:

@@ -16,7 +16,7 @@ from dvcfleet.waiting import said_if_long
 from dvcfleet.worker import output
 from dvcfleet.worker.output import Lines, log_path, logged
 from tests.dvcfleet.toy import Make, Printed
-from tests.waiting import LIMIT_S, wait_until
+from tests.support import LIMIT_S, wait_until
 
 TALKS = """
 stages:

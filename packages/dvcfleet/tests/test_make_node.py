@@ -9,8 +9,8 @@ import pytest
 from dvcfleet.errors import UserError
 from dvcfleet.workspaces.nodes.clone import check_node, is_node, make_node
 from tests.dvcfleet.toy import Make, Toy
+from tests.support import python
 from tests.tiny import environment
-from tests.warm import python
 
 # `all` reads a folder whole that `one` writes into.
 DVC_YAML = """

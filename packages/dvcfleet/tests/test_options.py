@@ -15,7 +15,7 @@ from dvcfleet.options import Options
 from dvcfleet.planning.plan import plan
 from tests.dvcfleet.toy import Make
 from tests.dvcfleet.twins import OURS, SAY, THEIRS, Twins
-from tests.shared import copy_repository
+from tests.support import copy_repository
 
 DVC_YAML = f"""
 stages:

@@ -9,8 +9,7 @@ import pytest
 from tests import PYTHONPATH
 from tests.dvcfleet.test_command_line import dvcfleet
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
-from tests.shared import forking
-from tests.warm import python
+from tests.support import forking, python
 
 ROOT = Path(__file__).parents[2]
 OFFERED = """

@@ -9,7 +9,7 @@ from dvcfleet.lineage.audit import Audit, audit
 from dvcfleet.lineage.rerun import Rerun, RerunError, differences
 from tests import PYTHONPATH
 from tests.dvcfleet.toy import Make, Toy
-from tests.shared import forking
+from tests.support import forking
 
 ROOT = Path(__file__).parents[2]
 # What the scores are depends on the device; what `stamp` writes does not, and has other bytes each time.

@@ -21,10 +21,8 @@ from dvcfleet.repository import opened, write_lock
 from dvcfleet.scheduling.resource_pool import memory_here
 from dvcfleet.worker.termination import GRACE_S
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
-from tests.shared import forking
+from tests.support import forking, python, start, wait_until
 from tests.tiny import dvc
-from tests.waiting import wait_until
-from tests.warm import python, start
 
 # Two values of j for each i: seven stages, two of them from a map, four from a matrix over a map and a list.
 FAMILY = """

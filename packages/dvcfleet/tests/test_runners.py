@@ -11,7 +11,7 @@ from dvcfleet.placement import choose_placement
 from dvcfleet.runners import load_runner, own_names, runner_names
 from tests.dvcfleet.test_command_line import dvcfleet
 from tests.dvcfleet.toy import Make
-from tests.shared import forking
+from tests.support import forking
 
 # What an installer leaves of a package beside its modules.
 METADATA = {

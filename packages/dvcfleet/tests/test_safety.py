@@ -14,9 +14,7 @@ import pytest
 
 from tests import PYTHONPATH
 from tests.dvcfleet.toy import Make, Toy
-from tests.shared import forking
-from tests.waiting import LIMIT_S
-from tests.warm import python
+from tests.support import LIMIT_S, forking, python
 
 ROOT = Path(__file__).parents[2]
 SECRET = "no-one-may-read-this"

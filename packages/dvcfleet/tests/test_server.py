@@ -21,9 +21,8 @@ from dvcfleet.services import check_server
 from tests import PYTHONPATH
 from tests.dvcfleet.test_safety import listening
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
-from tests.shared import forking
-from tests.waiting import LIMIT_S, wait_for
-from tests.warm import Started, python, start
+from tests.support import LIMIT_S, forking, python, start, wait_for
+from tests.warm import Started
 
 ROOT = Path(__file__).parents[2]
 ENDLESS = "stages: {a: {cmd: touch started; sleep 600; echo 1 > x, outs: [x]}}"

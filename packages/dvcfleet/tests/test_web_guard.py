@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 from dvcfleet.guarded_uvicorn import NAME
 from dvcfleet.prefect_adapter import access
 from tests import PYTHONPATH
-from tests.waiting import wait_until
+from tests.support import wait_until
 
 ROOT = Path(__file__).parents[2]
 APP = """

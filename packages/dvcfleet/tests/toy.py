@@ -21,7 +21,7 @@ from rich.console import Console
 from dvcfleet.options import Options
 from dvcfleet.planning.plan import Plan, plan
 from dvcfleet.run import run as run_stages
-from tests.shared import copy_repository, made_once
+from tests.support import copy_repository, made_once
 
 
 @cache

@@ -18,7 +18,7 @@ from rich.console import Console
 from dvcfleet.errors import UserError
 from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.run import run as run_stages
-from tests.shared import copy_repository
+from tests.support import copy_repository
 
 # A stage's command begins with this and its name: which commands ran is noted outside of the repository.
 SAY = "echo $DVC_STAGE >> $DVC_ROOT/../ran"

@@ -18,8 +18,8 @@ from merganser.models import Network, open_network
 from tests.evaluation.kinds.test_language_model import CHOICE, LIKELIEST, ROWS, WRITTEN
 from tests.evaluation.kinds.texts import prepared_in
 from tests.evaluation.test_serving import command
+from tests.support import python
 from tests.tiny_transformers import FAMILIES, write_model
-from tests.warm import python
 
 NAME = "llama, untied"
 PROGRAM = Path(__file__).parents[2] / "serve_completions.py"

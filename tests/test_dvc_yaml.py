@@ -15,6 +15,7 @@ from merganser.code_digest import NEUTRAL, PACKAGES, CodeTree
 from merganser.models import family_names, get_family
 from merganser.plugins import FAMILIES, constants, module_names
 from merganser.report import sections
+from merganser.statistics import kinds
 from merganser.tasks.code import CARDS
 from merganser.tasks.stage import FOUND_BY_NAME
 from merganser.tasks.stages import KEPT
@@ -30,6 +31,7 @@ FINDERS = {
     *("merganser/at_run_time/__init__.py", "merganser/evaluation/__init__.py", "merganser/models/__init__.py"),
     "merganser/registry.py",
     "merganser/report/sections/__init__.py",  # which names in full what it finds
+    "merganser/statistics/__init__.py",  # as does this
     "merganser/plugins.py",  # which lists modules and imports none
 }
 FOUND = [f"{package}.{name}" for package in FOUND_BY_NAME.values() for name in CodeTree(ROOT).names(package)]
@@ -162,6 +164,11 @@ def test_every_section_of_the_report_is_in_the_digest_of_its_stage(code: CodeTre
     found = {f"{sections.PACKAGE}.{name}" for name in module_names(sections.__path__)}
     assert {f"{sections.PACKAGE}.{name}" for name in sections.ORDER} <= found
     assert found <= followed(code, "merganser.tasks.report")
+
+
+def test_every_kind_of_statistic_is_in_the_digest_of_its_stage(code: CodeTree) -> None:
+    found = {f"{kinds.__name__}.{name}" for name in module_names(kinds.__path__)}
+    assert found <= followed(code, "merganser.tasks.statistics")
 
 
 def test_the_stage_that_digests_depends_on_all_that_it_digests(code: CodeTree) -> None:

@@ -275,13 +275,14 @@ def test_a_stage_that_may_not_be_restored_runs_again(toy: Make) -> None:
         CHAIN.replace("params: [turn.times]", "params: [turn.times]\n    meta: {dvcfleet: {restore: false}}"),
         CHAIN_FILES,
     )
-    chain.run()
+    assert chain.run()[0] == 0
     chain.write("params.yaml", "turn: {times: 2}\n")
-    chain.run()
+    assert chain.run()[0] == 0
     chain.ran()
     chain.write("params.yaml", "turn: {times: 1}\n")
-    assert chain.run()[0] == 0
-    assert chain.ran() == ["turn"]
+    code, text = chain.run()
+    assert code == 0, text
+    assert chain.ran() == ["turn"], text
     assert chain.settled()
 
 

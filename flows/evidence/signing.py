@@ -217,12 +217,12 @@ def _merges(lineage: Lineage) -> dict[str, LineageStep]:
 def _to_sign(lineage: Lineage, merges: Mapping[str, LineageStep]) -> Iterator[_Signed]:
     if not lineage.steps:
         raise InputError("nothing has run yet: there is nothing to sign")
-    yield _Signed(SIGNATURES / "record.intoto.json", tuple(files_in(RECORDED)), tuple(lineage.steps.values()))
+    yield _Signed(SIGNATURES / "record.intoto.json", tuple(files_below(RECORDED)), tuple(lineage.steps.values()))
     for entry, step in merges.items():
-        yield _Signed(SIGNATURES / f"merges/{entry}.intoto.json", tuple(files_in([MERGED / entry])), (step,))
+        yield _Signed(SIGNATURES / f"merges/{entry}.intoto.json", tuple(files_below([MERGED / entry])), (step,))
 
 
-def files_in(paths: Iterable[Path]) -> Iterator[Path]:
+def files_below(paths: Iterable[Path]) -> Iterator[Path]:
     """List these files, and those in these folders; of what is not there, nothing."""
     for path in paths:
         yield from [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())

@@ -36,7 +36,7 @@ class Listed(TyperCommand):
         return super().parse_args(ctx, told)
 
 
-def methods(
+def list_methods(
     name: Annotated[str | None, typer.Argument(help="Show this method's parameters.")] = None,
     wanted: Annotated[
         str | None,
@@ -104,7 +104,7 @@ def empty_app() -> typer.Typer:
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands that need no repository."""
-    app.command(epilog=example("merganser methods --for data=none,parts=no"))(methods)
+    app.command("methods", epilog=example("merganser methods --for data=none,parts=no"))(list_methods)
     merging = "merganser merge tsv_m --base BASE --model one=PATH --model two=PATH --out merged"
     app.command(epilog=example(merging))(merge)
     checking = "merganser check models/one models/two --base models/base"

@@ -30,7 +30,7 @@ from merganser.errors import InputError
 from merganser.flows.evidence.archive.files import check_dvc_files, refuse_other_projects, why_refused
 from merganser.flows.evidence.archive.form import BUNDLE, FILES, OBJECTS, write_archive
 from merganser.flows.evidence.archive.stages import BRANCH, WORKSPACE, check_stages_inside, check_tree
-from merganser.flows.evidence.signing import RECORDED, SIGNATURES, files_in
+from merganser.flows.evidence.signing import RECORDED, SIGNATURES, files_below
 from merganser.outputs import new_output, replacing
 from merganser.sources.pointers import POINTER_SUFFIXES
 from merganser.tasks.stages import REPORT
@@ -108,7 +108,7 @@ def _add_files(content: _Content, repo: Repo, lineage: Lineage, data: bool) -> N
         else:
             content.left_out.append(item.path)
     content.left_out = list(dict.fromkeys(content.left_out))
-    content.members |= {f"{FILES}{path.as_posix()}": path for path in sorted(set(files_in(paths)))}
+    content.members |= {f"{FILES}{path.as_posix()}": path for path in sorted(set(files_below(paths)))}
 
 
 def _add_mlflow(content: _Content, scratch: Path) -> None:
@@ -125,7 +125,7 @@ def _add_mlflow(content: _Content, scratch: Path) -> None:
     with closing(sqlite3.connect(copy)) as store:
         store.execute("PRAGMA schema_version = 1")  # else it counts how often the store was written anew
     content.members[f"{FILES}{STORE}"] = copy
-    content.members |= {f"{FILES}{path.as_posix()}": path for path in files_in([ARTIFACTS])}
+    content.members |= {f"{FILES}{path.as_posix()}": path for path in files_below([ARTIFACTS])}
 
 
 def _vacuum(source: Path, copy: Path) -> None:
@@ -211,7 +211,7 @@ def _bundle(repo: Repo, scratch: Path) -> Path:
 
 def _credentials(content: _Content) -> Iterator[str]:
     """Name the files of the record that hold what looks like a credential."""
-    recorded = set(files_in(path for path in RECORDED if path != REPORT))
+    recorded = set(files_below(path for path in RECORDED if path != REPORT))
     for path in (path for path in content.members.values() if path in recorded):
         text = path.read_text(encoding="utf-8", errors="replace")
         if may_hold_credential(text) and masked(text) != text:

@@ -14,7 +14,7 @@ from merganser.config.inputs import FROM_VALIDATION, INPUTS, SECTIONS, input_of
 from merganser.config.inputs.base import known_method
 from merganser.config.mistakes import Mistake
 from merganser.config.params import Params, Validation
-from merganser.config.sections import OWN_MODELS, UNMEASURED, VOCABULARIES, BudgetStudy, TaskStudy, Unseen
+from merganser.config.sections import OWN_MODELS, UNMEASURED, VOCABULARIES, BudgetStudy, Task, TaskStudy, Unseen
 from merganser.config.text import KeyPath, as_line, value_at, with_values
 from merganser.errors import InputError, did_you_mean, some
 from merganser.limits import parse_yaml
@@ -25,7 +25,13 @@ Addition = tuple[KeyPath, Any]  # where, and what is to stand there
 BUDGETED = ("studies", "budgets", "methods")
 ENTRIES = (("methods",), ("studies", "tasks", "methods"), ("studies", "sweeps"), ("studies", "ablations"), BUDGETED)
 HEADER = "# left out above, and so by default (docs/params.md):"
-READ = ("family", "kind", "source")  # keys that follow from the files that sources are, which is said with their values
+READ = (
+    "family",
+    "kind",
+    "source",
+    "columns",
+)  # keys that follow from the files that sources are, which is said with their values
+PICTURES = Task.model_fields["kind"].default  # the kind of a task that names none
 SHOWN = 8  # places in the line that says what was written
 
 
@@ -120,16 +126,25 @@ def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
         family = family_of(folder / source)
         if family is not None:
             yield ("base", "family"), family
-    for place, task in _tasks(content):
-        data = task.get("data")
-        if "kind" in task or not isinstance(data, dict) or "templates" in data or not isinstance(family, str):
-            continue  # one with templates is of pictures, as by default
-        if isinstance(data.get("source"), str):
-            from merganser.config.tasks import infer_task_kind
+    if isinstance(family, str):
+        for place, task in _tasks(content):
+            yield from _from_data(place, task, family, folder)
 
-            kind = infer_task_kind(data, family, folder / data["source"])
-            if kind is not None:
-                yield (*place, "kind"), kind
+
+def _from_data(place: KeyPath, task: dict[str, Any], family: str, folder: Path) -> Iterator[Addition]:
+    """List the kind of a task and the names of the columns that it reads, if they follow from its data."""
+    data = task.get("data")
+    if not isinstance(data, dict) or not isinstance(data.get("source"), str) or task.get("kind") == UNMEASURED:
+        return
+    from merganser.config.tasks import infer_columns, infer_task_kind
+
+    kind = task.get("kind", PICTURES if "templates" in data else None)
+    if kind is None and (inferred := infer_task_kind(data, family, folder / data["source"])):
+        yield (*place, "kind"), inferred
+    elif found := infer_columns(kind, data, family, folder / data["source"]):
+        if kind is None:
+            yield (*place, "kind"), found[0]
+        yield (*place, "data", "columns"), found[1]
 
 
 def _tasks(content: dict[str, Any]) -> list[tuple[KeyPath, dict[str, Any]]]:
@@ -154,6 +169,20 @@ def unread(content: dict[str, Any], folder: Path) -> list[Mistake]:
         return []
     reason = f"nothing lies at {source}, whose files would say the family; mend the path, or name the family"
     return [Mistake(("base", "source"), reason)]
+
+
+def unmatched(content: dict[str, Any], folder: Path) -> dict[KeyPath, str]:
+    """Say by the place of each task without a kind, whose data is here, what the data lacks for one to follow."""
+    family, advice = value_at(content, ("base", "family")), dict[KeyPath, str]()
+    for place, task in _tasks(content) if isinstance(family, str) else ():
+        data = task.get("data")
+        if "kind" not in task and isinstance(data, dict) and "templates" not in data:
+            from merganser.config.tasks import kind_advice  # imports torch
+
+            source = data.get("source")
+            if isinstance(source, str) and (text := kind_advice(data, family, folder / source)):
+                advice[place] = text
+    return advice
 
 
 def _sections(content: dict[str, Any]) -> Iterator[Addition]:

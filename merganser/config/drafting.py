@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
-from merganser.config.completing import READ, additions, filled
+from merganser.config.columns import columns_by_type, features_at
+from merganser.config.completing import READ, additions, filled, unmatched
 from merganser.config.sections import NAME, OWN_MODELS, UNMEASURED
 from merganser.config.tasks import fits, infer_task_kind
 from merganser.config.text import as_flow, as_line
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import get_kind, kind_names
-from merganser.evaluation.columns import WORDS
-from merganser.evaluation.data_sets import features_of
 from merganser.models import family_names
 from merganser.models.sequence_classifier import HEAD_NAMES
 from merganser.sources.hub import COMMIT
@@ -30,7 +29,6 @@ BASE = "base"
 POINTERS = Path("sources")  # the folder of the files that name what is on a hub
 METHODS = ("base", "individual", "average", "task_arithmetic", "ties", "tsv_m")
 ORDER = ("source", "family", "heads", "kind", "data")
-TEXT_COLUMNS = ("text", "pair")
 ABOUT_DATA = "a folder that DatasetDict.save_to_disk wrote, or a pointer file: docs/params.md"
 
 
@@ -65,7 +63,8 @@ def draft(models: Mapping[str, str], data: Mapping[str, str], root: Path) -> Dra
     content = filled(content, [each for each in additions(content, root) if each[0][-1] in READ])
     for task in content["tasks"].values():
         _match_columns(task, content["base"].get("family"), root)
-    return Draft("\n".join([*_lines(content), ""]), tuple(_read(content)))
+    advice = {place[-1]: text for place, text in unmatched(content, root).items()}
+    return Draft("\n".join([*_lines(content, advice), ""]), tuple(_read(content)))
 
 
 def _check_names(models: Mapping[str, str], data: Mapping[str, str]) -> None:
@@ -134,34 +133,18 @@ def _match_columns(task: dict[str, Any], family: str | None, root: Path) -> None
     data = task.get("data")
     if data is None or "kind" in task or family is None:
         return
-    columns = _columns(root / data["source"])
+    columns = columns_by_type(features_at(root / data["source"]))
     if kind := infer_task_kind({**data, "columns": columns}, family, root / data["source"]):
         renamed = {own: name for own, name in columns.items() if own != name}
         task["data"] = {**data, "columns": renamed}
         task["kind"] = kind
 
 
-def _columns(source: Path) -> dict[str, str]:
-    """Pair the columns that kinds of task read with those of a data set of the same type; none if it is not here."""
-    from datasets import ClassLabel, Image
+def _lines(content: Mapping[str, Any], advice: Mapping[str, str]) -> Iterator[str]:
+    """Write a params.yaml; what its files do not say stands there as a comment.
 
-    try:
-        path = lying(source)
-        features = features_of(path) if path else {}
-    except (InputError, OSError):
-        return {}
-    types = {name: getattr(feature, "dtype", None) for name, feature in features.items()}
-    classes = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
-    labels = classes or [name for name, dtype in types.items() if str(dtype).startswith("float")]
-    images = [name for name, feature in features.items() if isinstance(feature, Image)]
-    texts = [name for name, dtype in types.items() if dtype in WORDS]
-    found = {"label": labels[0]} if len(labels) == 1 else {}
-    found |= {"image": images[0]} if len(images) == 1 else {}
-    return found | (dict(zip(TEXT_COLUMNS, texts, strict=False)) if len(texts) <= len(TEXT_COLUMNS) else {})
-
-
-def _lines(content: Mapping[str, Any]) -> Iterator[str]:
-    """Write a params.yaml; what its files do not say stands there as a comment."""
+    `advice`: by task, what its data lacks for a kind to follow.
+    """
     yield "# What is compared: docs/params.md"
     base, family = content["base"], content["base"].get("family")
     yield "base:"
@@ -174,6 +157,8 @@ def _lines(content: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"    {as_line(key, task[key])}" for key in ORDER if key in task)
         if "kind" not in task:
             yield f"    # fill in kind: {_kinds(family)}"
+        if name in advice:
+            yield f"    # {advice[name]}"
         if "data" not in task:
             yield f"    # fill in data: {as_flow({'source': f'datasets/{name}'})}: {ABOUT_DATA}"
     yield "methods: # base and individual are the marks: before fine-tuning, and each task by its own model"

@@ -14,6 +14,7 @@ from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.mean import mean_model
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.checkpoints.vocabulary.plan import in_one_vocabulary
+from merganser.config.columns import IMAGE, LABEL, TEXT, column_advice
 from merganser.config.entries import studied_entries
 from merganser.config.inputs import INPUTS
 from merganser.config.mistakes import Mistake, MistakesError, mistakes_at
@@ -148,7 +149,13 @@ def _check_data(params: Params, task_place: tuple[str, str], source: Path, mista
             has = f"it has {', '.join(found)}{did_you_mean(split, found)}"
             mistakes.append(Mistake(place, f"{source} has no split {split!r}; {has}"))
         if not missing:
-            open_evaluator(task.kind, task.data.values, task.data.metric).check_data(found, source)
+            evaluator = open_evaluator(task.kind, task.data.values, task.data.metric)
+            for split, rows in found.items():
+                read = evaluator.kind.columns(evaluator.settings) or ()
+                if absent := [name for name in (TEXT, IMAGE, LABEL) if name in read and name not in rows.column_names]:
+                    advice = column_advice(read_headers(source)[split].features, absent)
+                    raise InputError(f"{source}: split {split} has no column {absent[0]!r}; {advice}")
+            evaluator.check_data(found, source)
 
 
 def _splits_read(params: Params, task_place: tuple[str, str]) -> dict[KeyPath, str]:

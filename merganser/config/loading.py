@@ -10,7 +10,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from merganser.config import CHECKED, PARAMS
-from merganser.config.completing import addition_names, additions, completed, filled, unread
+from merganser.config.completing import addition_names, additions, completed, filled, unmatched, unread
 from merganser.config.inputs import INPUTS, SECTIONS
 from merganser.config.mistakes import Mistake, abbreviate, mistakes_in, repaired
 from merganser.config.params import Params
@@ -75,6 +75,9 @@ def _read(content: Any, path: Path) -> tuple[Params | None, list[Mistake]]:
     right = repaired(content, Params)
     mistakes = [*_name_mistakes(content), *mistakes_in(content, Params), *_clash_mistakes(content)]
     mistakes += unread(content, path.parent)
+    for place, advice in unmatched(content, path.parent).items():
+        text = f"missing, and it does not follow from the data: {advice}, or name the kind (docs/kinds.md)"
+        mistakes.append(Mistake((*place, "kind"), text))
     return None if right is None else Params.model_validate(right), mistakes
 
 

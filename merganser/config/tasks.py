@@ -4,7 +4,7 @@ Also what data an entry had beside the checkpoints, and the family and kinds of 
 say themselves. Imports torch and, for configurations of transformers, that.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from merganser import registry
 from merganser.checkpoints.architecture import CONFIG, read_config
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.vocabulary.plan import BASE, TokenizerChoice, check_model_names
+from merganser.config.columns import IMAGE, LABEL, TEXT, column_advice, columns_by_name, features_at, unnamed_classes
 from merganser.config.inputs import INPUTS, input_of_entry
 from merganser.config.inputs.base import known_method
 from merganser.config.mistakes import MISSING, Mistake, mistakes_at, mistakes_in
@@ -26,11 +27,12 @@ from merganser.evaluation import AsksServers, GivesClasses, HasHead, TaskKind, g
 from merganser.evaluation.data_sets import read_headers
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.merging.method import Involvement
-from merganser.models import family_names, get_family, has_ability
+from merganser.models import TakesImages, family_names, get_family, has_ability
 from merganser.plugins import own_configurations
 from merganser.sources.hub_data import rename_columns
 from merganser.sources.pointers import OpenClipPointer, Pointer, lying, read_pointer, repositories
 
+NAMING_CLASSES = {"classes", "labels", "answers"}  # keys of kinds of task that say what labels stand for
 ORDER: tuple[Involvement, ...] = ("NDI", "VDI", "TTA")
 TITLES: dict[Involvement, str] = {"NDI": "no data", "VDI": "validation data", "TTA": "test-time adaptation"}
 
@@ -174,14 +176,15 @@ def kind_mistakes(where: KeyPath, task: Task | Unseen, family: str) -> list[Mist
         kind = get_kind(task.kind)
     except InputError as error:
         return mistakes_at((*where, "kind"), error)
-    mistakes = []
+    mistakes, said = [], "kind" in task.model_fields_set
     if family in family_names() and not fits(kind, family):
         kinds = [name for name in kind_names() if name != UNMEASURED]
         fitting = ", ".join(name for name in kinds if fits(get_kind(name), family))
         reason = f"the family {family} does not support the kind of task {task.kind}; it supports {fitting}"
-        said = f"{reason}: name another kind, or another base.family"
-        left_out = f"missing, and it does not follow from the data; {family} supports {fitting}: name one"
-        mistakes.append(Mistake((*where, "kind"), said if "kind" in task.model_fields_set else left_out))
+        if not said:  # nothing is known of the keys of a kind that is not named
+            left_out = f"missing, and it does not follow from the data; {family} supports {fitting}: name one"
+            return [Mistake((*where, "kind"), left_out)]
+        mistakes.append(Mistake((*where, "kind"), f"{reason}: name another kind, or another base.family"))
     if task.data.metric is not None and task.data.metric not in kind.METRICS:
         known = f"{task.kind} has {', '.join(kind.METRICS)}{did_you_mean(task.data.metric, kind.METRICS)}"
         text = f"{task.data.metric!r} is not a metric of this kind of task; {known}"
@@ -235,9 +238,64 @@ def infer_task_kind(data: Mapping[str, Any], family: str, source: Path) -> str |
     `data`: what the file says of the data, which lie at `source`. None where no kind fits, or several do.
     """
     own = {key: value for key, value in data.items() if key not in Data.model_fields}
-    kinds = [name for name in kind_names() if name != UNMEASURED and family in family_names()]
-    fitting = [name for name in kinds if fits(get_kind(name), family) and _takes(name, own, data, source)]
+    fitting = [name for name in _kinds_of(family) if _takes(name, own, data, source)]
     return fitting[0] if len(fitting) == 1 else None
+
+
+def infer_columns(
+    kind: str | None, data: Mapping[str, Any], family: str, source: Path
+) -> tuple[str, dict[str, str]] | None:
+    """Return the one kind of task that can read the data once columns are renamed by their names, and those columns.
+
+    `kind`: what the file says, if it does. None if the data is read as it is, or if no kind fits, or several do.
+    """
+    features = features_at(source)
+    if "columns" in data or not features:
+        return None
+    own = {key: value for key, value in data.items() if key not in Data.model_fields}
+    kinds = _kinds_of(family)
+    named = columns_by_name(features)
+    if kind is None and not NAMING_CLASSES & own.keys() and unnamed_classes(features, named.get(LABEL)):
+        return None  # numbers may be those of classes
+    fitting = []
+    for each in kinds if kind is None else [kind] if kind in kinds else []:
+        read = _columns_read(each, own)
+        columns = {role: column for role, column in named.items() if role in read and role != column}
+        if columns and not _takes(each, own, data, source) and _takes(each, own, {**data, "columns": columns}, source):
+            fitting.append((each, columns))
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def kind_advice(data: Mapping[str, Any], family: str, source: Path) -> str | None:
+    """Say what to add to a task's `data` so that its kind follows; None if the data set is not here."""
+    features = features_at(source)
+    own = {key: value for key, value in data.items() if key not in Data.model_fields}
+    if not features or not any(_columns_read(kind, own) for kind in _kinds_of(family)):
+        return None  # the keys, not the columns, are of no kind that the family does
+    named = columns_by_name(features)
+    labels = None if NAMING_CLASSES & own.keys() else unnamed_classes(features, named.get(LABEL))
+    if TEXT in named and labels == "words":
+        remedy = "list them under data.labels, in the order of the model's classes"
+        return f"the column {named[LABEL]!r} of the data holds words; {remedy}"
+    if TEXT in named and labels:
+        remedy = "name the classes in their order under data.classes"
+        return f"the column {named[LABEL]!r} of the data holds whole numbers; {remedy}"
+    return column_advice(features, [IMAGE if has_ability(family, TakesImages) else TEXT, LABEL])
+
+
+def _kinds_of(family: str) -> list[str]:
+    """List the kinds of task that a family does; none of a family that is not known."""
+    if family not in family_names():
+        return []
+    return [name for name in kind_names() if name != UNMEASURED and fits(get_kind(name), family)]
+
+
+def _columns_read(kind: str, own: Mapping[str, Any]) -> Collection[str]:
+    try:
+        evaluator = open_evaluator(kind, own, None)
+        return evaluator.kind.columns(evaluator.settings) or ()
+    except (InputError, ValidationError, OSError):
+        return ()
 
 
 def _takes(kind: str, own: Mapping[str, Any], data: Mapping[str, Any], source: Path) -> bool:

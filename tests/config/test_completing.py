@@ -222,3 +222,70 @@ def test_a_source_in_the_home_folder_gets_its_whole_path(tmp_path: Path, monkeyp
     assert f"base.source: {tmp_path}/home/hub/base, tasks.dark.source: {tmp_path}/home/dark, seed" in said
     assert f"base: {{source: {tmp_path}/home/hub/base, family: open_clip}}" in path.read_text()
     assert f"  dark: {{source: {tmp_path}/home/dark, data:" in path.read_text()
+
+
+BERT = "base: {source: models/base, family: encoder}"
+
+
+def saved(folder: Path, row: dict[str, object], features: dict[str, object]) -> None:
+    """Save a data set of one row."""
+    DatasetDict({"test": Dataset.from_list([row], features=Features(features))}).save_to_disk(folder)
+
+
+@pytest.mark.parametrize("text", ["sentence", "Review", "tweet", "document"])
+@pytest.mark.parametrize("label", ["sentiment", "Category", "target"])
+def test_columns_of_usual_names_are_found_written_in_and_said(text: str, label: str, tmp_path: Path) -> None:
+    features = {"id": Value("string"), text: Value("string"), label: ClassLabel(names=["bad", "good"])}
+    saved(tmp_path / "data/own", {"id": "7", text: "a", label: 1}, features)
+    tasks = "tasks:\n  one: {source: models/one, data: {source: data/own}}"
+    kind = "  two: {source: models/two, kind: text_classification, data: {source: data/own}}"
+    path = written(tmp_path, BERT, tasks, kind, "methods: {average: }")
+    said = complete_file(path)
+    columns = f"columns: {{text: {text}, label: {label}}}"
+    assert said is not None
+    assert f"tasks.one.kind: text_classification, tasks.one.data.{columns}, tasks.two.data.{columns}, seed" in said
+    assert f"one: {{source: models/one, kind: text_classification, data: {{source: data/own, {columns}}}}}" in (
+        path.read_text()
+    )
+    assert load_params(path).tasks["two"].data.columns == {"text": text, "label": label}
+
+
+def test_labels_of_words_are_asked_for_and_then_the_columns_follow(tmp_path: Path) -> None:
+    row = {"sentence": "a", "sentiment": "good"}
+    saved(tmp_path / "data/own", row, {"sentence": Value("string"), "sentiment": Value("string")})
+    given = "tasks: {one: {source: models/one, data: {source: data/own}}}"
+    path = written(tmp_path, BERT, given, "methods: {average: }")
+    with pytest.raises(InputError, match=r"one\.kind: missing, .* 'sentiment' .* holds words; list them under data.la"):
+        complete_file(path)
+    written(tmp_path, BERT, given.replace("own}", "own, labels: [bad, good]}"), "methods: {average: }")
+    complete_file(path)
+    task = load_params(path).tasks["one"]
+    assert (task.kind, task.data.columns) == ("text_classification", {"text": "sentence", "label": "sentiment"})
+
+
+def test_whole_numbers_are_not_taken_for_those_of_a_regression(tmp_path: Path) -> None:
+    saved(
+        tmp_path / "data/own", {"sentence": "a", "target": 1}, {"sentence": Value("string"), "target": Value("int64")}
+    )
+    given = "tasks: {one: {source: models/one, data: {source: data/own}}}"
+    path = written(tmp_path, BERT, given, "methods: {average: }")
+    with pytest.raises(InputError, match=r"'target' of the data holds whole numbers; name the classes"):
+        load_params(path)
+    for more, kind in ((", classes: [x, y]}", "text_classification"), ("}, kind: regression", "regression")):
+        written(tmp_path, BERT, given.replace("own}", f"own{more}"), "methods: {average: }")
+        assert load_params(path).tasks["one"].kind == kind
+        assert load_params(path).tasks["one"].data.columns == {"text": "sentence", "label": "target"}
+
+
+def test_ambiguous_columns_are_listed_with_the_key_that_says_which(tmp_path: Path) -> None:
+    features = {"question": Value("string"), "sentence": Value("string"), "sentiment": ClassLabel(names=["x", "y"])}
+    saved(tmp_path / "data/own", {"question": "a", "sentence": "b", "sentiment": 0}, features)
+    given = "tasks: {one: {source: models/one, data: {source: data/own}}}"
+    path = written(tmp_path, BERT, given, "methods: {average: }")
+    with pytest.raises(InputError) as caught:
+        load_params(path)
+    advice = "the data has the columns question, sentence, sentiment; set data.columns, as in columns: {text: question,"
+    assert f"tasks.one.kind: missing, and it does not follow from the data: {advice} label: sentiment}}" in str(
+        caught.value
+    )
+    assert len(str(caught.value).splitlines()) == 1

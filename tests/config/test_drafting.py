@@ -42,6 +42,15 @@ def test_what_files_say_stands_there_and_the_rest_is_a_comment_to_fill_in(tmp_pa
     ]
 
 
+def test_a_comment_says_what_data_lacks_for_a_kind_to_follow(tmp_path: Path) -> None:
+    write_model(tmp_path / "mine", "bert")
+    rows = Dataset.from_list([{"sentence": "the cat sat", "sentiment": "good"}])
+    DatasetDict({"test": rows}).save_to_disk(tmp_path / "data")
+    found = draft({"base": (mine := str(tmp_path / "mine")), "one": mine}, {"one": str(tmp_path / "data")}, tmp_path)
+    comment = "# the column 'sentiment' of the data holds words; list them under data.labels, in the order"
+    assert any(line.strip().startswith(comment) for line in found.text.splitlines())
+
+
 def test_what_is_on_a_hub_gets_a_file_that_names_it(tmp_path: Path) -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
     found = draft({"one": "org/model@main", "two": f"org/other@{commit}"}, {"one": "org/data"}, tmp_path)

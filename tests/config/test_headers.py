@@ -240,6 +240,13 @@ def test_a_header_that_is_none_is_refused_by_its_file(said: str, params: Params,
     assert complaint(params, tmp_path).startswith(f"tasks.task0.data: {header}: does not say the columns (")
 
 
+def test_a_column_that_is_not_there_is_said_with_those_that_are(params: Params, tmp_path: Path) -> None:
+    DatasetDict(test=saved_pictures()["test"].rename_column("label", "fine")).save_to_disk(tmp_path / "datasets/fine")
+    found = complaint(with_data(params, source="datasets/fine"), tmp_path)
+    advice = "the data has the columns image, fine; set data.columns, as in columns: {label: fine}"
+    assert f"split test has no column 'label'; {advice}" in found
+
+
 def test_columns_may_have_other_names_and_what_no_stage_reads_is_not_looked_at(params: Params, tmp_path: Path) -> None:
     folder = tmp_path / "datasets/task0"
     renamed = saved_pictures()["test"].rename_column("label", "fine_label")

@@ -27,6 +27,7 @@ ENTRIES = (("methods",), ("studies", "tasks", "methods"), ("studies", "sweeps"),
 HEADER = "# left out above, and so by default (docs/params.md):"
 READ = (
     "family",
+    "heads",
     "kind",
     "source",
     "columns",
@@ -126,9 +127,26 @@ def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
         family = family_of(folder / source)
         if family is not None:
             yield ("base", "family"), family
-    if isinstance(family, str):
-        for place, task in _tasks(content):
-            yield from _from_data(place, task, family, folder)
+    if not isinstance(family, str):
+        return
+    found = [each for place, task in _tasks(content) for each in _from_data(place, task, family, folder)]
+    yield from found
+    if isinstance(base, dict) and "heads" not in base and (heads := _heads(filled(content, found), folder)):
+        yield ("base", "heads"), heads
+
+
+def _heads(content: dict[str, Any], folder: Path) -> list[str]:
+    """Return the patterns of the heads that every task's model has and the base has not; none if they differ."""
+    tasks = [task for _, task in _named(content, "tasks")]
+    source, sources = _model_of(content), [task.get("source") for task in tasks]
+    is_mean = Path(str(value_at(content, ("base", "source")))) == OWN_MODELS
+    if source is None or is_mean or not all(isinstance(each, str) and (folder / each).exists() for each in sources):
+        return []
+    from merganser.config.tasks import heads_beyond, needs_head
+
+    if not all(needs_head(task.get("kind")) for task in tasks):
+        return []
+    return heads_beyond(folder / source, [folder / str(each) for each in sources])
 
 
 def _from_data(place: KeyPath, task: dict[str, Any], family: str, folder: Path) -> Iterator[Addition]:

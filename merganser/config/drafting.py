@@ -5,17 +5,15 @@ Imports torch, as what reads models does.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.config.columns import columns_by_type, features_at
 from merganser.config.completing import READ, additions, filled, unmatched
 from merganser.config.sections import NAME, OWN_MODELS, UNMEASURED
-from merganser.config.tasks import fits, infer_task_kind
+from merganser.config.tasks import fits, infer_task_kind, parameter_names
 from merganser.config.text import as_flow, as_line
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import get_kind, kind_names
@@ -23,7 +21,7 @@ from merganser.models import family_names
 from merganser.models.sequence_classifier import HEAD_NAMES
 from merganser.sources.hub import COMMIT
 from merganser.sources.named import HEAD, hub_name
-from merganser.sources.pointers import POINTER_SUFFIXES, lying, pointer_of, read_pointer
+from merganser.sources.pointers import POINTER_SUFFIXES, pointer_of, read_pointer
 
 BASE = "base"
 POINTERS = Path("sources")  # the folder of the files that name what is on a hub
@@ -116,16 +114,8 @@ def _write_pointer(name: str, content: dict[str, Any], root: Path) -> str:
 
 def _heads(models: Sequence[Mapping[str, Any]], root: Path) -> list[str]:
     """Return the patterns of the heads that classifiers of transformers have, of the models that lie here."""
-    names = {name for each in models for name in _parameters(root / str(each["source"]))}
+    names = {name for each in models for name in parameter_names(root / str(each["source"]))}
     return [pattern for pattern in HEAD_NAMES if any(fnmatchcase(name, pattern) for name in names)]
-
-
-def _parameters(source: Path) -> list[str]:
-    with suppress(InputError, OSError):
-        if path := lying(source):
-            model = open_model(path)
-            return list(model.updates if isinstance(model, Adapter) else model.names)
-    return []
 
 
 def _match_columns(task: dict[str, Any], family: str | None, root: Path) -> None:

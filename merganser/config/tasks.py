@@ -4,14 +4,17 @@ Also what data an entry had beside the checkpoints, and the family and kinds of 
 say themselves. Imports torch and, for configurations of transformers, that.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from fnmatch import filter as names_like
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from merganser import registry
+from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.architecture import CONFIG, read_config
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.vocabulary.plan import BASE, TokenizerChoice, check_model_names
@@ -28,6 +31,7 @@ from merganser.evaluation.data_sets import read_headers
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.merging.method import Involvement
 from merganser.models import TakesImages, family_names, get_family, has_ability
+from merganser.models.sequence_classifier import HEAD_NAMES
 from merganser.plugins import own_configurations
 from merganser.sources.hub_data import rename_columns
 from merganser.sources.pointers import OpenClipPointer, Pointer, lying, read_pointer, repositories
@@ -230,6 +234,33 @@ def _holds(family: str, source: Path) -> bool:
     except InputError:
         return False
     return True
+
+
+def needs_head(kind: Any) -> bool:
+    """Tell whether a kind of task, if it is one, needs a head of the task's own."""
+    return kind in kind_names() and isinstance(get_kind(kind), HasHead)
+
+
+def heads_beyond(base: Path, models: Sequence[Path]) -> list[str]:
+    """Return the patterns of the heads that models have beyond the base's parameters; none if they are not all alike.
+
+    None either if a model has other parameters that the base has not, or does not lie on this disk.
+    """
+    known = set(parameter_names(base))
+    beyond = [[name for name in parameter_names(model) if name not in known] for model in models] if known else []
+    found = {tuple(pattern for pattern in HEAD_NAMES if names_like(names, pattern)) for names in beyond}
+    heads = list(found.pop()) if len(found) == 1 else []
+    rest = [name for names in beyond for name in names if not any(fnmatchcase(name, pattern) for pattern in heads)]
+    return [] if rest else heads
+
+
+def parameter_names(source: Path) -> list[str]:
+    """List the parameters of a model, of an adapter those that it changes; none if it does not lie on this disk."""
+    with suppress(InputError, OSError):
+        if path := lying(source):
+            model = open_model(path)
+            return list(model.updates if isinstance(model, Adapter) else model.names)
+    return []
 
 
 def infer_task_kind(data: Mapping[str, Any], family: str, source: Path) -> str | None:

@@ -1,5 +1,6 @@
 """What a params.yaml leaves out is written into it, and nothing else of it changes."""
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from ruamel.yaml import YAML
 
 from merganser.config.completing import addition_names, completed
+from merganser.config.headers import check_sources
 from merganser.config.loading import complete_file, load_params
 from merganser.errors import InputError
+from tests.tiny_transformers import random_model, write_model
 
 BASE = "base: {source: hub/base, family: open_clip}"
 TASKS = """tasks: # two
@@ -222,6 +225,35 @@ def test_a_source_in_the_home_folder_gets_its_whole_path(tmp_path: Path, monkeyp
     assert f"base.source: {tmp_path}/home/hub/base, tasks.dark.source: {tmp_path}/home/dark, seed" in said
     assert f"base: {{source: {tmp_path}/home/hub/base, family: open_clip}}" in path.read_text()
     assert f"  dark: {{source: {tmp_path}/home/dark, data:" in path.read_text()
+
+
+SEVEN_LINES = """base: {source: models/base}
+tasks:
+  one: {source: models/one, data: {source: data/one}}
+  two: {source: models/two, data: {source: data/two}}
+methods:
+  average:
+  ties:
+"""
+
+
+@pytest.mark.parametrize(("kind", "head"), [("bert", "classifier.*"), ("llama, untied", "score.*")])
+def test_heads_that_every_model_has_and_the_base_has_not_are_written_in(kind: str, head: str, tmp_path: Path) -> None:
+    model = random_model(kind, outputs=2)
+    headless = {name: value for name, value in model.state_dict().items() if not fnmatchcase(name, head)}
+    model.save_pretrained(tmp_path / "models/base", state_dict=headless)
+    for task, outputs in (("one", 2), ("two", 3)):
+        write_model(tmp_path / "models" / task, kind, outputs=outputs)
+        save_texts(tmp_path / "data" / task, ClassLabel(names=list("xyz")[:outputs]))
+    path = written(tmp_path, SEVEN_LINES)
+    said = complete_file(path)
+    assert said is not None
+    assert f"base.heads: [{head}]" in said
+    assert load_params(path).base.heads == [head]
+    check_sources(load_params(path), tmp_path, lambda path: False)
+    write_model(tmp_path / "models/two", "llama, untied" if kind == "bert" else "bert", outputs=3)
+    written(tmp_path, SEVEN_LINES)
+    assert load_params(path).base.heads == []
 
 
 BERT = "base: {source: models/base, family: encoder}"

@@ -33,6 +33,7 @@ READ = (
     "columns",
 )  # keys that follow from the files that sources are, which is said with their values
 PICTURES = Task.model_fields["kind"].default  # the kind of a task that names none
+TEMPLATES = ["a photo of a {}."]  # of the classes of pictures, as CLIP's authors write for ImageNet's
 SHOWN = 8  # places in the line that says what was written
 
 
@@ -102,7 +103,9 @@ def _holds(text: str, content: Any) -> bool:
 def addition_names(added: Sequence[Addition]) -> str:
     """Name the sections and entries of additions, the first of many, and each that was read of a source's files."""
     read = [as_line(".".join(place), value) for place, value in added if place[-1] in READ and len(place) > 1]
-    others = [place for place, _ in added if place[-1] not in READ or len(place) == 1]
+    if asked := [place[1] for place, value in added if place[-1] == "templates"]:
+        read.append(f"{as_line('templates', TEMPLATES)} of {some(asked)}")
+    others = [place for place, _ in added if place[-1] not in (*READ, "templates") or len(place) == 1]
     places = list(dict.fromkeys(".".join(place[:-1] or place) for place in others))
     return ", ".join(filter(None, [*read, some(places, SHOWN)]))
 
@@ -150,13 +153,16 @@ def _heads(content: dict[str, Any], folder: Path) -> list[str]:
 
 
 def _from_data(place: KeyPath, task: dict[str, Any], family: str, folder: Path) -> Iterator[Addition]:
-    """List the kind of a task and the names of the columns that it reads, if they follow from its data."""
+    """List what follows from a task's data and the family: kind, names of the columns that it reads, and templates."""
     data = task.get("data")
     if not isinstance(data, dict) or not isinstance(data.get("source"), str) or task.get("kind") == UNMEASURED:
         return
-    from merganser.config.tasks import infer_columns, infer_task_kind
+    from merganser.config.tasks import compares_with_texts, infer_columns, infer_task_kind
 
-    kind = task.get("kind", PICTURES if "templates" in data else None)
+    kind = task.get("kind", PICTURES if "templates" in data or compares_with_texts(family) else None)
+    if kind == PICTURES and "templates" not in data and compares_with_texts(family):
+        yield (*place, "data", "templates"), TEMPLATES
+        data = data | {"templates": TEMPLATES}
     if kind is None and (inferred := infer_task_kind(data, family, folder / data["source"])):
         yield (*place, "kind"), inferred
     elif found := infer_columns(kind, data, family, folder / data["source"]):

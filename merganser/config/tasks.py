@@ -30,7 +30,7 @@ from merganser.evaluation import AsksServers, GivesClasses, HasHead, TaskKind, g
 from merganser.evaluation.data_sets import read_headers
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.merging.method import Involvement
-from merganser.models import TakesImages, family_names, get_family, has_ability
+from merganser.models import EmbedsTexts, TakesImages, family_names, get_family, has_ability
 from merganser.models.sequence_classifier import HEAD_NAMES
 from merganser.plugins import own_configurations
 from merganser.sources.hub_data import rename_columns
@@ -234,6 +234,11 @@ def _holds(family: str, source: Path) -> bool:
     except InputError:
         return False
     return True
+
+
+def compares_with_texts(family: str) -> bool:
+    """Tell whether a family's networks compare pictures with texts, which templates make of the names of classes."""
+    return family in family_names() and has_ability(family, EmbedsTexts) and has_ability(family, TakesImages)
 
 
 def needs_head(kind: Any) -> bool:

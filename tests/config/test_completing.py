@@ -3,8 +3,9 @@
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import PIL.Image
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
 from ruamel.yaml import YAML
 
 from merganser.config.completing import addition_names, completed
@@ -254,6 +255,32 @@ def test_heads_that_every_model_has_and_the_base_has_not_are_written_in(kind: st
     write_model(tmp_path / "models/two", "llama, untied" if kind == "bert" else "bert", outputs=3)
     written(tmp_path, SEVEN_LINES)
     assert load_params(path).base.heads == []
+
+
+def test_pictures_get_the_usual_template_said_once(tmp_path: Path) -> None:
+    own = "  own: {source: hub/own, data: {source: datasets/own, templates: [a drawing of a {}.]}}"
+    kind = "  kind: {source: hub/kind, kind: image_classification, data: {source: datasets/kind}}"
+    tasks = "tasks:\n  dark: {source: hub/dark, data: {source: datasets/dark}}"
+    path = written(
+        tmp_path, BASE, tasks, own.replace("a drawing of a {}.", "'a drawing of a {}.'"), kind, "methods: {average: }"
+    )
+    said = complete_file(path)
+    assert said is not None
+    assert "left out: templates: ['a photo of a {}.'] of dark, kind, seed" in said
+    found = [task.data.values["templates"] for task in load_params(path).tasks.values()]
+    assert found == [["a photo of a {}."], ["a drawing of a {}."], ["a photo of a {}."]]
+    assert (
+        "dark: {source: hub/dark, data: {source: datasets/dark, templates: ['a photo of a {}.']}}" in path.read_text()
+    )
+    assert complete_file(path) is None
+
+
+def test_pictures_of_another_column_are_found(tmp_path: Path) -> None:
+    picture = {"img": PIL.Image.new("RGB", (2, 2)), "target": 0}
+    saved(tmp_path / "datasets/dark", picture, {"img": Image(), "target": ClassLabel(names=["x", "y"])})
+    tasks = "tasks:\n  dark: {source: hub/dark, data: {source: datasets/dark}}"
+    complete_file(path := written(tmp_path, BASE, tasks, "methods: {average: }"))
+    assert load_params(path).tasks["dark"].data.columns == {"image": "img", "label": "target"}
 
 
 BERT = "base: {source: models/base, family: encoder}"

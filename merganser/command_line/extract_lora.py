@@ -84,4 +84,4 @@ def _print_layers(layers: "list[LayerError]") -> None:
 
 
 def _share(error: float, norm: float) -> str:
-    return f"{100 * error / norm:.3g} %"
+    return f"{100 * error / norm if norm else 0:.3g} %"

@@ -7,7 +7,7 @@ Shape legend: M rows, N columns, Q rank of a layer's update.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -18,8 +18,9 @@ from merganser.checkpoints.adapters.writing import BIAS, WEIGHT, write_adapter
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.architecture import CONFIG, architecture_of, read_config
 from merganser.checkpoints.companions import check_model
-from merganser.checkpoints.kinds import ParameterRules, is_head
+from merganser.checkpoints.kinds import HEADS, ParameterRules, is_head, is_merged
 from merganser.checkpoints.known_models import modules_of, todays_names
+from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.views import in_file
@@ -28,6 +29,7 @@ from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas
 from merganser.inputs.model_deltas import ModelDeltas, open_models
 from merganser.linalg.svd import compact
+from merganser.models.sequence_classifier import HEAD_NAMES
 from merganser.outputs import new_folder
 from merganser.progress import Progress, unwatched, watched
 from merganser.workers import map_in_order, one_blas_thread
@@ -66,7 +68,7 @@ class Cut:
 class LayerError:
     """What an adapter has of a parameter: `rank` of its update, None where it is whole, 0 where it has nothing.
 
-    `norm`, `error`: Frobenius norms of the delta, and of what the adapter lacks of it.
+    `norm`, `error`: Frobenius norms of the delta, and of what the adapter lacks of it; 0 for a new head.
     """
 
     name: str
@@ -108,12 +110,15 @@ def extract_adapter(
     if isinstance(tuned, Adapter):
         raise InputError(f"{path}: is an adapter already")
     checkpoint = open_for_merging(start)
+    heads = _own_heads(checkpoint, tuned, rules, saved, path)
+    rules = replace(rules, heads=(*rules.heads, *heads))
     notes = Agreement(start, rules).check(MODEL, path, (checkpoint, tuned))
     deltas = open_models(checkpoint, {MODEL: tuned}, rules)
-    config = read_config((start if start.is_dir() else start.parent) / CONFIG) or {}
+    built = path if heads else start  # the adapter is loaded onto a model that has the head
+    config = read_config((built if built.is_dir() else built.parent) / CONFIG) or {}
     names = {name: name for name in deltas.names} | todays_names(config, checkpoint.names)
     there = modules_of(config)
-    modules = _modules({name: names[name] for name in deltas.names}, saved)
+    modules = _modules({name: names[name] for name in deltas.names} | {name: name for name in heads}, saved)
     inside = tuple(f"{module}." for module in modules)
 
     def keep(name: str) -> ExtractedParameter:
@@ -135,9 +140,29 @@ def extract_adapter(
         shapes = {names[name]: checkpoint.spec(name).shape for name in factors}
         updates = {names[name]: pair for name, pair in factors.items()}
         stored = {names.get(name, name): tensor for name, tensor in in_file(checkpoint, whole.items())}
+        stored |= {name: tuned.read(name) for name in heads}
         second = {alias: stored[first] for alias, first in _second_names(start).items() if first in stored}
         write_adapter(folder, updates, shapes, turned.pop(), base.hub or str(start), modules, stored, second)
-    return [each.report for each in changed], notes
+    return [*(each.report for each in changed), *(LayerError(name, None, 0.0, 0.0) for name in heads)], notes
+
+
+def _own_heads(
+    base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, saved: Sequence[str], path: Path
+) -> list[str]:
+    """List the parameters of a model's head that the base has not, or in another shape; they are saved whole.
+
+    Raises InputError for one that is not to be saved and not left out.
+    """
+    named = matched(base, tuned, rules, MODEL)
+    other = [name for name in named.names if name not in base or named.spec(name).shape != base.spec(name).shape]
+    own = [name for name in other if name in tuned and is_merged(name, tuned.spec(name).dtype, rules)]
+    heads = [name for name in own if is_head(name, (*HEADS, *HEAD_NAMES))]
+    if unsaved := [name for name in heads if not is_head(name, saved)]:
+        has = "in another shape" if unsaved[0] in base else "not"
+        pattern = f"{unsaved[0].split('.')[0]}.*"
+        remedy = f"save it whole: --modules-to-save '{pattern}', or leave it out: --except '{pattern}'"
+        raise InputError(f"{path}: the base has its head's {unsaved[0]} {has}; {remedy}")
+    return [name for name in own if is_head(name, saved)]
 
 
 def _second_names(folder: Path) -> dict[str, str]:

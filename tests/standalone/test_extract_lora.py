@@ -9,12 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import AutoModelForSequenceClassification
 
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.config.recipes import Source
 from merganser.errors import InputError
 from merganser.standalone.extract_lora import Cut, LayerError, extract_adapter
 from tests.checkpoints.adapters.small import write_adapter, write_base
+from tests.tiny_transformers import random_model, write_model
 from tests.transformers_models import WIDTH, load, save_models, tiny
 
 EXACT = 1e-5
@@ -139,3 +141,28 @@ def test_what_makes_no_adapter_is_refused(tmp_path: Path) -> None:
 def state(folder: Path) -> dict[str, Tensor]:
     """Read a model's parameters."""
     return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("kind", "head"), [("bert", "classifier"), ("roberta", "classifier"), ("llama, untied", "score")]
+)
+@pytest.mark.parametrize("base", ["headless", "without a prefix", "of other classes"])
+def test_a_classifiers_head_is_saved_and_peft_gives_its_logits(kind: str, head: str, base: str, tmp_path: Path) -> None:
+    tuned = write_model(tmp_path / "task0", kind, outputs=3, seed=1)
+    start = random_model(kind, outputs=2)
+    parameters = {name: value for name, value in start.state_dict().items() if not name.startswith(head)}
+    (start.base_model if base == "without a prefix" else start).save_pretrained(
+        tmp_path / "base", **({"state_dict": parameters} if base == "headless" else {})
+    )
+    saved = [f"{head}*", "*[nN]orm*", "*embed*"]
+    with pytest.raises(InputError, match=rf"save it whole: --modules-to-save '{head}\.\*', or leave it out: --except"):
+        extracted(tmp_path, Cut(rank=4 * WIDTH), saved=saved[1:], biases=True)
+    layers = extracted(tmp_path, Cut(rank=4 * WIDTH), saved=saved, biases=True)
+    assert any(name.startswith(head) and each.rank is None for name, each in layers.items())
+    loaded = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "base", num_labels=3, ignore_mismatched_sizes=True
+    )
+    adapter = peft.PeftModel.from_pretrained(loaded, tmp_path / "adapter").eval()
+    tokens = torch.arange(4, 10).reshape(2, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(adapter(tokens).logits, tuned(tokens).logits, rtol=0, atol=10 * EXACT)

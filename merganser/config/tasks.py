@@ -16,6 +16,8 @@ from pydantic import ValidationError
 from merganser import registry
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.architecture import CONFIG, read_config
+from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.vocabulary.plan import BASE, TokenizerChoice, check_model_names
 from merganser.config.columns import IMAGE, LABEL, TEXT, column_advice, columns_by_name, features_at, unnamed_classes
@@ -251,12 +253,22 @@ def heads_beyond(base: Path, models: Sequence[Path]) -> list[str]:
 
     None either if a model has other parameters that the base has not, or does not lie on this disk.
     """
-    known = set(parameter_names(base))
-    beyond = [[name for name in parameter_names(model) if name not in known] for model in models] if known else []
+    beyond = [_names_beyond(base, model) for model in models]
     found = {tuple(pattern for pattern in HEAD_NAMES if names_like(names, pattern)) for names in beyond}
     heads = list(found.pop()) if len(found) == 1 else []
     rest = [name for names in beyond for name in names if not any(fnmatchcase(name, pattern) for pattern in heads)]
     return [] if rest else heads
+
+
+def _names_beyond(base: Path, model: Path) -> list[str]:
+    """List the parameters that a model has and the base has not, which may have another prefix (`bert.`)."""
+    with suppress(InputError, OSError):
+        places = lying(base), lying(model)
+        if places[0] and places[1]:
+            known, tuned = open_checkpoint(places[0]), open_model(places[1])
+            names = tuned.updates if isinstance(tuned, Adapter) else matched(known, tuned, ParameterRules(), "").names
+            return [name for name in names if name not in known]
+    return []
 
 
 def parameter_names(source: Path) -> list[str]:

@@ -238,11 +238,17 @@ methods:
 """
 
 
+@pytest.mark.parametrize("prefixed", [True, False])
 @pytest.mark.parametrize(("kind", "head"), [("bert", "classifier.*"), ("llama, untied", "score.*")])
-def test_heads_that_every_model_has_and_the_base_has_not_are_written_in(kind: str, head: str, tmp_path: Path) -> None:
+def test_heads_that_every_model_has_and_the_base_has_not_are_written_in(
+    kind: str, head: str, prefixed: bool, tmp_path: Path
+) -> None:
     model = random_model(kind, outputs=2)
     headless = {name: value for name, value in model.state_dict().items() if not fnmatchcase(name, head)}
-    model.save_pretrained(tmp_path / "models/base", state_dict=headless)
+    if prefixed:
+        model.save_pretrained(tmp_path / "models/base", state_dict=headless)
+    else:
+        model.base_model.save_pretrained(tmp_path / "models/base")
     for task, outputs in (("one", 2), ("two", 3)):
         write_model(tmp_path / "models" / task, kind, outputs=outputs)
         save_texts(tmp_path / "data" / task, ClassLabel(names=list("xyz")[:outputs]))

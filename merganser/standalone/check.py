@@ -5,7 +5,7 @@ Known from configurations, tokenizers and headers: of the tensors only second na
 
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -77,11 +77,13 @@ def check_models(
     output: OutputFormat = AS_THE_BASE,
     costs: Collection[Cost] = ("elementwise", "svd", "joint svd"),
     compared: Mapping[str, Path] | None = None,
+    origin: tuple[str, Path] | None = None,
 ) -> ModelCheck:
     """Describe models, and compare the others with the first one, which stands for their base.
 
     `models`: folders or files, by names. `costs`: of the methods whose time and memory are expected. `compared`: the
-    models as they are merged, where that is not as they are.
+    models as they are merged, where that is not as they are. `origin`: whose files a merge gets beside its weights, and
+    their folder, if not the first model's, which is no base then.
     """
     found = ModelCheck()
     for name, path in models.items():
@@ -90,7 +92,13 @@ def check_models(
     if found.refused or len(models) < 2:
         return found
     with found.noting_refusal():
-        _compare(found, compared or models, rules, output, costs)
+        modules = _compare(found, compared or models, rules, output, costs)
+        if not found.refused:
+            first = next(iter(models))
+            owner, folder = origin or ("the base", models[first])
+            left = BASE if origin else first
+            others = {name: path for name, path in models.items() if name != left}
+            found.notes += notes_on_files(folder, others, modules, owner)
     return found
 
 
@@ -105,7 +113,7 @@ def check_merge(recipe: Recipe, where: Path) -> ModelCheck:
         plan = readable(plan, recipe, Path(made) / "dequantised")
         base, models = plan.written(Path(made))
         compared = ({BASE: base} if base else {}) | models
-        found = check_models(plan.given, recipe.rules, recipe.output, [plan.method.cost], compared)
+        found = check_models(plan.given, recipe.rules, recipe.output, [plan.method.cost], compared, plan.origin)
         for name, path in plan.models.items() if base is None else ():
             with found.noting_refusal():
                 averageable(open_model(path), name)
@@ -115,7 +123,8 @@ def check_merge(recipe: Recipe, where: Path) -> ModelCheck:
 
 def _compare(
     found: ModelCheck, models: Mapping[str, Path], rules: ParameterRules, output: OutputFormat, costs: Collection[Cost]
-) -> None:
+) -> Sequence[str]:
+    """Compare models with the first one, and expect what their merge takes; return the modules that all have."""
     (_, start), *others = models.items()
     modules = shared_modules(models.values())
     base, agreement = open_for_merging(start, modules), Agreement(start, rules)
@@ -129,7 +138,7 @@ def _compare(
         moved = sum(found.models[name]["bytes"] for name in models)
         deltas = open_models(base, opened, rules)
         found.merge = _merge_of(base, deltas, output, moved, costs)
-        found.notes += notes_on_files(start, dict(others), modules)
+    return modules
 
 
 def describe_model(path: Path) -> Described:

@@ -113,6 +113,12 @@ class MergePlan:
         """Return the models without the base."""
         return {name: path for name, path in self.given.items() if name != BASE}
 
+    @property
+    def origin(self) -> tuple[str, Path]:
+        """Return whose files the merge gets beside its weights, the first model's without a base, and their folder."""
+        first = min(self.models)
+        return ("the base", self.given[BASE]) if BASE in self.given else (first, self.models[first])
+
     def written(self, folder: Path) -> tuple[Path | None, dict[str, Path]]:
         """Return the base, if there is one, and the models, written in one vocabulary where one is chosen."""
         return write_models(self.vocabulary, folder) if self.vocabulary else (self.given.get(BASE), self.models)
@@ -173,7 +179,7 @@ def merge_by(
     ):
         folder = Path(made)
         plan = readable(plan, recipe, folder / "dequantised")
-        method, values, given = plan.method, dict(plan.values), plan.given
+        method, values = plan.method, dict(plan.values)
         base, models, modules = _with_choice(plan, recipe.choice or TokenizerChoice(), folder, progress)
         merge, start = _Merge(recipe, models, modules, plan.seed, threads, progress), base
         if plan.merged:
@@ -183,7 +189,8 @@ def merge_by(
         source = GivenLayers(deltas, {"embeddings": embeddings})
         # hashed while the models are merged
         described = reader.submit(_sources, recipe, plan.named, out, plan.pointers)
-        beside = notes_on_files(given.get(BASE) or plan.models[min(plan.models)], plan.models, modules)
+        owner, origin = plan.origin
+        beside = notes_on_files(origin, plan.models, modules, owner)
         licences = [f"licences: {line}" for line in licence_warnings(_origins(plan.named, recipe))]
         notes = [*plan.notes, *more, *notes_on_parameters(deltas), *beside, *licences]
 

@@ -28,8 +28,13 @@ def notes_on_parameters(deltas: ModelDeltas) -> list[str]:
     return _listed(found)
 
 
-def notes_on_files(base: Path, models: Mapping[str, Path], modules: Sequence[str]) -> list[str]:
-    """Name what is merged, copied and left out of the folders beside the weights; `modules`: those that are merged."""
+def notes_on_files(
+    base: Path, models: Mapping[str, Path], modules: Sequence[str], owner: str = "the base"
+) -> list[str]:
+    """Name what is merged, copied and left out of the folders beside the weights.
+
+    `modules`: those that are merged. `owner`: whose folder `base` is, a model's where there is no base.
+    """
     if not base.is_dir():
         return []
     names, kept = list_model_files(base, modules), [name for name in module_folders(base) if name not in modules]
@@ -40,8 +45,8 @@ def notes_on_files(base: Path, models: Mapping[str, Path], modules: Sequence[str
     left = left_out(names, {*read, *companion_names(names, modules), *inside}) + folders
     found = {
         "modules, merged too": [f"{name}/" for name in modules],
-        "modules that not all models have, copied from the base": [f"{n}/" for n in kept if f"{n}/" not in left],
-        "left out of the base's folder": [name for name in left if name.rstrip("/") not in modules],
+        f"modules that not all models have, copied from {owner}": [f"{n}/" for n in kept if f"{n}/" not in left],
+        f"left out of {owner}'s folder": [name for name in left if name.rstrip("/") not in modules],
     }
     for task, path in models.items():
         own = [f"{name}/" for name in module_folders(path) if name not in (*modules, *kept)]

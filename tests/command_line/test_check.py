@@ -76,6 +76,17 @@ def test_a_dry_run_writes_nothing_and_refuses_what_the_merge_refuses(saved: Path
     assert not (saved / "out").exists()
 
 
+def test_files_left_out_are_said_of_the_folder_that_has_them_by_a_dry_run_and_by_the_merge(
+    saved: Path, done: Done
+) -> None:
+    for folder in ("base", "task0", "task1"):
+        (saved / folder / f"own-{folder}.py").write_text("")
+    for base, left in ((["--base", "base"], "the base's folder: own-base.py"), ([], "a's folder: own-task0.py")):
+        for end in (["--dry-run"], ["--out", f"out{len(base)}"]):
+            found = done(saved, "merge", "average", *base, *MODELS, *end).splitlines()
+            assert [line for line in found if "left out" in line] == [f"left out of {left}"]
+
+
 def test_a_dry_run_needs_what_the_merge_needs(tmp_path: Path, refused: Refused) -> None:
     write_base(tmp_path / "base")
     write_adapter(tmp_path / "one", tmp_path / "base")

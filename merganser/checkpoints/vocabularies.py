@@ -25,6 +25,14 @@ BY_TOKEN = {  # on the command line, and in params.yaml
 Vocabulary = Mapping[str, int]
 
 
+class ResizedTablesError(InputError):
+    """Report `tables`, embeddings and heads with a row for each token, that have more or fewer rows than the base's."""
+
+    def __init__(self, message: str, tables: Iterable[str]) -> None:
+        self.tables = tuple(tables)
+        super().__init__(message)
+
+
 def check_vocabulary(
     who: str,
     ours: Vocabulary,
@@ -35,14 +43,14 @@ def check_vocabulary(
 ) -> list[str]:
     """Compare a model's vocabulary with that of the base, or of `who`; return what a user should know.
 
-    `opened`: the base and the model. Raises InputError naming the tokens where one has another number, or where the
-    vocabularies differ and embeddings that are merged have other shapes for it.
+    `opened`: the base and the model. Raises InputError naming the tokens where one has another number, and
+    ResizedTablesError if embeddings that are merged have other numbers of rows.
     """
     _check_numbers(who, ours, theirs, task, rules)
     difference = _difference(who, ours, theirs)
+    _check_rows(*opened, task, difference or f"its vocabulary is that of {who}", rules)
     if not difference:
         return []
-    _check_rows(*opened, task, difference, rules)
     merged = "the merge has the base's tokenizer" if who == "the base" else "the base, and so the merge, has none"
     return [f"{task}: {difference}; {merged}"]
 
@@ -160,7 +168,9 @@ def _check_rows(
     if resized:
         ours, theirs = base.spec(resized[0]).shape[0], shapes[resized[0]][0]
         remedy = f"{BY_TOKEN[rules.flags]}, or {without(resized, base.names, rules)}"
-        raise InputError(f"{task}: {resized[0]} has {theirs} rows, the base's {ours}: {difference}; {remedy}")
+        biases = [n for n in shapes if (base.spec(n).shape, shapes[n]) == ((ours,), (theirs,))]
+        message = f"{task}: {resized[0]} has {theirs} rows, the base's {ours}: {difference}; {remedy}"
+        raise ResizedTablesError(message, [*resized, *biases])
 
 
 def _shapes(base: Checkpoint, model: Checkpoint | Adapter) -> dict[str, tuple[int, ...]]:

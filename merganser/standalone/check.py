@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from merganser.checkpoints.mean import averageable
 from merganser.checkpoints.output import AS_THE_BASE, OutputFormat
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.tensors import DTYPES, Checkpoint, parameter_of
-from merganser.checkpoints.vocabularies import template_of, vocabulary_of
+from merganser.checkpoints.vocabularies import ResizedTablesError, template_of, vocabulary_of
 from merganser.config.recipes import Recipe
 from merganser.errors import InputError
 from merganser.inputs.deltas import check_pair
@@ -130,10 +130,15 @@ def _compare(
     base, agreement = open_for_merging(start, modules), Agreement(start, rules)
     opened = {name: open_model(path, modules) for name, path in others}
     for name, path in others:
+        tables: Sequence[str] = ()
         with found.noting_refusal():
-            found.notes += agreement.check(name, path, (base, opened[name]))
+            try:
+                found.notes += agreement.check(name, path, (base, opened[name]))
+            except ResizedTablesError as error:
+                tables = error.tables
+                raise
         with found.noting_refusal():
-            check_pair(base, opened[name], rules, name)
+            check_pair(base, opened[name], replace(rules, heads=(*rules.heads, *tables)), name)
     if not found.refused:
         moved = sum(found.models[name]["bytes"] for name in models)
         deltas = open_models(base, opened, rules)

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import BertForMaskedLM, BertForSequenceClassification, LlamaForCausalLM
 
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging
+from merganser.checkpoints.vocabulary.plan import TokenizerChoice
 from merganser.errors import InputError
 from merganser.inputs.deltas import check_pair
+from merganser.standalone.check import check_models
 from merganser.standalone.merge import EQUAL
 from tests.checkpoints.merge_table import stored
 from tests.checkpoints.test_vocabularies import WORDS, write
@@ -116,6 +119,24 @@ def test_more_tokens_are_mended_by_keeping_the_bases_embeddings(tmp_path: Path) 
     assert str(refusal.value).endswith(f"or merge without it: {flags}")
     notes = merge(paths["base"], paths["task0"], tmp_path / "out", heads=["lm_head.*", "model.embed_tokens.weight"])
     assert any("the merge has the base's tokenizer" in note for note in notes)
+
+
+@pytest.mark.parametrize("kind", [BertForMaskedLM, BertForSequenceClassification, LlamaForCausalLM])
+@pytest.mark.parametrize("added", [(), ("<|start|>",)])
+def test_rows_for_more_tokens_are_matched_by_token_in_one_refusal(kind: Any, added: tuple[str], tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = kind(kind.config_class(vocab_size=len(WORDS), **sizes))
+    model.save_pretrained(tmp_path / "base")
+    model.resize_token_embeddings(len(WORDS) + 1)
+    model.save_pretrained(tmp_path / "more")
+    write(tmp_path / "base", WORDS)
+    write(tmp_path / "more", WORDS, added)
+    found = check_models({"base": tmp_path / "base", "more": tmp_path / "more"}, ParameterRules(flags=True))
+    assert len(found.refused) == 1
+    assert "match rows by token: --tokenizer union, or merge without it: --except" in found.refused[0]
+    assert ("it has '<|start|>'" if added else "its vocabulary is that of the base") in found.refused[0]
+    models = {"more": tmp_path / "more"}
+    merge_checkpoints("average", {}, tmp_path / "base", models, tmp_path / "out", choice=TokenizerChoice("union"))
 
 
 def test_a_model_that_equals_the_base_is_warned_of(roberta: Path, tmp_path: Path) -> None:

@@ -25,13 +25,7 @@ Addition = tuple[KeyPath, Any]  # where, and what is to stand there
 BUDGETED = ("studies", "budgets", "methods")
 ENTRIES = (("methods",), ("studies", "tasks", "methods"), ("studies", "sweeps"), ("studies", "ablations"), BUDGETED)
 HEADER = "# left out above, and so by default (docs/params.md):"
-READ = (
-    "family",
-    "heads",
-    "kind",
-    "source",
-    "columns",
-)  # keys that follow from the files that sources are, which is said with their values
+READ = ("family", "heads", "kind", "source", "columns")  # keys read of the files of sources, said with their values
 PICTURES = Task.model_fields["kind"].default  # the kind of a task that names none
 TEMPLATES = ["a photo of a {}."]  # of the classes of pictures, as CLIP's authors write for ImageNet's
 SHOWN = 8  # places in the line that says what was written
@@ -125,7 +119,7 @@ def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
     content = filled(content, home)
     family = value_at(content, ("base", "family"))
     if isinstance(base, dict) and "family" not in base and (source := _model_of(content)):
-        from merganser.config.tasks import family_of  # imports torch, as the next does
+        from merganser.config.inferring import family_of  # imports torch, as the next does
 
         family = family_of(folder / source)
         if family is not None:
@@ -145,7 +139,7 @@ def _heads(content: dict[str, Any], folder: Path) -> list[str]:
     is_mean = Path(str(value_at(content, ("base", "source")))) == OWN_MODELS
     if source is None or is_mean or not all(isinstance(each, str) and (folder / each).exists() for each in sources):
         return []
-    from merganser.config.tasks import heads_beyond, needs_head
+    from merganser.config.inferring import heads_beyond, needs_head
 
     if not all(needs_head(task.get("kind")) for task in tasks):
         return []
@@ -157,7 +151,7 @@ def _from_data(place: KeyPath, task: dict[str, Any], family: str, folder: Path) 
     data = task.get("data")
     if not isinstance(data, dict) or not isinstance(data.get("source"), str) or task.get("kind") == UNMEASURED:
         return
-    from merganser.config.tasks import compares_with_texts, infer_columns, infer_task_kind
+    from merganser.config.inferring import compares_with_texts, infer_columns, infer_task_kind
 
     kind = task.get("kind", PICTURES if "templates" in data or compares_with_texts(family) else None)
     if kind == PICTURES and "templates" not in data and compares_with_texts(family):
@@ -201,7 +195,7 @@ def unmatched(content: dict[str, Any], folder: Path) -> dict[KeyPath, str]:
     for place, task in _tasks(content) if isinstance(family, str) else ():
         data = task.get("data")
         if "kind" not in task and isinstance(data, dict) and "templates" not in data:
-            from merganser.config.tasks import kind_advice  # imports torch
+            from merganser.config.inferring import kind_advice  # imports torch
 
             source = data.get("source")
             if isinstance(source, str) and (text := kind_advice(data, family, folder / source)):

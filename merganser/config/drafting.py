@@ -12,8 +12,9 @@ from typing import Any
 
 from merganser.config.columns import columns_by_type, features_at
 from merganser.config.completing import READ, additions, filled, unmatched
+from merganser.config.inferring import infer_task_kind, parameter_names
 from merganser.config.sections import NAME, OWN_MODELS, UNMEASURED
-from merganser.config.tasks import fits, infer_task_kind, parameter_names
+from merganser.config.tasks import fits
 from merganser.config.text import as_flow, as_line
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import get_kind, kind_names

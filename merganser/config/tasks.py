@@ -1,26 +1,13 @@
 """Check the family, the tasks and the vocabularies of a `params.yaml` against the modules they name.
 
-Also what data an entry had beside the checkpoints, and the family and kinds of task that models and data on this disk
-say themselves. Imports torch and, for configurations of transformers, that.
+Also what data an entry had beside the checkpoints. Imports torch and, for configurations of transformers, that.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from fnmatch import filter as names_like
-from fnmatch import fnmatchcase
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
 
 from merganser import registry
-from merganser.checkpoints.adapters.files import Adapter, open_model
-from merganser.checkpoints.architecture import CONFIG, read_config
-from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.matching import matched
-from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.vocabulary.plan import BASE, TokenizerChoice, check_model_names
-from merganser.config.columns import IMAGE, LABEL, TEXT, column_advice, columns_by_name, features_at, unnamed_classes
 from merganser.config.inputs import INPUTS, input_of_entry
 from merganser.config.inputs.base import known_method
 from merganser.config.mistakes import MISSING, Mistake, mistakes_at, mistakes_in
@@ -29,16 +16,10 @@ from merganser.config.sections import OWN_MODELS, UNMEASURED, VOCABULARIES, Data
 from merganser.config.text import KeyPath
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import AsksServers, GivesClasses, HasHead, TaskKind, get_kind, kind_names
-from merganser.evaluation.data_sets import read_headers
-from merganser.evaluation.evaluator import open_evaluator
 from merganser.merging.method import Involvement
-from merganser.models import EmbedsTexts, TakesImages, family_names, get_family, has_ability
-from merganser.models.sequence_classifier import HEAD_NAMES
-from merganser.plugins import own_configurations
-from merganser.sources.hub_data import rename_columns
-from merganser.sources.pointers import OpenClipPointer, Pointer, lying, read_pointer, repositories
+from merganser.models import family_names, get_family, has_ability
+from merganser.sources.pointers import Pointer, repositories
 
-NAMING_CLASSES = {"classes", "labels", "answers"}  # keys of kinds of task that say what labels stand for
 ORDER: tuple[Involvement, ...] = ("NDI", "VDI", "TTA")
 TITLES: dict[Involvement, str] = {"NDI": "no data", "VDI": "validation data", "TTA": "test-time adaptation"}
 
@@ -211,148 +192,3 @@ def group_mistakes(where: KeyPath, task: Task | Unseen, source: Path, pointer: P
 def fits(kind: TaskKind, family: str) -> bool:
     """Tell whether a family's networks do tasks of a kind."""
     return all(has_ability(family, ability) for ability in kind.NEEDS)
-
-
-def family_of(source: Path) -> str | None:
-    """Return the family whose configuration lies beside a model's weights; None where that is none, or several."""
-    with suppress(InputError, OSError):
-        path = lying(source)
-        if path is None:
-            return "open_clip" if isinstance(read_pointer(source), OpenClipPointer) else None
-        folder = path if path.is_dir() else path.parent
-        config = (read_config(folder / CONFIG) or {}).get("model_type")
-        found = [name for name, file in own_configurations().items() if (folder / file).is_file()]
-        if config is not None:
-            found += [name for name in family_names() if config in get_family(name).MODEL_TYPES]
-        if len(found) > 1:  # as of a repository with both a model of open_clip and of transformers: by their names
-            found = [name for name in found if _holds(name, path)]
-        return found[0] if len(found) == 1 else None
-    return None
-
-
-def _holds(family: str, source: Path) -> bool:
-    try:
-        get_family(family).check(source, open_checkpoint(source))
-    except InputError:
-        return False
-    return True
-
-
-def compares_with_texts(family: str) -> bool:
-    """Tell whether a family's networks compare pictures with texts, which templates make of the names of classes."""
-    return family in family_names() and has_ability(family, EmbedsTexts) and has_ability(family, TakesImages)
-
-
-def needs_head(kind: Any) -> bool:
-    """Tell whether a kind of task, if it is one, needs a head of the task's own."""
-    return kind in kind_names() and isinstance(get_kind(kind), HasHead)
-
-
-def heads_beyond(base: Path, models: Sequence[Path]) -> list[str]:
-    """Return the patterns of the heads that models have beyond the base's parameters; none if they are not all alike.
-
-    None either if a model has other parameters that the base has not, or does not lie on this disk.
-    """
-    beyond = [_names_beyond(base, model) for model in models]
-    found = {tuple(pattern for pattern in HEAD_NAMES if names_like(names, pattern)) for names in beyond}
-    heads = list(found.pop()) if len(found) == 1 else []
-    rest = [name for names in beyond for name in names if not any(fnmatchcase(name, pattern) for pattern in heads)]
-    return [] if rest else heads
-
-
-def _names_beyond(base: Path, model: Path) -> list[str]:
-    """List the parameters that a model has and the base has not, which may have another prefix (`bert.`)."""
-    with suppress(InputError, OSError):
-        places = lying(base), lying(model)
-        if places[0] and places[1]:
-            known, tuned = open_checkpoint(places[0]), open_model(places[1])
-            names = tuned.updates if isinstance(tuned, Adapter) else matched(known, tuned, ParameterRules(), "").names
-            return [name for name in names if name not in known]
-    return []
-
-
-def parameter_names(source: Path) -> list[str]:
-    """List the parameters of a model, of an adapter those that it changes; none if it does not lie on this disk."""
-    with suppress(InputError, OSError):
-        if path := lying(source):
-            model = open_model(path)
-            return list(model.updates if isinstance(model, Adapter) else model.names)
-    return []
-
-
-def infer_task_kind(data: Mapping[str, Any], family: str, source: Path) -> str | None:
-    """Return the one kind of task that a family does and that a task's keys and the columns of its data fit.
-
-    `data`: what the file says of the data, which lie at `source`. None where no kind fits, or several do.
-    """
-    own = {key: value for key, value in data.items() if key not in Data.model_fields}
-    fitting = [name for name in _kinds_of(family) if _takes(name, own, data, source)]
-    return fitting[0] if len(fitting) == 1 else None
-
-
-def infer_columns(
-    kind: str | None, data: Mapping[str, Any], family: str, source: Path
-) -> tuple[str, dict[str, str]] | None:
-    """Return the one kind of task that can read the data once columns are renamed by their names, and those columns.
-
-    `kind`: what the file says, if it does. None if the data is read as it is, or if no kind fits, or several do.
-    """
-    features = features_at(source)
-    if "columns" in data or not features:
-        return None
-    own = {key: value for key, value in data.items() if key not in Data.model_fields}
-    kinds = _kinds_of(family)
-    named = columns_by_name(features)
-    if kind is None and not NAMING_CLASSES & own.keys() and unnamed_classes(features, named.get(LABEL)):
-        return None  # numbers may be those of classes
-    fitting = []
-    for each in kinds if kind is None else [kind] if kind in kinds else []:
-        read = _columns_read(each, own)
-        columns = {role: column for role, column in named.items() if role in read and role != column}
-        if columns and not _takes(each, own, data, source) and _takes(each, own, {**data, "columns": columns}, source):
-            fitting.append((each, columns))
-    return fitting[0] if len(fitting) == 1 else None
-
-
-def kind_advice(data: Mapping[str, Any], family: str, source: Path) -> str | None:
-    """Say what to add to a task's `data` so that its kind follows; None if the data set is not here."""
-    features = features_at(source)
-    own = {key: value for key, value in data.items() if key not in Data.model_fields}
-    if not features or not any(_columns_read(kind, own) for kind in _kinds_of(family)):
-        return None  # the keys, not the columns, are of no kind that the family does
-    named = columns_by_name(features)
-    labels = None if NAMING_CLASSES & own.keys() else unnamed_classes(features, named.get(LABEL))
-    if TEXT in named and labels == "words":
-        remedy = "list them under data.labels, in the order of the model's classes"
-        return f"the column {named[LABEL]!r} of the data holds words; {remedy}"
-    if TEXT in named and labels:
-        remedy = "name the classes in their order under data.classes"
-        return f"the column {named[LABEL]!r} of the data holds whole numbers; {remedy}"
-    return column_advice(features, [IMAGE if has_ability(family, TakesImages) else TEXT, LABEL])
-
-
-def _kinds_of(family: str) -> list[str]:
-    """List the kinds of task that a family does; none of a family that is not known."""
-    if family not in family_names():
-        return []
-    return [name for name in kind_names() if name != UNMEASURED and fits(get_kind(name), family)]
-
-
-def _columns_read(kind: str, own: Mapping[str, Any]) -> Collection[str]:
-    try:
-        evaluator = open_evaluator(kind, own, None)
-        return evaluator.kind.columns(evaluator.settings) or ()
-    except (InputError, ValidationError, OSError):
-        return ()
-
-
-def _takes(kind: str, own: Mapping[str, Any], data: Mapping[str, Any], source: Path) -> bool:
-    """Tell whether a kind has these keys of its own, and can read the columns of the data, if they are here."""
-    try:
-        evaluator = open_evaluator(kind, own, None)
-        path = lying(source)
-        if path is not None:
-            evaluator.check_data(rename_columns(read_headers(path), data.get("columns") or {}, source), source)
-    except (InputError, ValidationError, OSError):
-        return False
-    return True

@@ -126,7 +126,6 @@ methods:
 """,
         [
             (5, "tasks.dark.data.tmplates", 'did you mean "templates"?'),
-            (5, "tasks.dark.data.templates", "missing"),
             (5, "tasks.dark.data.metric", 'did you mean "accuracy"?'),
             (6, "tasks.light", "expected a mapping, got 3"),
             (7, "merge.device", "got 'gpu'"),

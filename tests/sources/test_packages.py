@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from merganser.config.headers import check_sources
+from merganser.config.inferring import family_of, infer_task_kind
 from merganser.config.loading import load_params
 from merganser.config.params import Params
 from merganser.config.sections import Task
-from merganser.config.tasks import family_of, infer_task_kind
 from merganser.errors import InputError
 from merganser.flows.comparison import Merganser
 from merganser.flows.evidence.lineage_hooks import MerganserLineage

@@ -384,7 +384,6 @@ def test_the_projects_own_params_are_right() -> None:
         (lambda c: c["tasks"]["digits"].update(kind="image_clasification"), "tasks.digits.kind: ", "is not a kind"),
         (lambda c: c["tasks"]["digits"]["data"].update(metric="accurac"), "tasks.digits.data.metric: ", '"accuracy"?'),
         (lambda c: c["tasks"]["digits"]["data"].update(templtes=[]), "tasks.digits.data.templtes: ", '"templates"?'),
-        (lambda c: c["tasks"]["digits"]["data"].pop("templates"), "tasks.digits.data.templates: ", "missing"),
         (lambda c: c["base"].update(heads="score.*"), "base.heads: ", "got 'score.*'"),
         (lambda c: c.update(merge={"device": "gpu"}), "merge.device: ", "got 'gpu'"),
         (lambda c: c["evaluation"].update(precision="bf16"), "evaluation.precision: ", 'did you mean "bfloat16"?'),

@@ -53,10 +53,14 @@ class Merganser(MerganserLineage, Project):
     # 2. Plan.
 
     def before_planning(self, repo: Repo, say: Callable[[str], None]) -> None:
-        """Bring the comparison to the installed version; pin the sources that follow a branch to its latest commit."""
-        from merganser.flows.steps import sources, updating
+        """Refuse to begin without a library that stages need; bring the comparison to the installed version.
 
-        for line in (*updating.renew(repo), *updating.carry_over(repo)):
+        Pins the sources that follow a branch to its latest commit.
+        """
+        from merganser.flows.steps import sources, updating
+        from merganser.flows.steps.preloading import check_libraries
+
+        for line in (*check_libraries(PARAMS), *updating.renew(repo), *updating.carry_over(repo)):
             say(line)
         sources.follow_sources(say)
 

@@ -47,5 +47,10 @@ def naming_extras() -> Iterator[None]:
         library = (error.name or "").partition(".")[0]
         if isinstance(error, ExtraError) or library not in EXTRAS:
             raise
-        install = f"pip install 'merganser[{EXTRAS[library]}]'"
-        raise ExtraError(f"this needs {library}, which is not installed: {install}", name=library) from error
+        raise lacking(library) from error
+
+
+def lacking(library: str) -> ExtraError:
+    """Return the error of a library of an extra that is not installed."""
+    install = f"pip install 'merganser[{EXTRAS[library]}]'"
+    return ExtraError(f"this needs {library}, which is not installed: {install}", name=library)

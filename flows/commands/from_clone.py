@@ -21,7 +21,7 @@ from merganser.flows.evidence.signing import RECORDED, SIGNATURES
 from merganser.flows.repositories.identity import cache_folder, note_sharers
 from merganser.flows.steps.answer import link_or_copy
 from merganser.flows.steps.updating import LOCK, carry_over
-from merganser.flows.suites.ready import PARAMS, sources_of
+from merganser.flows.suites.ready import IGNORED, PARAMS, examples_of, sources_of
 from merganser.tasks.code_record import RECORD
 from merganser.tasks.stages import CODE
 from merganser.tasks.tracking import ARTIFACTS, STORE
@@ -82,6 +82,9 @@ def import_clone(clone: Path, draft: Path) -> None:
             _bring(clone / path, draft / path)
         _bring(clone / OBJECTS, draft / OBJECTS, link_or_copy)
         params = load_params(draft / PARAMS)
+        made_by = [name for each in examples_of(params) for name in tracked if Path(name).is_relative_to(each)]
+        for path in (IGNORED, *map(Path, made_by), *(each / LOCK for each in examples_of(params))):
+            _bring(clone / path, draft / path)
         outs = {Path(out.fs_path) for out in repo.index.outs}
         for path in (each for each in sources_of(params) if not each.is_absolute()):
             if not {clone / path, *(clone / path).parents} & outs:

@@ -1,14 +1,16 @@
-"""What the processes of stages begin with: modules that are imported already, and variables."""
+"""What the processes of stages need and begin with: libraries, modules that are imported already, and variables."""
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
 from dvcfleet.planning.resources import thread_variables
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 from merganser.config import CHECKED
 from merganser.errors import InputError
+from merganser.extras import EXTRAS, lacking
 from merganser.limits import read_yaml
 from merganser.plugins import FAMILIES, KINDS, constants
 
@@ -21,6 +23,12 @@ TRANSFORMERS = ("transformers.models.auto.modeling_auto", "transformers.models.l
 
 def preloaded(path: Path) -> Sequence[str]:
     """Name third-party modules that the stages of a params.yaml import; fewer where it has mistakes."""
+    library, modules = _needed(path)
+    return (*PRELOAD, *(TRANSFORMERS if library == "transformers" else ()), *modules)
+
+
+def _needed(path: Path) -> tuple[str | None, tuple[str, ...]]:
+    """Return the library that a params.yaml's family needs, and the modules that its kinds of task need."""
     try:
         params = read_yaml(path)
         library = constants(FAMILIES, params["base"]["family"]).get("LIBRARY")
@@ -28,9 +36,25 @@ def preloaded(path: Path) -> Sequence[str]:
             task.get("kind") for task in (*params["tasks"].values(), *params.get("unseen", {}).values())
         )
     except (InputError, LookupError, TypeError, AttributeError):  # said when params.yaml is checked
-        return PRELOAD
-    own = [module for kind in kinds for module in constants(KINDS, kind).get("PRELOAD", ())]
-    return (*PRELOAD, *(TRANSFORMERS if library == "transformers" else ()), *own)
+        return None, ()
+    return library, tuple(module for kind in kinds for module in constants(KINDS, kind).get("PRELOAD", ()))
+
+
+def check_libraries(path: Path) -> Iterator[str]:
+    """Yield a warning if stages are going to be slow to start.
+
+    Raises ExtraError for a library that the family or a kind of task in params.yaml needs and that is not installed.
+    """
+    library, modules = _needed(path)
+    for name in dict.fromkeys(module.partition(".")[0] for module in (library or "datasets", "datasets", *modules)):
+        if name in EXTRAS and find_spec(name) is None:
+            raise lacking(name)
+    torch = find_spec("torch") if sys.dont_write_bytecode else None
+    if torch and torch.origin and not Path(cache_from_source(torch.origin)).is_file():
+        yield (
+            "PYTHONDONTWRITEBYTECODE is set and the installed packages are not compiled, so that each stage takes "
+            "seconds longer to start: unset it, or run `python -m compileall -q` on their folder once"
+        )
 
 
 def variables(checked: str, run: str) -> Mapping[str, str]:

@@ -219,10 +219,15 @@ def check_name(root: Path, name: str) -> None:
         raise InputError(f"no suite is called {name!r}{did_you_mean(name, names)}; {known}")
 
 
-def bring_examples(root: Path, params: Params) -> None:
-    """Write the folders of examples that make what a params.yaml reads, and what they share; leave those there."""
+def examples_of(params: Params) -> list[Path]:
+    """List the folders of examples that make what a params.yaml reads, and what these share."""
     read = {EXAMPLES / source.parts[1] for source in sources_of(params) if source.parts[:1] == EXAMPLES.parts}
-    for example in sorted({EXAMPLES / "common", *read} if read else read):
+    return sorted({EXAMPLES / "common", *read} if read else read)
+
+
+def bring_examples(root: Path, params: Params) -> None:
+    """Write the folders of examples that make what a params.yaml reads; leave those that are there."""
+    for example in examples_of(params):
         if (shipped() / example).is_dir() and not (root / example).exists():
             shutil.copytree(shipped() / example, root / example, ignore=_made_by_runs)
 

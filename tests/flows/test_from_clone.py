@@ -80,6 +80,20 @@ def test_nothing_runs_again_but_what_the_changelog_names_and_the_audit_is_silent
     assert "nothing has changed" in old(clone, "lineage", "verify")  # the clone is as it was
 
 
+def test_the_examples_that_make_its_models_come_along(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "--shared", str(ROOT), str(clone)], check=True)
+    for lock in ("dvc.lock", "examples/suite/dvc.lock"):
+        (clone / lock).write_text("schema: '2.0'\nstages: {}\n")
+    merganser(tmp_path, "init", "--from", "clone", "mine")
+    mine = tmp_path / "mine"
+    for file in ("examples/suite/pretrain.py", "examples/suite/dvc.lock", "examples/.dvcignore"):
+        assert (mine / file).read_bytes() == (clone / file).read_bytes()
+    assert (mine / "examples/common").is_dir()
+    assert not (mine / "examples/texts").exists()
+    assert "examples/suite/dvc.yaml:pretrain" in merganser(mine, "status", check=False).stdout
+
+
 def test_what_is_no_clone_that_ran_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no clone of Merganser with a comparison"):
         refuse_other_folders(tmp_path)

@@ -2,13 +2,15 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from merganser.errors import ExtraError
 from merganser.evaluation.kinds.language_model import PRELOAD as LM_EVAL
 from merganser.flows.comparison import MERGANSER
-from merganser.flows.steps.preloading import PRELOAD, TRANSFORMERS
+from merganser.flows.steps.preloading import PRELOAD, TRANSFORMERS, check_libraries
 
 PARAMS = "base: {{family: {family}}}\ntasks: {{one: {{kind: {kind}}}}}\n"
 
@@ -30,6 +32,34 @@ def test_what_language_models_need_is_imported_ahead_only_where_there_are_any(
     assert MERGANSER.preload == PRELOAD
     Path("params.yaml").write_text(text)
     assert MERGANSER.preload == expected
+
+
+def test_a_run_without_a_library_that_stages_need_is_refused_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(PARAMS.format(family="encoder", kind="language_model"))
+    list(check_libraries(path))
+    for library, extra in (("transformers", "text"), ("lm_eval", "lm")):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "merganser.flows.steps.preloading.find_spec",
+                lambda name, lacking=library: None if name == lacking else find_spec(name),
+            )
+            with pytest.raises(ExtraError, match=rf"needs {library}, .*'merganser\[{extra}\]'"):
+                list(check_libraries(path))
+
+
+def test_a_run_that_compiles_each_library_in_each_stage_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(PARAMS.format(family="encoder", kind="regression"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    assert any("unset it" in line for line in check_libraries(path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert not list(check_libraries(path))
 
 
 def test_the_hooks_of_a_run_load_no_library_that_takes_seconds() -> None:

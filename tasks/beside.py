@@ -16,11 +16,11 @@ from merganser.config.params import Params
 from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.inputs.factors import fingerprint_of
 from merganser.outputs import remove_others
-from merganser.tasks.kept import FINGERPRINT, digest_of_code
+from merganser.tasks.stage import digest_of_code
 from merganser.tasks.stages import HEADS, SEEDS, VALIDATION
 
 STATE, COST = "state", "cost.json"
-ABOUT = "about"
+FINGERPRINT, ABOUT = "fingerprint", "about"
 
 
 class TaskTensors(NamedTuple):

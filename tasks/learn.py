@@ -32,8 +32,7 @@ from merganser.learning.task_losses import open_losses
 from merganser.models.device import usable
 from merganser.outputs import fresh_folder, write_json
 from merganser.registry import get, get_learner
-from merganser.tasks.kept import digest_of_code
-from merganser.tasks.stage import check_found, run_main, stage
+from merganser.tasks.stage import check_found, digest_of_code, run_main, stage
 from merganser.tasks.stages import BASE, DATA, HEADS, LEARNED, VALIDATION, remove_other_seeds, seed_folders
 from merganser.workers import one_blas_thread, threads_wanted
 

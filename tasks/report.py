@@ -6,6 +6,7 @@ from pathlib import Path
 import matplotlib
 
 from merganser.config.params import Params
+from merganser.config.points import check_points
 from merganser.outputs import fresh_folder, write_json
 from merganser.report.comparison import Comparison
 from merganser.report.formats import write_tables
@@ -42,6 +43,7 @@ def write_report(folder: Path, comparison: Comparison, plots: Mapping[str, str])
 @stage()
 def main(params: Params) -> None:
     """Compare every declared entry on every declared task; write `report/` and `metrics.json`."""
+    check_points(params)  # DVC would not have run the stages of a study that was added since
     comparison = Comparison(params, stages)
     plots = draw_plots(comparison)
     with fresh_folder(stages.REPORT) as folder:

@@ -1,5 +1,6 @@
 """What stages run models on: the network, head and prepared data of one task, or of all."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from merganser.checkpoints.reading import open_for_merging
@@ -37,10 +38,10 @@ def open_task(
     )
 
 
-def open_tasks(params: Params, data: Path, base: Path = BASE) -> ScoringSetup:
-    """Open the base of the merges, and the architecture and prepared data in a folder of every task that has data."""
+def open_tasks(params: Params, data: Path, names: Collection[str], base: Path = BASE) -> ScoringSetup:
+    """Open the base of the merges, and the architecture and prepared data in a folder of the tasks that have data."""
     networks: dict[int | None, Network] = {}
-    tasks = {name: open_task(params, name, data, BASE, networks) for name in params.measured}
+    tasks = {name: open_task(params, name, data, BASE, networks) for name in params.measured if name in names}
     apart = [name for name, setup in tasks.items() if setup.prepared.own is not None]
     own = tasks | {name: open_task(params, name, data, BASE, own=True) for name in apart}
     return ScoringSetup(open_for_merging(base), tasks, own, params.evaluation.batch_size)

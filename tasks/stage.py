@@ -11,13 +11,17 @@ from inspect import unwrap
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from merganser.code_digest import KNOWN, ROOT, CodeTree, read_texts
+from merganser.code_digest import KNOWN, ROOT, CodeTree, code_digest, read_texts
 from merganser.errors import InputError, refusing
+from merganser.hashes import sha256_of_json
 from merganser.outputs import write_json
 from merganser.tasks.code_record import RECORD, read_record
 from merganser.tasks.stages import CODE, PROFILES
+
+if TYPE_CHECKING:
+    from merganser.config.params import Params
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # read when mlflow is imported
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -146,6 +150,17 @@ def _code(root: Path) -> CodeTree:
 def check_found(folder: str, name: str) -> None:
     """Refuse to run what is found by its name whose code DVC has another digest of; `folder`: of `FOUND_BY_NAME`."""
     check_code(f"{FOUND_BY_NAME[folder]}.{name}", f"{folder}/{name}.txt")
+
+
+def digest_of_code(params: "Params", *modules: str, kinds: Collection[str] | None = None) -> str:
+    """Return a digest of the classes of these modules, of the family, and of kinds of task: of all by default.
+
+    Each stands in the table of classes: it is a stage's, or found by its name.
+    """
+    named = {task.kind for task in params.tasks.values()} if kinds is None else kinds
+    family = f"merganser.models.families.{params.base.family}"
+    found = [*modules, family, *(f"merganser.evaluation.kinds.{kind}" for kind in sorted(named))]
+    return sha256_of_json({module: code_digest(module) for module in found})
 
 
 def _lack(error: Exception) -> str | None:

@@ -6,7 +6,6 @@ Everything that needs to know of stages reads it here: devices, reruns on others
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import comb
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
     from merganser.config.sections import Entry
     from merganser.merging.method import Method
 
-ABLATION_STUDIES = Path("data/measures/studies/ablations")
 BASE = Path("data/base")
-BUDGET_STUDIES = Path("data/measures/studies/budgets")
 CHECKPOINTS = Path("data/checkpoints")
 CODE = Path("data/code")
 KEPT = "kept.txt"  # there: what an update was told to keep
@@ -39,6 +36,7 @@ MERGED = Path("data/merged")
 MERGE_MEASURES = Path("data/measures/merged")
 MERGE_PROFILES = Path("data/profiles/merge")
 METRICS = Path("data/metrics")
+POINTS = Path("data/measures/points")
 PREPARED = Path("data/prepared")
 PROFILES = Path("data/profiles")  # of merges, and by what entries read: how long it took
 PREVIOUS_METRICS = Path(".dvcfleet/previous_metrics.json")  # the numbers, as the present run found them
@@ -53,11 +51,8 @@ SEARCH_MEASURES = Path("data/measures/searches")
 SERVED = Path("data/served")  # of tasks' models, while a server has them
 SOURCES = Path("data/sources")
 STATISTICS = Path("data/statistics")
-SWEEP_STUDIES = Path("data/measures/studies/sweeps")
-STUDIES = Path("data/measures/studies")
 SURGERY = Path("data/surgery")
 TASK_MEASURES = Path("data/measures/tasks.json")
-TASK_STUDIES = Path("data/measures/studies/tasks")
 UNSEEN = Path("data/measures/unseen")
 UNSEEN_DATASETS = Path("data/unseen/datasets")
 UNSEEN_HEADS = Path("data/unseen/heads")
@@ -229,40 +224,21 @@ def _learned(known: ComparisonSizes, name: str) -> float:
 
 
 def _searched(known: ComparisonSizes, name: str) -> float:
-    from merganser.config.inputs.from_data import candidate_count
+    from merganser.config.inputs.from_data import own_of
 
     search = known.params.searches[name]
-    count = candidate_count(search)
-    return (count + 1) * known.all_of(known.validation) + count * _decomposed(known, search.entry({}))
+    merges = search.evolve.generations * search.evolve.population if search.evolve else int(bool(own_of(search)))
+    return merges * (known.all_of(known.validation) + _decomposed(known, search.entry({})))
 
 
-def _subsets(known: ComparisonSizes, name: str) -> float:
-    study, tasks = known.params.studies.tasks, len(known.params.tasks)
-    counts = {size: min(study.subsets, comb(tasks, size)) for size in range(2, tasks + 1)}
-    shares = sum(count * size / tasks for size, count in counts.items())
-    return shares * (known.all_of(known.measured) + _decomposed(known, study.methods[name]))
+def _point(known: ComparisonSizes, name: str) -> float:
+    from merganser.config.points import points_by_id
 
-
-def _swept(known: ComparisonSizes, name: str) -> float:
-    from merganser.config.entries import sweep_entries
-
-    sweep = known.params.studies.sweeps[name]
-    return len(sweep_entries(sweep)) * (known.all_of(known.measured) + _decomposed(known, sweep))
-
-
-def _ablated(known: ComparisonSizes, name: str) -> float:
-    from merganser.config.entries import ablation_candidates, steps_of
-
-    ablation = known.params.studies.ablations[name]
-    counts = [len(ablation_candidates(ablation, entry)) for entry in steps_of(ablation).values()]
-    tried = sum(count for count in counts if count > 1)
-    merges, forwards = (tried + len(counts)) * _decomposed(known, ablation), len(counts) * known.all_of(known.measured)
-    return merges + forwards + (tried + 1) * known.all_of(known.validation)
-
-
-def _budgeted(known: ComparisonSizes, name: str) -> float:
-    study = known.params.studies.budgets
-    return len(study.at) * (known.all_of(known.measured) + _decomposed(known, study.methods[name]))
+    point = points_by_id(known.params)[name]
+    split = known.validation if point.split == VALIDATION.name else known.measured
+    measured = known.tokens({task: split[task] for task in (*point.tasks, *point.others) if task in split})
+    merged = 0.0 if point.entry.reads == CHECKPOINTS.name else _decomposed(known, point.entry)
+    return measured + merged * len(point.tasks) / len(known.params.tasks)
 
 
 def _fractions(known: ComparisonSizes, name: str) -> float:
@@ -313,11 +289,9 @@ STAGES: Mapping[str, StageKind] = {
     "evaluate_unseen": StageKind((UNSEEN,), "evaluation", tokens=_unknown),
     "measure": StageKind((TASK_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED * len(known.params.tasks))),
     "measure_merged": StageKind((MERGE_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED)),
-    "study_tasks": StageKind((TASK_STUDIES,), "evaluation", tokens=_subsets),
+    "point": StageKind((POINTS,), "evaluation", tokens=_point),
+    "step": StageKind((POINTS,), "evaluation", tokens=_point),
     "study_rank": StageKind((RANK_STUDIES,), "evaluation", tokens=_fractions, nameless=True),
-    "study_sweeps": StageKind((SWEEP_STUDIES,), "evaluation", tokens=_swept),
-    "study_ablations": StageKind((ABLATION_STUDIES,), "evaluation", tokens=_ablated),
-    "study_budgets": StageKind((BUDGET_STUDIES,), "evaluation", tokens=_budgeted),
     "publish": StageKind((PUBLISHED,)),
     "record": StageKind((RECORDS,)),
     "report": StageKind((REPORT, Path("metrics.json"))),

@@ -191,11 +191,9 @@ def test_stages_that_merge_depend_on_their_own_method_and_the_report_on_all() ->
     assert {name: deps for name, deps in of_methods.items() if deps} == {
         "learn": [f"{DIGESTS}methods/${{item.learner}}.txt"],
         "merge": own,
-        "study_tasks": own,
-        "study_sweeps": own,
-        "study_budgets": own,
-        "study_ablations": [*own, f"{DIGESTS}methods/individual.txt"],
-        "search": [*own, f"{DIGESTS}methods/individual.txt"],
+        "point": own,
+        "step": own,
+        "search": own,
         "report": [f"{DIGESTS}methods"],
     }
 
@@ -225,11 +223,9 @@ def test_stages_that_run_networks_depend_on_the_family_and_on_all_kinds() -> Non
         "learn": [family, kinds],
         "search": [kinds, family],
         "evaluate": [family, kinds],
-        "study_tasks": [family, kinds],
+        "point": [family, kinds],
+        "step": [family, kinds],
         "study_rank": [family, kinds],
-        "study_sweeps": [family, kinds],
-        "study_budgets": [family, kinds],
-        "study_ablations": [family, kinds],
     }
 
 

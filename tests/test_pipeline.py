@@ -146,7 +146,7 @@ def ran_in(said: str) -> set[str]:
 def test_an_edited_constant_reruns_what_imports_it_and_nothing_else(tiny_copy: Path) -> None:
     edit(tiny_copy, "merganser/evaluation/scoring.py", "EDITED = 1")
     named, before = stale(tiny_copy), set(locked(tiny_copy))
-    importing = {name for name in before if kind(name) in ("evaluate", "study_tasks", "study_rank")}
+    importing = {name for name in before if kind(name) in ("evaluate", "point", "study_rank")}
     after = {name for name in before if kind(name) in ("record", "report")}
     assert named == {"code", *importing, *after}
 

@@ -15,6 +15,7 @@ from dvcfleet.project import Project, hooks_given
 from dvcfleet.record.ledger import executions
 from dvcfleet.repository import STATE_FOLDER, opened, state_folder, write_lock
 from merganser.config.loading import load_params
+from merganser.config.points import write_points
 from merganser.errors import InputError, some
 from merganser.flows.evidence.kept_runs import experiments
 from merganser.flows.evidence.signing import RECORDED, SIGNATURES
@@ -82,6 +83,7 @@ def import_clone(clone: Path, draft: Path) -> None:
             _bring(clone / path, draft / path)
         _bring(clone / OBJECTS, draft / OBJECTS, link_or_copy)
         params = load_params(draft / PARAMS)
+        write_points(params, draft)
         made_by = [name for each in examples_of(params) for name in tracked if Path(name).is_relative_to(each)]
         for path in (IGNORED, *map(Path, made_by), *(each / LOCK for each in examples_of(params))):
             _bring(clone / path, draft / path)

@@ -16,6 +16,7 @@ from dvcfleet.git import GitError, git
 from dvcfleet.repository import opened
 from merganser.config.completing import additions, filled
 from merganser.config.loading import check_params
+from merganser.config.points import FILE, write_points
 from merganser.errors import InputError, did_you_mean
 from merganser.flows.repositories.comparisons import LOCAL_CONFIG, copy_choices, link_sources, share_cache
 from merganser.flows.repositories.identity import TRIALS
@@ -91,6 +92,7 @@ def make_trial(root: Path, wish: Wish) -> tuple[Path, list[str]]:
         with opened(folder) as repo, repo.config.edit("local") as config:
             config["core"]["no_scm"] = True  # it lies in a folder that git ignores
     (folder / PARAMS).write_text(HEAD.format(root=root.name) + params_text(content), encoding="utf-8")
+    write_points(params, folder)
     list(link_sources(root, folder))
     for store in (STORE, ARTIFACTS):  # MLflow has trials beside the comparison's runs
         if (root / store).exists() and not (folder / store).exists():
@@ -145,7 +147,7 @@ def _files(root: Path) -> Iterator[Path]:
     except GitError as error:
         raise InputError(f"{root}: a trial copies what git does not ignore, and git refuses: {error}") from error
     for path in map(Path, filter(None, listed.split("\0"))):
-        if path not in (PARAMS, Path("dvc.lock"), LOCAL_CONFIG) and (
+        if path not in (PARAMS, FILE, Path("dvc.lock"), LOCAL_CONFIG) and (
             (root / path).is_file() or (root / path).is_symlink()
         ):
             yield path

@@ -12,11 +12,14 @@ from merganser.config.headers import check_sources
 from merganser.config.loading import complete_file, load_params
 from merganser.config.mistakes import Mistake, MistakesError
 from merganser.config.params import Params
+from merganser.config.points import write_points
 from merganser.flows.steps.sources import licence_notes
 
 
 def check_params_file(repo: Repo, digest: Callable[[], str]) -> str:
     """Check params.yaml and the models it names, and write into it what was left out; return what `digest` says of it.
+
+    Writes the points that follow from it.
 
     Prints notes to standard error. Raises InputError with a line a mistake.
     """
@@ -40,10 +43,11 @@ def check_params_file(repo: Repo, digest: Callable[[], str]) -> str:
         return ()
 
     checked = digest()  # of what is read now: stages check what is edited from here on
-    load_params(PARAMS, sources)
+    params = load_params(PARAMS, sources)
     if note := complete_file(PARAMS):
         checked = digest()
         print(note, file=sys.stderr, flush=True)
+    if write_points(params) or note:
         forget_index(repo)
     if unknown:
         load_params(PARAMS, sources)

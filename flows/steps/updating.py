@@ -25,6 +25,9 @@ from dvcfleet.dvc_adapter.storing import save_input, save_inputs, save_output
 from dvcfleet.messages import Ending, Result
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.repository import opened, state_folder, write_lock
+from merganser.config import PARAMS
+from merganser.config.loading import load_params
+from merganser.config.points import write_points
 from merganser.errors import InputError, some
 from merganser.flows.repositories.identity import identity
 from merganser.flows.suites.shipped import shipped
@@ -206,6 +209,7 @@ def renew(repo: Repo, keep: Collection[str] | None = None) -> Iterator[str]:
             f"put stages of your own into the dvc.yaml of a folder below, and `git checkout {DVC_YAML}`"
         )
     if here != text:
+        write_points(load_params(PARAMS), root)  # which this version's dvc.yaml reads
         with replacing(root / DVC_YAML) as out:
             out.write(text.encode())
     _write(root, now)

@@ -16,6 +16,7 @@ from merganser.config.completing import addition_names, additions, completed, fi
 from merganser.config.loading import check_params
 from merganser.config.mistakes import mistakes_in
 from merganser.config.params import Params
+from merganser.config.points import write_points
 from merganser.config.sections import Strict, Text
 from merganser.errors import InputError, did_you_mean
 from merganser.flows.suites.files import (
@@ -140,6 +141,7 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
         keep_lock_file(repo, root / PARAMS)
         with replacing(root / PARAMS) as out:
             out.write(with_head(text, name, grids=grids).encode())
+        write_points(params, root)
         if added := suite_params(root, name, grids=grids)[1]:
             print(f"{PARAMS}: wrote what {SUITES}/{name}.yaml leaves out: {addition_names(added)}", file=sys.stderr)
         bring_examples(root, params)

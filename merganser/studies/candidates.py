@@ -6,7 +6,7 @@ from itertools import product
 from math import inf
 from typing import Any, TypedDict
 
-from merganser.hashes import sha256_of_json
+from merganser.measures.scores import error_of_mean, normalised_score
 
 # What is searched where an entry does not say: one rule for all methods. What a paper tries is declared by its method.
 SCALINGS = tuple(tenths / 10 for tenths in range(1, 16))
@@ -79,6 +79,22 @@ def _scaling(values: Mapping[str, Any]) -> float:
     return float(scaling) if isinstance(scaling, int | float) else inf
 
 
-def candidate_file_name(values: Mapping[str, Any]) -> str:
-    """Name the file of a candidate."""
-    return f"{sha256_of_json(values)[:32]}.json"
+def format_values(values: Mapping[str, Any]) -> str:
+    """Show a candidate's values in a line.
+
+    >>> format_values({"scaling": 0.3, "elect": True})
+    'scaling 0.3, elect True'
+    """
+    return ", ".join(
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()
+    )
+
+
+def relative_candidate(
+    values: Values, by_task: Mapping[str, MeasuredScore], individual: Mapping[str, MeasuredScore]
+) -> Candidate:
+    """Return a candidate whose scores are relative to the individual models', where all of these are positive."""
+    scores, own = ({task: one["value"] for task, one in each.items()} for each in (by_task, individual))
+    errors, usable = {task: one["stderr"] for task, one in by_task.items()}, all(value > 0 for value in own.values())
+    score = normalised_score(scores, own) if usable else sum(scores.values()) / len(scores)
+    return Candidate(values, score, error_of_mean(errors, own if usable else None), by_task)

@@ -1,6 +1,5 @@
 """Choose the subsets of the tasks that are merged, the same for every entry, so that their results are paired."""
 
-import hashlib
 from collections.abc import Collection
 from itertools import combinations
 from math import comb
@@ -34,8 +33,3 @@ def draw_subsets(tasks: Collection[str], size: int, most: int, seed: int) -> lis
         chosen = sorted(generator.permutation(len(names))[:size])
         drawn[tuple(names[i] for i in chosen)] = None
     return list(drawn)
-
-
-def subset_file_name(subset: Subset) -> str:
-    """Name a subset's file by its size and a digest: the tasks' names together may be too long for a file name."""
-    return f"{len(subset)}-{hashlib.sha256(' '.join(subset).encode()).hexdigest()[:12]}.json"

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from merganser import registry
+from merganser.config.points import values_for
 from merganser.config.recipes import read_recipe
 from merganser.errors import InputError
 from merganser.merging.binding import by_values, check_patterns, check_tasks, layer_values, matches
 from merganser.standalone.merge import merge_by
-from merganser.studies.merges import values_for
 from tests.merges import merge_checkpoints
 from tests.small_models import SHAPES, write_models
 

@@ -11,16 +11,16 @@ import pytest
 import yaml
 
 from merganser.config.loading import load_params
+from merganser.config.points import SCORES, Points
 from merganser.errors import InputError
 from merganser.evaluation.examples import read_results
-from merganser.evaluation.scoring import Score
 from merganser.measures.significance import holm
 from merganser.report.comparison import Comparison
 from merganser.report.sections import study_ablations as report_of_ablations
-from merganser.tasks import evaluate, join, merge, prepare_validation, search, stages, study_ablations
-from merganser.tasks.studied import Studied
+from merganser.tasks import evaluate, join, merge, prepare_validation, search, stages
+from merganser.tasks.stages import POINTS
 from tests.support import each
-from tests.tasks.comparison import METHODS, TASKS, inside, open_comparison, plots_of, write_sections
+from tests.tasks.comparison import METHODS, TASKS, inside, measure_points, open_comparison, plots_of, write_sections
 
 SCALINGS = {"scaling": [0.5, 1.5]}
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -51,13 +51,12 @@ def made(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         join.main(["rows"])
         for task in TASKS:
             prepare_validation.main([task, "split"])
+        measure_points()
         search.main(["overlapping"])
         for entry in ENTRIES:
             merge.main([entry])
             for task in TASKS:
                 evaluate.main([entry, task])
-        for name in ABLATIONS:
-            study_ablations.main([name])
     return folder
 
 
@@ -72,12 +71,12 @@ def change(name: str, **changes: Any) -> None:
 
 
 def found(folder: Path, name: str, step: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / f"data/measures/studies/ablations/{name}/{step}.json").read_text())
+    content: dict[str, Any] = json.loads((place(folder, name, step) / SCORES).read_text())
     return content
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def place(folder: Path, name: str, step: str) -> Path:
+    return folder / POINTS / Points(load_params(folder / "params.yaml")).ablation(name)[step].folder
 
 
 @pytest.mark.parametrize(("name", "step", "entry"), [("tsv", "overlapping", "found"), ("drm", "no_election", "drm")])
@@ -88,7 +87,7 @@ def test_a_step_scores_as_the_entry_that_a_search_of_its_own_would_make(
         assert found(made, name, step)["scores"][task] == json.loads(
             (made / f"data/metrics/{entry}/{task}.json").read_text()
         )
-        own = read_results(made / f"data/measures/studies/ablations/{name}/{step}/{task}.safetensors")
+        own = read_results(place(made, name, step) / f"{task}.safetensors")
         expected = read_results(made / f"data/examples/{entry}/{task}.safetensors")
         assert own.prediction is not None
         assert expected.prediction is not None
@@ -102,45 +101,16 @@ def test_each_step_is_searched_anew_but_for_what_it_sets(made: Path) -> None:
     assert step["values"] == searched["chosen"]
     assert [one["values"] for one in found(made, "tsv", "whole")["candidates"]] == [{"scaling": 0.5}, {"scaling": 1.5}]
     assert found(made, "tsv", "whole_rank")["values"] == {"rank_fraction": 1.0, "scaling": 0.7}
-    assert found(made, "tsv", "whole_rank")["candidates"] == found(made, "drm", "whole")["candidates"] == []
+    assert "candidates" not in {*found(made, "tsv", "whole_rank"), *found(made, "drm", "whole")}
 
 
-def test_a_second_start_merges_nothing_and_keeps_every_byte(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = folder / "data/measures/studies/ablations/tsv"
-    before = content(out)
-    monkeypatch.setattr("merganser.studies.merges.merge_layers", None)
-    study_ablations.main(["tsv"])
-    assert content(out) == before
+def test_a_step_that_goes_takes_no_other_along(folder: Path) -> None:
+    assert not measure_points()
     change("tsv", steps={"overlapping": {"orthogonalise": False}})
-    study_ablations.main(["tsv"])
-    kept = {name: each for name, each in content(out).items() if "whole_rank" not in name}
-    assert kept == {name: each for name, each in before.items() if "whole_rank" not in name}
-    assert len(kept) == len(content(out)) == len(before) - 4
-
-
-def test_a_stage_that_is_stopped_loses_no_merge_that_was_measured(
-    folder: Path, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = folder / "data/measures/studies/ablations/tsv"
-    shutil.rmtree(out)
-    whole = study_ablations.measure_ablation
-
-    def stopped(studied: Studied, values: dict[str, Any], own: Path, fingerprint: str) -> dict[str, Score]:
-        if own.name == "overlapping":
-            raise KeyboardInterrupt
-        return whole(studied, values, own, fingerprint)
-
-    monkeypatch.setattr(study_ablations, "measure_ablation", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        study_ablations.main(["tsv"])
-    monkeypatch.undo()
-    assert {"whole.json", *(f"whole/{task}.safetensors" for task in TASKS)} < set(content(out))
-    for left in (out, out / "state"):  # by a kill, in the midst of a merge
-        (left / "tmp1").mkdir()
-        (left / "tmp1/model.safetensors").write_text("half")
-    monkeypatch.setattr("merganser.tasks.search.score_merge", None)  # all candidates of both steps were measured
-    study_ablations.main(["tsv"])
-    assert content(out) == content(made / "data/measures/studies/ablations/tsv")
+    assert not measure_points()
+    change("tsv", over={"scaling": [0.5, 1.5, 1.0]})
+    points = Points(load_params()).by_id
+    assert [bool(points[name].tried) for name in measure_points()] == [False, True, False, True]
 
 
 def test_the_report_tests_each_step_against_the_whole_and_the_one_above(made: Path, tmp_path: Path) -> None:
@@ -174,11 +144,14 @@ def test_the_report_tests_each_step_against_the_whole_and_the_one_above(made: Pa
 
 def test_steps_are_paired_example_by_example(folder: Path) -> None:
     def right(step: str) -> Any:
-        return read_results(Path(f"data/measures/studies/ablations/tsv/{step}/red.safetensors")).score
+        return read_results(place(folder, "tsv", step) / "red.safetensors").score
 
     params, one, other = load_params(), right("overlapping"), right("whole")
     wins, losses = (one * (1 - other)).sum(), (other * (1 - one)).sum()
     only = params.model_copy(update={"tasks": {"red": params.tasks["red"]}})
+    for name in ABLATIONS:
+        for step, point in Points(only).ablation(name).items():
+            shutil.copytree(place(folder, name, step), POINTS / point.folder)
     ablations = report_of_ablations.read(Comparison(only, stages))
     assert ablations
     whole = ablations[0].steps[1].whole

@@ -11,12 +11,14 @@ import pytest
 import yaml
 
 from merganser.config.loading import load_params
+from merganser.config.points import SCORES, Points
 from merganser.errors import InputError
 from merganser.measures.significance import holm
 from merganser.report.sections import study_budgets as report_of_budgets
-from merganser.tasks import evaluate, merge, study_budgets
+from merganser.tasks import evaluate, merge
+from merganser.tasks.stages import POINTS
 from tests.support import each
-from tests.tasks.comparison import METHODS, TASKS, inside, open_comparison, plots_of, write_sections
+from tests.tasks.comparison import METHODS, TASKS, inside, measure_points, open_comparison, plots_of, write_sections
 
 AT = [0.02, 0.3]
 FITTED: dict[str, dict[str, Any]] = {
@@ -42,8 +44,7 @@ def made(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             merge.main([entry])
             for task in TASKS:
                 evaluate.main([entry, task])
-        for name in FITTED:
-            study_budgets.main([name])
+        measure_points()
     return folder
 
 
@@ -53,12 +54,9 @@ def change(**sections: Any) -> None:
 
 
 def found(folder: Path, entry: str, name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / f"data/measures/studies/budgets/{entry}/{name}.json").read_text())
+    point = Points(load_params(folder / "params.yaml")).budgets(entry)[name]
+    content: dict[str, Any] = json.loads((folder / POINTS / point.folder / SCORES).read_text())
     return content
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(("entry", "budget", "same"), [("svd", "0.3", "small"), ("emr", "fixed", "emr")])
@@ -75,7 +73,7 @@ def test_an_entry_at_a_budget_scores_and_weighs_as_the_entry_that_has_its_values
 def test_no_entry_takes_more_than_its_budget_nor_leaves_much_of_it(made: Path, entry: str) -> None:
     one = found(made, entry, "0.3")
     # a triple of every matrix of this tiny model, of rank 3 to 32, is much; an entry of a vector is little
-    assert 0.3 * (0.97 if entry in ("t_switch", "byom_fft") else 0.5) < one["amr"] <= 0.3 or one["values"] == {
+    assert 0.3 * (0.97 if entry in ("t_switch", "byom_fft") else 0.5) < one["amr"] <= 0.3 or one["fitted"] == {
         "density": 1.0
     }
 
@@ -86,21 +84,11 @@ def test_an_entry_that_does_not_fit_says_what_it_takes(made: Path) -> None:
     assert "scores" not in found(made, "byom_lora", "0.02")
 
 
-def test_a_second_start_merges_nothing_and_another_budget_only_itself(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = folder / "data/measures/studies/budgets/svd"
-    before = content(out)
-    with monkeypatch.context() as patched:
-        patched.setattr("merganser.studies.merges.merge_layers", None)
-        study_budgets.main(["svd"])
-    assert content(out) == before
-    capsys.readouterr()
+def test_another_budget_is_a_merge_of_its_own(folder: Path) -> None:
+    assert not measure_points()
     change(studies={"budgets": {"at": [0.3, 0.5], "methods": FITTED}})
-    study_budgets.main(["svd"])
-    assert capsys.readouterr().out.startswith("svd: 1 of 2 budgets were there\nsvd: 0.5: 0.")
-    assert (out / "0.3.json").read_bytes() == before["0.3.json"]
-    assert not (out / "0.02.json").exists()
+    assert len(measure_points()) == 4  # of the entries that can be brought to a size
+    assert 0.3 < found(folder, "svd", "0.5")["amr"] <= 0.5
 
 
 def test_the_report_tests_each_entry_against_the_best_of_its_budget(made: Path, tmp_path: Path) -> None:

@@ -14,13 +14,16 @@ import torch
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.loading import load_params
+from merganser.config.points import SCORES, Points
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas
 from merganser.inputs.statistics import open_statistics
-from merganser.tasks import merge, prepare_validation, statistics, study_tasks
+from merganser.outputs import read_json
+from merganser.tasks import merge, prepare_validation, statistics
+from merganser.tasks.stages import POINTS
 from tests import PYTHONPATH
 from tests.support import python
-from tests.tasks.comparison import TASKS, inside, write_params
+from tests.tasks.comparison import TASKS, inside, measure_points, write_params
 from tests.tasks.test_difference import change_params
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,11 +175,11 @@ def test_what_is_of_another_kind_leaves_the_folder(folder: Path) -> None:
 
 
 def test_a_study_reads_the_statistics_of_its_subsets(folder: Path) -> None:
-    study_tasks.main(["regmean"])
-    found = {
-        tuple(json.loads(p.read_text())["scores"]) for p in (folder / "data/measures/studies/tasks/regmean").iterdir()
-    }
-    assert TASKS in found
+    measure_points()
+    subsets = Points(load_params()).task_study("regmean")
+    assert TASKS in subsets
+    for subset, place in subsets.items():
+        assert set(read_json(POINTS / place.folder / SCORES)["scores"]) == set(subset)
 
 
 def test_statistics_of_another_architecture_are_named(folder: Path) -> None:

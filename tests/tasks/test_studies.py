@@ -16,32 +16,30 @@ import yaml
 from torch import Tensor
 
 from merganser.checkpoints.reading import open_checkpoint
+from merganser.config.loading import load_params
+from merganser.config.params import Params
+from merganser.config.points import SCORES, Points, check_points, write_points
 from merganser.errors import InputError
+from merganser.evaluation.examples import read_results
 from merganser.evaluation.scoring import score_of
 from merganser.inputs.deltas import DeltaFile
 from merganser.report.sections import study_rank as report_of_ranks
 from merganser.report.sections import study_tasks as report_of_tasks
-from merganser.tasks import prepare, study_rank, study_tasks
-from merganser.tasks.stages import METRICS
+from merganser.tasks import point, study_rank
+from merganser.tasks.stages import METRICS, POINTS
 from tests import PYTHONPATH
 from tests.support import python
-from tests.tasks.comparison import STUDIES, TASKS, inside, open_comparison, write_sections
+from tests.tasks.comparison import STUDIES, TASKS, inside, measure_points, open_comparison, write_sections
 from tests.tiny_clip import score_clip
 
 ROOT = Path(__file__).resolve().parents[2]
 PAIR = ("dark", "light")
-# the stage, killed from within as it merges the third subset: from without, the moment could not be chosen
+
 KILLED = """
-import os, signal
-from pathlib import Path
-from merganser.tasks import study_tasks
-whole = study_tasks.score_merge
-def score_merge(*args):
-    if len(list(Path("data/measures/studies/tasks/dare").glob("*.json"))) == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return whole(*args)
-study_tasks.score_merge = score_merge
-study_tasks.main(["dare"])
+import sys
+from merganser.tasks import point
+from tests.tasks.killing import run_until
+run_until(point.main, sys.argv[1:2], sys.argv[2])
 """
 
 
@@ -51,8 +49,7 @@ def made(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(shutil.copytree(comparison, tmp_path_factory.mktemp("studies") / "comparison"))
     change(folder, lambda params: params["studies"]["tasks"].update(subsets=3))
     with inside(folder):
-        for key in STUDIES:
-            study_tasks.main([key])
+        measure_points()
     return folder
 
 
@@ -62,15 +59,15 @@ def change(folder: Path, how: Callable[[dict[str, Any]], object]) -> None:
     (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
 
 
+def places(folder: Path, key: str) -> dict[tuple[str, ...], Path]:
+    """Return where the points of an entry's subsets are."""
+    points = Points(load_params(folder / "params.yaml")).task_study(key)
+    return {subset: folder / POINTS / point.folder for subset, point in points.items()}
+
+
 def scores(folder: Path, key: str) -> dict[tuple[str, ...], dict[str, Any]]:
     """Read an entry's scores by subset."""
-    files = (folder / "data/measures/studies/tasks" / key).iterdir()
-    read = [json.loads(file.read_text())["scores"] for file in files]
-    return {tuple(found): found for found in read}
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {subset: json.loads((place / SCORES).read_text())["scores"] for subset, place in places(folder, key).items()}
 
 
 def measured(folder: Path, task: str, parameters: dict[str, Tensor]) -> dict[str, Any]:
@@ -106,15 +103,18 @@ def test_a_pairs_average_is_the_average_of_those_two_models(made: Path) -> None:
 
 def test_a_merge_of_some_tasks_is_measured_on_the_others_apart(folder: Path) -> None:
     change(folder, lambda params: params["studies"]["tasks"]["methods"]["average"].update(unseen=True))
-    seen = scores(folder, "average")
-    study_tasks.main(["average"])
-    assert scores(folder, "average") == seen
-    files = [json.loads(file.read_text()) for file in (folder / "data/measures/studies/tasks/average").iterdir()]
-    found = {tuple(each["scores"]): each.get("unseen") for each in files}
-    assert found[TASKS] is None
+    before = yaml.safe_load((folder / "params.yaml").read_text())
+    before["studies"]["tasks"]["methods"]["average"].pop("unseen")
+    seen = {point.tasks: point.folder for point in Points(Params.model_validate(before)).task_study("average").values()}
+    assert len(measure_points()) == 3  # of pairs: the merge of all tasks leaves none
+    found = scores(folder, "average")
+    assert set(found[TASKS]) == set(TASKS)
+    for pair in (subset for subset in found if subset != TASKS):
+        own = json.loads((folder / POINTS / seen[pair] / SCORES).read_text())["scores"]
+        assert {task: found[pair][task] for task in pair} == own
     base, models = read(folder / "data/base"), [read(folder / "data/checkpoints" / task) for task in PAIR]
     average = {n: torch.stack([m[n] for m in models]).mean(0) if n in models[0] else base[n] for n in base}
-    assert found[PAIR] == {"red": measured(folder, "red", average)}
+    assert found[PAIR]["red"] == measured(folder, "red", average)
     results = report_of_tasks.read(open_comparison())
     assert list(results.with_unseen) == ["average"]
     pair, whole = results.with_unseen["average"]
@@ -123,81 +123,67 @@ def test_a_merge_of_some_tasks_is_measured_on_the_others_apart(folder: Path) -> 
     assert whole.unseen is None
 
 
-def test_a_second_start_measures_nothing_and_keeps_every_byte(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = folder / "data/measures/studies/tasks/dare"
-    before, times = content(out), {path: path.stat().st_mtime_ns for path in out.iterdir()}
-    study_tasks.main(["dare"])
-    assert capsys.readouterr().out == "dare: 4 of 4 subsets were there\n"
-    assert content(out) == before
-    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == times
-
-
 @pytest.mark.parametrize(
-    ("what", "kept"),
+    ("what", "measured"),
     [
-        (lambda p: p["tasks"]["red"]["data"].update(templates=["a {} thing."]), 1),  # of the pair without it
-        (lambda p: p["evaluation"].update(batch_size=7), 0),
-        (lambda p: p["studies"]["tasks"]["methods"]["dare"].update(drop_rate=0.5), 0),
-        (lambda p: p["studies"]["tasks"]["methods"]["dare"].update(coefficients={"red": 0.5}), 0),
-        (lambda p: p.update(seed=1), 0),
-        (lambda p: p["studies"]["rank"].update(fractions=[]), 4),
-        (lambda p: p["methods"].pop("base"), 4),
+        (lambda p: p["evaluation"].update(batch_size=7), 12),
+        (lambda p: p["studies"]["tasks"]["methods"]["dare"].update(drop_rate=0.5), 4),
+        (lambda p: p["studies"]["tasks"]["methods"]["dare"].update(coefficients={"red": 0.5}), 4),
+        (lambda p: p.update(seed=1), 12),
+        (lambda p: p["studies"]["rank"].update(fractions=[]), 0),
+        (lambda p: p["methods"].pop("base"), 0),
+        (lambda p: p["studies"]["tasks"]["methods"].update(again={"method": "average", "reads": "deltas"}), 0),
     ],
 )
-def test_what_a_subset_came_from_decides_whether_it_is_measured_again(
-    folder: Path, what: Callable[[dict[str, Any]], object], kept: int, capsys: pytest.CaptureFixture[str]
+def test_a_point_stays_while_all_that_its_scores_follow_from_does(
+    folder: Path, what: Callable[[dict[str, Any]], object], measured: int
 ) -> None:
     change(folder, what)
-    prepare.main(["red"])
-    study_tasks.main(["dare"])
-    assert f"dare: {kept} of 4 subsets were there" in capsys.readouterr().out
+    points = Points(load_params()).by_id.values()
+    assert sum(not (POINTS / point.folder).exists() for point in points) == measured
 
 
-@pytest.mark.parametrize(
-    ("file", "kept"),
-    [("data/deltas/red.safetensors", 1), ("data/svd/red/vectors.safetensors", 4), ("data/base/source.json", 0)],
-)
-def test_a_changed_input_file_is_noticed_by_its_content(
-    folder: Path, file: str, kept: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = folder / file
-    values = bytearray(path.read_bytes())
-    values[-3] ^= 1
-    path.write_bytes(values)
-    study_tasks.main(["average"])
-    assert f"average: {kept} of 4 subsets were there" in capsys.readouterr().out
+def test_a_point_has_each_examples_result_and_says_what_it_is(made: Path) -> None:
+    for subset, place in places(made, "dare").items():
+        about = json.loads((place / SCORES).read_text())
+        assert (about["method"], about["tasks"], about["split"]) == ("dare", list(subset), "prepared")
+        for task in subset:
+            results = read_results(place / f"{task}.safetensors")
+            assert len(results.score) == about["scores"][task]["count"]
+        assert {path.name for path in place.iterdir()} == {SCORES, *(f"{task}.safetensors" for task in subset)}
 
 
-def test_what_is_half_or_strange_does_not_stay(folder: Path, made: Path) -> None:
-    out = folder / "data/measures/studies/tasks/average"
-    first = next(out.iterdir())
-    first.write_bytes(first.read_bytes()[:-20])
-    (out / "tmp1").mkdir()
-    (out / "tmp1/model.safetensors").write_text("left by a kill")
-    (out / "9-0.json").write_text("{}")
-    study_tasks.main(["average"])
-    assert content(out) == content(made / "data/measures/studies/tasks/average")
-    change(folder, lambda params: params["studies"]["tasks"].update(subsets=1))
-    study_tasks.main(["average"])
-    assert sorted(len(subset) for subset in scores(folder, "average")) == [2, 3]
-
-
-def test_a_kill_loses_no_subset_that_was_measured(folder: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = folder / "data/measures/studies/tasks/dare"
-    shutil.rmtree(out)
+def test_what_a_kill_leaves_does_not_stay(folder: Path, made: Path) -> None:
+    place = places(folder, "dare")[PAIR]
+    whole = {path.name: path.read_bytes() for path in place.iterdir()}
+    shutil.rmtree(place)
     environment = os.environ | {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
-    killed = subprocess.run([*python(), "-c", KILLED], env=environment, check=False)
+    killed = subprocess.run([*python(), "-c", KILLED, place.name, SCORES], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
-    left = sorted(path.is_dir() for path in out.iterdir())
-    assert left == [False, False, True]  # two subsets, and the folder of the third's merge
-    study_tasks.main(["dare"])
-    assert "dare: 2 of 4 subsets were there" in capsys.readouterr().out
-    assert content(out) == content(made / "data/measures/studies/tasks/dare")
+    assert not place.exists()
+    assert any(place.parent.glob(".*.partial"))
+    assert measure_points() == [place.name]
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == whole
+    assert not any(place.parent.glob(".*.partial"))
+
+
+def test_the_file_of_points_is_written_when_it_follows_from_another_params_yaml(folder: Path) -> None:
+    params = load_params()
+    assert write_points(params)
+    assert not write_points(params)
+    check_points(params)
+    change(folder, lambda params: params["studies"]["tasks"].update(subsets=1))
+    with pytest.raises(
+        InputError, match=r"points\.yaml: is of another params\.yaml; `merganser status` writes it anew"
+    ):
+        check_points(load_params())
 
 
 def test_an_entry_or_a_task_that_is_not_declared_is_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match=r'no "averag" under studies\.tasks\.methods.*did you mean "average"'):
-        study_tasks.main(["averag"])
+    with pytest.raises(
+        InputError, match=r"points\.yaml lists a point that params\.yaml does not have: dare-0; `merganser"
+    ):
+        point.main(["dare-0"])
     with pytest.raises(InputError, match='no "drak" under tasks'):
         study_rank.main(["drak", "fractions"])
 
@@ -205,7 +191,7 @@ def test_an_entry_or_a_task_that_is_not_declared_is_refused(folder: Path) -> Non
 def test_inputs_that_are_not_there_are_named(folder: Path) -> None:
     (folder / "data/deltas/light.safetensors").unlink()
     with pytest.raises(InputError, match=r"data/deltas/light\.safetensors: missing"):
-        study_tasks.main(["average"])
+        point.main([places(folder, "average")[PAIR].name])
 
 
 def test_the_rank_sweep_ends_with_the_fine_tuned_model_itself(made: Path) -> None:
@@ -239,11 +225,11 @@ def test_the_report_has_the_numbers_of_the_files(folder: Path, tmp_path: Path) -
     comparison = open_comparison()
     results, ranks = comparison.of(report_of_tasks.read), comparison.of(report_of_ranks.read)
     individual = {task: json.loads((METRICS / f"individual/{task}.json").read_text())["value"] for task in TASKS}
-    for point in results.points:
-        found = scores(folder, point.entry)[point.subset]
-        assert point.score == pytest.approx(sum(found[task]["value"] for task in found) / point.tasks)
+    for one in results.points:
+        found = scores(folder, one.entry)[one.subset]
+        assert one.score == pytest.approx(sum(found[task]["value"] for task in found) / one.tasks)
         ratios = [found[task]["value"] / individual[task] for task in found]
-        assert point.normalised == pytest.approx(sum(ratios) / point.tasks)
+        assert one.normalised == pytest.approx(sum(ratios) / one.tasks)
     assert [(s.entry, s.tasks, s.subsets) for s in results.summaries] == [
         (entry, size, count) for entry in STUDIES for size, count in ((2, 3), (3, 1))
     ]
@@ -257,6 +243,6 @@ def test_the_report_has_the_numbers_of_the_files(folder: Path, tmp_path: Path) -
 
 
 def test_a_subset_that_was_not_measured_yet_is_named(folder: Path) -> None:
-    next((folder / "data/measures/studies/tasks/dare").iterdir()).unlink()
-    with pytest.raises(InputError, match=r"data/measures/studies/tasks/dare/.*\.json: missing"):
+    (places(folder, "dare")[PAIR] / SCORES).unlink()
+    with pytest.raises(InputError, match=r"data/measures/points/studies/dare-.*/scores\.json: missing"):
         report_of_tasks.read(open_comparison())

@@ -10,11 +10,13 @@ import pytest
 import yaml
 
 from merganser.config.loading import load_params
+from merganser.config.points import SCORES, Points
 from merganser.errors import InputError
 from merganser.report.sections import study_sweeps as report_of_sweeps
-from merganser.tasks import difference, evaluate, extract_difference, join, merge, study_sweeps
+from merganser.tasks import difference, evaluate, extract_difference, join, merge
+from merganser.tasks.stages import POINTS
 from tests.support import each
-from tests.tasks.comparison import METHODS, TASKS, inside, open_comparison, plots_of, write_sections
+from tests.tasks.comparison import METHODS, TASKS, inside, measure_points, open_comparison, plots_of, write_sections
 
 SWEEPS: dict[str, dict[str, Any]] = {
     "scale": {"method": "task_arithmetic", "reads": "deltas", "over": {"scaling": [1.0, 0.25, 0.5]}},
@@ -43,8 +45,7 @@ def made(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             merge.main([entry])
             for task in TASKS:
                 evaluate.main([entry, task])
-        for name in SWEEPS:
-            study_sweeps.main([name])
+        measure_points()
     return folder
 
 
@@ -60,9 +61,9 @@ def change(name: str, **changes: Any) -> None:
 
 def scores(folder: Path, name: str) -> dict[str, Any]:
     """Read a sweep's scores by value."""
-    files = (folder / "data/measures/studies/sweeps" / name).iterdir()
-    read = [json.loads(file.read_text()) for file in files]
-    return {json.dumps(*one["values"].values()): one["scores"] for one in read}
+    points = Points(load_params(folder / "params.yaml")).sweep(name)
+    files = {json.dumps(*values.values()): folder / POINTS / point.folder / SCORES for values, point in points}
+    return {value: json.loads(file.read_text())["scores"] for value, file in files.items()}
 
 
 @pytest.mark.parametrize(
@@ -75,27 +76,14 @@ def test_a_value_scores_as_the_entry_that_has_it(made: Path, sweep: str, value: 
         assert scores(made, sweep)[value][task] == expected
 
 
-def test_only_values_that_are_new_are_measured_and_others_go(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_values_that_are_new_are_measured(folder: Path) -> None:
     before = scores(folder, "scale")
-    study_sweeps.main(["scale"])
-    assert capsys.readouterr().out == "scale: 3 of 3 values were there\n"
+    assert not measure_points()
     change("scale", over={"scaling": [0.5, 0.75]})
-    study_sweeps.main(["scale"])
-    assert "scale: 1 of 2 values were there" in capsys.readouterr().out
+    assert len(measure_points()) == 1
     assert scores(folder, "scale")["0.5"] == before["0.5"]
-    assert set(scores(folder, "scale")) == {"0.5", "0.75"}
-
-
-def test_what_scores_follow_from_decides_whether_a_value_is_measured_again(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     change("scale", coefficients={"red": 0.5})
-    study_sweeps.main(["scale"])
-    assert "scale: 0 of 3 values were there" in capsys.readouterr().out
-    path = Path("data/joints/rows/deltas/red.safetensors").resolve()
-    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
-    study_sweeps.main(["joint"])
-    assert "joint: 0 of 2 values were there" in capsys.readouterr().out
+    assert len(measure_points()) == 2
 
 
 def test_the_report_has_a_curve_of_each_sweep_with_its_sampling_error(made: Path, tmp_path: Path) -> None:

@@ -32,10 +32,9 @@ from merganser.tasks import (
     prepare_unseen,
     record,
     study_rank,
-    study_tasks,
 )
 from tests.evaluation.kinds.texts import data_set
-from tests.tasks.comparison import inside, plots_of, report_without_plots
+from tests.tasks.comparison import inside, measure_points, plots_of, report_without_plots
 from tests.tiny_transformers import random_model, tokenizer
 
 COUNT = 40
@@ -130,7 +129,7 @@ def folder(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
                 evaluate.main([entry, task])
             record.main([entry])
         measure.main([])
-        study_tasks.main(["average"])
+        measure_points()
         for task in TASKS:
             study_rank.main([task, "fractions"])
         report_without_plots(lambda found: plots_of(found, "glance", "study_tasks", "study_rank"))

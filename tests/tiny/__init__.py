@@ -13,6 +13,8 @@ import torch
 from dvc.repo import Repo
 
 from merganser.checkpoints.writing import save_tensors
+from merganser.config.loading import load_params
+from merganser.config.points import write_points
 from tests.support import python
 from tests.tiny_clip import write_clip, write_data_set
 from tests.warm import program
@@ -26,6 +28,7 @@ def make_repository(folder: Path, linked: bool = False) -> Path:
     """Make a git and DVC repository with the project's code, two random checkpoints around a base, and their data."""
     make_clone(folder, linked)
     shutil.copyfile(ROOT / "tests/tiny/params.yaml", folder / "params.yaml")
+    write_points(load_params(folder / "params.yaml"), folder)
     make_models(folder / "hub")
     for seed, task in enumerate(("dark", "light")):
         write_data_set(folder / "datasets" / task, {"validation": 6, "test": 9 + seed})

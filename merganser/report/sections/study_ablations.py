@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from merganser.config.entries import steps_of
+from merganser.config.points import SCORES, Points
 from merganser.evaluation.examples import read_results
 from merganser.evaluation.scoring import Score
 from merganser.measures.significance import LEVEL, Pairs, compare_models, holm, mean_of_tasks, over_tasks
@@ -82,14 +83,14 @@ class Ablated:
 
 def read(comparison: Comparison) -> list[Ablated] | None:
     """Read what every ablation measured, if any, and compare its steps; raise InputError naming a missing file."""
-    params, folder, found = comparison.params, comparison.paths.ABLATION_STUDIES, []
+    params, found = comparison.params, []
     for name, ablation in params.studies.ablations.items():
         steps = steps_of(ablation)
-        contents = [read_json(folder / name / f"{step}.json") for step in steps]
+        folders = [comparison.paths.POINTS / point.folder for point in Points(params).ablation(name).values()]
+        contents = [read_json(folder / SCORES) for folder in folders]
         scores = [{task: one["scores"][task] for task in params.measured} for one in contents]
         results = {
-            task: [read_results(folder / name / step / f"{task}.safetensors") for step in steps]
-            for task in params.measured
+            task: [read_results(folder / f"{task}.safetensors") for folder in folders] for task in params.measured
         }
         pairs = mean_of_tasks([compare_models(scores[0][task]["metric"], models) for task, models in results.items()])
         whole = _compared(pairs, scores, [0] * (len(steps) - 1))
@@ -99,7 +100,7 @@ def read(comparison: Comparison) -> list[Ablated] | None:
                 name=step,
                 changed=ablation.steps.get(step, {}),
                 chosen={key: value for key, value in one["values"].items() if key not in entry.values},
-                tried=max(1, len(one["candidates"])),
+                tried=max(1, len(one.get("candidates", ()))),
                 by_task=by_task,
                 whole=of_whole,
                 above=of_above,

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from merganser import registry
-from merganser.config.entries import budgets_of
+from merganser.config.points import SCORES, Points
 from merganser.evaluation.examples import read_results
 from merganser.measures.significance import LEVEL, compare_models, holm, mean_of_tasks
 from merganser.outputs import read_json
@@ -93,13 +92,14 @@ class Matched:
 
 def read(comparison: Comparison) -> Matched | None:
     """Read what every entry gave at its budgets, if any; raise InputError naming a file that is missing."""
-    params, folder = comparison.params, comparison.paths.BUDGET_STUDIES
+    params = comparison.params
     study, curves, too_small = params.studies.budgets, dict[str, list[Fitted]](), dict[tuple[float, str], str]()
     members: dict[float, dict[str, Fitted]] = {budget: {} for budget in (sorted(study.at) if study.methods else ())}
     for entry, about in study.methods.items():
         curves[entry] = []
-        for name, budget in budgets_of(params, registry.get(about.method)).items():
-            content = read_json(folder / entry / f"{name}.json")
+        for point in Points(params).budgets(entry).values():
+            folder, budget = comparison.paths.POINTS / point.folder, point.budget
+            content = read_json(folder / SCORES)
             if budget is not None and "reason" in content:
                 too_small[budget, entry] = content["reason"]
                 continue
@@ -107,9 +107,9 @@ def read(comparison: Comparison) -> Matched | None:
                 by_task={task: content["scores"][task] for task in params.measured},
                 entry=entry,
                 method=about.method,
-                values=content["values"],
+                values=content["fitted"],
                 amr=content["amr"],
-                results={task: folder / entry / name / f"{task}.safetensors" for task in params.measured},
+                results={task: folder / f"{task}.safetensors" for task in params.measured},
             )
             curves[entry].append(fitted)
             for each in members:

@@ -1,34 +1,28 @@
 """The study of sweeps: an entry's scores over the values of one of its parameters."""
 
-from pathlib import Path
-from typing import Any
-
-from merganser.config.params import Params
+from merganser.config.points import SCORES, Points
+from merganser.config.sections import Sweep
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
 from merganser.report.curves import Curve, CurvePoint, against_values, is_number
 from merganser.report.formats import Tables
 from merganser.report.sections import Section
-from merganser.studies.candidates import candidate_file_name
 
 
 def read(comparison: Comparison) -> list[Curve] | None:
     """Read what every sweep measured, if any; raise InputError naming a file that is missing."""
-    params, folder = comparison.params, comparison.paths.SWEEP_STUDIES
-    curves = [
-        Curve(name, sweep.method, parameter, _points(params, folder / name, parameter, values))
-        for name, sweep in params.studies.sweeps.items()
-        for parameter, values in sweep.over.items()
-    ]
-    return curves or None
+    sweeps = comparison.params.studies.sweeps
+    return [_curve(comparison, name, sweep) for name, sweep in sweeps.items()] or None
 
 
-def _points(params: Params, folder: Path, parameter: str, values: list[Any]) -> list[CurvePoint]:
-    points = []
-    for value in values:
-        scores = read_json(folder / candidate_file_name({parameter: value}))["scores"]
-        points.append(CurvePoint(value=value, by_task={task: scores[task] for task in params.measured}))
-    return sorted(points, key=lambda p: p.value) if all(is_number(p.value) for p in points) else points
+def _curve(comparison: Comparison, name: str, sweep: Sweep) -> Curve:
+    points, (parameter,) = [], sweep.over
+    for values, point in Points(comparison.params).sweep(name):
+        scores = read_json(comparison.paths.POINTS / point.folder / SCORES)["scores"]
+        by_task = {task: scores[task] for task in comparison.params.measured}
+        points.append(CurvePoint(value=values[parameter], by_task=by_task))
+    ordered = sorted(points, key=lambda p: p.value) if all(is_number(p.value) for p in points) else points
+    return Curve(name, sweep.method, parameter, ordered)
 
 
 def tables(curves: list[Curve]) -> Tables:

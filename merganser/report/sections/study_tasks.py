@@ -10,6 +10,7 @@ import numpy as np
 from scipy.stats import ttest_rel
 
 from merganser.config.params import Params
+from merganser.config.points import SCORES, Points
 from merganser.evaluation.scoring import Score
 from merganser.measures.scores import normalised_score
 from merganser.outputs import read_json
@@ -19,7 +20,6 @@ from merganser.report.formats import Tables, Wording
 from merganser.report.plots import LINES, PALETTE, canvas, to_svg
 from merganser.report.scores import individual_values, values_of
 from merganser.report.sections import Section
-from merganser.studies.subsets import all_subsets, subset_file_name
 
 ROUNDING = 1e-9  # of scores: differences closer than that are the same
 LEVEL = 0.05  # p-values below are marked
@@ -119,19 +119,19 @@ def read(comparison: Comparison) -> TaskStudy | None:
     """Read what every merge of some tasks scored, if any; raise InputError naming a file that is missing."""
     params, scores = comparison.params, comparison.scores
     individual = individual_values(params, {entry: found.values for entry, found in scores.items()})
-    points = _read_points(params, individual, comparison.paths.TASK_STUDIES)
+    points = _read_points(params, individual, comparison.paths.POINTS)
     return TaskStudy(points, summarise(points)) if points else None
 
 
 def _read_points(params: Params, individual: Mapping[str, float] | None, folder: Path) -> list[Point]:
-    study, points = params.studies.tasks, []
-    subsets = all_subsets(params.tasks, study.subsets, params.first_seed)
-    for entry in study.methods:
-        for subset in subsets:
-            content = read_json(folder / entry / subset_file_name(subset))
-            merged = {task: content["scores"][task] for task in subset}
+    points = []
+    for entry in params.studies.tasks.methods:
+        for subset, point in Points(params).task_study(entry).items():
+            scores = read_json(folder / point.folder / SCORES)["scores"]
+            merged = {task: scores[task] for task in subset}
             score, normalised = _means(merged, individual)
-            others = _means(content["unseen"], individual) if "unseen" in content else (None, None)
+            left = {task: scores[task] for task in point.others}
+            others = _means(left, individual) if left else (None, None)
             unseen = others[0] if others[1] is None else others[1]
             each = tuple(value / (individual[task] if individual else 1) for task, value in values_of(merged).items())
             points.append(Point(entry, len(subset), subset, score, normalised, unseen, each))

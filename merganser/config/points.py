@@ -1,0 +1,229 @@
+"""Points: single merges that studies and searches measure, each by a stage of its own.
+
+`points.yaml` lists them by their ids for dvc.yaml. It follows from params.yaml, and `merganser status` and
+`merganser run` write it. A point's id has a digest of all the choices that its scores follow from, so that it stays
+while these stay, and a point that two studies need is one.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from merganser import registry
+from merganser.config import PARAMS
+from merganser.config.entries import ablation_candidates, budgets_of, steps_of
+from merganser.config.inputs.from_data import search_candidates
+from merganser.config.params import Params
+from merganser.config.sections import Ablation, Entry, Search
+from merganser.errors import InputError
+from merganser.hashes import sha256_of_json
+from merganser.limits import read_small
+from merganser.merging.binding import each_map
+from merganser.outputs import replacing
+from merganser.studies.candidates import value_combinations
+from merganser.studies.subsets import Subset, all_subsets
+
+FILE = Path("points.yaml")
+INDIVIDUAL = "individual"  # the tasks' own models, which scores on validation data are relative to
+SCORES = "scores.json"  # in the folder of each point, beside the results of its tasks' examples
+STUDIES = "studies"  # where points lie whose scores are reported
+HEADER = "# The merges that the studies and searches of params.yaml measure: `merganser status` writes this file.\n"
+NONE = f"{HEADER}points: {{}}\nsteps: {{}}\n"
+DIGITS = 12  # of the digest in an id
+
+Split = Literal["prepared", "validation"]  # the folders of examples, under `data/`
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A merge of some tasks by one entry, and the examples that it is measured on.
+
+    `where`: its place in params.yaml. `place`: the folder in `data/measures/points` that it lies in. `others`: tasks
+    that are not merged, and measured too. `budget`: the share of the parameters' bytes that a task's part may take.
+    `tried`: the points of which the best one says the values of this one.
+    """
+
+    where: str
+    place: str
+    entry: Entry
+    split: Split
+    tasks: tuple[str, ...]
+    choices: Mapping[str, Any]  # of params.yaml besides, which scores follow from
+    others: tuple[str, ...] = ()
+    budget: float | None = None
+    tried: tuple["Point", ...] = field(default=(), repr=False)
+
+    @cached_property
+    def id(self) -> str:
+        """Return its method, and a digest of all choices that its scores follow from."""
+        merged = [self.entry.method, self.entry.reads, self.entry.values, self.tasks, self.budget]
+        measured = [self.place, self.split, self.others, dict(self.choices), [one.id for one in self.tried]]
+        return f"{self.entry.method}-{sha256_of_json([merged, measured])[:DIGITS]}"
+
+    @property
+    def folder(self) -> Path:
+        """Return its folder in `data/measures/points`."""
+        return Path(self.place, self.id)
+
+    @property
+    def listed(self) -> dict[str, str]:
+        """Return what dvc.yaml needs to know of it."""
+        read = {"method": self.entry.method, "reads": self.entry.reads, "split": self.split}
+        return {"of": self.where, "place": self.place} | read | ({"tried": self.tried[0].place} if self.tried else {})
+
+
+@dataclass(frozen=True)
+class Points:
+    """All points of a params.yaml, by the studies and searches that they are of."""
+
+    params: Params
+
+    def task_study(self, name: str) -> dict[Subset, Point]:
+        """Return the merges of subsets of the tasks by an entry."""
+        params, entry = self.params, self.params.studies.tasks.methods[name]
+        subsets = all_subsets(params.tasks, params.studies.tasks.subsets, params.first_seed)
+        merged = Entry(method=entry.method, reads=entry.reads, **entry.values)
+        return {subset: self._subset(name, merged, subset, unseen=entry.unseen) for subset in subsets}
+
+    def _subset(self, name: str, entry: Entry, subset: Subset, *, unseen: bool) -> Point:
+        others = tuple(task for task in sorted(self.params.tasks) if task not in subset) if unseen else ()
+        own = Entry(method=entry.method, reads=entry.reads, **values_for(entry.values, subset))
+        return self._studied(f"studies.tasks.methods.{name}", own, tasks=subset, others=others)
+
+    def sweep(self, name: str) -> list[tuple[Values, Point]]:
+        """Return the merges of a sweep, each with the value of its parameter."""
+        sweep = self.params.studies.sweeps[name]
+        return [
+            (values, self._studied(f"studies.sweeps.{name}", sweep.at(values)))
+            for values in value_combinations(sweep.over)
+        ]
+
+    def budgets(self, name: str) -> dict[str, Point]:
+        """Return the merges of an entry by the names of its budgets."""
+        entry = self.params.studies.budgets.methods[name]
+        where = f"studies.budgets.methods.{name}"
+        budgets = budgets_of(self.params, registry.get(entry.method))
+        return {at: self._studied(where, entry, budget=budget) for at, budget in budgets.items()}
+
+    def ablation(self, name: str) -> dict[str, Point]:
+        """Return the merges of an ablation by its steps; one that is searched names its candidates as `tried`."""
+        ablation = self.params.studies.ablations[name]
+        return {step: self._step(name, ablation, entry) for step, entry in steps_of(ablation).items()}
+
+    def _step(self, name: str, ablation: Ablation, entry: Entry) -> Point:
+        where, every = f"studies.ablations.{name}", ablation_candidates(ablation, entry)
+        if len(every) == 1:
+            return self._studied(where, entry.at(every[0]))
+        tried = [self._tried(where, f"ablations/{name}", entry.at(values)) for values in every]
+        return self._studied(where, entry, tried=tuple(tried))
+
+    def search(self, name: str) -> list[Point]:
+        """Return the candidates of a search; of one by CMA-ES the first, which all others follow from."""
+        search = self.params.searches[name]
+        return [
+            self._tried(f"searches.{name}", f"searches/{name}", search.entry(values))
+            for values in first_candidates(self.params, search)
+        ]
+
+    @cached_property
+    def individual(self) -> Point:
+        """Return the tasks' own models on validation data."""
+        base, parameters = self.params.base, self.params.parameters
+        rules = {"heads": base.heads, "parameters": parameters.model_dump()}
+        entry = Entry(method=INDIVIDUAL, reads="checkpoints")
+        tasks = tuple(sorted(self.params.tasks))
+        return Point(INDIVIDUAL, INDIVIDUAL, entry, "validation", tasks, self._choices | rules)
+
+    @property
+    def _choices(self) -> dict[str, Any]:
+        evaluation = self.params.evaluation.model_dump(include={"batch_size", "device", "precision"})
+        return {"seed": self.params.first_seed, "family": self.params.base.family, **evaluation}
+
+    def _studied(self, where: str, entry: Entry, tasks: Subset = (), **more: Any) -> Point:
+        """Return a point whose scores are reported."""
+        merged = Entry(method=entry.method, reads=entry.reads, **entry.values)
+        return Point(
+            where, STUDIES, merged, "prepared", tasks or tuple(sorted(self.params.tasks)), self._choices, **more
+        )
+
+    def _tried(self, where: str, place: str, entry: Entry) -> Point:
+        """Return a candidate, measured on validation data."""
+        merged = Entry(method=entry.method, reads=entry.reads, **entry.values)
+        return Point(where, place, merged, "validation", tuple(sorted(self.params.tasks)), self._choices)
+
+    def _lists(self) -> Iterator[Iterable[Point]]:
+        studies = self.params.studies
+        yield from (self.search(name) for name in self.params.searches)
+        yield from (self.task_study(name).values() for name in studies.tasks.methods)
+        yield from ([point for _, point in self.sweep(name)] for name in studies.sweeps)
+        yield from (self.ablation(name).values() for name in studies.ablations)
+        yield from (self.budgets(name).values() for name in studies.budgets.methods)
+
+    @cached_property
+    def by_id(self) -> dict[str, Point]:
+        """Return all points, those that others choose from before these."""
+        found = [each for points in self._lists() for point in points for each in (*point.tried, point)]
+        own = [self.individual] * any(point.split == "validation" for point in found)
+        return {point.id: point for point in (*own, *found)}
+
+    @property
+    def text(self) -> str:
+        """Return what `points.yaml` holds: points, and steps, whose values the best of other points says."""
+        parts = {"points": [], "steps": []}  # type: dict[str, list[Point]]
+        for point in self.by_id.values():
+            parts["steps" if point.tried else "points"].append(point)
+        return HEADER + "".join(_part(name, points) for name, points in parts.items())
+
+
+def _part(name: str, points: list[Point]) -> str:
+    lines = [f"  {point.id}: {json.dumps(point.listed)}\n" for point in points]
+    return f"{name}:\n{''.join(lines)}" if points else f"{name}: {{}}\n"
+
+
+@cache
+def _points(text: str) -> Mapping[str, Point]:
+    return Points(Params.model_validate_json(text)).by_id
+
+
+def points_by_id(params: Params) -> Mapping[str, Point]:
+    """Return all points of a params.yaml, which are listed once."""
+    return _points(params.model_dump_json())
+
+
+def values_for(values: Mapping[str, Any], subset: Subset) -> Values:
+    """Restrict maps by task, such as `coefficients`, to the tasks that are merged."""
+
+    def restricted(own: Mapping[str, Any]) -> Values:
+        return {
+            key: {task: value[task] for task in value if task in subset} if isinstance(value, Mapping) else value
+            for key, value in own.items()
+        }
+
+    return each_map(values, restricted)
+
+
+def first_candidates(params: Params, search: Search) -> list[Values]:
+    """Return the values that a search tries whatever scores: all of a grid, and of CMA-ES coefficients of 1."""
+    if search.evolve is not None:
+        return [{"coefficients": dict.fromkeys(sorted(params.tasks), 1.0)}]
+    return search_candidates(search)
+
+
+def write_points(params: Params, root: Path = Path()) -> bool:
+    """Write the points of a params.yaml beside it; tell whether the file was another one."""
+    text, path = Points(params).text, root / FILE
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return False
+    with replacing(path) as out:
+        out.write(text.encode())
+    return True
+
+
+def check_points(params: Params) -> None:
+    """Raise InputError where `points.yaml` is there and not what follows from params.yaml."""
+    if FILE.is_file() and read_small(FILE).decode() != Points(params).text:
+        raise InputError(f"{FILE}: is of another {PARAMS}; `merganser status` writes it anew, then run again")

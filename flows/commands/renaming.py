@@ -28,6 +28,7 @@ from merganser import registry
 from merganser.config import PARAMS
 from merganser.config.loading import check_params
 from merganser.config.params import Params
+from merganser.config.points import write_points
 from merganser.config.sections import Entry
 from merganser.config.text import renamed
 from merganser.flows.repositories.identity import identity
@@ -76,13 +77,14 @@ def rename(root: Path, old: str, new: str) -> Iterator[str]:
         text = renamed(read_small(PARAMS).decode(), old, new, str(PARAMS))
         names = Names(old, new, check_params(parse_yaml(text, str(PARAMS)), PARAMS, text=text))
         planned = validated_plan(repo, ALL).planned
-        before = list(repo.index.stages)
+        before = _named_by_tasks(repo)
         current = {name for name, stage in planned.items() if stage.state is State.UP_TO_DATE}
         text = renamed(read_small(PARAMS).decode(), old, new, str(PARAMS))  # the plan wrote what it left out
         with replacing(PARAMS) as out:
             out.write(text.encode())
+        write_points(names.params)
         forget_index(repo)
-        was = dict(zip(repo.index.stages, before, strict=True))  # in dvc.yaml's order, and in that of its maps
+        was = dict(zip(_named_by_tasks(repo), before, strict=True))  # in dvc.yaml's order, and in that of its maps
         if not all(names.differ_alone(stage.addressing, was[stage].addressing) for stage in was):
             raise FailedError(f"{PARAMS}: {old} is {new}; what it has is not found among DVC's stages, and runs again")
         kept, again = _keep(repo, was, current, names)
@@ -95,14 +97,24 @@ def rename(root: Path, old: str, new: str) -> Iterator[str]:
         yield f"the next run runs {len(again)}, which name it or follow from it: {some(again, SHOWN)}"
 
 
+def _named_by_tasks(repo: Repo) -> list[Stage]:
+    """List the stages without points, whose names are digests."""
+    return [stage for stage in repo.index.stages if kind_of(stage.addressing) not in ("point", "step")]
+
+
 def _keep(repo: Repo, was: Mapping[Stage, Stage], current: set[str], names: Names) -> tuple[list[str], list[str]]:
     """Record under their new names the stages that are kept; return them, and those that were current and are not."""
     graph, order = stage_graph(repo, ALL)
     locks = recovered_lock_files(repo, state_folder(repo))
     ledger = Ledger(state_folder(repo), RUN, lambda: None, identity(Path(repo.root_dir)))
     kept, again = list[str](), list[str]()
-    for stage in (each for each in order if was[each].addressing in current):
-        old = was[stage]
+    for stage in order:
+        old = was.get(stage)
+        if old is None:  # a point, whose id follows from the tasks' names
+            again.append(stage.addressing)
+            continue
+        if old.addressing not in current:
+            continue
         entry, reads_kept = lock_entry_of(old), not any(up.addressing in again for up in graph.successors(stage))
         if reads_kept and (not in_dvc_yaml(stage) or _is_as_before(stage, old, entry)):
             kept.append(stage.addressing)

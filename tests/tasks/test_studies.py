@@ -190,7 +190,7 @@ def test_an_entry_or_a_task_that_is_not_declared_is_refused(folder: Path) -> Non
 
 def test_inputs_that_are_not_there_are_named(folder: Path) -> None:
     (folder / "data/deltas/light.safetensors").unlink()
-    with pytest.raises(InputError, match=r"data/deltas/light\.safetensors: missing"):
+    with pytest.raises(FileNotFoundError, match=r"data/deltas/light\.safetensors"):
         point.main([places(folder, "average")[PAIR].name])
 
 

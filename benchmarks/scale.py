@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -34,7 +34,9 @@ from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.scheduling.locality import Locality
 from dvcfleet.scheduling.order import Durations, ReadyStages, paths
 from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
+from merganser.config.points import FILE
 from merganser.inputs.factors import FactorSettings
+from merganser.studies.subsets import all_subsets
 from merganser.tasks.stages import STAGES
 
 TASKS, ENTRIES, SEEDS = 20, 45, 3
@@ -45,6 +47,8 @@ NODE_BYTES_S = 1.25e9  # what a node fetches in a second: 10 Gbit/s
 # What the 45 entries read.
 READS = {"deltas": 19, "svd": 8, "joints": 3, "learned": 5, "searches": 4, "routers": 2, "surgery": 1, "differences": 3}
 STATISTICS = 8
+CANDIDATES, CANDIDATE_IMAGES = 20, 500  # of a search, and what each is measured on of a task
+SUBSETS = 10  # of each size, that the study of tasks merges
 INPUTS: dict[str, Any] = {
     "joints": lambda seed: {"side": "left"},
     "learned": lambda seed: {"learner": "adamerging", "of": "deltas"},
@@ -73,6 +77,8 @@ STAND_IN = """
 } < "stand-ins/$DVC_STAGE"
 """
 RUN = "from merganser.flows.commands.cli import main; main()"
+CHAINS = 10  # the longest ones, that are listed
+CHAINED = "shared disk, points one after another"
 CONTENT = "content"  # a file in each folder that a stage writes
 
 
@@ -117,11 +123,19 @@ def main() -> None:
             flush=True,
         )
         heads = ("nodes x GPUs", "inputs", "s", "GPUs busy", "made, TB", "pulled, TB")
-        print(as_table(heads, clusters := simulated_clusters(folder, options.tasks)), "\n", flush=True)
+        print(as_table(heads, clusters := simulated_clusters(folder)), "\n", flush=True)
+        print(as_table(("longest chains, s", "stages"), chains := longest_chains(folder)), "\n", flush=True)
         simulated = None if options.only_plan else simulate(folder, scale)
         again = None if options.only_plan else planned(folder)
     print(report(first, simulated, again))
-    figures = {"first": first, "virtual_shares": virtual, "clusters": clusters, "simulated": simulated, "again": again}
+    figures = {
+        "first": first,
+        "virtual_shares": virtual,
+        "clusters": clusters,
+        "chains": chains,
+        "simulated": simulated,
+        "again": again,
+    }
     write_results(options.json or RESULTS / "scale.json", figures)
 
 
@@ -179,6 +193,22 @@ def params(tasks: int, seeds: int) -> dict[str, Any]:
     return found
 
 
+def points(tasks: int, seeds: int) -> dict[str, dict[str, Any]]:
+    """Return the sweep's points.yaml: the candidates of its searches, and the subsets of tasks; and their tasks."""
+    individual = {"place": "individual", "method": "individual", "reads": "checkpoints", "split": "validation"}
+    found: dict[str, dict[str, Any]] = {"individual": individual}
+    for seed in range(seeds):
+        for number in range(READS["searches"]):
+            about = individual | {"place": f"searches/searches{number:02}_{seed}", "method": "average"}
+            own = about | {"reads": f"statistics/s0_{seed}"}
+            found |= {f"searches{number:02}_{seed}-{each:02}": own for each in range(CANDIDATES)}
+    subset = {"place": "studies", "method": "average", "reads": "deltas", "split": "prepared"}
+    names = [f"t{number:02}" for number in range(tasks)]
+    for number, chosen in enumerate(all_subsets(names, SUBSETS, 0)):
+        found[f"subset{number:03}"] = subset | {"tasks": len(chosen)}
+    return {"points": found, "steps": {}}
+
+
 def write_repository(folder: Path, tasks: int, seeds: int) -> None:
     """Write a DVC repository with the stages of dvc.yaml, whose commands are stand-ins."""
     folder.mkdir(parents=True)
@@ -191,6 +221,7 @@ def write_repository(folder: Path, tasks: int, seeds: int) -> None:
     (folder / "sources/one").write_text("one\n")
     (folder / "dvc.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     (folder / "params.yaml").write_text(yaml.safe_dump(params(tasks, seeds), sort_keys=False))
+    (folder / FILE).write_text(yaml.safe_dump(points(tasks, seeds), sort_keys=False))
     (folder / "stand-in.sh").write_text(STAND_IN)
     stages = {kind: {"resources": {"gpus": count}} for kind, count in WANTED.items()}
     (folder / "profiles.yaml").write_text(yaml.safe_dump({"gpus": {"runner": "dask", "stages": stages}}))
@@ -199,8 +230,23 @@ def write_repository(folder: Path, tasks: int, seeds: int) -> None:
     shutil.copyfile(ROOT / ".dvc/config", folder / ".dvc/config")
 
 
+def seconds_of(names: Iterable[str], listed: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Return what each stage takes by the cost model: those that ask for GPUs on these, others on a core.
+
+    `listed`: the points.
+    """
+    found = list(names)
+    by_kind = seconds_by_kind(tasks := len([name for name in found if kind_of(name) == "fetch"]))
+    seconds = {name: by_kind.get(kind_of(name), CORE.start) for name in found}
+    for name in (name for name in found if kind_of(name) == "point"):
+        about = listed[name.partition("@")[2]]
+        images = about["tasks"] * IMAGES if "tasks" in about else tasks * CANDIDATE_IMAGES
+        seconds[name] = GPU.start_evaluate + cost_model.evaluate(MODEL, TOKENS, images, GPU).seconds
+    return seconds
+
+
 def seconds_by_kind(tasks: int) -> dict[str, float]:
-    """Return what a stage of each kind takes by the cost model: those that ask for GPUs on these, others on a core."""
+    """Return what a stage of each kind takes, but for points."""
     evaluation = GPU.start_evaluate + cost_model.evaluate(MODEL, TOKENS, IMAGES, GPU).seconds
     forward = cost_model.evaluate(MODEL, TOKENS, 1, GPU).seconds - cost_model.evaluate(MODEL, TOKENS, 0, GPU).seconds
     on_core = {
@@ -214,16 +260,13 @@ def seconds_by_kind(tasks: int) -> dict[str, float]:
     found["merge"] = GPU.start + cost_model.merge_svd(MODEL, tasks, FACTORS, GPU).seconds
     found |= dict.fromkeys(("evaluate", "study_rank", "route", "statistics", "surgery"), evaluation)
     found["learn"] = evaluation + 300 * 8 * tasks * 3 * forward / WANTED["learn"]  # steps, images, backwards too
-    found["search"] = evaluation + 20 * tasks * 500 * forward  # candidates, images
-    found["study_tasks"] = evaluation + 10 * tasks * IMAGES * forward  # subsets
     return found
 
 
 def write_stand_ins(folder: Path, ideal_s: float) -> float:
     """Write what each stage sleeps and writes; return the scale: seconds slept for a second of the cost model."""
     found = plan(folder)
-    by_kind = seconds_by_kind(len([name for name in found.planned if kind_of(name) == "fetch"]))
-    seconds = {name: by_kind.get(kind_of(name), CORE.start) for name in found.planned}
+    seconds = seconds_of(found.planned, yaml.safe_load((folder / FILE).read_text())["points"])
     scale = ideal_s / ideal(seconds, {name: node.needs for name, node in found.planned.items()})[2]
     read = {dep.def_path for stage in found.stages.values() for dep in stage.deps}
     (folder / "stand-ins").mkdir()
@@ -335,25 +378,63 @@ def _bytes(kind: str, path: str) -> float:
     return 1e4 if is_small or "/heads/" in path or "/companions/" in path else by_kind.get(kind, 1e5)
 
 
-def simulated_clusters(folder: Path, tasks: int) -> list[list[str]]:
-    """Return a row a cluster, in virtual time: with a shared disk, and with nodes that fetch what they lack."""
+def simulated_clusters(folder: Path) -> list[list[str]]:
+    """Return a row a cluster, in virtual time: with a shared disk, and with nodes that fetch what they lack.
+
+    Beside them, on a shared disk, what it takes where the points of a study or a search are one after another.
+    """
     found = plan(folder)
     needs = {name: node.needs for name, node in found.planned.items()}
-    by_kind = seconds_by_kind(tasks)
-    seconds = {name: by_kind.get(kind_of(name), CORE.start) for name in needs}
+    listed = yaml.safe_load((folder / FILE).read_text())["points"]
+    seconds = seconds_of(needs, listed)
     read, written = sizes_of(found)
     made = sum(size for each in written.values() for size in each.values())
     work = ideal(seconds, needs)[0]
     rows = []
     for nodes, gpus in CLUSTERS:
-        for where in ("shared disk", "fetched", "fetched, placed by what nodes hold"):
-            transfers = None if where == "shared disk" else Transfers(read, written)
+        for where in (CHAINED, "shared disk", "fetched", "fetched, placed by what nodes hold"):
+            transfers = Transfers(read, written) if where.startswith("fetched") else None
             locality = Locality(read.__getitem__) if where.startswith("fetched,") else None
-            took = in_virtual_time(needs, seconds, Durations(seconds), nodes, gpus, transfers, locality)
+            order = chained(needs, listed) if where == CHAINED else needs
+            took = in_virtual_time(order, seconds, Durations(seconds), nodes, gpus, transfers, locality)
             pulled = f"{transfers.pulled / 1e12:.2f}" if transfers else ""
             busy = f"{100 * work / (took * nodes * gpus):.0f} %"
             rows.append([f"{nodes} x {gpus}", where, f"{took:.0f}", busy, f"{made / 1e12:.2f}", pulled])
     return rows
+
+
+def longest_chains(folder: Path) -> list[list[str]]:
+    """Return the longest chains of stages that wait for each other, one for each sequence of kinds, at most ten."""
+    needs = {name: node.needs for name, node in plan(folder).planned.items()}
+    seconds = seconds_of(needs, yaml.safe_load((folder / FILE).read_text())["points"])
+    ends, found = dict[str, float](), dict[tuple[str, ...], float]()
+    before = dict[str, str | None]()
+
+    def end(name: str) -> float:
+        if name not in ends:
+            before[name] = max(needs[name], key=end, default=None)
+            ends[name] = seconds[name] + (end(last) if (last := before[name]) else 0.0)
+        return ends[name]
+
+    for name in needs:
+        chain, took, each = list[str](), end(name), name
+        while each:
+            chain.append(kind_of(each))
+            each = before[each] or ""
+        kinds = tuple(reversed(chain))
+        found[kinds] = max(took, found.get(kinds, 0.0))
+    whole = [(took, kinds) for kinds, took in found.items() if kinds[-1] != "report"]
+    return [[f"{took:.0f}", " > ".join(kinds)] for took, kinds in sorted(whole, reverse=True)[:CHAINS]]
+
+
+def chained(needs: Mapping[str, tuple[str, ...]], listed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Have each point wait for the one before it of the same study or search."""
+    found, last = dict[str, Any](needs), dict[str, str]()
+    for name in (name for name in needs if kind_of(name) == "point"):
+        place = listed[name.partition("@")[2]]["place"]
+        found[name] = (*needs[name], *([last[place]] if place in last else []))
+        last[place] = name
+    return found
 
 
 def in_virtual_time(

@@ -34,7 +34,7 @@ from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.scheduling.locality import Locality
 from dvcfleet.scheduling.order import Durations, ReadyStages, paths
 from dvcfleet.scheduling.resource_pool import Capacity, Machine, ResourcePool
-from merganser.config.points import FILE
+from merganser.config import POINTS_FILE
 from merganser.inputs.factors import FactorSettings
 from merganser.studies.subsets import all_subsets
 from merganser.tasks.stages import STAGES
@@ -221,7 +221,7 @@ def write_repository(folder: Path, tasks: int, seeds: int) -> None:
     (folder / "sources/one").write_text("one\n")
     (folder / "dvc.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     (folder / "params.yaml").write_text(yaml.safe_dump(params(tasks, seeds), sort_keys=False))
-    (folder / FILE).write_text(yaml.safe_dump(points(tasks, seeds), sort_keys=False))
+    (folder / POINTS_FILE).write_text(yaml.safe_dump(points(tasks, seeds), sort_keys=False))
     (folder / "stand-in.sh").write_text(STAND_IN)
     stages = {kind: {"resources": {"gpus": count}} for kind, count in WANTED.items()}
     (folder / "profiles.yaml").write_text(yaml.safe_dump({"gpus": {"runner": "dask", "stages": stages}}))
@@ -266,7 +266,7 @@ def seconds_by_kind(tasks: int) -> dict[str, float]:
 def write_stand_ins(folder: Path, ideal_s: float) -> float:
     """Write what each stage sleeps and writes; return the scale: seconds slept for a second of the cost model."""
     found = plan(folder)
-    seconds = seconds_of(found.planned, yaml.safe_load((folder / FILE).read_text())["points"])
+    seconds = seconds_of(found.planned, yaml.safe_load((folder / POINTS_FILE).read_text())["points"])
     scale = ideal_s / ideal(seconds, {name: node.needs for name, node in found.planned.items()})[2]
     read = {dep.def_path for stage in found.stages.values() for dep in stage.deps}
     (folder / "stand-ins").mkdir()
@@ -385,7 +385,7 @@ def simulated_clusters(folder: Path) -> list[list[str]]:
     """
     found = plan(folder)
     needs = {name: node.needs for name, node in found.planned.items()}
-    listed = yaml.safe_load((folder / FILE).read_text())["points"]
+    listed = yaml.safe_load((folder / POINTS_FILE).read_text())["points"]
     seconds = seconds_of(needs, listed)
     read, written = sizes_of(found)
     made = sum(size for each in written.values() for size in each.values())
@@ -406,7 +406,7 @@ def simulated_clusters(folder: Path) -> list[list[str]]:
 def longest_chains(folder: Path) -> list[list[str]]:
     """Return the longest chains of stages that wait for each other, one for each sequence of kinds, at most ten."""
     needs = {name: node.needs for name, node in plan(folder).planned.items()}
-    seconds = seconds_of(needs, yaml.safe_load((folder / FILE).read_text())["points"])
+    seconds = seconds_of(needs, yaml.safe_load((folder / POINTS_FILE).read_text())["points"])
     ends, found = dict[str, float](), dict[tuple[str, ...], float]()
     before = dict[str, str | None]()
 

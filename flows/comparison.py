@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.project import Expected, Project
-from merganser.config import PARAMS
+from merganser.config import PARAMS, POINTS_FILE
 from merganser.flows.evidence.lineage_hooks import MerganserLineage
 from merganser.flows.pages.so_far import SoFar, first_evaluations
 from merganser.hashes import sha256_of
@@ -32,6 +32,13 @@ class Merganser(MerganserLineage, Project):
         from merganser.flows.repositories.identity import identity
 
         return identity(root)
+
+    def before_reading(self) -> None:
+        """Write the list of points where there is none: DVC reads no dvc.yaml without it."""
+        if PARAMS.is_file() and not POINTS_FILE.is_file():
+            from merganser.flows.steps.checking import write_missing_points
+
+            write_missing_points()
 
     @property
     def saves_experiments(self) -> bool:

@@ -16,10 +16,10 @@ from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
 from merganser.checkpoints.vocabulary.writing import like_base
-from merganser.config import PARAMS
+from merganser.config import PARAMS, POINTS_FILE
 from merganser.config.loading import load_params
 from merganser.config.params import Params
-from merganser.config.points import FILE, INDIVIDUAL, SCORES, Point, Points, Values
+from merganser.config.points import INDIVIDUAL, SCORES, Point, Points, Values
 from merganser.errors import InputError
 from merganser.evaluation.examples import write_results
 from merganser.hashes import sha256_of_tree
@@ -48,8 +48,8 @@ def point_of(argv: list[str]) -> tuple[Params, Point]:
     params = load_params()
     points = Points(params).by_id
     if len(argv) != 1 or argv[0] not in points:
-        reason = f"{FILE} lists a point that {PARAMS} does not have: {' '.join(argv) or 'none'}"
-        raise InputError(f"{reason}; `merganser status` writes {FILE} anew, then run again")
+        reason = f"{POINTS_FILE} lists a point that {PARAMS} does not have: {' '.join(argv) or 'none'}"
+        raise InputError(f"{reason}; `merganser status` writes {POINTS_FILE} anew, then run again")
     return params, points[argv[0]]
 
 

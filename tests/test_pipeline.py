@@ -373,3 +373,24 @@ def numbers(metrics: dict[str, Any]) -> dict[tuple[str, str], float | None]:
     return flat | {
         (entry, f"accuracy/{task}"): value for (entry, _), tasks in by_metric.items() for task, value in tasks.items()
     }
+
+
+def test_the_list_of_points_is_written_where_it_is_missing_and_dvc_refuses_one_of_other_choices(
+    tiny_copy: Path,
+) -> None:
+    points = tiny_copy / "points.yaml"
+    before = points.read_text()
+    points.unlink()
+    merganser(tiny_copy, "lineage", "verify")
+    assert points.read_text() == before
+    params = yaml.safe_load((tiny_copy / "params.yaml").read_text())
+    params["studies"]["sweeps"] = {
+        "scale": {"method": "task_arithmetic", "reads": "deltas", "over": {"scaling": [0.5]}}
+    }
+    (tiny_copy / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    with pytest.raises(subprocess.CalledProcessError):
+        dvc(tiny_copy, "repro")
+    merganser(tiny_copy, "status")
+    assert points.read_text() != before
+    dvc(tiny_copy, "repro")
+    assert "scale" in (tiny_copy / "report/plots/study_sweeps.csv").read_text()

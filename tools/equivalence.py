@@ -23,7 +23,8 @@ from safetensors import safe_open
 
 from merganser.code_digest import CLASSES, CodeTree
 from merganser.config.completing import completed
-from merganser.config.loading import check_params
+from merganser.config.loading import check_params, load_params
+from merganser.config.points import write_points
 from merganser.inputs import factors, joints
 from merganser.limits import read_yaml
 from merganser.tasks.code import modules, recorded_code
@@ -187,6 +188,7 @@ def begin(comparison: str, folder: Path) -> tuple[Path, Path]:
         shutil.copytree(tree, place, symlinks=True)
         shutil.copytree(inputs, place, dirs_exist_ok=True)
         (place / "params.yaml").write_text(text)
+        write_points(load_params(place / "params.yaml"), place)
     return places
 
 

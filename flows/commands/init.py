@@ -14,9 +14,9 @@ from pathlib import Path
 from dvcfleet.disk import sync_file_systems
 from dvcfleet.git import GitError, git, git_if_any, own_environment
 from dvcfleet.repository import opened
-from merganser.config import PARAMS
+from merganser.config import PARAMS, POINTS_FILE
 from merganser.config.loading import load_params
-from merganser.config.points import FILE, NONE
+from merganser.config.points import NONE
 from merganser.errors import InputError
 from merganser.flows.commands.from_clone import Clone, check_out_workspace
 from merganser.flows.comparison import MERGANSER
@@ -149,7 +149,7 @@ def _fill(root: Path, folder: Path, choices: Choices, cache_of: Path | None, *, 
     for path in (*FILES, Path(".dvc/config")):
         shutil.copyfile(shipped() / path, root / path)
     (root / DVC_YAML).write_text(dvc_yaml(), encoding="utf-8")
-    (root / FILE).write_text(NONE, encoding="utf-8")
+    (root / POINTS_FILE).write_text(NONE, encoding="utf-8")
     code = new_record()
     (root / RECORD).parent.mkdir()
     (root / RECORD).write_text(record_text(code), encoding="utf-8")

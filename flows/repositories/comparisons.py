@@ -7,15 +7,15 @@ from pathlib import Path
 from dvcfleet.record.environments import CHANGES, ENVIRONMENTS
 from dvcfleet.record.ledger import LEDGERS, own_lines
 from dvcfleet.repository import STATE_FOLDER, opened
+from merganser.config import POINTS_FILE
 from merganser.config.loading import load_params
-from merganser.config.points import FILE
 from merganser.flows.repositories.identity import cache_folder
 from merganser.flows.suites.kept_lock_files import FOLDER
 from merganser.flows.suites.ready import EXAMPLES, IGNORED, PARAMS, sources_of
 from merganser.sources.pointers import POINTER_SUFFIXES
 
 LOCAL_CONFIG = Path(".dvc/config.local")
-OWN = (PARAMS, FILE, Path("dvc.lock"), IGNORED)  # what a comparison changes itself
+OWN = (PARAMS, POINTS_FILE, Path("dvc.lock"), IGNORED)  # what a comparison changes itself
 
 
 def share_cache(root: Path, folder: Path) -> Path:

@@ -14,9 +14,10 @@ from typing import Any
 
 from dvcfleet.git import GitError, git
 from dvcfleet.repository import opened
+from merganser.config import POINTS_FILE
 from merganser.config.completing import additions, filled
 from merganser.config.loading import check_params
-from merganser.config.points import FILE, write_points
+from merganser.config.points import write_points
 from merganser.errors import InputError, did_you_mean
 from merganser.flows.repositories.comparisons import LOCAL_CONFIG, copy_choices, link_sources, share_cache
 from merganser.flows.repositories.identity import TRIALS
@@ -147,7 +148,7 @@ def _files(root: Path) -> Iterator[Path]:
     except GitError as error:
         raise InputError(f"{root}: a trial copies what git does not ignore, and git refuses: {error}") from error
     for path in map(Path, filter(None, listed.split("\0"))):
-        if path not in (PARAMS, FILE, Path("dvc.lock"), LOCAL_CONFIG) and (
+        if path not in (PARAMS, POINTS_FILE, Path("dvc.lock"), LOCAL_CONFIG) and (
             (root / path).is_file() or (root / path).is_symlink()
         ):
             yield path

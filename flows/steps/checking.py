@@ -2,18 +2,28 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
-from merganser.config import PARAMS
+from merganser.config import PARAMS, POINTS_FILE
 from merganser.config.headers import check_sources
 from merganser.config.loading import complete_file, load_params
 from merganser.config.mistakes import Mistake, MistakesError
 from merganser.config.params import Params
-from merganser.config.points import write_points
+from merganser.config.points import NONE, write_points
+from merganser.errors import InputError
 from merganser.flows.steps.sources import licence_notes
+
+
+def write_missing_points() -> None:
+    """Write the points of params.yaml; none where it has mistakes, which are said when it is checked."""
+    with suppress(InputError):
+        write_points(load_params(PARAMS))
+        return
+    POINTS_FILE.write_text(NONE, encoding="utf-8")
 
 
 def check_params_file(repo: Repo, digest: Callable[[], str]) -> str:

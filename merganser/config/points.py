@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from merganser import registry
-from merganser.config import PARAMS
+from merganser.config import PARAMS, POINTS_FILE
 from merganser.config.entries import ablation_candidates, budgets_of, steps_of
 from merganser.config.inputs.from_data import search_candidates
 from merganser.config.params import Params
@@ -26,7 +26,6 @@ from merganser.outputs import replacing
 from merganser.studies.candidates import value_combinations
 from merganser.studies.subsets import Subset, all_subsets
 
-FILE = Path("points.yaml")
 INDIVIDUAL = "individual"  # the tasks' own models, which scores on validation data are relative to
 SCORES = "scores.json"  # in the folder of each point, beside the results of its tasks' examples
 STUDIES = "studies"  # where points lie whose scores are reported
@@ -215,7 +214,7 @@ def first_candidates(params: Params, search: Search) -> list[Values]:
 
 def write_points(params: Params, root: Path = Path()) -> bool:
     """Write the points of a params.yaml beside it; tell whether the file was another one."""
-    text, path = Points(params).text, root / FILE
+    text, path = Points(params).text, root / POINTS_FILE
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return False
     with replacing(path) as out:
@@ -225,5 +224,5 @@ def write_points(params: Params, root: Path = Path()) -> bool:
 
 def check_points(params: Params) -> None:
     """Raise InputError where `points.yaml` is there and not what follows from params.yaml."""
-    if FILE.is_file() and read_small(FILE).decode() != Points(params).text:
-        raise InputError(f"{FILE}: is of another {PARAMS}; `merganser status` writes it anew, then run again")
+    if POINTS_FILE.is_file() and read_small(POINTS_FILE).decode() != Points(params).text:
+        raise InputError(f"{POINTS_FILE}: is of another {PARAMS}; `merganser status` writes it anew, then run again")

@@ -58,6 +58,9 @@ class Project:
         """
         return ""
 
+    def before_reading(self) -> None:
+        """Write files that dvc.yaml reads and that are missing; called before DVC reads the repository."""
+
     @property
     def saves_experiments(self) -> bool:
         """Tell whether each run that succeeds is saved as a DVC experiment, not only with `--save-experiment`."""

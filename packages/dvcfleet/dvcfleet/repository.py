@@ -41,6 +41,7 @@ def opened(path: Path) -> Iterator[Repo]:
         raise UserError(f"{path}: no such folder")
     logging.getLogger("dvc").setLevel(logging.ERROR)
     with chdir(pipeline_folder(path)), fast_index(), whole_databases():
+        project_of(Path()).before_reading()
         try:
             with Repo() as repo:
                 yield repo

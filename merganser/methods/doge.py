@@ -70,9 +70,8 @@ def shared_directions(deltas: Tensor, common_fraction: float) -> Tensor:
 
     As many as the fraction is of R, and those as common as the last of them.
 
-    >>> shared_directions(torch.diag(torch.tensor([3.0, 2.0])).repeat(2, 1, 1), 0.5).abs()
-    tensor([[1.],
-            [0.]], dtype=torch.float64)
+    >>> shared_directions(torch.diag(torch.tensor([3.0, 2.0])).repeat(2, 1, 1), 0.5).abs().round(decimals=4).tolist()
+    [[1.0], [0.0]]
     """
     tasks, rows, columns = deltas.shape
     count, each = count_of(common_fraction, min(rows, columns)), min(rows, columns) // tasks
@@ -89,16 +88,17 @@ def conflict(deltas: Tensor, weights: Tensor, shared: Tensor) -> Gradient:
     A task's conflict is the sum over rows of the squared inner product of its delta with its distance from the merge.
     0 where the gradient is no more than rounding errors, which Adam would take for a direction.
     """
-    whole, summed = torch.einsum("t,tmn->mn", weights, deltas), float(weights.sum())
-    products = (deltas.abs() * (deltas.abs() + whole.abs())).sum(2, keepdim=True)
-    largest = 2 * summed * (deltas.abs() * products).sum(0).amax() if deltas.numel() else whole.sum()
+    rows, summed = deltas.transpose(0, 1).contiguous(), float(weights.sum())  # (M, T, N)
+    whole = weights @ rows
+    squares = rows.square().sum(2, keepdim=True)
+    products = squares + rows.abs() @ whole.abs().unsqueeze(2)
+    largest = 2 * summed * (products.mT @ rows.abs()).amax() if deltas.numel() else whole.sum()
     rounding = ROUNDING * deltas.shape[2] * largest
 
     def gradient(correction: Tensor) -> Tensor:
         merged = whole + summed * correction
-        found = torch.zeros_like(merged)
-        for delta in deltas:
-            found.addcmul_(delta, (delta * (delta - merged)).sum(1, keepdim=True), value=-2 * summed)
+        distances = squares - rows @ merged.unsqueeze(2)  # (M, T, 1)
+        found = (distances.mT @ rows).squeeze(1).mul_(-2 * summed)
         found = found - shared @ (shared.mT @ found)
         return found.masked_fill_(found.abs() <= rounding, 0)
 

@@ -46,8 +46,8 @@ def least_interference(deltas: Tensor) -> Tensor:
 
     It is B A^+ of `Interference`, by the decomposition P S V^T of the normalised deltas stacked, which is not squared.
 
-    >>> least_interference(torch.tensor([[[2.0, 0.0]], [[4.0, 0.0]]]))
-    tensor([[3., 0.]], dtype=torch.float64)
+    >>> least_interference(torch.tensor([[[2.0, 0.0]], [[4.0, 0.0]]])).round(decimals=4).tolist()
+    [[3.0, 0.0]]
     """
     norms = squared_lengths(deltas).sqrt()
     sizes = torch.where(norms > 0, norms, 1.0)

@@ -42,7 +42,7 @@ def by_task(method: Method) -> set[str]:
 
 def numbers_of(method: Method, tasks: tuple[str, ...]) -> dict[str, list[Any]]:
     """List other numbers of each parameter that is one, the middle one first."""
-    found = {}
+    found: dict[str, list[Any]] = {}
     for key, by_type in variations(method.name, tasks).items():
         numbers = [value for values in by_type for value in values if type(value) in (int, float)]
         middle = len(numbers) // 2

@@ -7,6 +7,7 @@ from tests.laws.layers import matrices, merged, vectors
 from tests.laws.references import Array, Given, PerTask, svd
 from tests.laws.spectra import assert_close, both_dtypes, drawn, every_number, every_shape, numpy_of
 from tests.laws.test_svc import inner_merge
+from tests.laws.test_wudi import whole
 
 
 def reference(layers: Sequence[Given], *, inner: str, density: PerTask, eta: float, scaling: float) -> list[Array]:
@@ -43,9 +44,7 @@ def test_at_eta_one_the_inner_merge_stays_as_it_is(shape: tuple[int, int], tasks
 @every_number
 def test_at_eta_zero_it_is_iso_c_with_the_largest_singular_value(shape: tuple[int, int], tasks: int) -> None:
     layer = matrices(list(drawn(tasks, shape)))
-    found, mean = (
-        numpy_of(x) for x in (merged("subspace_boosting", layer, eta=0.0, scaling=1.0)[0], merged("iso_c", layer)[0])
-    )  # type: ignore[arg-type]
+    found, mean = whole("subspace_boosting", layer, eta=0.0, scaling=1.0), whole("iso_c", layer)
     s = np.linalg.svd(numpy_of(layer.deltas).sum(0), compute_uv=False)
     assert_close(torch.from_numpy(found), mean * s[0] / s.mean())
 

@@ -1,9 +1,11 @@
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from merganser.inputs.layers import LayerDeltas
 from tests.laws.layers import matrices, merged, vectors
 from tests.laws.references import Array, Given
 from tests.laws.spectra import assert_close, both_dtypes, drawn, every_number, every_shape, numpy_of
@@ -42,6 +44,13 @@ def minimum(deltas: Array) -> Array:
     return np.linalg.lstsq(left, right, rcond=epsilon)[0].T
 
 
+def whole(name: str, layer: LayerDeltas, **values: Any) -> Array:
+    """Merge a layer into one delta."""
+    (found,) = merged(name, layer, **values)
+    assert isinstance(found, torch.Tensor)
+    return numpy_of(found)
+
+
 @pytest.mark.parametrize("steps", [0, 5, 300])
 @every_shape
 @both_dtypes
@@ -64,14 +73,8 @@ def test_tasks_whose_rows_are_orthogonal_are_added_up(solve: bool) -> None:
 def test_many_small_steps_come_near_to_the_minimum(shape: tuple[int, int], tasks: int) -> None:
     deltas = drawn(tasks, shape, rank=min(2, *shape))
     layer = matrices(list(deltas))
-    exact, start, near = (
-        numpy_of(merged("wudi", layer, **values)[0])
-        for values in (  # type: ignore[arg-type]
-            {"solve": True},
-            {"steps": 0},
-            {"steps": 3000, "lr": 1e-4},
-        )
-    )
+    settings: list[dict[str, Any]] = [{"solve": True}, {"steps": 0}, {"steps": 3000, "lr": 1e-4}]
+    exact, start, near = (whole("wudi", layer, **values) for values in settings)
     left = [
         sum(np.linalg.norm((m - d) @ d.T) ** 2 / np.linalg.norm(d) ** 2 for d in numpy_of(deltas))
         for m in (exact, start, near)

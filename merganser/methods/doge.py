@@ -26,8 +26,8 @@ TIED = 1e-6  # relative: singular values this close are equal, and their directi
 @method(
     family="spectral",
     formula=r"\lambda \sum_t \lambda_t\, m_t \odot (\Delta_t + D), \quad \lambda_t = l / \lVert \Delta_t \rVert_F, "
-    r"\quad D \text{ by gradient steps outside } S \text{ on } \sum_t \Bigl\lVert \mathrm{rows} \Bigl(\Delta_t \odot "
-    r"\bigl(\Delta_t - \sum_j \lambda_j (\Delta_j + D)\bigr)\Bigr) \Bigr\rVert^2",
+    r"\quad D \text{ by gradient steps outside } S \text{ on } \sum_{t, r} \Bigl(\sum_c \Delta_t^{r c} "
+    r"\bigl(\Delta_t - \sum_j \lambda_j (\Delta_j + D)\bigr)^{r c}\Bigr)^2",
     paper="Wei et al., ICML 2025, arXiv:2501.01230",
     law="without steps it adds up each task's largest entries, at one length",
     cost="gradient steps",

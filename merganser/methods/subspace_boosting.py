@@ -15,7 +15,7 @@ from merganser.operators.ties import Combine, unscaled_merge
 @method(
     family="spectral",
     formula=r"\lambda\, U \max(\Sigma, \sigma_k) V^\top, "
-    r"\quad k = \min \Big\{ j : \sum_{i \le j} \sigma_i \ge \eta \sum_i \sigma_i \Big\}, "
+    r"\quad \sum_{i < k} \sigma_i < \eta \sum_i \sigma_i \le \sum_{i \le k} \sigma_i, "
     r"\quad \mathrm{inner}(\Delta_1, \ldots, \Delta_T) = U \Sigma V^\top",
     paper="Skorobogat et al., 2025, arXiv:2506.16506",
     law="eta 1 leaves the inner merge as it is; with eta 0 all singular values are the largest",

@@ -1,17 +1,12 @@
-"""WUDI-Merging: the merged delta that interferes least with what each task's own delta does.
+"""WUDI-Merging: the merged delta that interferes least with what each task's own delta does."""
 
-Legend: T tasks, M rows, N columns, K numerical rank of the tasks' matrices stacked.
-"""
-
-import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.descent import adam
-from merganser.linalg.joint import joint
 from merganser.merging.method import Count, LearningRate, Scaling, method, spaced
 from merganser.operators.angles import squared_lengths
-from merganser.operators.interference import interference
+from merganser.operators.interference import interference, minimum
 from merganser.operators.sums import total
 from merganser.operators.vectors import scaled_mean
 
@@ -36,24 +31,7 @@ def wudi(
     `solve: true` gives the minimum itself instead. The authors' first code divides by each norm, not by its square.
     """
     if solve:
-        return (scaling * least_interference(layer.deltas)).to(layer.dtype)
+        least = minimum(layer.deltas)
+        return (scaling * least.coordinates @ least.axes.mT).to(layer.dtype)
     found = interference(layer.deltas, squared_lengths(layer.deltas).tolist())
     return (scaling * adam(total(layer.deltas), found.gradient, steps, lr)).to(layer.dtype)
-
-
-def least_interference(deltas: Tensor) -> Tensor:
-    """Return the matrix (M, N) that interferes least with the deltas (T, M, N), in float64; the smallest of these.
-
-    It is B A^+ of `Interference`, by the decomposition P S V^T of the normalised deltas stacked, which is not squared.
-
-    >>> least_interference(torch.tensor([[[2.0, 0.0]], [[4.0, 0.0]]])).round(decimals=4).tolist()
-    [[3.0, 0.0]]
-    """
-    norms = squared_lengths(deltas).sqrt()
-    sizes = torch.where(norms > 0, norms, 1.0)
-    space = joint((deltas.double() / sizes.view(-1, 1, 1)).to(deltas.dtype).mT)
-    turned = torch.zeros(deltas.shape[1], len(space.s), dtype=torch.float64, device=deltas.device)
-    for task, norm in enumerate(norms):
-        own = space.coordinates(task)  # S P_t^T (K, M)
-        turned += norm * own.mT @ (own @ own.mT / space.s**2)
-    return turned @ space.u.mT

@@ -3,7 +3,7 @@
 A task's interference is the squared distance of what the merged delta and its own do to the rows of a guide, its delta
 or a part of it: ||(M - D_t) D_t^T||^2 / w_t, summed over the tasks. Its gradient is 2 (M A - B).
 
-Shape legend: T tasks, M rows, N columns.
+Shape legend: T tasks, M rows, N columns, K numerical rank of the tasks' matrices stacked.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from merganser.linalg.joint import joint
+from merganser.operators.angles import squared_lengths
 
 ROUNDING = 4 * torch.finfo(torch.float64).eps  # of a product's largest entry, for each number that it is a sum of
 
@@ -48,3 +51,30 @@ def interference(guides: Iterable[Tensor], weights: Sequence[float]) -> Interfer
         curvature.addmm_(exact.mT, exact, alpha=1 / weight)
         target.addmm_(exact @ exact.mT, exact, alpha=1 / weight)
     return Interference(curvature, target)
+
+
+class Minimum(NamedTuple):
+    """The matrix that interferes least with T deltas, the smallest of these, and how fast descent comes to it."""
+
+    axes: Tensor  # (N, K), orthonormal columns: the eigenvectors of the curvature
+    curvatures: Tensor  # (K,), descending: its eigenvalues
+    coordinates: Tensor  # (M, K): of the matrix, on the axes
+
+
+def minimum(deltas: Tensor) -> Minimum:
+    """Return what interferes least with the deltas (T, M, N), each divided by its squared length, in float64.
+
+    It is B A^+, found by decomposing the normalised deltas stacked, P S V^T, and not A, their square.
+
+    >>> least = minimum(torch.tensor([[[2.0, 0.0]], [[4.0, 0.0]]]))
+    >>> (least.coordinates @ least.axes.mT).round(decimals=4).tolist()
+    [[3.0, 0.0]]
+    """
+    norms = squared_lengths(deltas).sqrt()
+    units = deltas.double() / torch.where(norms > 0, norms, 1.0).view(-1, 1, 1)
+    space = joint(units.to(deltas.dtype).mT)
+    found = torch.zeros(deltas.shape[1], len(space.s), dtype=torch.float64, device=deltas.device)
+    for task, norm in enumerate(norms):
+        own = space.coordinates(task)  # S P_t^T (K, M)
+        found += norm * own.mT @ (own @ own.mT / space.s**2)
+    return Minimum(space.u, space.s**2, found)

@@ -36,7 +36,7 @@ VOCABULARY = {
     "scaling", "density", "drop_rate", "rank_fraction", "common_fraction", "tall_lambda", "k", "k_gate", "eta", "beta",
     "gamma", "eps", "ratio", "cutoff", "temperature", "steps", "lr", "combine", "inner", "merged", "seed",
     "coefficients", "of", "granularity", "keep", "rescale", "pruning", "solve",
-    "alpha", "slope", "floor", "limit", "length", "boost",
+    "alpha", "slope", "floor", "limit", "length", "boost", "block", "time",
     "decompose", "thresholds", "scaled", "groups", "decomposition", "whitening", "experts", "superpose",
 }
 # fmt: on

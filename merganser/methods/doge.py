@@ -54,13 +54,14 @@ def doge(
     cut = vector_cut(beneath(layers, partial(SomeLayers, chosen=chosen)), density) if chosen else ()
 
     def merge(layer: LayerDeltas) -> Tensor:
-        exact = layer.deltas.double()
         norms = squared_lengths(layer.deltas).sqrt()
         weights = torch.where(norms > 0, length / norms, 0.0)
-        gradient = conflict(exact, weights, shared_directions(layer.deltas, common_fraction))
-        correction = adam(torch.zeros_like(exact[0]), gradient, steps, lr)
-        largest = (exact + correction) * kept(layer.deltas, cut)
-        return (scaling * torch.einsum("t,tmn->mn", weights, largest)).to(layer.dtype)
+        gradient = conflict(layer.deltas, weights, shared_directions(layer.deltas, common_fraction))
+        correction = adam(torch.zeros_like(layer.deltas[0]), gradient, steps, lr)
+        merged = torch.zeros_like(correction)
+        for delta, weight, mask in zip(layer.deltas, weights, kept(layer.deltas, cut), strict=True):
+            merged += weight * (delta + correction).mul_(mask)
+        return merged.mul_(scaling).to(layer.dtype)
 
     return merge
 
@@ -88,12 +89,12 @@ def conflict(deltas: Tensor, weights: Tensor, shared: Tensor) -> Gradient:
     A task's conflict is the sum over rows of the squared inner product of its delta with its distance from the merge.
     0 where the gradient is no more than rounding errors, which Adam would take for a direction.
     """
-    rows, summed = deltas.transpose(0, 1).contiguous(), float(weights.sum())  # (M, T, N)
+    rows, summed = deltas.transpose(0, 1).double().contiguous(), float(weights.sum())  # (M, T, N)
     whole = weights @ rows
     squares = rows.square().sum(2, keepdim=True)
-    products = squares + rows.abs() @ whole.abs().unsqueeze(2)
-    largest = 2 * summed * (products.mT @ rows.abs()).amax() if deltas.numel() else whole.sum()
-    rounding = ROUNDING * deltas.shape[2] * largest
+    products = squares + squares.sqrt() * torch.linalg.vector_norm(whole, dim=1).view(-1, 1, 1)
+    largest = max(map(abs, map(float, deltas.aminmax()))) * products.sum(1).amax()
+    rounding = ROUNDING * deltas.shape[2] * 2 * summed * largest
 
     def gradient(correction: Tensor) -> Tensor:
         merged = whole + summed * correction

@@ -71,8 +71,8 @@ def minimum(deltas: Tensor) -> Minimum:
     [[3.0, 0.0]]
     """
     norms = squared_lengths(deltas).sqrt()
-    units = deltas.double() / torch.where(norms > 0, norms, 1.0).view(-1, 1, 1)
-    space = joint(units.to(deltas.dtype).mT)
+    units = deltas / torch.where(norms > 0, norms, 1.0).to(deltas.dtype).view(-1, 1, 1)
+    space = joint(units.mT)
     found = torch.zeros(deltas.shape[1], len(space.s), dtype=torch.float64, device=deltas.device)
     for task, norm in enumerate(norms):
         own = space.coordinates(task)  # S P_t^T (K, M)

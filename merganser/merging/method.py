@@ -121,7 +121,7 @@ class Declaration(About):
     weighted: bool = True  # accepts `coefficients` and a `scaling` per task, if it stores no parts and learns no values
     measured: Callable[..., Result] = scaled_mean  # of what layers measured of their inputs; parts are each task's own
     weighs: bool = False  # is given deltas as they are, and multiplies them by `layer.weights` itself
-    in_order: bool = False  # takes the tasks in their order, which its merge depends on
+    in_order: bool = False  # takes one task after another, by their names: another order is another merge
     by_rows: bool = False  # merges each row by itself, given the first pass: a piece as it merges the whole
     rank_fraction: Callable[..., float] | None = None  # (tasks, **values): the share of each spectrum it needs
     within: Fitting | None = None  # by what its parts are brought to so many bytes; None: their size is what it is

@@ -31,11 +31,12 @@ ROUNDING = 1e-12  # a cumulative sum may be this share above what it adds up to
     ours=("scaling",),
 )
 def opcm(layers: LayerSource, *, eta: Fraction = 0.5, scaling: Scaling = 1.0) -> Callable[[LayerDeltas], Tensor]:
-    """Add the tasks one by one in their order, each outside the leading directions of those before; keep their length.
+    """Add the tasks one by one, each outside the leading directions of those before it, and keep their length.
 
     The leading directions are those that together hold at most the share `eta`, the paper's alpha, of the sum of the
     singular values; of the others, a task's part along each single one is left out as well. Parameters that are not
-    matrices are added up. The whole vector is brought to the mean length of the tasks' vectors.
+    matrices are added up. The whole vector is brought to the mean length of the tasks' vectors. The tasks come in the
+    order of their names; another order gives another merge.
     """
 
     def squares(layer: LayerDeltas) -> Tensor:

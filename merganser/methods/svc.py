@@ -22,7 +22,7 @@ from merganser.operators.ties import Combine, unscaled_merge
     r"\quad \gamma_r = \frac{T}{\sum_t \max(f, s_{r,t})}, "
     r"\quad s_{r,t} = \frac{\langle \sigma_r v_r, \Delta_t^\top u_r \rangle}{\lVert \Delta_t^\top u_r \rVert^2}, "
     r"\quad \mathrm{inner}(\Delta_1, \ldots, \Delta_T) = U \Sigma V^\top",
-    paper="2026, arXiv:2602.05536",
+    paper="Li et al., ICML 2026, arXiv:2602.05536",
     law="equal tasks give that task; tasks whose rows and whose columns are orthogonal to each other's are added up",
     involvement="VDI",
     cost="svd",

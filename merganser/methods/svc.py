@@ -15,6 +15,8 @@ from merganser.linalg.svd import compact
 from merganser.merging.method import Densities, Positive, Scaling, method
 from merganser.operators.ties import Combine, unscaled_merge
 
+USUAL = 0.3  # the scaling of the merge that the authors calibrate
+
 
 @method(
     family="spectral",
@@ -23,31 +25,32 @@ from merganser.operators.ties import Combine, unscaled_merge
     r"\quad s_{r,t} = \frac{\langle \sigma_r v_r, \Delta_t^\top u_r \rangle}{\lVert \Delta_t^\top u_r \rVert^2}, "
     r"\quad \mathrm{inner}(\Delta_1, \ldots, \Delta_T) = U \Sigma V^\top",
     paper="Li et al., ICML 2026, arXiv:2602.05536",
-    law="equal tasks give that task; tasks whose rows and whose columns are orthogonal to each other's are added up",
+    law="at floor 1, equal tasks give that task, and tasks of orthogonal rows and columns are added up",
     involvement="VDI",
     cost="svd",
-    ours=("density", "floor", "scaling"),
+    ours=("density", "scaling"),
 )
 def svc(
     layers: LayerSource,
     *,
     inner: Combine = "task_arithmetic",
     density: Densities = 0.2,
-    floor: Positive = 1.0,
+    floor: Positive | None = None,
     scaling: Scaling = 1.0,
 ) -> Callable[[LayerDeltas], Tensor]:
     """Merge by `inner`, unscaled, and divide each singular value by how often the tasks' responses are counted in it.
 
     A task's coefficient s in a direction u_r says how many times its own response the merge has of it; `floor`, the
-    paper's alpha, is the least that counts. On the merge of scaling 0.3 the authors' code takes 0.1: as the factor is
-    relative, that is a `floor` of 1/3 here, whatever the scaling. A task that does not respond in a direction counts
-    as the floor. `density` is what ties keeps of each whole vector.
+    paper's alpha, is the least that counts, also for a task that does not respond at all. The authors take 1/T on a
+    merge of scaling 0.3. The factors are relative to the merge, so that is 1 / (0.3 T) here, the default; FusionBench's
+    0.1 is 1/3. `density` is what ties keeps of each whole vector.
     """
     inner_merge = unscaled_merge(layers, inner, density)
+    least = 1 / (USUAL * len(layers.tasks)) if floor is None else floor
 
     def merge(layer: LayerDeltas) -> Tensor:
         merged = compact(inner_merge(layer), exact_to=layer.dtype)
-        kept = calibration(layer.deltas, merged, floor)
+        kept = calibration(layer.deltas, merged, least)
         return product(merged.u, (scaling * kept * merged.s).unsqueeze(1) * merged.vh, layer.dtype)
 
     return merge

@@ -17,8 +17,11 @@ def inner_merge(layers: Sequence[Given], inner: str, density: PerTask) -> list[A
     return [layer.deltas.sum(0) for layer in layers]
 
 
-def reference(layers: Sequence[Given], *, inner: str, density: PerTask, floor: float, scaling: float) -> list[Array]:
+def reference(
+    layers: Sequence[Given], *, inner: str, density: PerTask, floor: float | None, scaling: float
+) -> list[Array]:
     """Calibrate matrices; average vectors."""
+    floor = floor or 1 / (0.3 * len(layers[0].tasks))
     found = zip(layers, inner_merge(layers, inner, density), strict=True)
     return [
         scaling * (calibrated(merge, layer.deltas, floor) if layer.kind == "matrix" else layer.deltas.mean(0))
@@ -44,7 +47,7 @@ def calibrated(merge: Array, deltas: Array, floor: float) -> Array:
 @every_number
 def test_equal_tasks_give_that_task(shape: tuple[int, int], tasks: int) -> None:
     delta = drawn(1, shape, torch.float32)[0]
-    assert_close(merged("svc", matrices([delta] * tasks))[0], numpy_of(delta))
+    assert_close(merged("svc", matrices([delta] * tasks), floor=1.0)[0], numpy_of(delta))
 
 
 def test_tasks_whose_rows_and_columns_are_orthogonal_are_added_up() -> None:
@@ -54,26 +57,26 @@ def test_tasks_whose_rows_and_columns_are_orthogonal_are_added_up() -> None:
             for task, own in enumerate(drawn(3, (4, 3), torch.float32))
         ]
     )
-    assert_close(merged("svc", matrices(list(deltas)))[0], numpy_of(deltas.sum(0)))
+    assert_close(merged("svc", matrices(list(deltas)), floor=1.0)[0], numpy_of(deltas.sum(0)))
 
 
-def test_the_scaling_of_a_merge_is_the_floor_here() -> None:
-    """The authors calibrate 0.3 times the sum with 0.1: what remains of each coefficient is the same."""
+def test_by_default_it_is_what_the_authors_make_of_a_merge_of_scaling_0_3() -> None:
+    """The authors calibrate 0.3 times the sum with 1/T: what remains of each coefficient is the same."""
     deltas = drawn(4, (9, 7))
     scaled = sum(
-        s / np.mean([max(0.1, s * v @ d.T @ u / (u @ d @ d.T @ u)) for d in numpy_of(deltas)]) * np.outer(u, v)
+        s / np.mean([max(0.25, s * v @ d.T @ u / (u @ d @ d.T @ u)) for d in numpy_of(deltas)]) * np.outer(u, v)
         for u, s, v in zip(
             *(x.T if i == 0 else x for i, x in enumerate(svd(0.3 * numpy_of(deltas).sum(0)))), strict=True
         )
     )
-    assert_close(merged("svc", matrices(list(deltas)), floor=1 / 3)[0], scaled)
+    assert_close(merged("svc", matrices(list(deltas)))[0], scaled)
 
 
 def test_svc_by_hand() -> None:
     # Along the first axis both tasks add up to 6: it counts 6 / 2 and 6 / 4 times, 2.25 on average. Along the second
     # one task has 5, and the other nothing, which counts as the floor: (1 + 1) / 2.
     layer = matrices([torch.tensor([[2.0, 0.0], [0.0, 5.0]]), torch.tensor([[4.0, 0.0], [0.0, 0.0]])])
-    assert_close(merged("svc", layer)[0], np.diag([6 / 2.25, 5.0]))
+    assert_close(merged("svc", layer, floor=1.0)[0], np.diag([6 / 2.25, 5.0]))
     assert_close(merged("svc", layer, floor=2.0, scaling=0.5)[0], np.diag([0.5 * 6 / 2.5, 0.5 * 5 / 2]))
 
 
@@ -84,6 +87,6 @@ def test_vectors_take_the_scaled_mean() -> None:
 
 def test_what_ties_leaves_out_is_not_calibrated() -> None:
     layer = matrices([torch.tensor([[4.0, 0.1]]), torch.tensor([[4.0, -0.1]])])
-    assert_close(merged("svc", layer, inner="ties", density=0.5)[0], np.array([[8 / (8 * 4 / 16.01), 0.0]]))
+    assert_close(merged("svc", layer, inner="ties", density=0.5, floor=1.0)[0], np.array([[8 / (8 * 4 / 16.01), 0.0]]))
     with pytest.raises(AssertionError):
-        assert_close(merged("svc", layer)[0], np.array([[8 / (8 * 4 / 16.01), 0.1]]))
+        assert_close(merged("svc", layer, floor=1.0)[0], np.array([[8 / (8 * 4 / 16.01), 0.1]]))

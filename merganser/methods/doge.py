@@ -48,7 +48,8 @@ def doge(
 
     The correction lessens, row by row, how far the merge is from each task along the task's own delta. It moves outside
     the subspace that the tasks share: the leading left directions of each task's R // T, the share `common_fraction` of
-    R in all. `density` is a share of all matrices' entries. Parameters that are not matrices are averaged.
+    R in all. `density` is a share of all matrices' entries. Parameters that are not matrices are averaged;
+    the authors' code leaves them at the base's weights, and keeps one entry more of each task.
     """
     chosen = [name for name in layers.names if layers.kinds[name] == "matrix"]
     cut = vector_cut(beneath(layers, partial(SomeLayers, chosen=chosen)), density) if chosen else ()

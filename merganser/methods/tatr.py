@@ -43,8 +43,9 @@ def tatr(
 ) -> Callable[[LayerDeltas], Tensor]:
     """Add up the tasks' deltas, without the entries of the whole vector that are sensitive to several tasks.
 
-    This is the paper's variant without data, which takes a task's delta for its gradient. `density` is the share of
-    entries kept; of equally sensitive entries all are left out or none, and none in which only one task changed.
+    This is the paper's variant without data, which takes a task's delta for its gradient at the base. `density` is the
+    share of entries kept; of equally sensitive entries all are left out or none, and none in which only one task
+    changed.
     """
 
     def each(function: Callable[[Tensor], Any]) -> Any:

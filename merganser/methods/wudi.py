@@ -28,7 +28,8 @@ def wudi(
 
     A linear map's inputs lie nearly in the span of its delta's rows, so the rows stand for the inputs. The steps end
     before the minimum is reached: `lr` is in units of the weights, which move by at most about `steps` times `lr`.
-    `solve: true` gives the minimum itself instead. The authors' first code divides by each norm, not by its square.
+    `solve: true` gives the minimum itself instead. The authors' first code divides by each norm, not by its square, and
+    leaves all but linear maps at the base's weights; FusionBench averages these, as here.
     """
     if solve:
         least = minimum(layer.deltas)

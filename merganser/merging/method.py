@@ -37,7 +37,7 @@ Family = Literal[
     "learned",
     "routed",
 ]
-Cost = Literal["elementwise", "fourier transform", "svd", "joint svd", "linear system"]
+Cost = Literal["elementwise", "fourier transform", "svd", "joint svd", "linear system", "gradient steps"]
 Involvement = Literal["NDI", "VDI", "TTA"]  # no data, validation data, test-time adaptation
 Efficiency = Literal["High", "Medium", "Low"]
 Scaling = Annotated[float, Field(allow_inf_nan=False)]
@@ -45,6 +45,8 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]  # of entries dropped; at 1 none would be left to rescale
 Count = Annotated[int, Field(ge=0)]
+LearningRate = Annotated[float, Field(gt=0, le=0.01)]  # of weights, which are seldom larger than 0.1
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 EVERY_TASK = object()  # beside a map by task: it names every task
 
@@ -119,6 +121,7 @@ class Declaration(About):
     weighted: bool = True  # accepts `coefficients` and a `scaling` per task, if it stores no parts and learns no values
     measured: Callable[..., Result] = scaled_mean  # of what layers measured of their inputs; parts are each task's own
     weighs: bool = False  # is given deltas as they are, and multiplies them by `layer.weights` itself
+    in_order: bool = False  # takes one task after another, by their names: another order is another merge
     by_rows: bool = False  # merges each row by itself, given the first pass: a piece as it merges the whole
     rank_fraction: Callable[..., float] | None = None  # (tasks, **values): the share of each spectrum it needs
     within: Fitting | None = None  # by what its parts are brought to so many bytes; None: their size is what it is

@@ -11,7 +11,7 @@ from merganser.linalg.blocks import by_blocks
 from merganser.linalg.counts import count_of
 from merganser.linalg.thresholds import cut_of, in_memory, kept
 from merganser.merging.method import PositiveFraction, Scaling, method
-from merganser.operators.angles import grouped, tiles
+from merganser.operators.angles import squared_lengths
 from merganser.operators.ties import elect_sign, weighted_disjoint_mean
 
 
@@ -73,8 +73,4 @@ def mean_squares(deltas: Tensor) -> Tensor:
     >>> mean_squares(torch.tensor([[3.0, 1.0], [0.0, 0.0]]))
     tensor([5., 0.], dtype=torch.float64)
     """
-    vectors = grouped(deltas)
-    summed = torch.zeros(len(deltas), dtype=torch.float64, device=deltas.device)
-    for rows, columns in tiles(vectors):
-        summed += vectors[:, rows, columns].double().square().sum((1, 2))
-    return summed / max(1, deltas[0].numel())
+    return squared_lengths(deltas) / max(1, deltas[0].numel())

@@ -86,6 +86,19 @@ def vector_inner_products(vectors: Tensor, start: Tensor | None = None) -> Tenso
     return found
 
 
+def squared_lengths(deltas: Tensor) -> Tensor:
+    """Return the squared length of each task's tensor (T, ...), in float64 (T).
+
+    >>> squared_lengths(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
+    [25.0, 1.0]
+    """
+    vectors = grouped(deltas)
+    found = torch.zeros(len(deltas), dtype=torch.float64, device=deltas.device)
+    for rows, columns in tiles(vectors):
+        found += vectors[:, rows, columns].double().square().sum((1, 2))
+    return found
+
+
 def lengths(inner: Tensor) -> Tensor:
     """Return the lengths (T, G) of vectors with these inner products (T, T, G)."""
     return inner.diagonal().T.sqrt()

@@ -19,12 +19,12 @@ from merganser.checkpoints.tensors import DTYPES, SafetensorsFile, Spec
 from merganser.checkpoints.writing import layout
 from merganser.limits import parse_json
 from merganser.outputs import replacing
-from merganser.overlays.parts import Dense, LowRank, Masked, Part, Signs, Sparse, tensors_of
+from merganser.overlays.parts import Binary, Dense, LowRank, Masked, Part, Signs, Sparse, tensors_of
 from merganser.overlays.thresholded import Thresholded, ThresholdedFactors, ThresholdedVectors
 
 KINDS: dict[str, type[Part]] = {
     part.kind: part
-    for part in (Dense, LowRank, Thresholded, ThresholdedFactors, ThresholdedVectors, Masked, Sparse, Signs)
+    for part in (Dense, LowRank, Thresholded, ThresholdedFactors, ThresholdedVectors, Masked, Sparse, Signs, Binary)
 }
 
 

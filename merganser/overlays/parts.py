@@ -245,6 +245,25 @@ class Signs(Part):
         return values.reshape(shape)
 
 
+@dataclass(frozen=True)
+class Binary(Part):
+    """The sign of every entry, times one magnitude."""
+
+    kind: ClassVar[str] = "binary"
+    negative: Tensor  # n packed bits
+    scale: Tensor  # ()
+
+    @staticmethod
+    def specs(dims: tuple[int, ...], count: int, dtype: str) -> dict[str, Spec]:
+        """Describe the signs and their magnitude."""
+        return {"negative": Spec("U8", (bytes_of(dims[0]),)), "scale": Spec(dtype, ())}
+
+    def delta(self, shape: tuple[int, ...], unified: Tensor | None = None) -> Tensor:
+        """Give each entry the magnitude with its sign."""
+        scale = self.scale.float()
+        return torch.where(unpack_bits(self.negative, prod(shape)).reshape(shape), -scale, scale)
+
+
 def sparse(delta: Tensor, mask: Tensor) -> Sparse:
     """Keep the marked entries of a delta."""
     return Sparse(pack_bits(mask), delta[mask].to(torch.float32))

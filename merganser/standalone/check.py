@@ -43,6 +43,7 @@ BY_COST: Mapping[Cost, float] = {
     "linear system": 8,
     "svd": 12,
     "joint svd": 32,
+    "gradient steps": 160,
 }
 # Copies of a layer of each task that are in memory at once.
 COPIES: Mapping[Cost, float] = {"joint svd": 6}

@@ -90,9 +90,9 @@ def differ(merges: Iterable[list[Tensor] | None]) -> bool:
 
 
 def with_a_large_matrix(suite: Suite) -> Suite:
-    """Add a matrix of some size, so that the parts of a part of its rank take fewer bytes than the whole."""
+    """Add a matrix of some size, whose parts of lower rank take fewer bytes than the whole, in a second block."""
     generator = torch.Generator().manual_seed(0)
-    large = matrices([0.01 * torch.randn(80, 60, generator=generator) for _ in suite.kinds], "large.weight")
+    large = matrices([0.01 * torch.randn(80, 60, generator=generator) for _ in suite.kinds], "blocks.1.large.weight")
     return Suite((*suite.layers, large), suite.kinds)
 
 

@@ -1,13 +1,14 @@
 """Every registered method computes its formula: real checkpoints through the library, against a float64 reference.
 
 A law test `test_<method>.py` holds the formula as `reference`, and in `CASES` the parameters worth trying beyond the
-defaults, each choice, and one other value of each number.
+defaults, each choice, and other values of each parameter, which are read off its type and its bounds.
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any, get_args, get_origin
 
 import numpy as np
@@ -15,38 +16,21 @@ import pytest
 import torch
 
 from merganser import registry
+from merganser.errors import InputError
 from merganser.merging.method import Method
 from merganser.overlays.parts import Parts
 from tests.laws.checkpoints import SPECTRA, Models, write_alike, write_models, write_spectrum
 from tests.laws.layers import delta_of
 from tests.laws.references import Array, Given
+from tests.laws.test_parameters import settings, variations
 from tests.laws.test_registry_properties import choices, every_method, methods_that
 from tests.support import each
 
 TOLERANCE = 1e-5  # of a merged delta's norm, as a whole and of each parameter
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-OTHER: dict[str, Any] = {
-    "scaling": 0.7,
-    "density": 0.45,
-    "drop_rate": 0.4,
-    "rank_fraction": 0.34,
-    "common_fraction": 0.5,
-    "tall_lambda": 0.8,
-    "k": 1,
-    "k_gate": 1,
-    "eta": 0.7,
-    "beta": 0.3,
-    "gamma": 0.9,
-    "eps": 0.3,
-    "ratio": 0.35,
-}
-BY_TASK: dict[str, Any] = {
-    "density": {"task0": 0.45, "task1": 0.1},
-    "drop_rate": {"task0": 0.4, "task1": 0.8},
-    "beta": {"task0": 0.3, "task1": 0.5},
-    "gamma": {"task0": 0.9, "task1": 0.8},
-}
 COEFFICIENTS = {"task0": 0.5, "task1": -1.5}
+POSITIVE = {"task0": 0.5, "task1": 2.0}
+BY_BYTES = "adaptive"  # the share that fits into a number of bytes: tests/overlays/test_budget.py holds it to these
 NUDGE, MOVED = 1e-14, 1e-6  # of each matrix; what moves further when nudged is not defined by its formula
 
 
@@ -56,12 +40,42 @@ def by_task(method: Method) -> set[str]:
     return {key for key, field in fields.items() if dict in map(get_origin, get_args(field.annotation))}
 
 
-def own_by_layer(method: Method) -> dict[str, Any]:
+def numbers_of(method: Method, tasks: tuple[str, ...]) -> dict[str, list[Any]]:
+    """List other numbers of each parameter that is one, the middle one first."""
+    found: dict[str, list[Any]] = {}
+    for key, by_type in variations(method.name, tasks).items():
+        numbers = [value for values in by_type for value in values if type(value) in (int, float)]
+        middle = len(numbers) // 2
+        found |= {key: numbers[middle:] + numbers[:middle]} if numbers else {}
+    return found
+
+
+def fitting(method: Method, models: Models, candidates: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the first values that the method accepts together, None if it accepts none: some bound each other."""
+    for values in candidates:
+        try:
+            merged(method, method.validate(method.name, values), models)
+        except InputError:
+            continue
+        return values
+    return None
+
+
+def all_others(method: Method, models: Models, choice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a choice together with another value of every number."""
+    numbers = numbers_of(method, models.tasks)
+    candidates = (dict(choice) | dict(zip(numbers, each, strict=True)) for each in product(*numbers.values()))
+    found = fitting(method, models, candidates)
+    assert found is not None, f"{method.name} accepts no other numbers together"
+    return found
+
+
+def own_by_layer(method: Method, models: Models) -> dict[str, Any]:
     """Return other values of all parameters that change what a layer's vector is merged into, scaling apart."""
-    fields = method.parameters.model_fields.keys() - set(method.not_by_layer)
-    more = {} if method.weighted else {"coefficients": {"task0": 0.5, "task1": 2.0}}
-    found = {key: value for key, value in (OTHER | more).items() if key in fields}
-    return {key: value for key, value in found.items() if key != "scaling" or not method.weighted}
+    more = {} if method.weighted or "coefficients" not in method.parameters.model_fields else {"coefficients": POSITIVE}
+    found = all_others(method, models, {}) | more
+    left = set(method.not_by_layer) | ({"scaling"} if method.weighted else set())
+    return {key: value for key, value in found.items() if key not in left}
 
 
 ModelsOf = Callable[[str, int], Models]
@@ -91,11 +105,10 @@ def test_a_method_computes_its_formula(name: str, drawn: tuple[str, int], models
 @every_method
 def test_a_method_computes_its_formula_whatever_its_parameters(name: str, models_of: ModelsOf) -> None:
     """Each choice with the default numbers and with others, of 2 tasks and of 5 in turn; what a law names of both."""
-    fields = registry.get(name).parameters.model_fields
-    others = {key: value for key, value in OTHER.items() if key in fields}
     for number, choice in enumerate(choices(name)):
-        for more, tasks in zip(({}, others), ((2, 5), (5, 2))[number % 2], strict=True):
-            agree(name, choice | more, models_of("float32", tasks))
+        one, other = (models_of("float32", tasks) for tasks in ((2, 5), (5, 2))[number % 2])
+        agree(name, choice, one)
+        agree(name, all_others(registry.get(name), first_tasks(name, other), choice), other)
     for values in getattr(law_of(name), "CASES", []):
         for tasks in (2, 5):
             agree(name, values, models_of("float32", tasks))
@@ -111,18 +124,49 @@ def test_a_method_computes_its_formula_of_weighted_deltas(name: str, tasks: int,
         agree(name, values, models_of("bfloat16", tasks))
 
 
-@methods_that(lambda method: not by_task(method).isdisjoint(BY_TASK))
+EVERY_PARAMETER = [(name, key) for name in registry.names() for key in registry.get(name).parameters.model_fields]
+
+
+@pytest.mark.parametrize(("name", "key"), EVERY_PARAMETER)
+def test_a_method_computes_its_formula_with_each_value_of_a_parameter(name: str, key: str, models_of: ModelsOf) -> None:
+    """The others have their defaults or, where these do not go with the value, the first others that do."""
+    method, models = registry.get(name), first_tasks(name, models_of("float32", 3))
+    varied = variations(name, models.tasks)
+    for values in varied.pop(key):
+        if values == [BY_BYTES]:
+            continue
+        found = [fitting(method, models, (others | {key: value} for others in settings(varied))) for value in values]
+        tried = [some for some in found if some is not None]
+        assert tried, f"{values}: it accepts none of them"
+        for accepted in tried:
+            agree(name, accepted, models)
+
+
+@methods_that(lambda method: bool(by_task(method) - {"coefficients", "scaling"}))
 def test_a_method_computes_its_formula_with_a_value_for_each_task(name: str, models_of: ModelsOf) -> None:
-    maps = {key: BY_TASK[key] for key in sorted(by_task(registry.get(name)) & BY_TASK.keys())}
-    for values in choices(name):
-        agree(name, values | maps, models_of("float32", 2))
-
-
-@methods_that(lambda method: bool(own_by_layer(method)))
-def test_layers_with_values_of_their_own_are_a_vector_of_their_own(name: str, models_of: ModelsOf) -> None:
     method, models = registry.get(name), models_of("float32", 2)
-    whole = {key: OTHER[key] for key in method.not_by_layer if key in OTHER}
-    inner, outer = own_by_layer(method), method.validate(name, whole)
+    varied = variations(name, models.tasks)
+    own = {key: maps_of(varied[key]) for key in sorted(by_task(method) - {"coefficients", "scaling"})}
+    maps = [dict(zip(own, some, strict=True)) for some in product(*own.values())]
+    for values in choices(name):
+        found = fitting(method, models, (values | some for some in maps))
+        assert found is not None, f"{name} accepts none of {maps}"
+        agree(name, found, models)
+
+
+def maps_of(by_type: Iterable[Iterable[Any]]) -> list[Any]:
+    """Return the maps by task among a parameter's values."""
+    return [value for values in by_type for value in values if isinstance(value, dict)]
+
+
+@methods_that(lambda method: bool(method.parameters.model_fields.keys() - set(method.not_by_layer) - {"scaling"}))
+def test_layers_with_values_of_their_own_are_a_vector_of_their_own(name: str, models_of: ModelsOf) -> None:
+    method, models = registry.get(name), first_tasks(name, models_of("float32", 2))
+    found = all_others(method, models, {})
+    whole = {key: found[key] for key in method.not_by_layer if key in found}
+    inner, outer = own_by_layer(method, models), method.validate(name, whole)
+    if not inner:
+        pytest.skip("it has no number but its scaling")
     values = method.validate(name, whole | {"layers": {"blocks.*": inner}})
     expectations: dict[str, Any] = {}
     for inside, chosen in ((True, method.validate(name, whole | inner)), (False, outer)):
@@ -174,8 +218,7 @@ def test_a_method_computes_its_formula_whatever_the_singular_values(
 ) -> None:
     """Deficient, ill-conditioned and repeated ones, wherever the formula says which merge they have."""
     filled = registry.get(name).validate(name, {})
-    models = spectra[spectrum]
-    models = replace(models, tasks=models.tasks[: registry.get(name).most_tasks])
+    models = first_tasks(name, spectra[spectrum])
     layers = models.given()
     one, other = (expected(name, filled, each) for each in (layers, nudged(layers)))
     for a, b in zip(one, other, strict=True):
@@ -196,9 +239,14 @@ def agree(name: str, values: dict[str, Any], models: Models) -> None:
     """Merge, and compare with the method's reference: all parameters together, and each."""
     method = registry.get(name)
     filled = method.validate(name, values)
-    models = replace(models, tasks=models.tasks[: method.most_tasks])
+    models = first_tasks(name, models)
     found = dict(zip(models.parameters, expected(name, filled, models.given()), strict=True))
     compare(merged(method, filled, models), found, values)
+
+
+def first_tasks(name: str, models: Models) -> Models:
+    """Keep as many tasks as a method merges."""
+    return replace(models, tasks=models.tasks[: registry.get(name).most_tasks])
 
 
 def compare(computed: Mapping[str, Array], found: Mapping[str, Any], values: Mapping[str, Any]) -> None:

@@ -26,6 +26,7 @@ from merganser.overlays.files import (
 )
 from merganser.overlays.index import KINDS
 from merganser.overlays.parts import (
+    Binary,
     Dense,
     LowRank,
     Masked,
@@ -51,6 +52,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "masked.weight": (3, 3),
     "proj.weight": (5, 3, 2, 2),
     "scale": (),
+    "signed.weight": (3, 5),
     "switched.bias": (9,),
 }
 TASKS = {"a": 0, "b": 10}  # and the seed of their parts
@@ -78,6 +80,7 @@ def parts(seed: int = 0) -> dict[str, Part]:
         "masked.weight": Masked(pack_bits(noise(3, 3, seed=seed) > 0), noise(seed=seed)),
         "scale": Dense(noise(seed=seed)),
         "proj.weight": threshold_factors(Factors(u, noise(3, seed=seed).abs(), v), groups="vector"),
+        "signed.weight": Binary(pack_bits(noise(3, 5, seed=seed) < 0), noise(seed=seed).abs()),
         "switched.bias": signs(bias, bias.abs() > 0.3, torch.tensor([1.5, -2.5])),
     }
 

@@ -9,12 +9,9 @@ from merganser.errors import InputError, did_you_mean
 Entry = tuple[str, dict[str, Any]]  # our method and its parameters
 IGNORED = ("int8_mask",)  # changes what mergekit's masks take of memory, and no number
 SMALL = 1e-8  # of a sum of weights that is taken for zero
+LEAST_STEP = 1e-6  # of an entry, by which nearswap divides; a smaller one is taken for this large
 REFUSED = {
     "passthrough": "copies or stacks one model's layers; there is nothing to merge",
-    "multislerp": "Merganser has no such method; karcher is the mean on the sphere of any number of models",
-    "nearswap": "Merganser has no such method",
-    "ram": "Merganser has no such method",
-    "ramplus_tl": "Merganser has no such method",
 }
 SPARSE: dict[str, tuple[str, bool, bool, bool]] = {  # what is kept; elects signs; normalises, rescales by default
     "ties": ("largest", True, True, False),
@@ -171,6 +168,36 @@ def _arcee_fusion(inputs: Inputs) -> Entry:
     return "arcee_fusion", {}
 
 
+def _multislerp(inputs: Inputs) -> Entry:
+    weights = inputs.numbers("weight", inputs.tuned)
+    total = sum(weights.values())
+    if min(weights.values()) < 0 or total <= SMALL:
+        raise InputError(
+            f"weight: {weights}: expected numbers from 0 on, not all 0: beyond that no mean has a direction"
+        )
+    if not inputs.flag("normalize_weights", True) and abs(total - 1) > SMALL:
+        reason = f"the weights add up to {total:g}, by which mergekit then stretches the merge"
+        raise InputError(f"normalize_weights: {reason}; let them add up to 1, or normalize")
+    return "multislerp", {"of": "deltas" if inputs.base else "models", "coefficients": weights}
+
+
+def _nearswap(inputs: Inputs) -> Entry:
+    _two(inputs, inputs.all)
+    limit = inputs.number("t")
+    if limit < LEAST_STEP:
+        raise InputError(f"t: expected {LEAST_STEP:g} or more, got {limit:g}: mergekit then takes a share of each step")
+    return "nearswap", {"limit": limit}
+
+
+def _ram(inputs: Inputs) -> Entry:
+    return "ram", {"eps": inputs.number("epsilon", default=1e-5), "boost": 0.0}
+
+
+def _ramplus_tl(inputs: Inputs) -> Entry:
+    boost, limit = inputs.number("r", default=0.1), inputs.number("alpha", default=0.2)
+    return "ram", _ram(inputs)[1] | {"boost": boost, "limit": limit, "granularity": "parameter"}
+
+
 @dataclass(frozen=True)
 class Kin:
     """How a method of mergekit's becomes ours, whether it needs a base, and the parameters that it reads."""
@@ -195,6 +222,10 @@ KIN: Mapping[str, Kin] = {
     "karcher": Kin(lambda _: ("karcher", {}), False, ("max_iter", "tol"), takes_base=True),
     "sce": Kin(_sce, True, ("select_topk",)),
     "arcee_fusion": Kin(_arcee_fusion, True, ()),
+    "multislerp": Kin(_multislerp, False, ("weight", "normalize_weights", "eps")),
+    "nearswap": Kin(_nearswap, True, ("t",)),
+    "ram": Kin(_ram, True, ("epsilon",)),
+    "ramplus_tl": Kin(_ramplus_tl, True, ("epsilon", "r", "alpha")),
 }
 PARAMETERS = frozenset(IGNORED).union(*(kin.reads for kin in KIN.values()))
 

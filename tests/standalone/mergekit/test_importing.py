@@ -126,6 +126,20 @@ OURS: dict[str, tuple[str, list[Any], dict[str, Any], str, dict[str, Any]]] = {
         *("task_arithmetic", weighted(3, 1), BASE | {"parameters": {"normalize": 1.0}}),
         *("task_arithmetic", {"coefficients": {"a": 0.75, "b": 0.25}, "scaling": 1.0}),
     ),
+    "multislerp": (
+        *("multislerp", weighted(1, 3), BASE | {"parameters": {"eps": 1e-6}}),
+        *("multislerp", {"of": "deltas", "coefficients": {"a": 1.0, "b": 3.0}}),
+    ),
+    "multislerp of models": (
+        *("multislerp", weighted(0.25, 0.75), {"parameters": {"normalize_weights": False}}),
+        *("multislerp", {"of": "models", "coefficients": {"a": 0.25, "b": 0.75}}),
+    ),
+    "nearswap": ("nearswap", ["a"], BASE | {"parameters": {"t": 0.002}}, "nearswap", {"limit": 0.002}),
+    "ram": ("ram", ["a", "b"], BASE, "ram", {"eps": 1e-5, "boost": 0.0}),
+    "ramplus_tl": (
+        *("ramplus_tl", ["a", "b"], BASE | {"parameters": {"epsilon": 1e-4, "r": 0.5}}),
+        *("ram", {"eps": 1e-4, "boost": 0.5, "limit": 0.2, "granularity": "parameter"}),
+    ),
     "karcher": ("karcher", ["a", "b"], {"parameters": {"max_iter": 5}}, "karcher", {}),
     "karcher, in a module": (
         *(

@@ -12,6 +12,9 @@ import pytest
 import yaml
 
 from merganser.code_digest import NEUTRAL, PACKAGES, CodeTree
+from merganser.config import POINTS_FILE
+from merganser.config.loading import load_params
+from merganser.config.points import Points
 from merganser.models import family_names, get_family
 from merganser.plugins import FAMILIES, constants, module_names
 from merganser.report import sections
@@ -227,6 +230,10 @@ def test_stages_that_run_networks_depend_on_the_family_and_on_all_kinds() -> Non
         "step": [family, kinds],
         "study_rank": [family, kinds],
     }
+
+
+def test_the_points_are_those_of_the_demonstration() -> None:
+    assert (ROOT / POINTS_FILE).read_text() == Points(load_params(ROOT / "params.yaml")).text
 
 
 def test_dvc_yaml_is_a_contents_page() -> None:

@@ -23,6 +23,7 @@ from dvcfleet.run_names import RUN_NAME_VARIABLE
 from merganser.errors import InputError
 from merganser.flows.commands.gc import collect_garbage, lines_of, time_before
 from merganser.flows.steps.answer import REPORT, WORSE, read_worse_scores
+from merganser.plugins import trust_own_methods
 
 WORSE_EVENT = "merganser.score.worse"
 _LAST_LINES = 10
@@ -69,6 +70,7 @@ def scheduled(
         set_own(RUN_NAME_VARIABLE, flow_run.name or "")
     raise_gc_thresholds()
     reach_this_machine()
+    trust_own_methods()
     lines, before = LogLines(), _version(repo)
     console = Console(file=lines, highlight=False, soft_wrap=True)
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser.errors import InputError, refusing
-from merganser.plugins import literals
+from merganser.plugins import GROUP, OwnMethod, literals, own_methods
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("merganser",)  # the project's own; a digest does not cover other packages' versions
@@ -100,7 +100,13 @@ class CodeTree:
     def names(self, package: str) -> list[str]:
         """List the names of a package's modules, without its sub-packages."""
         folder = self.root.joinpath(*package.split("."))
-        return sorted(file.stem for file in folder.glob("*.py") if file.stem != "__init__")
+        own = self._own if package == GROUP else {}
+        return sorted({*own, *(file.stem for file in folder.glob("*.py") if file.stem != "__init__")})
+
+    @cached_property
+    def _own(self) -> Mapping[str, OwnMethod]:
+        """The methods of the comparison in the current folder, and of installed packages."""
+        return own_methods()
 
     def runs_by_itself(self, name: str) -> bool:
         """Tell whether a module has a `main` function, as every stage's module has."""
@@ -158,7 +164,9 @@ class CodeTree:
             return None
         folder = self.root.joinpath(*name.split("."))
         found = (path for path in (folder / "__init__.py", folder.with_name(f"{folder.name}.py")) if path.is_file())
-        return next(found, None)
+        package, _, module = name.rpartition(".")
+        own = self._own.get(module) if package == GROUP else None
+        return next(found, own.file if own else None)
 
 
 @cache

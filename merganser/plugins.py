@@ -1,13 +1,26 @@
-"""Plug-ins found by their file names: the modules of a folder, and the constants at the top of each."""
+"""Plug-ins found by their file names: the modules of a folder, and the constants at the top of each.
+
+Methods may also be files of a comparison's folder `methods/`, or modules of installed packages, which name them as
+entry points of the group `merganser.methods`.
+"""
 
 import ast
+import hashlib
+import os
 import pkgutil
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+COMPARISON, METHODS = Path(".merganser"), Path("methods")  # in a comparison's repository
+GROUP = "merganser.methods"  # of entry points
+_trusted: set[Path] = set()
 FAMILIES, KINDS, STATISTICS = "models.families", "evaluation.kinds", "statistics.kinds"  # packages of this one
 
 
@@ -28,6 +41,54 @@ def places_of(package: str) -> list[str]:
     """Return a package's folders, without importing it."""
     imported = sys.modules.get(f"merganser.{package}")
     return list(imported.__path__) if imported else [str(Path(__file__).parent.joinpath(*package.split(".")))]
+
+
+@dataclass(frozen=True)
+class OwnMethod:
+    """A method that is not Merganser's own: its module, its file, and whether a comparison's folder has that."""
+
+    module: str
+    file: Path
+    of_comparison: bool
+
+
+def own_methods() -> dict[str, OwnMethod]:
+    """Return the methods of the comparison in the current folder, and of installed packages, by their names."""
+    files = sorted(METHODS.glob("[!_]*.py")) if COMPARISON.is_dir() else []
+    here = {file.stem: OwnMethod(f"{GROUP}.{file.stem}", file.absolute(), of_comparison=True) for file in files}
+    return {**dict(_installed_methods()), **here}
+
+
+def trust_own_methods() -> None:
+    """Let this process run the methods in the comparison's folder, as a run and its stages do."""
+    _trusted.add(METHODS)
+
+
+def is_trusted(file: Path) -> bool:
+    """Tell whether this process may run a method in the comparison's folder: in a run, or if a run here ran the file.
+
+    What ran is known by its sha256 in the user's folder of state: a comparison from somebody else cannot say it.
+    """
+    known = _state_folder() / hashlib.sha256(file.read_bytes()).hexdigest()
+    if METHODS in _trusted:
+        with suppress(OSError):  # without a home all commands but runs refuse the file
+            known.parent.mkdir(parents=True, exist_ok=True)
+            known.touch()
+    return METHODS in _trusted or known.is_file()
+
+
+def _state_folder() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "merganser/methods"
+
+
+@cache
+def _installed_methods() -> tuple[tuple[str, OwnMethod], ...]:
+    found = []
+    for point in entry_points(group=GROUP):
+        spec = find_spec(point.module)
+        if spec and spec.origin:
+            found.append((point.name, OwnMethod(point.module, Path(spec.origin), of_comparison=False)))
+    return tuple(found)
 
 
 def constants(package: str, name: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from merganser.code_digest import KNOWN, ROOT, CodeTree, code_digest, read_texts
 from merganser.errors import InputError, refusing
 from merganser.hashes import sha256_of_json
 from merganser.outputs import write_json
+from merganser.plugins import trust_own_methods
 from merganser.tasks.code_record import RECORD, read_record
 from merganser.tasks.stages import CODE, PROFILES
 
@@ -55,6 +56,7 @@ def run_main(main: Callable[[list[str]], None]) -> None:
 
 def end_well(main: Callable[[list[str]], None]) -> None:
     """Run a stage's main; a user's mistake exits 2 with its message, and what the system refuses 1 with its own."""
+    trust_own_methods()
     try:
         spec = unwrap(main).__globals__.get("__spec__")
         name = spec.name.rpartition(".")[2] if spec else CODE.name

@@ -24,6 +24,7 @@ from merganser.extras import naming_extras
 from merganser.flows.commands import lineage as lineage_cli
 from merganser.flows.commands import suites as suites_cli
 from merganser.outputs import write_whole
+from merganser.plugins import trust_own_methods
 from merganser.tasks.tracking import store_words
 
 app = empty_app()
@@ -83,6 +84,8 @@ def run(
     **options: Any,
 ) -> None:
     """Run every stage that is not up to date, in parallel; run it again to go on after a failure or a kill."""
+    if not options["dry_run"]:
+        trust_own_methods()
     if settings or only is not None or tasks is not None or examples is not None:
         from merganser.flows.repositories.trials import (  # loads PyTorch, which a run itself does not need
             Wish,

@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dvcfleet.repository import opened
 from merganser.config.loading import load_params
@@ -23,29 +22,12 @@ from merganser.tasks.stage import check_found, code_tree
 from tests.config.test_drafting import write_texts
 from tests.drills.repro import hashes
 from tests.flows.conftest import Done, Refused
-from tests.tiny import ROOT, dvc, environment, is_clean, make_models, merganser
-from tests.tiny_clip import write_data_set
+from tests.tiny import ROOT, dvc, environment, is_clean, merganser
 from tests.tiny_transformers import write_model
 
 
 def git(folder: Path, *args: str) -> str:
     return subprocess.run(["git", *args], cwd=folder, check=True, capture_output=True, text=True).stdout
-
-
-@pytest.fixture
-def begun(tmp_path: Path) -> Path:
-    """Begin a comparison, and give it tiny models, data and choices."""
-    folder = tmp_path / "mine"
-    init(folder, Suite("image"))
-    shutil.rmtree(folder / "examples")
-    params = yaml.safe_load((ROOT / "tests/tiny/params.yaml").read_text())
-    sections = ("seed", "base", "parameters", "tasks", "decompose", "merge", "evaluation")
-    few = {key: params[key] for key in sections} | {"methods": {"ties": params["methods"]["ties"]}}
-    (folder / "params.yaml").write_text(yaml.safe_dump(few, sort_keys=False))
-    make_models(folder / "hub")
-    for seed, task in enumerate(("dark", "light")):
-        write_data_set(folder / "datasets" / task, {"validation": 6, "test": 9 + seed})
-    return folder
 
 
 def test_a_comparison_begins_with_the_users_files_alone_and_a_commit(tmp_path: Path) -> None:

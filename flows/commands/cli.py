@@ -2,7 +2,9 @@
 
 import json
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from inspect import Parameter, get_annotations, signature
@@ -13,12 +15,14 @@ import typer
 
 from dvcfleet import command_line
 from dvcfleet.command_line import JsonOption, RepoOption
+from dvcfleet.errors import UserError
 from dvcfleet.process_settings import raise_gc_thresholds, reach_this_machine
 from dvcfleet.repository import root_around
 from dvcfleet.terminal.failures import EXIT_CODES, boundary, is_a
 from dvcfleet.terminal.secrets import printable
 from merganser.command_line.app import Listed, add_commands, empty_app, example
 from merganser.command_line.merge import named_values
+from merganser.config import PARAMS
 from merganser.errors import InputError
 from merganser.extras import naming_extras
 from merganser.flows.commands import lineage as lineage_cli
@@ -27,6 +31,7 @@ from merganser.outputs import write_whole
 from merganser.plugins import trust_own_methods
 from merganser.tasks.tracking import store_words
 
+LEFT_OUT = re.compile(r"failed to parse .*'dvc\.yaml': Could not find")  # DVC's words
 app = empty_app()
 app.add_typer(lineage_cli.app, name="lineage")
 node = typer.Typer(help="Clones that serve as a cluster's nodes.", no_args_is_help=True)
@@ -52,8 +57,21 @@ def main() -> None:
     """Run the command line; every error ends in a line and an exit code."""
     raise_gc_thresholds()
     reach_this_machine()
-    with boundary(mlflow_words, command_line.named_state_folder), naming_extras():
+    with boundary(mlflow_words, command_line.named_state_folder), naming_extras(), naming_what_completes():
         app()
+
+
+@contextmanager
+def naming_what_completes() -> Iterator[None]:
+    """Say which command completes params.yaml, where the block finds that it lacks what DVC needs."""
+    try:
+        yield
+    except UserError as error:
+        if not LEFT_OUT.search(str(error)):
+            raise
+        raise UserError(
+            f"{error}; run `merganser status` first: it writes into {PARAMS} what that leaves out"
+        ) from error
 
 
 def mlflow_words(error: BaseException) -> str | None:

@@ -78,6 +78,17 @@ def test_in_a_git_repository_it_becomes_a_part_of_it(tmp_path: Path) -> None:
     assert dvc(tmp_path / "study/first", "root") == ".\n"
 
 
+def test_a_command_before_the_first_run_of_a_short_params_yaml_names_what_completes_it(
+    begun: Path, refused: Refused, done: Done
+) -> None:
+    text = (begun / "params.yaml").read_text()
+    (begun / "params.yaml").write_text(text.replace("  family: open_clip\n", ""))
+    said = refused(begun, "lineage", "verify")
+    assert "Could not find 'base.family'; run `merganser status` first: it writes into params.yaml" in said
+    done(begun, "status")
+    assert "family: open_clip" in (begun / "params.yaml").read_text()
+
+
 @pytest.mark.drill
 def test_it_runs_and_dvc_alone_reproduces_it(begun: Path, tmp_path: Path) -> None:
     shutil.copytree(begun, tmp_path / "copy", symlinks=True)

@@ -178,7 +178,9 @@ def _flushed() -> int:
 def _note(noted: mmap, module: str, imported: Set[str]) -> None:
     """Note which modules of its package a command has imported, in memory that it shares with the fork server."""
     package = module.partition(".")[0]
-    names = {name for name in imported if name.partition(".")[0] == package and name != module}
+    names = {
+        name for name in imported if name.partition(".")[0] == package and name not in (module, f"{module}.__main__")
+    }
     text = "\n".join(sorted(name for name in names if getattr(sys.modules[name], "__spec__", None))).encode()
     if len(text) < len(noted):
         noted[1 : 1 + len(text)] = text

@@ -18,10 +18,12 @@ import time
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from itertools import takewhile
 from mmap import mmap
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from dvcfleet.worker.child import (
@@ -209,12 +211,12 @@ class Imports:
         self._folder = Path(request["folder"])
         self._names = module_names(self._folder)
         started, before = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE), _traces()
-        path = _import_imports_of(request["module"])
+        main = _import_imports_of(request["module"])
         for name in request["names"]:
             import_module(name)
-        if _traces() != before or request["module"] in sys.modules:
-            raise ValueError(request["module"])
-        self._files = {place: _state(place) for place in {path, *_places(sys.modules.keys() - others)}}
+        if _traces() != before or main.name in sys.modules:
+            raise ValueError(main.name)
+        self._files = {place: _state(place) for place in {str(main.origin), *_places(sys.modules.keys() - others)}}
         # Else it may have been edited after it was imported.
         self._are_old = all(state and state[-1] < started for state in self._files.values())
         gc.collect()
@@ -226,17 +228,16 @@ class Imports:
         return is_same and self._are_old and module_names(self._folder) == self._names
 
 
-def _import_imports_of(module: str) -> str:
-    """Import what a module imports before its first other statement; return its file."""
+def _import_imports_of(module: str) -> ModuleSpec:
+    """Import what a module, or a package that runs as one, imports before any other statement; return its spec."""
     spec = find_spec(module)
     if spec and spec.submodule_search_locations is not None:
-        module = f"{module}.__main__"
-        spec = find_spec(module)
-    assert spec
-    assert spec.origin
+        spec = find_spec(f"{module}.__main__")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(module)
     first = takewhile(_is_import, ast.parse(Path(spec.origin).read_bytes()).body)
-    exec(compile(ast.Module([*first], []), spec.origin, "exec"), {"__name__": module, "__package__": spec.parent})
-    return spec.origin
+    exec(compile(ast.Module([*first], []), spec.origin, "exec"), {"__name__": spec.name, "__package__": spec.parent})
+    return spec
 
 
 def _is_import(statement: ast.stmt) -> bool:
@@ -265,9 +266,10 @@ def _traces() -> tuple[object, ...]:
 def _places(modules: Set[str]) -> Iterator[str]:
     """Yield the files of imported modules, and the folders of packages: a new module in these may be listed."""
     for module in [sys.modules[name] for name in modules]:
-        if file := getattr(module, "__file__", None):
-            yield file
-        yield from map(str, getattr(module, "__path__", ()))
+        names = vars(module) if isinstance(module, ModuleType) else {}
+        if names.get("__file__"):
+            yield names["__file__"]
+        yield from map(str, names.get("__path__", ()))
 
 
 def _state(path: str) -> State:

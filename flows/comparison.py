@@ -121,6 +121,11 @@ class Merganser(MerganserLineage, Project):
 
         return preloaded(PARAMS)
 
+    @property
+    def packages(self) -> Collection[str]:
+        """Name Merganser itself: `tests/flows/test_preload.py` holds its modules to what importing them may do."""
+        return ("merganser",)
+
     def variables(self, run: str) -> Mapping[str, str]:
         """Put Merganser's own interpreter first on the PATH; say which params.yaml was checked here."""
         from merganser.flows.steps.preloading import variables

@@ -11,7 +11,43 @@ from merganser.errors import ExtraError
 from merganser.evaluation.kinds.language_model import PRELOAD as LM_EVAL
 from merganser.flows.comparison import MERGANSER
 from merganser.flows.steps.preloading import PRELOAD, TRANSFORMERS, check_libraries
+from tests.tiny import ROOT
 
+# Imports all that stages may run, and prints what that read, listed or started besides code, and how many that were.
+WATCHED = """
+import os, pkgutil, sys
+from importlib import import_module
+import merganser
+from merganser.flows.steps.preloading import PRELOAD, TRANSFORMERS
+for name in (*PRELOAD, *TRANSFORMERS): import_module(name)
+home = os.path.dirname(merganser.__file__)
+found, listed, watches = set(), set(), True
+def watch(event, given):
+    place = str(given[0]) if given else ""
+    if not watches:
+        return
+    if event == "open" and place.startswith(os.getcwd()) and ".venv" not in place:
+        "__pycache__" in place or place.endswith(".py") or found.add(place)
+    if event in ("os.listdir", "os.scandir") and place.startswith(home):
+        listed.add(place)
+    if event.startswith(("subprocess", "socket", "os.fork", "os.chdir", "os.remove", "shutil", "tempfile")):
+        found.add(event)
+class Watched(dict):
+    def __getitem__(self, name):
+        if os.environ.decodekey(name) == "DVC_STAGE": found.add("DVC_STAGE")
+        return super().__getitem__(name)
+os.environ._data = Watched(os.environ._data)
+sys.addaudithook(watch)
+for folder in ("tasks", "methods", "evaluation.kinds", "models.families", "statistics.kinds", "at_run_time.additions"):
+    package = import_module(f"merganser.{folder}")
+    for module in pkgutil.iter_modules(package.__path__):
+        import_module(f"{package.__name__}.{module.name}")
+watches = False
+modules = [vars(module) for module in list(sys.modules.values()) if isinstance(module, type(sys))]
+places = {place for names in modules for place in names.get("__path__", ())}
+found |= {place for place in listed if place not in places and not place.endswith("__pycache__")}
+print(*found, len(found))
+"""
 PARAMS = "base: {{family: {family}}}\ntasks: {{one: {{kind: {kind}}}}}\n"
 
 
@@ -68,3 +104,10 @@ def test_the_hooks_of_a_run_load_no_library_that_takes_seconds() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd="/")
     assert done.stdout.split() == []
+
+
+def test_importing_a_stages_modules_depends_on_code_alone() -> None:
+    """As the engine demands of `packages`: commands of other stages and of other runs take over what was imported."""
+    done = subprocess.run([sys.executable, "-c", WATCHED], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert MERGANSER.packages == ("merganser",)
+    assert done.stdout.split() == ["0"]

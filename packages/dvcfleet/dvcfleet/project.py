@@ -51,6 +51,15 @@ class Project:
         """Name third-party modules that a warm process imports before it runs stages; without any there is none."""
         return ()
 
+    @property
+    def packages(self) -> Collection[str]:
+        """Name packages whose modules run warm wherever they are installed, and are imported once for many commands.
+
+        What importing them does must not depend on the command: they read no file but code then, no arguments, and
+        the environment except `DVC_STAGE`.
+        """
+        return ()
+
     def identity(self, root: Path) -> str:
         """Return what tells the repository at `root` from others that share git's experiments with it; empty: nothing.
 

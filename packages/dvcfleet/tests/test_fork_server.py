@@ -47,7 +47,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
 
 def request(folder: Path, line: str) -> dict[str, object]:
     argv = ("/bin/sh", "-c", line)
-    return {"argv": argv, "module": None, "arguments": (), "folder": str(folder), "environment": {}}
+    return {
+        "argv": argv,
+        "module": None,
+        "imports_once": False,
+        "arguments": (),
+        "folder": str(folder),
+        "environment": {},
+    }
 
 
 def set_grace(monkeypatch: pytest.MonkeyPatch, folder: Path, seconds: float) -> None:

@@ -12,9 +12,10 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from importlib.machinery import all_suffixes
+from mmap import mmap
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
@@ -24,6 +25,9 @@ from dvcfleet.process_settings import restore_limit, without_own
 _T = TypeVar("_T")
 
 _PR_SET_PDEATHSIG = 1
+# Variables that differ by stage: importing the modules of a project's own packages does not depend on them.
+VARYING = frozenset({"DVC_STAGE"})
+NOTED_BYTES = 1 << 16
 _BUFFERED = (io.BufferedWriter, io.BufferedRandom)
 _NOT_FLUSHED = 120  # the interpreter's exit code where it could not write its output
 
@@ -32,50 +36,78 @@ def become(request: dict[str, Any], loaded_at_start: Set[str]) -> NoReturn:
     """Run the requested command in this process, a child of the fork server.
 
     A module sees only those imported modules that a new interpreter would import too; `loaded_at_start` names the
-    modules that every interpreter has.
+    modules that every interpreter has. A request with `others` is carried out by a fork of a module server, which has
+    entered its environment, and has imported more than these modules.
     """
     # A session of its own tells its processes from those of other commands, and keeps the terminal's signals away.
     os.setsid()
     # A command must not outlive its fork server: it would change files during the next run.
+    end_with(request["server"])
+    connect(request["output"])
+    module, others = request["module"], request.get("others")
+    if others is None:
+        enter(request)
+    else:
+        os.chdir(request["folder"])
+        os.environ.update({name: request["environment"][name] for name in VARYING & request["environment"].keys()})
+    if module is None:
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these
+            signal.signal(number, signal.SIG_DFL)
+        os.execvp(request["argv"][0], request["argv"])
+    sys.stdout.reconfigure(line_buffering=bool(os.environ.get("PYTHONUNBUFFERED")))  # type: ignore[union-attr]
+    sys.argv[:] = [module, *request["arguments"]]
+    others = others or prepare_imports(loaded_at_start)
+    code = _exit_code_of(module)
+    if noted := request.get("noted"):
+        _note(noted, module, sys.modules.keys() - others)
+    leave(code, others - {"__main__"})
+
+
+def end_with(parent: int) -> None:
+    """Have this process killed when its parent ends; exit if that has ended already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != request["server"]:
+    if os.getppid() != parent:
         os._exit(1)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+
+
+def connect(output: int) -> None:
+    """Give this process an empty input, its output, which is closed as a descriptor of its own, and usual signals."""
+    for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (request["output"], 1), (request["output"], 2)):
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
     os.close(nothing)
-    os.close(request["output"])
+    os.close(output)
+
+
+def enter(request: Mapping[str, Any]) -> None:
+    """Enter a request's environment and folder."""
     restore_limit()
     for name in os.environ.keys() - without_own(os.environ).keys():
         del os.environ[name]
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    module = request["module"]
-    if module is None:
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these
-            signal.signal(number, signal.SIG_DFL)
-        os.execvp(request["argv"][0], request["argv"])
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdout.reconfigure(line_buffering=bool(os.environ.get("PYTHONUNBUFFERED")))  # type: ignore[union-attr]
-    sys.argv = [module, *request["arguments"]]
+
+
+def prepare_imports(loaded_at_start: Set[str]) -> frozenset[str]:
+    """Have modules in the working folder found; return the names of the imported modules that a command sees."""
     if not sys.flags.safe_path:
         sys.path.insert(0, os.getcwd())
     _forget_modules(Path.cwd(), loaded_at_start)
-    others = frozenset(sys.modules)
-    leave(_exit_code_of(module), others - {"__main__"})
+    return frozenset(sys.modules)
 
 
 def _forget_modules(folder: Path, loaded_at_start: Set[str]) -> None:
     """Drop the engine's modules, and those whose name a module in the folder also has."""
     sys.path_importer_cache.pop(str(folder), None)
-    dropped = {"dvcfleet", *(_module_names(folder) - loaded_at_start)}
+    dropped = {"dvcfleet", *(module_names(folder) - loaded_at_start)}
     for name in [name for name in sys.modules if name.partition(".")[0] in dropped]:
         del sys.modules[name]
 
 
-def _module_names(folder: Path) -> set[str]:
+def module_names(folder: Path) -> set[str]:
     """Return the modules and packages in a folder."""
     names = set()
     for entry in os.scandir(folder):
@@ -141,6 +173,23 @@ def _flushed() -> int:
         except Exception:
             code = _NOT_FLUSHED if stream is sys.stdout else code
     return code
+
+
+def _note(noted: mmap, module: str, imported: Set[str]) -> None:
+    """Note which modules of its package a command has imported, in memory that it shares with the fork server."""
+    package = module.partition(".")[0]
+    names = {
+        name for name in imported if name.partition(".")[0] == package and name not in (module, f"{module}.__main__")
+    }
+    text = "\n".join(sorted(name for name in names if getattr(sys.modules[name], "__spec__", None))).encode()
+    if len(text) < len(noted):
+        noted[1 : 1 + len(text)] = text
+        noted[0] = 1  # last: now it is whole
+
+
+def noted_names(noted: mmap) -> list[str]:
+    """Return the modules that a command noted."""
+    return noted[1:].rstrip(b"\0").decode().split()
 
 
 def _finalize(others: Set[str]) -> None:

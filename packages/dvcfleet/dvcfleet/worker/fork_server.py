@@ -30,6 +30,7 @@ from typing import Any
 
 from dvcfleet.worker import LOADED_AT_START
 from dvcfleet.worker.child import become, leave
+from dvcfleet.worker.module_server import ModuleServers, serve
 from dvcfleet.worker.termination import GRACE_S, KILL, LEAVE, Termination, descendants, processes_of
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -53,6 +54,8 @@ def main() -> None:
     address = listener.getsockname()
     server = ForkingServer(listener)
     request = server.serve()
+    if request is not None and "control" in request:
+        request = serve(request, LOADED_AT_START)
     if request is not None:
         become(request, LOADED_AT_START)
     _end_all()
@@ -136,9 +139,13 @@ class ForkingServer:
             each.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._connections: set[Connection] = set()
+        self._modules = ModuleServers()
 
     def serve(self) -> dict[str, Any] | None:
-        """Serve until something arrives at standard input, then return None; in each child, return its request."""
+        """Serve until something arrives at standard input, then return None; in each child, return its request.
+
+        The request of a module server has `control`.
+        """
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._awoken.fileno())
         for source in (self._listener, self._wake, 0):
@@ -147,6 +154,7 @@ class ForkingServer:
             is_ending = any(each.termination for each in self._connections)
             for key, _ in self._selector.select(_POLL_S if is_ending else None):
                 if key.fileobj == 0:
+                    self._modules.kill()
                     return None
                 if key.fileobj is self._wake:
                     self._wake.recv(4096)
@@ -165,6 +173,7 @@ class ForkingServer:
             each.close()
         for connection in self._connections:
             connection.close()
+        self._modules.close()
 
     def _accept(self) -> None:
         try:
@@ -202,12 +211,17 @@ class ForkingServer:
         sys.stdout.flush()
         sys.stderr.flush()
         server, started = os.getpid(), time.monotonic()
-        pid = os.fork()
-        if pid == 0:
-            return request | {"output": connection.descriptors.pop(), "server": server}
+        module = self._modules.of(request)
+        pid = module.fork(request, connection.descriptors[0]) if module else None
+        if pid is None:
+            noted = module.to_note() if module else None
+            if (pid := os.fork()) == 0:
+                return request | {"output": connection.descriptors.pop(), "server": server, "noted": noted}
+            if module and noted:
+                module.noter = pid
         os.close(connection.descriptors.pop())
         connection.pid, connection.started = pid, started
-        return None
+        return module.start(request) if module else None
 
     def _reap(self) -> None:
         """Collect the exit statuses of ended children."""
@@ -255,7 +269,7 @@ def _read(connection: Connection) -> dict[str, Any] | None:
     request = json.loads(connection.received)
     if not isinstance(request, dict) or not connection.descriptors:
         raise ValueError("not a request with a descriptor for its output")
-    if request.keys() != {"argv", "module", "arguments", "environment", "folder"}:
+    if request.keys() != {"argv", "module", "imports_once", "arguments", "environment", "folder"}:
         raise ValueError(f"unknown fields {sorted(request)}")
     return request
 

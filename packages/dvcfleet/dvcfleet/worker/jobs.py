@@ -1,6 +1,7 @@
 """Run one stage's commands: warm if they are Python modules of the repository, else in a shell.
 
-A warm command is a fork of a process that has imported third-party modules; it imports the repository's modules itself.
+A warm command is a fork of a process that has imported third-party modules; it imports the repository's modules itself,
+unless another command of its module has been run before: see `module_server`.
 """
 
 import math
@@ -8,7 +9,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -44,26 +45,31 @@ def make_job(stage: Stage, resources: Resources) -> Job:
 def commands_of(stage: Stage) -> tuple[Command, ...]:
     """Return the stage's commands as DVC would run them, with those marked that can run warm."""
     folder, commands = Path(stage.wdir), []
+    packages = project_of(Path(stage.repo.root_dir)).packages
     is_inside = folder.is_relative_to(stage.repo.root_dir)
     shell = os.environ.get("SHELL") or "/bin/sh"
     for line in stage.cmd if isinstance(stage.cmd, list) else stage.cmd.splitlines():
-        module, arguments = (warm_command(line, folder) if is_inside else None) or (None, ())
+        module, arguments = (warm_command(line, folder, packages) if is_inside else None) or (None, ())
         commands.append(Command(line, tuple(shell_command(shell, line)), module, arguments))
     return tuple(commands)
 
 
-def warm_command(line: str, folder: Path) -> tuple[str, tuple[str, ...]] | None:
+def warm_command(line: str, folder: Path, packages: Collection[str] = ()) -> tuple[str, tuple[str, ...]] | None:
     """Return the module and the arguments of `python -m MODULE ARGUMENT ...`; None for any other command.
 
     Only if all words mean the same without a shell, and the module, or the package that runs as one, is in the folder
-    where the stage works.
+    where the stage works, or in one of the project's own `packages`, wherever these are installed.
     """
     words = line.split()
     if words[:2] != ["python", "-m"] or len(words) < 3 or not _PLAIN.fullmatch(line):
         return None
     path = folder.joinpath(*words[2].split("."))
     is_there = path.with_name(f"{path.name}.py").is_file() or (path / "__main__.py").is_file()
-    return (words[2], tuple(words[3:])) if is_there else None
+    return (words[2], tuple(words[3:])) if is_there or _is_of(words[2], packages) else None
+
+
+def _is_of(module: str, packages: Collection[str]) -> bool:
+    return module.partition(".")[0] in packages
 
 
 def run_job(job: Job, on_text: Callable[[str], None]) -> Outcome:
@@ -125,6 +131,7 @@ def _run_commands(
     is_limited = job.resources.timeout_s is not None or is_wanted is not None
     seconds, peak, lines = 0.0, 0, Lines(on_text)
     cold, warm = fork_servers
+    packages = project_of(Path(job.root)).packages
     on_left = partial(keep_reading, log_path(Path(job.root), job.name))
 
     def is_over() -> bool:
@@ -136,9 +143,11 @@ def _run_commands(
     for command in job.commands:
         lines.say(f"> {command.line}")
         server = warm if command.module and warm else cold
+        module = command.module if server == warm else None
         request = {
             "argv": command.argv,
-            "module": command.module if server == warm else None,
+            "module": module,
+            "imports_once": module is not None and _is_of(module, packages),
             "arguments": command.arguments,
             "folder": job.folder,
             "environment": environment,

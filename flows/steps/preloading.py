@@ -18,6 +18,7 @@ PRELOAD = (
     *("torch", "numba", "scipy.linalg", "open_clip", "datasets", "matplotlib.pyplot"),
     *("mlflow.store.tracking.sqlalchemy_store", "safetensors.torch", "pydantic", "ruamel.yaml", "threadpoolctl"),
 )
+WAITING = "OMP_WAIT_POLICY"
 TRANSFORMERS = ("transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama")
 
 
@@ -60,8 +61,10 @@ def check_libraries(path: Path) -> Iterator[str]:
 def variables(checked: str, run: str) -> Mapping[str, str]:
     """Return the environment variables of stages; `checked`: the digest of params.yaml that was checked, `run`: a name.
 
-    Libraries use one thread each, for as many stages run as there are cores; output is shown at once.
+    Libraries use one thread each, for as many stages run as there are cores; threads of a stage that has more sleep
+    while they wait, since on a busy machine those that spin take the cores from those that work. Output is shown at
+    once.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     own = {"PATH": path, CHECKED: checked, RUN_NAME_VARIABLE: run, "PYTHONUNBUFFERED": "1"}
-    return own | thread_variables(1)
+    return own | thread_variables(1) | {WAITING: os.environ.get(WAITING, "PASSIVE")}

@@ -189,6 +189,11 @@ class LayerSource(ABC):
         """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
         return self.table.shapes
 
+    @property
+    def entries(self) -> int:
+        """Return how many entries one task's delta has in all layers together."""
+        return sum(map(prod, self.shapes.values()))
+
     def __iter__(self) -> Iterator[Layer]:
         return map(self.layer, self.names)
 
@@ -304,6 +309,13 @@ class WatchedLayers(WrappedSource):
         sizes = [prod(self.shapes[name]) for name in self.names]
         left = iter(sizes)
         return watched(results, lambda _: next(left), sum(sizes), self.what, self.progress)
+
+
+def unreported(source: LayerSource) -> LayerSource:
+    """Return a source whose passes are not reported as progress."""
+    if isinstance(source, WatchedLayers):
+        return unreported(source.source)
+    return replace(source, source=unreported(source.source)) if isinstance(source, WrappedSource) else source
 
 
 def part_of(layer: Layer) -> Part:

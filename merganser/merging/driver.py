@@ -119,7 +119,7 @@ def with_base(source: LayerSource, base: Checkpoint) -> LayerSource:
     def beside(layer: Layer) -> Layer:
         dense = dense_layer(layer)
         assert isinstance(dense, LayerDeltas), "a method on the models' weights reads deltas"
-        weights = base.read(dense.name)
+        weights = read_part(base, part_of(dense))
         weights = as_matrix(weights) if dense.kind == "matrix" else weights
         return replace(dense, base=weights.to(dense.dtype))
 

@@ -103,7 +103,8 @@ class Declaration(About):
     """What a method declares by `@method`: how it is described, and what it is given.
 
     The function that this decorates takes one layer and returns its merge; or it takes `layers`, reads them as often
-    as it needs, and returns a function of one layer.
+    as it needs, and returns a function of one layer; or it takes a `parameter` as layers that are pieces of it, and
+    returns a function of one piece.
     """
 
     reads: Reads | None = None  # None: statistics where it needs any; svd where it takes factors; else deltas
@@ -176,7 +177,16 @@ class Method(Declaration):
     @property
     def first_pass(self) -> bool:
         """Tell whether the function takes all layers and returns a function of one layer."""
-        return next(iter(inspect.signature(self.function).parameters)) == "layers"
+        return self._takes == "layers"
+
+    @property
+    def by_parameter(self) -> bool:
+        """Tell whether the function takes all pieces of a parameter and returns a function of one piece."""
+        return self._takes == "parameter"
+
+    @property
+    def _takes(self) -> str:
+        return next(iter(inspect.signature(self.function).parameters))
 
     @property
     def factored(self) -> bool:
@@ -193,7 +203,7 @@ class Method(Declaration):
     @property
     def divided(self) -> frozenset[Kind]:
         """Return the kinds of parameters that may be merged in pieces of some rows, with the same result."""
-        if self.by_rows:
+        if self.by_rows or self.by_parameter:
             return frozenset({"matrix", "vector"})
         averages = self.vectors is scaled_mean and not self.first_pass and self.reads in ("deltas", "svd")
         return frozenset({"vector"} if averages else {})

@@ -20,7 +20,7 @@ from merganser.progress import Progress, watched
 from merganser.workers import map_in_order
 
 R = TypeVar("R")
-MERGE_WORK = 4  # peak memory of a merge over all methods, in float32 copies of the layer
+MERGE_WORK = 4  # peak memory of a merge, in float32 copies of the layer, if a method declares nothing else
 
 Side = Literal["rows", "columns"]  # how matrices are joined for a decomposition: side by side, or stacked vertically
 
@@ -282,12 +282,12 @@ class ThreadedLayers(WrappedSource):
     """A source that processes several layers in parallel threads; `work`: the peak memory, as in MERGE_WORK."""
 
     threads: int
-    work: int = MERGE_WORK
+    work: float = MERGE_WORK
 
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
         """Apply a function to as many names at a time as there are threads, fewer if memory is short."""
         shapes, each = self.shapes, self.work * 4 * len(self.tasks)
-        return map_in_order(function, self.names, self.threads, lambda name: each * prod(shapes[name]))
+        return map_in_order(function, self.names, self.threads, lambda name: round(each * prod(shapes[name])))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from merganser.at_run_time import Addition, Section
 from merganser.checkpoints.kinds import Kind
 from merganser.errors import InputError, did_you_mean
-from merganser.inputs.layers import Layer, LayerFactors, LayerLowRank, LayerSource, Side
+from merganser.inputs.layers import MERGE_WORK, Layer, LayerFactors, LayerLowRank, LayerSource, Side
 from merganser.learning import Learner
 from merganser.merging.binding import LAYERS, bound, pattern_mistake, variants
 from merganser.operators.coefficients import INVERSE_NORM
@@ -124,6 +124,7 @@ class Declaration(About):
     weighs: bool = False  # is given deltas as they are, and multiplies them by `layer.weights` itself
     in_order: bool = False  # takes one task after another, by their names: another order is another merge
     by_rows: bool = False  # merges each row by itself, given the first pass: a piece as it merges the whole
+    copies: float = MERGE_WORK  # peak memory of a merge, in float32 copies of the layer that it is given, with that one
     rank_fraction: Callable[..., float] | None = None  # (tasks, **values): the share of each spectrum it needs
     within: Fitting | None = None  # by what its parts are brought to so many bytes; None: their size is what it is
     draws: Callable[..., bool] | None = None  # (**values): whether it draws at random, so that the seed matters

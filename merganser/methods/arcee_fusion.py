@@ -30,6 +30,7 @@ FENCE = 1.5  # interquartile ranges above the median
     paper="none (Arcee AI's, in mergekit)",
     law="a task of which all entries matter alike is kept whole; what is kept of a task is its own entry",
     ours=("scaling",),
+    copies=8,
 )
 def arcee_fusion(parameter: LayerSource, *, scaling: Scaling = 1.0) -> Callable[[LayerDeltas], Tensor]:
     """Add each task's entries whose importance is beyond the median by 1.5 times the interquartile range.

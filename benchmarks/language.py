@@ -43,6 +43,8 @@ def main() -> None:
     parser.add_argument("methods", nargs="*", metavar="METHOD", help=f"({', '.join(DEFAULT)})")
     parser.add_argument("--layers", type=int, default=LAYERS, help=f"of each model ({LAYERS}: TinyLlama)")
     parser.add_argument("--map", type=int, nargs=2, metavar=("M", "N"), help="models of one linear map of this shape")
+    parser.add_argument("--tasks", type=int, default=TASKS, help=f"how many models are merged ({TASKS})")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a parameter of our method")
     parser.add_argument("--times", type=int, default=TIMES, help=f"each side ({TIMES})")
     parser.add_argument("--threads", type=int, default=2, help="of a merge (2)")
     parser.add_argument("--folder", type=Path, help="keep the models here, and use them again (a temporary folder)")
@@ -50,9 +52,12 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{described(machine())}; {options.threads} threads a merge; {versions()}\n", flush=True)
     rows = []
-    with made(options.folder, shapes_of(options.layers, options.map), options.threads) as setting:
+    shapes = shapes_of(options.layers, options.map)
+    with made(options.folder, shapes, options.threads) as models:
+        setting = replace(models, models=dict(list(models.models.items())[: options.tasks]))
         for method in options.methods or DEFAULT:
-            rows.append(measured(method, setting, options.times, None if options.map else KIN.get(method)))
+            kin = None if options.map or options.set else KIN.get(method)
+            rows.append(measured(method, setting, options.times, kin, options.set))
             write_results(options.json, {"versions": versions(), "threads": options.threads, "rows": rows})
     print(table(rows))
 
@@ -115,16 +120,17 @@ def _weights(place: int, task: int, shape: tuple[int, ...]) -> Tensor:
     return values.to(torch.bfloat16)
 
 
-def measured(method: str, setting: Setting, times: int, kin: Kin | None) -> Row:
+def measured(method: str, setting: Setting, times: int, kin: Kin | None, values: Sequence[str]) -> Row:
     """Measure one method on both sides, or on ours where mergekit has no kin of it."""
-    sides = {"ours": ours(method, setting)} | ({"mergekit": theirs(kin, setting)} if kin else {})
+    sides = {"ours": ours(method, setting, values)} | ({"mergekit": theirs(kin, setting)} if kin else {})
     return Row(method, kin, alternated(method, sides, times), None)
 
 
-def ours(method: str, setting: Setting) -> Run:
+def ours(method: str, setting: Setting, values: Sequence[str]) -> Run:
     """Merge by `merganser merge`."""
     models = [f"--model={task}={path}" for task, path in setting.models.items()]
     command = [sys.executable, "-m", "merganser.flows", "merge", method, "--base", str(setting.base), *models]
+    command += [f"--set={each}" for each in values]
     return on_terminal([*command, "--device", "cpu", "--threads", str(setting.threads), "--out"], "ours", setting)
 
 

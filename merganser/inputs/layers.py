@@ -20,7 +20,7 @@ from merganser.progress import Progress, watched
 from merganser.workers import map_in_order
 
 R = TypeVar("R")
-MERGE_WORK = 4  # peak memory of a merge over all methods, in float32 copies of the layer
+MERGE_WORK = 4  # peak memory of a merge, in float32 copies of the layer, if a method declares nothing else
 
 Side = Literal["rows", "columns"]  # how matrices are joined for a decomposition: side by side, or stacked vertically
 
@@ -189,6 +189,11 @@ class LayerSource(ABC):
         """Return the shape of one task's delta of each parameter, (M, N) for a matrix."""
         return self.table.shapes
 
+    @property
+    def entries(self) -> int:
+        """Return how many entries one task's delta has in all layers together."""
+        return sum(map(prod, self.shapes.values()))
+
     def __iter__(self) -> Iterator[Layer]:
         return map(self.layer, self.names)
 
@@ -277,12 +282,12 @@ class ThreadedLayers(WrappedSource):
     """A source that processes several layers in parallel threads; `work`: the peak memory, as in MERGE_WORK."""
 
     threads: int
-    work: int = MERGE_WORK
+    work: float = MERGE_WORK
 
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
         """Apply a function to as many names at a time as there are threads, fewer if memory is short."""
         shapes, each = self.shapes, self.work * 4 * len(self.tasks)
-        return map_in_order(function, self.names, self.threads, lambda name: each * prod(shapes[name]))
+        return map_in_order(function, self.names, self.threads, lambda name: round(each * prod(shapes[name])))
 
 
 @dataclass(frozen=True)
@@ -304,6 +309,13 @@ class WatchedLayers(WrappedSource):
         sizes = [prod(self.shapes[name]) for name in self.names]
         left = iter(sizes)
         return watched(results, lambda _: next(left), sum(sizes), self.what, self.progress)
+
+
+def unreported(source: LayerSource) -> LayerSource:
+    """Return a source whose passes are not reported as progress."""
+    if isinstance(source, WatchedLayers):
+        return unreported(source.source)
+    return replace(source, source=unreported(source.source)) if isinstance(source, WrappedSource) else source
 
 
 def part_of(layer: Layer) -> Part:

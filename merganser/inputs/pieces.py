@@ -4,14 +4,26 @@ Each piece is a layer of its own. A merge that treats entry by entry, or row by 
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from math import prod
+from threading import Lock
+
+import torch
+from torch import Tensor
 
 from merganser.checkpoints.kinds import Kind
 from merganser.checkpoints.tensors import Part, Rows
-from merganser.inputs.layers import Layer, LayerDeltas, LayerSource, LayerTable, beneath
+from merganser.inputs.layers import (
+    Layer,
+    LayerDeltas,
+    LayerSource,
+    LayerTable,
+    SomeLayers,
+    beneath,
+    unreported,
+)
 
 PIECE = 1 << 20  # values of all tasks together: 4 MiB in float32, of which malloc reuses what it frees
 
@@ -78,3 +90,109 @@ def pieces_of(name: str, shape: tuple[int, ...], size: int) -> Iterator[Part]:
         yield name
         return
     yield from (Rows(name, start, min(start + step, shape[0]), shape[0]) for start in range(0, shape[0], step))
+
+
+Merge = Callable[[LayerDeltas], Tensor]
+
+
+@dataclass(frozen=True)
+class PiecesInMemory(LayerSource):
+    """One parameter that is in memory, as pieces of some rows each: views of it."""
+
+    pieces: Sequence[LayerDeltas]
+
+    @cached_property
+    def table(self) -> LayerTable:
+        """Return the pieces' kinds and shapes."""
+        return LayerTable(
+            self.pieces[0].tasks,
+            {piece.name: piece.kind for piece in self.pieces},
+            {piece.name: piece.shape for piece in self.pieces},
+            rows={piece.name: piece.rows for piece in self.pieces if piece.rows},
+        )
+
+    @cached_property
+    def _by_name(self) -> dict[str, LayerDeltas]:
+        return {piece.name: piece for piece in self.pieces}
+
+    def layer(self, name: str) -> LayerDeltas:
+        """Return a piece."""
+        return self._by_name[name]
+
+
+def cut(layer: LayerDeltas) -> list[LayerDeltas]:
+    """Cut a layer into pieces of some rows; a small one, a vector, or one on a GPU, stays whole.
+
+    >>> [piece.shape for piece in cut(LayerDeltas("w", "matrix", ("a",), torch.zeros(1, 3, 1 << 19)))]
+    [(2, 524288), (1, 524288)]
+    """
+    if len(layer.shape) < 2 or layer.deltas.device.type != "cpu":
+        return [layer]
+    parts = list(pieces_of(layer.name, layer.shape, PIECE // len(layer.tasks)))
+    return [layer if isinstance(part, str) else _piece(layer, part) for part in parts]
+
+
+def _piece(layer: LayerDeltas, rows: Rows) -> LayerDeltas:
+    chosen = slice(rows.start, rows.stop)
+    base = None if layer.base is None else layer.base[chosen]
+    return replace(layer, name=str(rows), deltas=layer.deltas[:, chosen], base=base, rows=rows, basis=None)
+
+
+@dataclass
+class _Parameter:
+    """A parameter whose pieces are being merged."""
+
+    pieces: Sequence[str]
+    left: int  # pieces that are not merged yet
+    lock: Lock = field(default_factory=Lock)
+    merge: Merge | None = None
+
+
+class ByParameter:
+    """A merge of layers that begins with a pass over all pieces of a parameter, when its first piece is merged.
+
+    `bind` is given the parameter's pieces as a source, and returns the merge of one of them.
+    """
+
+    def __init__(self, layers: LayerSource, bind: Callable[[LayerSource], Merge]) -> None:
+        self._layers, self._bind = unreported(layers), bind
+        self._lock = Lock()
+        self._known: dict[str, _Parameter] = {}
+
+    @cached_property
+    def _pieces(self) -> dict[str, list[str]]:
+        """Return the names of each large parameter's pieces."""
+        table, found = self._layers.table, dict[str, list[str]]()
+        for name in table.kinds:
+            if rows := table.rows.get(name):
+                found.setdefault(rows.name, []).append(name)
+        return found
+
+    def __call__(self, layer: LayerDeltas) -> Tensor:
+        """Merge a layer, or a piece of one."""
+        if layer.rows:
+            return self._merge_of(layer.rows.name)(layer)
+        pieces = cut(layer)
+        merge = self._bind(PiecesInMemory(pieces))
+        if len(pieces) == 1:
+            return merge(layer)
+        merged = torch.empty(layer.shape, dtype=layer.dtype)
+        for piece in pieces:
+            assert piece.rows
+            merged[piece.rows.start : piece.rows.stop] = merge(piece)
+        return merged
+
+    def _merge_of(self, name: str) -> Merge:
+        """Return the merge of a parameter's pieces; the first call reads them all, others wait for it."""
+        with self._lock:
+            pieces = self._pieces[name]
+            known = self._known.setdefault(name, _Parameter(pieces, len(pieces)))
+        with known.lock:
+            merge = known.merge = known.merge or self._bind(
+                beneath(self._layers, partial(SomeLayers, chosen=known.pieces))
+            )
+            known.left -= 1
+        if not known.left:
+            with self._lock:
+                self._known.pop(name, None)
+        return merge

@@ -26,7 +26,7 @@ from merganser.linalg.blocks import blocks
 from merganser.linalg.counts import count_of, note_kept
 
 Change = Callable[[Tensor], Tensor]
-Rank = Callable[[int], int | Sequence[int]]  # of the n magnitudes of a task: one for all tasks, or T
+Rank = Callable[[int], int | Sequence[int]]  # of the n magnitudes of a task: one for all, T, or some a task in turn
 DIGITS = {
     2: 15,
     4: 16,
@@ -43,30 +43,33 @@ Stacks = Callable[[Callable[[Tensor], Any]], Iterable[Any]]
 
 
 class Thresholds(NamedTuple):
-    """The least magnitude within a rank, and how many entries have at least that and are not zero."""
+    """The least magnitude within a rank, and how many entries have at least that and are not zero; one for each rank.
 
-    least: tuple[float, ...]  # T: infinity for rank 0
-    levels: tuple[float, ...]  # T: the next smaller magnitudes, but not below 0
-    kept: tuple[int, ...]  # T: entries whose magnitude is above the level
+    The ranks are one a task, or some: those of the first task come first.
+    """
+
+    least: tuple[float, ...]  # infinity for rank 0
+    levels: tuple[float, ...]  # the next smaller magnitudes, but not below 0
+    kept: tuple[int, ...]  # entries whose magnitude is above the level
     entries: int  # of each task
 
 
 class Bins(NamedTuple):
-    """A range of patterns for each task: those that start with its leading bits."""
+    """A range of patterns for each rank: those that start with its leading bits."""
 
-    leading: tuple[int, ...]  # T
+    leading: tuple[int, ...]
     following: int  # how many bits follow
 
 
 class Histogram(NamedTuple):
-    """The number of patterns in a task's bin for each value of the bits after the leading ones."""
+    """The number of patterns in a task's bins for each value of the bits after the leading ones."""
 
-    counts: Tensor  # (T, 2 ** bits counted)
+    counts: Tensor  # (ranks, 2 ** bits counted); of no bins (T, 2 ** bits counted)
     following: int  # how many bits follow those
 
 
 class Distinct(NamedTuple):
-    """The distinct magnitudes of one task in its bin, and how many entries have each."""
+    """The distinct magnitudes of one task in a bin, and how many entries have each."""
 
     magnitudes: Tensor
     counts: Tensor
@@ -78,7 +81,7 @@ def in_memory(*stacks: Tensor) -> Stacks:
 
 
 def thresholds(stacks: Stacks, count: Rank, change: Change | None = None) -> Thresholds:
-    """Find each task's `count(n)`-th largest of its n magnitudes.
+    """Find each task's `count(n)`-th largest of its n magnitudes, or several of each task by one pass.
 
     `change` maps each block (T, C) to the values that are ranked, entry by entry.
 
@@ -86,6 +89,8 @@ def thresholds(stacks: Stacks, count: Rank, change: Change | None = None) -> Thr
     >>> found = thresholds(in_memory(stack), lambda n: 3)
     >>> found.least, found.kept, found.entries
     ((0.5,), (4,), 4)
+    >>> thresholds(in_memory(stack), lambda n: [1, n]).least
+    (2.0, 0.5)
     """
     counted = iter(stacks(partial(_counted, change=change, bins=None)))
     first = _first(counted)
@@ -93,9 +98,9 @@ def thresholds(stacks: Stacks, count: Rank, change: Change | None = None) -> Thr
         return _by_sorting(first, count)
     histogram = _total(chain(first, counted), None)
     tasks, n = len(histogram.counts), int(histogram.counts[0].sum())
-    leading, rank = [0] * tasks, count(n)
-    wanted = [rank] * tasks if isinstance(rank, int) else list(rank)
-    ranks = wanted  # within the bins
+    wanted = _ranks(count, n, tasks)
+    leading, ranks = [0] * len(wanted), wanted  # within the bins
+    histogram = histogram._replace(counts=_each_rank(histogram.counts, len(wanted)))
     while True:
         places, ranks = map(list, zip(*map(_place, histogram.counts, ranks), strict=True))
         inside = sum(int(row[place]) for row, place in zip(histogram.counts, places, strict=True))
@@ -110,6 +115,23 @@ def thresholds(stacks: Stacks, count: Rank, change: Change | None = None) -> Thr
     least, levels, equal = zip(*found, strict=True)
     kept = [own - inside + more for own, inside, more in zip(wanted, ranks, equal, strict=True)]
     return Thresholds(least, levels, tuple(kept), n)
+
+
+def _ranks(count: Rank, n: int, tasks: int) -> list[int]:
+    """List the ranks, one a task or some."""
+    rank = count(n)
+    return [rank] * tasks if isinstance(rank, int) else list(rank)
+
+
+def _each_rank(by_task: Tensor, ranks: int) -> Tensor:
+    """Repeat the rows (T, ...) of each task for each of its ranks."""
+    times = ranks // len(by_task)
+    return by_task if times == 1 else by_task.repeat_interleave(times, 0)
+
+
+def _rows(piece: Tensor, ranks: int) -> list[Tensor]:
+    """List the rows (C,) of a piece (T, C), each for each of its task's ranks."""
+    return [row for row in piece for _ in range(ranks // len(piece))]
 
 
 def _first(counted: Iterator[Histogram | Tensor]) -> Tensor | list[Histogram | Tensor]:
@@ -127,9 +149,8 @@ def _first(counted: Iterator[Histogram | Tensor]) -> Tensor | list[Histogram | T
 def _by_sorting(vectors: Tensor, count: Rank) -> Thresholds:
     """Find the thresholds of vectors (T, n)."""
     n = vectors.shape[1]
-    patterns = magnitude_patterns(vectors).sort().values
-    rank = count(n)
-    ranks = [rank] * len(patterns) if isinstance(rank, int) else rank
+    ranks = _ranks(count, n, len(vectors))
+    patterns = _each_rank(magnitude_patterns(vectors).sort().values, len(ranks))
     if not any(ranks):  # as of no entries
         return Thresholds((inf,) * len(ranks), (inf,) * len(ranks), (0,) * len(ranks), n)
     least = patterns[range(len(ranks)), [n - own if own else 0 for own in ranks]]
@@ -162,8 +183,8 @@ def _total(counted: Iterable[Histogram | Tensor], bins: Bins | None) -> Histogra
         # without bins no leading bits are fixed yet
         leading, before = bins or Bins((0,) * len(more), 8 * more.itemsize - 1)
         following = max(0, before - DIGITS[more.itemsize])
-        total = total or Histogram(torch.zeros(len(more), 1 << before - following, dtype=torch.int64), following)
-        for row, own, counts in zip(more, leading, total.counts, strict=True):
+        total = total or Histogram(torch.zeros(len(leading), 1 << before - following, dtype=torch.int64), following)
+        for row, own, counts in zip(_rows(more, len(leading)), leading, total.counts, strict=True):
             _count(row, own, before, following, counts)
     assert total, "there is a stack, and it has pieces"
     return total
@@ -183,9 +204,12 @@ def _count(row: Tensor, leading: int, before: int, following: int, counts: Tenso
 
 
 def _distinct(stack: Tensor, change: Change | None, bins: Bins) -> list[Distinct]:
-    """List the distinct magnitudes of each task in its bin."""
+    """List the distinct magnitudes of each rank in its bin."""
     pieces = [
-        [_take(*each, bins.following).view(piece.dtype) for each in zip(piece, bins.leading, strict=True)]
+        [
+            _take(row, own, bins.following).view(piece.dtype)
+            for row, own in zip(_rows(piece, len(bins.leading)), bins.leading, strict=True)
+        ]
         for piece in _pieces(stack, change)
     ]
     return [Distinct(*torch.cat(taken).unique(return_counts=True)) for taken in zip(*pieces, strict=True)]
@@ -274,35 +298,55 @@ def cut_of(stacks: Stacks, count: Rank, change: Change | None = None) -> Cut:
     return found.levels
 
 
-def each_trimmed(stack: Tensor, cut: Cut) -> Iterator[Tensor]:
+def each_trimmed(stack: Tensor, cut: Cut, unit: int = 1) -> Iterator[Tensor]:
     """Yield a stack (T, ...) block by block (T, C), with zeros for the entries that the cut does not keep.
+
+    C is a multiple of `unit`.
 
     >>> stack = torch.tensor([[0.5, -2.0, 0.25, 1.0]])
     >>> torch.cat(list(each_trimmed(stack, cut_at(in_memory(stack), 0.5))), dim=1)
     tensor([[ 0., -2.,  0.,  1.]])
     """
-    for block in blocks(stack):
+    for block in blocks(stack, unit):
         trimmed = torch.empty_like(block)
         for row, level, out in zip(block, cut, trimmed, strict=True):
             torch.hardshrink(row, level, out=out)
         yield trimmed
 
 
-def each_band(stack: Tensor, above: Sequence[int], wanted: Sequence[int]) -> Iterator[Tensor]:
-    """Yield a stack (T, ...) block by block (T, C), with zeros for each task's smallest and largest entries.
+class Band(NamedTuple):
+    """Which magnitudes each task keeps: those above its level, up to the largest."""
 
-    Each task keeps the `wanted` entries that come after the `above` largest, and those equal to one of them.
+    levels: Cut  # T
+    largest: tuple[float, ...]  # T
+
+
+def band_of(stacks: Stacks, above: Sequence[int], wanted: Sequence[int]) -> Band:
+    """Find the band of the `wanted` entries of each task that come after the `above` largest.
+
+    Entries equal to one of them are in it too.
+    """
+
+    def ranks(n: int) -> list[int]:
+        pairs = zip(above, wanted, strict=True)
+        return [rank for over, own in pairs for rank in (over + own if own else 0, min(over + 1, n))]
+
+    found = thresholds(stacks, ranks)
+    return Band(found.levels[::2], found.least[1::2])
+
+
+def each_in_band(stack: Tensor, band: Band, unit: int = 1) -> Iterator[Tensor]:
+    """Yield a stack (T, ...) block by block (T, C), with zeros for each task's entries outside its band.
+
+    C is a multiple of `unit`.
 
     >>> stack = torch.tensor([[0.5, -3.0, 0.5, 9.0, 0.1]])
-    >>> list(each_band(stack, above=[1], wanted=[2]))
+    >>> list(each_in_band(stack, band_of(in_memory(stack), above=[1], wanted=[2])))
     [tensor([[ 0.5000, -3.0000,  0.5000,  0.0000,  0.0000]])]
     """
-    last = [over + own if own else 0 for over, own in zip(above, wanted, strict=True)]
-    low = thresholds(in_memory(stack), lambda _: last).levels
-    most = thresholds(in_memory(stack), lambda n: [min(over + 1, n) for over in above]).least
     kept = 0
-    for block, trimmed in zip(blocks(stack), each_trimmed(stack, low), strict=True):
-        trimmed.masked_fill_(block.abs() > _column(most, block), 0)
+    for block, trimmed in zip(blocks(stack, unit), each_trimmed(stack, band.levels, unit), strict=True):
+        trimmed.masked_fill_(block.abs() > _column(band.largest, block), 0)
         kept += int(trimmed.count_nonzero())
         yield trimmed
     note_kept(kept, stack.numel())

@@ -33,6 +33,7 @@ from merganser.inputs.layers import (
     dense_layer,
     weighted,
 )
+from merganser.inputs.pieces import ByParameter
 from merganser.operators.coefficients import check_maps, task_weights
 from merganser.overlays.parts import Parts
 
@@ -204,7 +205,11 @@ def _scaled(layer: Layer, merge: Merge, scaling: float) -> Tensor:
 
 def _bound(method: "Method", own: Values, source: LayerSource) -> Merge:
     """Bind the function, and the one of vectors, to values."""
-    merge_matrix = method.function(source, **own) if method.first_pass else partial(method.function, **own)
+    merge_matrix = partial(method.function, **own)
+    if method.by_parameter:
+        merge_matrix = cast(Any, ByParameter(source, merge_matrix))
+    elif method.first_pass:
+        merge_matrix = method.function(source, **own)
     merge_vector = merge_matrix if method.vectors == "alike" else partial(method.vectors, **own)
 
     def merge(layer: Layer) -> Tensor | Parts:

@@ -1,7 +1,8 @@
 """The driver: walk the layers, merge each, add the base, write. Written once, for all methods and devices.
 
 Memory is O(T x largest layer): layers are read, merged and written one at a time, or one a thread, or on a GPU while
-the next is on its way there. On a CPU it is O(T x piece) for what the method merges by rows, of whatever size.
+the next is on its way there. On a CPU it is O(T x piece), whatever the size, for methods that merge by rows or read a
+parameter's pieces before they merge them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -71,7 +72,7 @@ def merge_layers(
     """
     source = with_base(source, base) if method.takes_base(values) else source
     if device.type == "cpu":
-        layers: LayerSource = ThreadedLayers(in_pieces(source, method.divided), threads)
+        layers: LayerSource = ThreadedLayers(in_pieces(source, method.divided), threads, method.copies)
     else:
         layers = DeviceLayers(source, CudaStreams(device))
     check_patterns(values, base.names)
@@ -119,7 +120,7 @@ def with_base(source: LayerSource, base: Checkpoint) -> LayerSource:
     def beside(layer: Layer) -> Layer:
         dense = dense_layer(layer)
         assert isinstance(dense, LayerDeltas), "a method on the models' weights reads deltas"
-        weights = base.read(dense.name)
+        weights = read_part(base, part_of(dense))
         weights = as_matrix(weights) if dense.kind == "matrix" else weights
         return replace(dense, base=weights.to(dense.dtype))
 

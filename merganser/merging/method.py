@@ -15,7 +15,7 @@ from torch import Tensor
 from merganser.at_run_time import Addition, Section
 from merganser.checkpoints.kinds import Kind
 from merganser.errors import InputError, did_you_mean
-from merganser.inputs.layers import Layer, LayerFactors, LayerLowRank, LayerSource, Side
+from merganser.inputs.layers import MERGE_WORK, Layer, LayerFactors, LayerLowRank, LayerSource, Side
 from merganser.learning import Learner
 from merganser.merging.binding import LAYERS, bound, pattern_mistake, variants
 from merganser.operators.coefficients import INVERSE_NORM
@@ -103,7 +103,8 @@ class Declaration(About):
     """What a method declares by `@method`: how it is described, and what it is given.
 
     The function that this decorates takes one layer and returns its merge; or it takes `layers`, reads them as often
-    as it needs, and returns a function of one layer.
+    as it needs, and returns a function of one layer; or it takes a `parameter` as layers that are pieces of it, and
+    returns a function of one piece.
     """
 
     reads: Reads | None = None  # None: statistics where it needs any; svd where it takes factors; else deltas
@@ -123,6 +124,7 @@ class Declaration(About):
     weighs: bool = False  # is given deltas as they are, and multiplies them by `layer.weights` itself
     in_order: bool = False  # takes one task after another, by their names: another order is another merge
     by_rows: bool = False  # merges each row by itself, given the first pass: a piece as it merges the whole
+    copies: float = MERGE_WORK  # peak memory of a merge, in float32 copies of the layer that it is given, with that one
     rank_fraction: Callable[..., float] | None = None  # (tasks, **values): the share of each spectrum it needs
     within: Fitting | None = None  # by what its parts are brought to so many bytes; None: their size is what it is
     draws: Callable[..., bool] | None = None  # (**values): whether it draws at random, so that the seed matters
@@ -176,7 +178,16 @@ class Method(Declaration):
     @property
     def first_pass(self) -> bool:
         """Tell whether the function takes all layers and returns a function of one layer."""
-        return next(iter(inspect.signature(self.function).parameters)) == "layers"
+        return self._takes == "layers"
+
+    @property
+    def by_parameter(self) -> bool:
+        """Tell whether the function takes all pieces of a parameter and returns a function of one piece."""
+        return self._takes == "parameter"
+
+    @property
+    def _takes(self) -> str:
+        return next(iter(inspect.signature(self.function).parameters))
 
     @property
     def factored(self) -> bool:
@@ -193,7 +204,7 @@ class Method(Declaration):
     @property
     def divided(self) -> frozenset[Kind]:
         """Return the kinds of parameters that may be merged in pieces of some rows, with the same result."""
-        if self.by_rows:
+        if self.by_rows or self.by_parameter:
             return frozenset({"matrix", "vector"})
         averages = self.vectors is scaled_mean and not self.first_pass and self.reads in ("deltas", "svd")
         return frozenset({"vector"} if averages else {})

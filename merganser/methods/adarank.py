@@ -119,6 +119,7 @@ def _refuse_truncated(layer: Layer) -> None:
     law="with every singular value kept it is task arithmetic",
     involvement="TTA",
     learner=Learner(Settings, KeptComponents),
+    copies=5,
 )
 def adarank(layers: LayerSource) -> Callable[[LayerFactors | LayerDeltas], Tensor]:
     """Add each task's kept singular components with learned coefficients; the stage `learn` chose both.

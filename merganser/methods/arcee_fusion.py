@@ -4,15 +4,21 @@ An entry's importance is its size times how far its row's softmax moved from the
 divergence. Legend: G rows, C entries of a row.
 """
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
-from merganser.inputs.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import BLOCK
+from merganser.linalg.thresholds import Stacks, thresholds
 from merganser.merging.method import Scaling, method
-from merganser.operators.angles import base_vectors, grouped, ungrouped
+from merganser.operators.angles import grouped, ungrouped, vectors_of
 
+R = TypeVar("R")
 SMALL = 1e-8  # added to probabilities before their logarithm
+QUARTILES = (0.25, 0.5, 0.75)
 FENCE = 1.5  # interquartile ranges above the median
 
 
@@ -24,45 +30,69 @@ FENCE = 1.5  # interquartile ranges above the median
     paper="none (Arcee AI's, in mergekit)",
     law="a task of which all entries matter alike is kept whole; what is kept of a task is its own entry",
     ours=("scaling",),
+    copies=8,
 )
-def arcee_fusion(layer: LayerDeltas, *, scaling: Scaling = 1.0) -> Tensor:
+def arcee_fusion(parameter: LayerSource, *, scaling: Scaling = 1.0) -> Callable[[LayerDeltas], Tensor]:
     """Add each task's entries whose importance is beyond the median by 1.5 times the interquartile range.
 
     An entry's importance is its size times the divergence of its row's softmax from the base's; the quartiles are those
     of its parameter. Published for one task; of several, what is kept is added up.
     """
-    base, rows = base_vectors(layer, "row"), grouped(layer.deltas, "row")
-    merged = torch.zeros(base.shape, dtype=torch.float64, device=base.device)
-    for delta in rows:
-        scores = importances(delta, base)
-        merged += delta * (scores >= fence(scores.flatten()))
-    return ungrouped(merged.mul_(scaling), layer.shape, "row").to(layer.dtype)
+    moved = dict(parameter.map(lambda piece: (piece.name, divergences(*vectors_of(piece, "row", "models")))))
+
+    def scores(piece: LayerDeltas) -> Tensor:
+        return importances(grouped(piece.deltas, "row"), moved[piece.name])
+
+    each_fence = fences(
+        lambda function: parameter.map(lambda piece: function(scores(piece))), len(parameter.tasks), parameter.entries
+    )
+
+    def merge(piece: LayerDeltas) -> Tensor:
+        deltas = grouped(piece.deltas, "row")
+        merged = torch.zeros(deltas.shape[1:], dtype=torch.float64, device=deltas.device)
+        for delta, score, fence in zip(deltas, scores(piece), each_fence, strict=True):
+            merged += delta * (score >= fence)
+        return ungrouped(merged.mul_(scaling), piece.shape, "row").to(piece.dtype)
+
+    return merge
 
 
-def importances(delta: Tensor, start: Tensor) -> Tensor:
-    """Score the entries of one task's rows (G, C) on a base's (G, C), in float64.
+def divergences(vectors: Tensor, start: Tensor | None) -> Tensor:
+    """Return how far the softmax of each row of the tasks (T, G, C) moved from the base's (G, C), in float64 (T, G).
 
-    >>> importances(torch.tensor([[0.0, 1.0], [0.0, 0.0]]), torch.zeros(2, 2)).round(decimals=4)
-    tensor([[0.0000, 0.1109],
-            [0.0000, 0.0000]], dtype=torch.float64)
+    >>> divergences(torch.tensor([[[0.0, 1.0], [0.0, 0.0]]]), torch.zeros(2, 2)).round(decimals=4)
+    tensor([[0.1109, 0.0000]], dtype=torch.float64)
     """
-    found = torch.empty(delta.shape, dtype=torch.float64, device=delta.device)
-    rows = max(1, BLOCK // max(1, delta.shape[1])) if delta.device.type == "cpu" else max(1, len(delta))
-    for moved, base, out in zip(delta.split(rows), start.split(rows), found.split(rows), strict=True):
-        weights = base.double()
-        tuned = (weights + moved).softmax(-1) + SMALL
-        divergence = (tuned * (tuned / (weights.softmax(-1) + SMALL)).log()).sum(-1, keepdim=True)
-        torch.mul(moved.double().abs(), divergence, out=out)
-    return found
+    assert start is not None, "the vectors are the models' weights"
+    found = torch.empty(vectors.shape[:2], dtype=torch.float64, device=vectors.device)
+    rows = max(1, BLOCK // max(1, vectors.shape[2])) if vectors.device.type == "cpu" else max(1, vectors.shape[1])
+    for task, out in zip(vectors, found, strict=True):
+        for moved, base, each in zip(task.split(rows), start.split(rows), out.split(rows), strict=True):
+            weights = base.double()
+            tuned = (weights + moved).softmax(-1) + SMALL
+            each.copy_((tuned * (tuned / (weights.softmax(-1) + SMALL)).log()).sum(-1))
+    return found.clamp_(min=0)  # it is never below, but for rounding
 
 
-def fence(scores: Tensor) -> float:
-    """Return the median of scores (n,) plus 1.5 times their interquartile range: what is above it sticks out.
+def importances(vectors: Tensor, moved: Tensor) -> Tensor:
+    """Score the entries of the tasks' rows (T, G, C) by their size and their row's divergence (T, G), in float64.
 
-    Quantiles are entries: of n, the one at floor(q * (n - 1)) from the smallest, counted from 0.
-
-    >>> fence(torch.tensor([5.0, 1.0, 2.0, 3.0, 4.0]))
-    6.0
+    >>> importances(torch.tensor([[[0.0, -2.0]]]), torch.tensor([[0.5]]).double())
+    tensor([[[0., 1.]]], dtype=torch.float64)
     """
-    low, median, high = (float(scores.kthvalue(1 + int(q * (len(scores) - 1))).values) for q in (0.25, 0.5, 0.75))
-    return median + FENCE * (high - low)
+    return vectors.double().abs_().mul_(moved.unsqueeze(2))
+
+
+def fences(scores: Stacks, tasks: int, n: int) -> list[float]:
+    """Return the median of each task's n scores (T, ...) plus 1.5 times their interquartile range.
+
+    What is above it sticks out. Quantiles are entries: of n, the one at floor(q * (n - 1)) from the smallest, counted
+    from 0.
+
+    >>> from merganser.linalg.thresholds import in_memory
+    >>> fences(in_memory(torch.tensor([[5.0, 1.0, 2.0, 3.0, 4.0]])), 1, 5)
+    [6.0]
+    """
+    ranks = [n - int(q * (n - 1)) for q in QUARTILES]
+    found = iter(thresholds(scores, lambda _: ranks * tasks).least)
+    return [median + FENCE * (high - low) for low, median, high in zip(found, found, found, strict=True)]

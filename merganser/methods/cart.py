@@ -20,6 +20,7 @@ from merganser.operators.vectors import scaled_mean
     cost="svd",
     ours=("scaling",),
     vectors=lambda layer, **_: scaled_mean(layer),
+    copies=6,
 )
 def cart(layer: LayerDeltas, *, rank_fraction: Fraction = 0.08, centre: bool = True, scaling: Scaling = 1.0) -> Tensor:
     """Add to the average the scaled sum of the centred deltas, each truncated to a share of its rank.

@@ -21,6 +21,7 @@ from merganser.operators.ties import Combine, unscaled_merge
     by_rows=True,
     ours=("tall_lambda", "density", "scaling"),
     searched={"tall_lambda": spaced(0.2, 0.6, 0.1), "scaling": spaced(0.1, 1.0, 0.1)},
+    copies=5,
 )
 def consensus(
     layers: LayerSource,

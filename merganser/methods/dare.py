@@ -22,6 +22,7 @@ from merganser.operators.ties import Combine, disjoint_mean, elect_sign, scaling
     ours=("drop_rate", "scaling"),
     draws=drops,
     searched={"drop_rate": (0.1, 0.3, 0.5, 0.7, 0.9), "scaling": (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)},
+    copies=5,
 )
 def dare(
     layers: LayerSource,

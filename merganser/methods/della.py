@@ -31,6 +31,7 @@ def check(drop_rates: Sequence[float], eps: float) -> None:
     by_rows=True,
     ours=("drop_rate", "eps", "scaling"),
     draws=lambda drop_rate, eps, **_: largest_of(drop_rate) > 0 or eps > 0,
+    copies=5,
 )
 def della(
     layers: LayerSource, *, drop_rate: Rates = 0.8, eps: NonNegative = 0.1, scaling: Scaling = 1.0

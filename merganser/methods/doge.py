@@ -33,6 +33,7 @@ TIED = 1e-6  # relative: singular values this close are equal, and their directi
     cost="gradient steps",
     vectors=scaled_mean,
     ours=("scaling",),
+    copies=12,
 )
 def doge(
     layers: LayerSource,

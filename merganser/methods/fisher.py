@@ -20,6 +20,7 @@ from merganser.operators.information import fisher_norms, fisher_of, mean_by, no
     involvement="VDI",
     efficiency="Medium",
     weighted=False,
+    copies=6,
 )
 def fisher(layers: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:
     """Average the models entry by entry, weighted by each model's own diagonal Fisher information.

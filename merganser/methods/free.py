@@ -48,6 +48,7 @@ def factors(layers: LayerSource, cut: Cut, density: PerTask) -> tuple[list[float
     cost="fourier transform",
     ours=("cutoff",),
     at_run_time=router,
+    copies=6,
 )
 def free(
     layers: LayerSource, *, cutoff: NonNegative = 0.1, density: Densities = 0.01, experts: bool = True

@@ -18,6 +18,7 @@ from merganser.operators.information import base_fisher_of, fisher_of, matched_s
     involvement="VDI",
     efficiency="Medium",
     weighted=False,
+    copies=6,
 )
 def gradient_matching(layer: LayerDeltas, *, coefficients: Weights = None) -> Tensor:
     """Add the deltas, each entry by its task's share of the models' Fisher information, the base's included.

@@ -18,6 +18,7 @@ from merganser.operators.sums import scaled_sum
     law="all non-zero singular values are equal",
     cost="svd",
     ours=("scaling",),
+    copies=5,
 )
 def iso_c(layer: LayerDeltas | LayerLowRank, *, beta: Fraction = 1.0, scaling: Scaling = 1.0) -> Tensor:
     """Replace the singular values of the sum by their mean over min(M, N), in the directions of its numerical rank.

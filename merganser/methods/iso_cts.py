@@ -21,6 +21,7 @@ from merganser.operators.subspaces import own_directions, specifics, summed
     law="with common directions only it is Iso-C",
     cost="svd",
     ours=("scaling",),
+    copies=8,
 )
 def iso_cts(layer: LayerDeltas | LayerLowRank, *, common_fraction: Fraction = 0.8, scaling: Scaling = 1.0) -> Tensor:
     """Join the sum's leading directions with each task's own beyond them, whiten both sides, give all the mean value.

@@ -12,13 +12,12 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Weights, method
 from merganser.operators.angles import (
-    base_vectors,
     combined,
-    grouped,
+    inner_products,
     lengths,
     ungrouped,
     vector_cosines,
-    vector_inner_products,
+    vectors_of,
 )
 from merganser.operators.coefficients import mean_weights
 
@@ -37,19 +36,18 @@ NOWHERE = 1e-6  # the length of a mean of unit vectors that has no direction
     law="two models of one length: the middle of the arc between them; the logarithms at the mean add up to zero",
     weighted=False,
 )
-def karcher(layers: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:
+def karcher(parameter: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:
     """Average the directions of the models' weights on the sphere, and their lengths apart.
 
     `coefficients` are the weights lambda of the mean, relative to each other. The base's place decides nothing. It is
     found to rounding: the iteration takes place among the models' inner products.
     """
-    weights = mean_weights(layers.tasks, coefficients)
+    weights, inner = mean_weights(parameter.tasks, coefficients), inner_products(parameter, of="models")
 
-    def merge(layer: LayerDeltas) -> Tensor:
-        deltas, base = grouped(layer.deltas), base_vectors(layer)
-        inner = vector_inner_products(deltas, base).squeeze(2)
-        shares = karcher_shares(inner, weights(layer.norms)).unsqueeze(1)
-        return ungrouped(combined(deltas, shares, base), layer.shape)
+    def merge(piece: LayerDeltas) -> Tensor:
+        deltas, base = vectors_of(piece, of="models")
+        shares = karcher_shares(inner(piece).squeeze(2), weights(piece.norms)).unsqueeze(1)
+        return ungrouped(combined(deltas, shares, base), piece.shape)
 
     return merge
 

@@ -49,6 +49,7 @@ def elected_mean(sparse: Sparse, winner: int) -> Tensor:
     vectors="alike",
     ours=("density", "drop_rate", "scaling"),
     draws=drops,
+    copies=5,
 )
 def knots(
     layers: LayerSource,

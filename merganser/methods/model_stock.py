@@ -1,12 +1,13 @@
 """Model Stock: from the base towards the models' mean, as far as the angle between their task vectors says."""
 
+from collections.abc import Callable
 from typing import Literal
 
 from torch import Tensor
 
-from merganser.inputs.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Scaling, method
-from merganser.operators.angles import combined, grouped, mean_cosine, ungrouped
+from merganser.operators.angles import combined, grouped, inner_products, mean_cosine, ungrouped
 
 
 @method(
@@ -19,15 +20,19 @@ from merganser.operators.angles import combined, grouped, mean_cosine, ungrouped
     ours=("scaling",),
 )
 def model_stock(
-    layer: LayerDeltas, *, granularity: Literal["parameter", "row"] = "parameter", scaling: Scaling = 1.0
-) -> Tensor:
+    parameter: LayerSource, *, granularity: Literal["parameter", "row"] = "parameter", scaling: Scaling = 1.0
+) -> Callable[[LayerDeltas], Tensor]:
     """Go from the base towards the models' mean, the further the smaller the angle between their deltas.
 
     Of more than two models it is the mean cosine of all pairs. Each parameter has an angle of its own, with
     `granularity: row` each row of it (the paper's filters). Deltas that point away from each other leave the base.
     """
-    deltas = grouped(layer.deltas, granularity)
-    tasks, cosine = len(deltas), mean_cosine(deltas).clamp(min=0)
-    ratio = tasks * cosine / (1 + (tasks - 1) * cosine)
-    shares = (scaling * ratio / tasks).expand(tasks, -1)
-    return ungrouped(combined(deltas, shares), layer.shape, granularity)
+    tasks, inner = len(parameter.tasks), inner_products(parameter, granularity)
+
+    def merge(piece: LayerDeltas) -> Tensor:
+        cosine = mean_cosine(inner(piece)).clamp(min=0)
+        ratio = tasks * cosine / (1 + (tasks - 1) * cosine)
+        shares = (scaling * ratio / tasks).expand(tasks, -1)
+        return ungrouped(combined(grouped(piece.deltas, granularity), shares), piece.shape, granularity)
+
+    return merge

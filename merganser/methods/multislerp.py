@@ -5,7 +5,6 @@ back. They average to nothing there: the point from which they are seen is their
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,13 +13,13 @@ from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Weights, method
 from merganser.operators.angles import (
     Granularity,
-    base_vectors,
+    VectorsOf,
     combined,
-    grouped,
+    inner_products,
     lengths,
     ungrouped,
     vector_cosines,
-    vector_inner_products,
+    vectors_of,
 )
 from merganser.operators.coefficients import mean_weights
 
@@ -37,9 +36,9 @@ NOWHERE = 1e-8  # the length of a mean of unit vectors that has no direction
     weighted=False,
 )
 def multislerp(
-    layers: LayerSource,
+    parameter: LayerSource,
     *,
-    of: Literal["deltas", "models"] = "deltas",
+    of: VectorsOf = "deltas",
     granularity: Granularity = "parameter",
     coefficients: Weights = None,
 ) -> Callable[[LayerDeltas], Tensor]:
@@ -49,13 +48,12 @@ def multislerp(
     models' own weights, whatever their base. Each parameter, or each row or column, is a vector of its own. Directions
     that cancel have no mean: then the vectors themselves are averaged.
     """
-    weights = mean_weights(layers.tasks, coefficients)
+    weights, inner = mean_weights(parameter.tasks, coefficients), inner_products(parameter, granularity, of)
 
-    def merge(layer: LayerDeltas) -> Tensor:
-        deltas = grouped(layer.deltas, granularity)
-        start = base_vectors(layer, granularity) if of == "models" else None
-        shares = mean_direction_shares(vector_inner_products(deltas, start), weights(layer.norms))
-        return ungrouped(combined(deltas, shares, start), layer.shape, granularity)
+    def merge(piece: LayerDeltas) -> Tensor:
+        vectors, start = vectors_of(piece, granularity, of)
+        shares = mean_direction_shares(inner(piece), weights(piece.norms))
+        return ungrouped(combined(vectors, shares, start), piece.shape, granularity)
 
     return merge
 

@@ -1,7 +1,6 @@
 """NuSLERP: a point on the arc between two task vectors, or two models, whole parameters or each row or column."""
 
 from collections.abc import Callable
-from typing import Literal
 
 from torch import Tensor
 
@@ -9,13 +8,13 @@ from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Weights, method
 from merganser.operators.angles import (
     Granularity,
+    VectorsOf,
     arc_shares,
-    base_vectors,
     combined,
-    grouped,
+    inner_products,
     ungrouped,
     vector_cosines,
-    vector_inner_products,
+    vectors_of,
 )
 from merganser.operators.coefficients import mean_weights, ratio_of
 
@@ -34,9 +33,9 @@ LINEAR = 1 - 1e-12  # of the cosine: above it the arc cannot be told from the li
     weighted=False,
 )
 def nuslerp(
-    layers: LayerSource,
+    parameter: LayerSource,
     *,
-    of: Literal["deltas", "models"] = "deltas",
+    of: VectorsOf = "deltas",
     granularity: Granularity = "parameter",
     coefficients: Weights = None,
 ) -> Callable[[LayerDeltas], Tensor]:
@@ -46,13 +45,11 @@ def nuslerp(
     between the models' own weights, whatever their base. `granularity` row or column: each row or column of a matrix
     has an angle of its own. A vector of zeros is at a right angle to every other.
     """
-    weights = mean_weights(layers.tasks, coefficients)
+    weights, inner = mean_weights(parameter.tasks, coefficients), inner_products(parameter, granularity, of)
 
-    def merge(layer: LayerDeltas) -> Tensor:
-        deltas = grouped(layer.deltas, granularity)
-        start = base_vectors(layer, granularity) if of == "models" else None
-        ratio = ratio_of(weights(layer.norms))
-        shares = arc_shares(vector_cosines(vector_inner_products(deltas, start)), ratio, LINEAR)
-        return ungrouped(combined(deltas, shares, start), layer.shape, granularity)
+    def merge(piece: LayerDeltas) -> Tensor:
+        vectors, start = vectors_of(piece, granularity, of)
+        shares = arc_shares(vector_cosines(inner(piece)), ratio_of(weights(piece.norms)), LINEAR)
+        return ungrouped(combined(vectors, shares, start), piece.shape, granularity)
 
     return merge

@@ -29,6 +29,7 @@ ROUNDING = 1e-12  # a cumulative sum may be this share above what it adds up to
     vectors="alike",
     in_order=True,
     ours=("scaling",),
+    copies=7,
 )
 def opcm(layers: LayerSource, *, eta: Fraction = 0.5, scaling: Scaling = 1.0) -> Callable[[LayerDeltas], Tensor]:
     """Add the tasks one by one, each outside the leading directions of those before it, and keep their length.

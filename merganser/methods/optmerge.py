@@ -27,6 +27,7 @@ KEPT = 0.9  # of each step, in the next one
     cost="gradient steps",
     vectors=scaled_mean,
     ours=("scaling",),
+    copies=7,
 )
 def optmerge(
     layer: LayerDeltas,

@@ -140,6 +140,7 @@ def least_scores(layers: LayerSource, known: Softmaxes, ratio: float) -> Tensor:
     ours=("ratio", "scaling"),
     weighs=True,
     searched={"ratio": (0.05, 0.1, 0.2), "scaling": spaced(0.8, 2.2, 0.1)},
+    copies=8,
 )
 def pcb(
     layers: LayerSource, *, ratio: PositiveFraction = 0.1, scaling: Scaling = 1.0

@@ -26,6 +26,7 @@ RIDGE = 1e-12  # of the same, where the sum has no Cholesky factor; a hundred ti
     cost="linear system",
     involvement="VDI",
     vectors=scaled_mean,
+    copies=7,
 )
 def regmean(layer: LayerDeltas, *, ratio: Fraction = 0.9, scaling: Scaling = 1.0) -> Tensor:
     """Merge each linear map so that on the tasks' own inputs it is nearest to what the tasks' own maps give.

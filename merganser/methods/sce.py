@@ -3,16 +3,19 @@
 Legend: T tasks, C entries of a block.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from merganser.inputs.layers import LayerDeltas
-from merganser.linalg.blocks import by_blocks
+from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.linalg.blocks import blocks, join_pieces
 from merganser.linalg.counts import count_of
-from merganser.linalg.thresholds import cut_of, in_memory, kept
+from merganser.linalg.thresholds import cut_of
 from merganser.merging.method import PositiveFraction, Scaling, method
-from merganser.operators.angles import squared_lengths
-from merganser.operators.ties import elect_sign, weighted_disjoint_mean
+from merganser.operators.angles import folded, row_size, row_sums
+from merganser.operators.ties import elect_sign, over_stacks, weighted_disjoint_mean
 
 
 @method(
@@ -25,52 +28,57 @@ from merganser.operators.ties import elect_sign, weighted_disjoint_mean
     law="one task at density 1 is its own model; equal models at density 1 too",
     ours=("scaling",),
 )
-def sce(layer: LayerDeltas, *, density: PositiveFraction = 1.0, scaling: Scaling = 1.0) -> Tensor:
+def sce(
+    parameter: LayerSource, *, density: PositiveFraction = 1.0, scaling: Scaling = 1.0
+) -> Callable[[LayerDeltas], Tensor]:
     """Average the tasks that agree in sign by their mean squares, in the entries in which the tasks differ most.
 
     `density` is the share kept of each parameter's entries in which any two tasks differ; at 1 all entries are kept.
     Where opposite deltas cancel, the positive ones win.
     """
-    selected = most_varied(layer.deltas, density)
-    weights = mean_squares(selected).tolist()
-    sign = elect_sign(selected, draw=1)
-    return scaling * weighted_disjoint_mean(selected, sign, weights)
+    select = most_varied(parameter, density)
+    weights = mean_squares(parameter, select).tolist()
+
+    def merged(block: Tensor) -> Tensor:
+        selected = select(block)
+        sign = elect_sign(selected, draw=1)
+        return scaling * weighted_disjoint_mean(selected, sign, weights)
+
+    return lambda piece: join_pieces(map(merged, blocks(piece.deltas)), piece.shape, piece.dtype, piece.deltas.device)
 
 
-def variances(deltas: Tensor) -> Tensor:
+def variance(block: Tensor) -> Tensor:
     """Return the variance over tasks of each entry (T, ...), in float64; 0 exactly where all are equal.
 
-    >>> variances(torch.tensor([[1.0, 2.0], [3.0, 2.0]])).tolist()
+    >>> variance(torch.tensor([[1.0, 2.0], [3.0, 2.0]])).tolist()
     [1.0, 0.0]
     """
-
-    def variance(block: Tensor) -> Tensor:
-        centred = block.double() - block[:1].double()
-        return (centred - centred.mean(0)).square_().mean(0)
-
-    return by_blocks(variance, deltas, torch.float64)
+    centred = block.double() - block[:1].double()
+    return (centred - centred.mean(0)).square_().mean(0)
 
 
-def most_varied(deltas: Tensor, density: float) -> Tensor:
-    """Keep the share of the entries (T, ...) with the largest variance over tasks; the others become 0.
+def most_varied(parameter: LayerSource, density: float) -> Callable[[Tensor], Tensor]:
+    """Return what keeps the share of a parameter's entries (T, C) with the largest variance; the others become 0.
 
     The share is of those that have any variance; at 1 all entries are kept.
-
-    >>> most_varied(torch.tensor([[1.0, 5.0, 4.0], [0.0, -5.0, 4.0]]), 0.5)
-    tensor([[ 0.,  5.,  0.],
-            [ 0., -5.,  0.]])
     """
     if density == 1:
-        return deltas
-    spread = variances(deltas).reshape(1, -1)
-    cut = cut_of(in_memory(spread), lambda _: count_of(density, int(spread.count_nonzero())))
-    return deltas * kept(spread, cut).view(deltas.shape[1:])
+        return lambda block: block
+
+    def varied(stack: Tensor) -> int:
+        return sum(int(variance(block).count_nonzero()) for block in blocks(stack))
+
+    stacks = partial(over_stacks, parameter)
+    wanted = count_of(density, sum(stacks(varied)))
+    (level,) = cut_of(stacks, lambda _: wanted, lambda block: variance(block).unsqueeze(0))
+    return lambda block: block * (variance(block) > level)
 
 
-def mean_squares(deltas: Tensor) -> Tensor:
-    """Return the mean square of each task's entries (T, ...), in float64 (T).
+def mean_squares(parameter: LayerSource, select: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the mean square of each task's entries, of which those not selected are 0, in float64 (T)."""
 
-    >>> mean_squares(torch.tensor([[3.0, 1.0], [0.0, 0.0]]))
-    tensor([5., 0.], dtype=torch.float64)
-    """
-    return squared_lengths(deltas) / max(1, deltas[0].numel())
+    def squares(stack: Tensor) -> Tensor:
+        size = row_size(stack)
+        return row_sums(map(select, blocks(stack, size)), size, torch.square)
+
+    return folded(over_stacks(parameter, squares)) / max(1, parameter.entries)

@@ -102,6 +102,7 @@ def superposed(triples: list[Factors]) -> Tensor | None:
     vectors=merged_vector,
     searched={"scaling": spaced(0.5, 1.2, 0.1), "density": spaced(0.1, 0.5, 0.05)},
     on_models=lambda superpose, **_: superpose == "models",
+    copies=14,
 )
 def sftm(
     layer: LayerDeltas | LayerLowRank,

@@ -8,12 +8,11 @@ from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.merging.method import Weights, method
 from merganser.operators.angles import (
     arc_shares,
-    base_vectors,
     combined,
-    grouped,
+    inner_products,
     ungrouped,
     vector_cosines,
-    vector_inner_products,
+    vectors_of,
 )
 from merganser.operators.coefficients import mean_weights, ratio_of
 
@@ -31,19 +30,18 @@ LINEAR = 0.9995  # of the cosine: above it the line is taken, as wherever models
     law="models of one length and an angle of at least 2 degrees: so is the merge, t of the angle from the first",
     weighted=False,
 )
-def slerp(layers: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:
+def slerp(parameter: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:
     """Go from one model's weights to the other's on the arc between them; `coefficients` say how far.
 
     They are relative to each other: 1 and 3 is three quarters of the way to the second model. The base's place decides
     nothing. Where the cosine of a parameter's angle is beyond 0.9995, as between most models fine-tuned from one base,
     the way is the line.
     """
-    weights = mean_weights(layers.tasks, coefficients)
+    weights, inner = mean_weights(parameter.tasks, coefficients), inner_products(parameter, of="models")
 
-    def merge(layer: LayerDeltas) -> Tensor:
-        deltas, base = grouped(layer.deltas), base_vectors(layer)
-        ratio = ratio_of(weights(layer.norms))
-        shares = arc_shares(vector_cosines(vector_inner_products(deltas, base)), ratio, LINEAR)
-        return ungrouped(combined(deltas, shares, base), layer.shape)
+    def merge(piece: LayerDeltas) -> Tensor:
+        deltas, base = vectors_of(piece, of="models")
+        shares = arc_shares(vector_cosines(inner(piece)), ratio_of(weights(piece.norms)), LINEAR)
+        return ungrouped(combined(deltas, shares, base), piece.shape)
 
     return merge

@@ -4,23 +4,28 @@ Legend: T tasks, N entries of a row, n of a parameter.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from functools import partial
+from math import inf
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.linalg.blocks import blocks, join_pieces
 from merganser.linalg.counts import count_of
-from merganser.linalg.thresholds import cut_of, each_band, each_trimmed, in_memory
+from merganser.linalg.thresholds import Band, band_of, cut_of, each_in_band
 from merganser.merging.method import Densities, Fraction, Scaling, method
-from merganser.operators.angles import grouped, tiles
+from merganser.operators.angles import folded, row_size, row_sums
 from merganser.operators.coefficients import each_of, task_weights
-from merganser.operators.drop import by_magnitude, generator_of
+from merganser.operators.drop import by_magnitude, drawn
 from merganser.operators.sums import times
-from merganser.operators.ties import Agreement, elect_sign, weighted_disjoint_mean
+from merganser.operators.ties import Agreement, elect_sign, over_stacks, weighted_disjoint_mean
 
+R = TypeVar("R")
 Keep = Literal["largest", "middle", "random", "random_by_size"]
+Sparse = Callable[[LayerDeltas], Iterator[Tensor]]  # the blocks (T, C) of a piece, some whole rows each
 
 
 def draws(keep: str, density: float | dict[str, float], **_: object) -> bool:
@@ -42,7 +47,7 @@ def draws(keep: str, density: float | dict[str, float], **_: object) -> bool:
     draws=draws,
 )
 def sparse_arithmetic(
-    layers: LayerSource,
+    parameter: LayerSource,
     *,
     keep: Keep = "largest",
     density: Densities = 1.0,
@@ -61,48 +66,94 @@ def sparse_arithmetic(
     task's sparse delta to the L1 norm of the whole. `averaging: sum` divides by nothing. `coefficients` are the weights
     w. Where opposite deltas cancel, the positive ones win.
     """
-    weights = task_weights({"coefficients": coefficients}, layers.tasks) or (lambda norms: (1.0,) * len(norms))
-    shares = each_of(density, layers.tasks)
+    weights = task_weights({"coefficients": coefficients}, parameter.tasks) or (lambda norms: (1.0,) * len(norms))
+    sparse = sparsifier(parameter, keep, each_of(density, parameter.tasks), gamma, eps)
+    sparse = rescaler(parameter, sparse) if rescale else sparse
 
-    def merge(layer: LayerDeltas) -> Tensor:
-        sparse, own = sparsified(layer, keep, shares, gamma, eps, rescale), weights(layer.norms)
-        sign = elect_sign(times(sparse, own), draw=1) if elect else None
-        return scaling * weighted_disjoint_mean(sparse, sign, own, averaging == "disjoint")
+    def merge(piece: LayerDeltas) -> Tensor:
+        own = weights(piece.norms)
+
+        def merged(block: Tensor) -> Tensor:
+            sign = elect_sign(times(block, own), draw=1) if elect else None
+            return scaling * weighted_disjoint_mean(block, sign, own, averaging == "disjoint")
+
+        return join_pieces(map(merged, sparse(piece)), piece.shape, piece.dtype, piece.deltas.device)
 
     return merge
 
 
-def sparsified(
-    layer: LayerDeltas, keep: Keep, density: Sequence[float], gamma: float, eps: float, rescale: bool
-) -> Tensor:
-    """Keep the share `density` of each of a layer's T deltas (T, ...); at 1 all of it, and 0 for the other entries.
+def sparsifier(parameter: LayerSource, keep: Keep, density: Sequence[float], gamma: float, eps: float) -> Sparse:
+    """Return what keeps the share `density` of each of the T deltas of a parameter; the other entries become 0.
 
     `gamma`: above which share of the magnitudes the entries are not `middle`. `eps`: how far the chances to be kept
-    spread, from a row's smallest entry to its largest, at `random_by_size`. Rescaled: to the delta's own L1 norm.
+    spread, from a row's smallest entry to its largest, at `random_by_size`.
 
     >>> layer = LayerDeltas("bias", "vector", ("dtd",), torch.tensor([[1.0, -4.0, 2.0, 1.0]]))
-    >>> sparsified(layer, "largest", [0.5], 1.0, 0.0, rescale=True)
-    tensor([[ 0.0000, -5.3333,  2.6667,  0.0000]])
+    >>> from merganser.inputs.pieces import PiecesInMemory
+    >>> list(sparsifier(PiecesInMemory([layer]), "largest", [0.5], 1.0, 0.0)(layer))
+    [tensor([[ 0., -4.,  2.,  0.]])]
     """
-    found = torch.empty_like(layer.deltas)
-    for task, delta, share, out in zip(layer.tasks, layer.deltas, density, found, strict=True):
-        out.copy_(delta if share == 1 else _kept(layer, task, delta, keep, share, gamma, eps))
-    return _rescaled(found, layer.deltas) if rescale else found
+    if all(share == 1 for share in density):
+        return lambda piece: iter(blocks(piece.deltas, row_size(piece.deltas)))
+    if keep in ("random", "random_by_size"):
+        return lambda piece: _drawn(piece, density, eps if keep == "random_by_size" else None)
+    band = _band(parameter, keep, density, gamma)
+    return lambda piece: each_in_band(piece.deltas, band, row_size(piece.deltas))
 
 
-def _kept(layer: LayerDeltas, task: str, delta: Tensor, keep: Keep, share: float, gamma: float, eps: float) -> Tensor:
-    n = delta.numel()
-    wanted = count_of(share, n)
-    if keep in ("largest", "middle"):
-        stack, outliers = delta.unsqueeze(0), min(n - wanted, count_of(1 - gamma, n))
-        if keep == "middle":
-            pieces = each_band(stack, [outliers], [wanted])
-        else:
-            pieces = each_trimmed(stack, cut_of(in_memory(stack), lambda _: max(1, wanted)))
-        return torch.cat(list(pieces), 1).view(delta.shape)
-    numbers = torch.rand(n, generator=generator_of(layer.seed, task, layer.name)).to(delta.device).view(delta.shape)
-    chances = share if keep == "random" else chances_by_size(delta, share, eps)
-    return delta * (numbers >= 1 - chances)
+def _band(parameter: LayerSource, keep: Keep, density: Sequence[float], gamma: float) -> Band:
+    """Find which magnitudes of each task are the largest, or the middle ones; of a task at density 1 all are kept."""
+    some = [task for task, share in enumerate(density) if share < 1]
+    n = parameter.entries
+    wanted = [count_of(density[task], n) for task in some]
+    stacks = partial(_stacks_of, parameter, some)
+    if keep == "largest":
+        levels = cut_of(stacks, lambda _: [max(1, count) for count in wanted])
+        found = Band(levels, (inf,) * len(some))
+    else:
+        found = band_of(stacks, [min(n - count, count_of(1 - gamma, n)) for count in wanted], wanted)
+    by_task = dict(zip(some, zip(*found, strict=True), strict=True))
+    return Band(*zip(*(by_task.get(task, (0.0, inf)) for task in range(len(density))), strict=True))
+
+
+def _stacks_of(parameter: LayerSource, tasks: Sequence[int], function: Callable[[Tensor], R]) -> Iterator[R]:
+    """Apply a function to the deltas of some tasks of each piece."""
+    every = len(tasks) == len(parameter.tasks)
+    return over_stacks(parameter, lambda stack: function(stack if every else stack[list(tasks)]))
+
+
+def _drawn(piece: LayerDeltas, density: Sequence[float], eps: float | None) -> Iterator[Tensor]:
+    """Keep entries at random: all of a task with one chance, or with chances that spread by `eps` in each row."""
+    for block, numbers in drawn(piece, row_size(piece.deltas)):
+        found = torch.empty_like(block)
+        for delta, own, share, out in zip(block, numbers, density, found, strict=True):
+            if share == 1:
+                out.copy_(delta)
+            elif eps is None:
+                torch.mul(delta, own >= 1 - share, out=out)
+            else:
+                rows = delta.view(-1, piece.shape[-1] if piece.shape else 1)
+                torch.mul(delta, own >= 1 - chances_by_size(rows, share, eps).view(-1), out=out)
+        yield found
+
+
+def rescaler(parameter: LayerSource, sparse: Sparse) -> Sparse:
+    """Return what scales each sparse delta of a parameter to the L1 norm of the whole, where anything is left.
+
+    >>> layer = LayerDeltas("bias", "vector", ("dtd",), torch.tensor([[1.0, -4.0, 2.0, 1.0]]))
+    >>> from merganser.inputs.pieces import PiecesInMemory
+    >>> whole = PiecesInMemory([layer])
+    >>> list(rescaler(whole, sparsifier(whole, "largest", [0.5], 1.0, 0.0))(layer))
+    [tensor([[ 0.0000, -5.3333,  2.6667,  0.0000]])]
+    """
+
+    def sizes(piece: LayerDeltas) -> Tensor:
+        size = row_size(piece.deltas)
+        return torch.stack([row_sums(each, size, torch.abs) for each in (sparse(piece), blocks(piece.deltas, size))])
+
+    left, whole = folded(parameter.map(sizes))
+    factors = torch.where(left > 0, whole / left, 1.0).unsqueeze(1)
+    return lambda piece: ((block * factors).to(block.dtype) for block in sparse(piece))
 
 
 def chances_by_size(delta: Tensor, density: float, eps: float) -> Tensor:
@@ -123,17 +174,3 @@ def chances_by_size(delta: Tensor, density: float, eps: float) -> Tensor:
         falling.fill_(density)
     chances = torch.empty(order.shape, device=delta.device)
     return chances.scatter_(-1, order, falling.float().expand(order.shape)).reshape(delta.shape)
-
-
-def _rescaled(sparse: Tensor, deltas: Tensor) -> Tensor:
-    """Scale what is left of each delta (T, ...) to the whole's L1 norm, where anything is."""
-    left, whole = (torch.stack(list(_absolute(each))).sum(0) for each in (sparse, deltas))
-    factors = torch.where(left > 0, whole / left, 1.0)
-    return (sparse * factors.view(-1, *[1] * (sparse.ndim - 1))).to(sparse.dtype)
-
-
-def _absolute(stack: Tensor) -> Iterator[Tensor]:
-    """Yield the sums of sizes (T) of a stack's tiles, in float64."""
-    vectors = grouped(stack)
-    for rows, columns in tiles(vectors):
-        yield vectors[:, rows, columns].double().abs().sum((1, 2))

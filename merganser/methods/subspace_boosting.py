@@ -23,6 +23,7 @@ from merganser.operators.ties import Combine, unscaled_merge
     cost="svd",
     ours=("density", "scaling"),
     searched={"eta": (0.0, 0.01, 0.02)},
+    copies=6,
 )
 def subspace_boosting(
     layers: LayerSource,

@@ -29,6 +29,7 @@ USUAL = 0.3  # the scaling of the merge that the authors calibrate
     involvement="VDI",
     cost="svd",
     ours=("density", "scaling"),
+    copies=6,
 )
 def svc(
     layers: LayerSource,

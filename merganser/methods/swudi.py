@@ -20,6 +20,7 @@ from merganser.operators.sums import total
     law="at time 0 it is the sum of the deltas, after a long time in all directions wudi's minimum",
     cost="joint svd",
     ours=("scaling",),
+    copies=8,
 )
 def swudi(
     layer: LayerDeltas, *, rank_fraction: PositiveFraction = 0.65, time: Positive = 300.0, scaling: Scaling = 1.0

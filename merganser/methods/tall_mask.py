@@ -23,6 +23,7 @@ UNNAMED = 0.4  # tall_lambda of a task that a map does not name
     ours=("tall_lambda", "density"),
     searched={"tall_lambda": spaced(0.2, 0.6, 0.1)},
     own=("tall_lambda",),
+    copies=6,
 )
 def tall_mask(
     layers: LayerSource,

@@ -23,6 +23,7 @@ from merganser.operators.sums import total
     law="at full rank without whitening it is task arithmetic; the merged singular values are the kept ones",
     rank_fraction=share_needed,
     searched={"scaling": spaced(0.0, 3.0, 0.1)},
+    copies=7,
 )
 def tsv_m(
     layer: LayerFactors,

@@ -20,6 +20,7 @@ from merganser.operators.vectors import scaled_mean
     cost="gradient steps",
     vectors=scaled_mean,
     searched={"scaling": spaced(0.1, 1.5, 0.1)},
+    copies=9,
 )
 def wudi(
     layer: LayerDeltas, *, steps: Count = 300, lr: LearningRate = 1e-5, solve: bool = False, scaling: Scaling = 1.0

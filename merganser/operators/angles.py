@@ -5,7 +5,7 @@ own weights where it is the base. Inner products and sums are taken in float64, 
 Legend: T tasks, G groups (the vectors of one task), C entries of a vector.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations, combinations_with_replacement
 from math import prod
 from typing import Literal
@@ -13,10 +13,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from merganser.inputs.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import BLOCK
 
 Granularity = Literal["parameter", "row", "column"]
+VectorsOf = Literal["deltas", "models"]
 TILE = 1 << 14  # entries summed at once: torch sums more in several threads, in an order that depends on their number
 ROUNDING = 1e-12  # of shares that add up to 1
 
@@ -40,6 +41,13 @@ def base_vectors(layer: LayerDeltas, granularity: Granularity = "parameter") -> 
     """Return the base's weights beside a layer's deltas as vectors (G, C)."""
     assert layer.base is not None, f"{layer.name} was read without the base's weights"
     return grouped(layer.base.unsqueeze(0), granularity)[0]
+
+
+def vectors_of(
+    layer: LayerDeltas, granularity: Granularity = "parameter", of: VectorsOf = "deltas"
+) -> tuple[Tensor, Tensor | None]:
+    """Return a layer's deltas as vectors (T, G, C) and, `of` the models, the base's (G, C) that they start from."""
+    return grouped(layer.deltas, granularity), base_vectors(layer, granularity) if of == "models" else None
 
 
 def ungrouped(vectors: Tensor, shape: tuple[int, ...], granularity: Granularity = "parameter") -> Tensor:
@@ -86,6 +94,82 @@ def vector_inner_products(vectors: Tensor, start: Tensor | None = None) -> Tenso
     return found
 
 
+def folded(parts: Iterable[Tensor]) -> Tensor:
+    """Add up numbers (..., n) along the last dimension, one after another, over parts that follow each other.
+
+    The sum has the same bits however the numbers are cut into parts.
+
+    >>> folded([torch.tensor([[1.0, 2.0]]), torch.tensor([[4.0]])])
+    tensor([7.])
+    """
+    found = None
+    for part in parts:
+        every = part if found is None else torch.cat([found.unsqueeze(-1), part], -1)
+        found = every.cumsum(-1)[..., -1].clone()
+    assert found is not None, "there is a part"
+    return found
+
+
+def as_rows(stack: Tensor) -> Tensor:
+    """View each task's tensor (T, ...) as the rows (T, M, N) of its first dimension; a vector is one row."""
+    return stack.reshape(len(stack), stack.shape[1] if stack.ndim > 2 else 1, prod(stack.shape[2:] or stack.shape[1:]))
+
+
+def row_size(stack: Tensor) -> int:
+    """Return how many entries a row of the tasks' tensors (T, ...) has."""
+    return as_rows(stack).shape[-1]
+
+
+def row_sums(parts: Iterable[Tensor], size: int, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the sum of each row, changed entry by entry, in float64 (T, M); the parts (T, C) are some rows each.
+
+    >>> row_sums([torch.tensor([[3.0, -4.0, 0.0, 1.0]])], 2, torch.square)
+    tensor([[25.,  1.]], dtype=torch.float64)
+    """
+    return torch.cat([_row_sums(part.unflatten(1, (-1, size)), change) for part in parts], 1)
+
+
+def _row_sums(rows: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    found = torch.zeros(rows.shape[:2], dtype=torch.float64, device=rows.device)
+    for some, columns in tiles(rows):
+        found[:, some] += change(rows[:, some, columns].double()).sum(-1)
+    return found
+
+
+def inner_products(
+    parameter: LayerSource, granularity: Granularity = "parameter", of: VectorsOf = "deltas"
+) -> Callable[[LayerDeltas], Tensor]:
+    """Return a function of a piece of a parameter: the inner products (T, T, G) of the vectors that it has entries of.
+
+    They are those of whole vectors: unless each row is one, all pieces are read first.
+    """
+    if granularity == "row":
+        return lambda piece: vector_inner_products(*vectors_of(piece, granularity, of))
+    if granularity == "parameter":
+        summed = folded(parameter.map(lambda piece: _inner_products_of_rows(piece, of))).unsqueeze(2)
+    else:
+        summed = folded(_products_in_columns(parameter, of))
+    return lambda piece: summed
+
+
+def _inner_products_of_rows(piece: LayerDeltas, of: VectorsOf) -> Tensor:
+    """Return the inner products (T, T, M) of a piece's rows."""
+    start = base_vectors(piece).reshape(as_rows(piece.deltas).shape[1:]) if of == "models" else None
+    return vector_inner_products(as_rows(piece.deltas), start)
+
+
+def _products_in_columns(parameter: LayerSource, of: VectorsOf) -> Iterator[Tensor]:
+    """Yield the products (T, T, G, C) of the tasks' entries in each column, some rows at a time, in their order."""
+    for piece in parameter:
+        assert isinstance(piece, LayerDeltas)
+        vectors, start = vectors_of(piece, "column", of)
+        tasks, groups, entries = vectors.shape
+        step = max(1, BLOCK // max(1, tasks * tasks * groups))
+        for first in range(0, entries, step):
+            tile = _tile(vectors, start, slice(None), slice(first, first + step))
+            yield tile.unsqueeze(0) * tile.unsqueeze(1)
+
+
 def squared_lengths(deltas: Tensor) -> Tensor:
     """Return the squared length of each task's tensor (T, ...), in float64 (T).
 
@@ -116,13 +200,13 @@ def vector_cosines(inner: Tensor) -> Tensor:
     return torch.where(both > 0, inner / both, 0.0).clamp_(-1, 1)
 
 
-def mean_cosine(vectors: Tensor) -> Tensor:
-    """Return the mean cosine (G) over all pairs of two tasks' vectors (T, G, C); 1 for a single task.
+def mean_cosine(inner: Tensor) -> Tensor:
+    """Return the mean cosine (G) over all pairs of vectors with these inner products (T, T, G); 1 for a single task.
 
-    >>> mean_cosine(torch.tensor([[[3.0, 4.0]], [[1.0, 0.0]]])).tolist()
+    >>> mean_cosine(vector_inner_products(torch.tensor([[[3.0, 4.0]], [[1.0, 0.0]]]))).tolist()
     [0.6]
     """
-    found = vector_cosines(vector_inner_products(vectors))
+    found = vector_cosines(inner)
     pairs = [found[i, j] for i, j in combinations(range(len(found)), 2)]
     return torch.stack(pairs).mean(0) if pairs else torch.ones_like(found[0, 0])
 

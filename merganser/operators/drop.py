@@ -181,7 +181,7 @@ def _each_task(
     drop: Callable[[Tensor, float, Tensor], Tensor], drop_rate: PerTask, layer: LayerDeltas, unit: int
 ) -> Iterator[Tensor]:
     """Drop and rescale a layer's deltas block by block (T, C), each task's by its own rate."""
-    for block, numbers in _drawn(layer, unit):
+    for block, numbers in drawn(layer, unit):
         if isinstance(drop_rate, Mapping):
             rows = zip(block.split(1), each_of(drop_rate, layer.tasks), numbers.split(1), strict=True)
             yield torch.cat(list(starmap(drop, rows)))
@@ -189,7 +189,7 @@ def _each_task(
             yield drop(block, drop_rate, numbers)
 
 
-def _drawn(layer: LayerDeltas, unit: int) -> Iterator[tuple[Tensor, Tensor]]:
+def drawn(layer: LayerDeltas, unit: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield a layer's deltas in blocks (T, C), C a multiple of `unit`, with their random numbers."""
     if layer.rows:
         drawn = torch.stack([draw_rows(layer.seed, task, layer.rows, prod(layer.shape[1:])) for task in layer.tasks])

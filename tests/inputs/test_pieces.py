@@ -1,6 +1,7 @@
 """Large parameters merged in pieces: the same values as whole, to the last bit."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,16 @@ from torch import Tensor
 
 from merganser import registry
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.checkpoints.tensors import Rows
 from merganser.checkpoints.writing import save_tensors
 from merganser.inputs.deltas import checked_norm, extract, open_deltas, stored_norm
 from merganser.inputs.layers import Layer, LayerDeltas, LayerSource, ThreadedLayers, part_of
 from merganser.inputs.model_deltas import ModelDeltas, open_models, unchanged
 from merganser.inputs.pieces import PIECE, in_pieces
+from merganser.merging.driver import with_base
 from merganser.merging.method import Method
+from merganser.operators.angles import TILE
 from tests.laws.test_references import by_task
 from tests.laws.test_registry_properties import choices
 from tests.small_models import write_models
@@ -27,15 +30,52 @@ OWN: tuple[object, ...] = (None, "inverse_norm")
 SIZE = 60  # values of all tasks: most parameters of the models here are larger
 
 
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LayerSource]:
-    """Open one set of models as `merganser merge` does, and their deltas as the pipeline does."""
-    folder = tmp_path_factory.mktemp("models")
-    models = {name: open_checkpoint(path) for name, path in write_models(folder, dtype=torch.bfloat16).items()}
+@dataclass(frozen=True)
+class Opened:
+    """A base and models fine-tuned from it, opened as `merganser merge` does, and their deltas as the pipeline does."""
+
+    base: Checkpoint
+    sources: dict[str, dict[int, LayerSource]]  # by kind and by how many tasks
+
+    def source(self, kind: str, method: Method, values: dict[str, Any]) -> LayerSource:
+        """Return what a method is given."""
+        found = self.sources[kind][method.most_tasks or 3]
+        return with_base(found, self.base) if method.takes_base(values) else found
+
+
+def opened(folder: Path, paths: dict[str, Path]) -> Opened:
+    models = {name: open_checkpoint(path) for name, path in paths.items()}
     base, rules = models.pop("base"), ParameterRules()
     for task, model in models.items():
         extract(base, model, rules, task, folder / f"{task}.safetensors")
-    return {"models": open_models(base, models, rules), "deltas": open_deltas(folder, list(models))}
+    some = {count: dict(list(models.items())[:count]) for count in (2, 3)}
+    return Opened(
+        base,
+        {
+            "models": {count: open_models(base, each, rules) for count, each in some.items()},
+            "deltas": {count: open_deltas(folder, list(each)) for count, each in some.items()},
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    folder = tmp_path_factory.mktemp("models")
+    return opened(folder, write_models(folder, dtype=torch.bfloat16))
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    """Write models whose rows are longer than what is summed at once, and models of many rows."""
+    folder, drawn = tmp_path_factory.mktemp("large"), torch.Generator().manual_seed(0)
+    shapes = {"long.weight": (5, 2 * TILE + 70), "many.weight": (3000, 20)}
+    start = {name: 0.02 * torch.randn(shape, generator=drawn) for name, shape in shapes.items()}
+    for model in ("base", "task0", "task1", "task2"):
+        scale = 0.002 * (model != "base")
+        values = {name: start[name] + scale * torch.randn(shape, generator=drawn) for name, shape in shapes.items()}
+        save_tensors(folder / f"{model}.safetensors", {name: each.bfloat16() for name, each in values.items()})
+    paths = {path.stem: path for path in sorted(folder.iterdir())}
+    return opened(tmp_path_factory.mktemp("deltas"), paths)
 
 
 def merged(method: Method, values: dict[str, Any], source: LayerSource) -> Iterator[tuple[str | Rows, Tensor]]:
@@ -52,7 +92,7 @@ def merged(method: Method, values: dict[str, Any], source: LayerSource) -> Itera
 
 @pytest.mark.parametrize("kind", ["models", "deltas"])
 @pytest.mark.parametrize("name", DIVIDED)
-def test_pieces_merge_as_the_whole_does(name: str, kind: str, sources: dict[str, LayerSource]) -> None:
+def test_pieces_merge_as_the_whole_does(name: str, kind: str, small: Opened) -> None:
     method = registry.get(name)
     more: list[dict[str, Any]] = []
     if "coefficients" in method.parameters.model_fields:
@@ -63,20 +103,36 @@ def test_pieces_merge_as_the_whole_does(name: str, kind: str, sources: dict[str,
         more += [dict.fromkeys(own, shares) | {"layers": {"*in_proj*": dict.fromkeys(own, 0.4)}}]
     for given in (*choices(name), *more):
         values = method.validate(name, given)
-        source = sources[kind]
-        whole = dict(merged(method, values, source))
-        pieces: dict[str, list[Tensor]] = {}
-        for part, result in merged(method, values, ThreadedLayers(in_pieces(source, method.divided, SIZE), 3)):
-            pieces.setdefault(part if isinstance(part, str) else part.name, []).append(result)
-        assert max(map(len, pieces.values())) > 1
-        assert pieces.keys() == whole.keys()
-        for parameter, parts in pieces.items():
-            together = parts[0] if len(parts) == 1 else torch.cat(parts)
-            torch.testing.assert_close(together, whole[parameter], rtol=0, atol=0)
+        source = small.source(kind, method, values)
+        assert_same(method, values, source, SIZE)
 
 
-def test_pieces_are_whole_rows_of_a_bounded_size(sources: dict[str, LayerSource]) -> None:
-    source = sources["models"]
+BY_PARAMETER = [name for name in DIVIDED if registry.get(name).by_parameter]
+
+
+@pytest.mark.parametrize("name", BY_PARAMETER)
+def test_pieces_of_large_parameters_merge_as_the_whole_does(name: str, large: Opened) -> None:
+    method = registry.get(name)
+    for given in choices(name):
+        values = method.validate(name, given)
+        assert_same(method, values, large.source("models", method, values), 3 * 1000)
+
+
+def assert_same(method: Method, values: dict[str, Any], source: LayerSource, size: int) -> None:
+    """Merge whole parameters, and pieces of at most so many values of all tasks, and compare the bits."""
+    whole = dict(merged(method, values, source))
+    pieces: dict[str, list[Tensor]] = {}
+    for part, result in merged(method, values, ThreadedLayers(in_pieces(source, method.divided, size), 3)):
+        pieces.setdefault(part if isinstance(part, str) else part.name, []).append(result)
+    assert max(map(len, pieces.values())) > 1
+    assert pieces.keys() == whole.keys()
+    for parameter, parts in pieces.items():
+        together = parts[0] if len(parts) == 1 else torch.cat(parts)
+        torch.testing.assert_close(together, whole[parameter], rtol=0, atol=0)
+
+
+def test_pieces_are_whole_rows_of_a_bounded_size(small: Opened) -> None:
+    source = small.sources["models"][3]
     pieced = in_pieces(source, registry.get("average").divided, SIZE)
     first = ("blocks.0.attn.in_proj_bias", "blocks.0.attn.in_proj_weight[0:2]", "blocks.0.attn.in_proj_weight[2:4]")
     assert pieced.names[:3] == first

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from merganser.methods.arcee_fusion import importances
+from merganser.methods.arcee_fusion import divergences, importances
 from tests.laws.layers import matrices
 from tests.laws.references import Array, Given
 from tests.laws.samples import merged_vector, network
@@ -47,7 +47,8 @@ def test_arcee_fusion_by_hand() -> None:
 def test_an_entrys_importance_is_its_size_times_how_far_its_rows_softmax_moved() -> None:
     p = exp(2.0) / (exp(2.0) + 1)  # of the first row; the second does not move
     moved = p * log(2 * p) + (1 - p) * log(2 * (1 - p))
-    found = importances(torch.tensor([[2.0, 0.0], [3.0, 3.0]]), torch.zeros(2, 2))
+    deltas = torch.tensor([[[2.0, 0.0], [3.0, 3.0]]])
+    found = importances(deltas, divergences(deltas, torch.zeros(2, 2)))
     assert found.flatten().tolist() == pytest.approx([2 * moved, 0, 0, 0], abs=1e-6)
 
 

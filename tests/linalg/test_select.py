@@ -12,7 +12,7 @@ from torch import Tensor
 
 from merganser.linalg import blocks, thresholds
 from merganser.linalg.counts import count_of, share_of, tallied
-from merganser.linalg.thresholds import cut_at, cut_of, each_band, each_trimmed, in_memory, kept
+from merganser.linalg.thresholds import band_of, cut_at, cut_of, each_in_band, each_trimmed, in_memory, kept
 from tests.support import steady
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -109,7 +109,7 @@ def test_a_band_keeps_what_equals_one_of_its_entries(values: list[float], above:
     within = sorted(map(abs, values), reverse=True)[above : above + wanted]
     expected = torch.tensor([[value if abs(value) in within else 0.0 for value in row] for row in stack.tolist()])
     with tallied() as tally:
-        found = torch.cat(list(each_band(stack, [above] * 2, [wanted] * 2)), dim=1)
+        found = torch.cat(list(each_in_band(stack, band_of(in_memory(stack), [above] * 2, [wanted] * 2))), dim=1)
     assert torch.equal(found, expected)
     assert share_of(tally) == float(expected.count_nonzero()) / (2 * n)
 

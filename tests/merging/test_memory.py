@@ -88,7 +88,9 @@ class Weighed(ModelDeltas):
         return layer
 
 
-@pytest.mark.parametrize("name", ["task_arithmetic", "ties", "dare"])
+@pytest.mark.parametrize(
+    "name", ["task_arithmetic", "ties", "dare", "sparse_arithmetic", "breadcrumbs", "sce", "slerp", "arcee_fusion"]
+)
 def test_a_merge_by_rows_holds_pieces_of_a_large_parameter(name: str, tmp_path: Path) -> None:
     drawn = torch.Generator().manual_seed(0)
     shapes = {"map.weight": (PIECE // 2000, 3000), "map.bias": (3000,)}

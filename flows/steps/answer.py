@@ -20,9 +20,7 @@ from merganser.errors import InputError
 from merganser.flows.repositories.identity import TRIALS
 from merganser.limits import read_yaml
 from merganser.report.formats import BUDGETS, p_value
-from merganser.tasks.stages import DATA, EXAMPLES, METRICS, PREVIOUS, PREVIOUS_METRICS, UNSEEN
-
-_NUMBERS = Path("metrics.json")
+from merganser.tasks.stages import DATA, EXAMPLES, METRICS, PREVIOUS, PREVIOUS_METRICS, SCORES, SUMMARY, UNSEEN
 
 
 def keep_previous_metrics(folder: Path, causes: Mapping[str, Sequence[str]], run: str) -> None:
@@ -33,10 +31,16 @@ def keep_previous_metrics(folder: Path, causes: Mapping[str, Sequence[str]], run
     path = folder / PREVIOUS_METRICS.name
     kept = _kept(path)
     if kept.get("run") != run:
-        kept = {"run": run, "numbers": read_json(_NUMBERS) or {}, "causes": {}}
+        kept = {"run": run, "numbers": read_numbers(), "causes": {}}
         _keep_files(folder / PREVIOUS.name)
     kept["causes"] |= causes
     write_durably(path, json.dumps(kept))
+
+
+def read_numbers() -> dict[str, Any]:
+    """Return the numbers of the current folder by entry; earlier versions wrote them to metrics.json. Empty if none."""
+    found = read_json(SCORES) or read_json(SUMMARY) or {}
+    return found if _is_table(found) else {}
 
 
 def _keep_files(folder: Path) -> None:
@@ -86,7 +90,7 @@ def say_answer(done: Set[str], say: Callable[[str], None]) -> None:
         return
     for line in report_lines(Path()):
         say(line)
-    for line in changed_lines(kept_metrics(Path(STATE_FOLDER)), json.loads(Path("metrics.json").read_text())):
+    for line in changed_lines(kept_metrics(Path(STATE_FOLDER)), read_numbers()):
         say(line)
     for row in read_worse_scores(Path()):
         say(worse_line(row["entry"], row["column"], *(float(row[name]) for name in ("before", "after", "p"))))

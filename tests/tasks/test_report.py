@@ -137,7 +137,7 @@ def test_the_table_shows_every_score_and_leads_to_its_file(folder: Path, page: s
 
 def test_unseen_tasks_have_columns_of_their_own_and_are_in_no_mean(folder: Path, page: str) -> None:
     results = {row["entry"]: row for row in csv.DictReader((folder / "report/results.csv").open())}
-    numbers = json.loads((folder / "metrics.json").read_text())
+    numbers = json.loads((folder / "data/scores.json").read_text())
     for entry, row in results.items():
         score = json.loads((folder / f"data/measures/unseen/{entry}/held.json").read_text())
         assert float(row["unseen"]) == float(row["unseen_held"]) == score["value"]
@@ -354,10 +354,25 @@ def test_the_tables_hold_the_same_numbers_in_the_order_of_the_page(folder: Path,
     individual = next(row for row in rows if row["entry"] == "individual")
     assert float(individual["normalised_score"]) == 1
     assert float(individual["score_drop_rate"]) == 0
-    summary = json.loads((folder / "metrics.json").read_text())
+    summary = json.loads((folder / "data/scores.json").read_text())
     for row in rows:
         assert summary[row["entry"]]["mean"] == float(row["mean"])
         assert summary[row["entry"]]["accuracy"] == {task: float(row[task]) for task in TASKS}
+
+
+def test_dvc_shows_few_metrics_the_best_entries_and_a_row_for_each_entry(folder: Path) -> None:
+    rows = {row["entry"]: row for row in csv.DictReader((folder / "report/results.csv").open())}
+    shown = json.loads((folder / "metrics.json").read_text())
+    assert len(shown) <= 12
+    for name, group in (("best_single", "single"), ("best_with_parts", "parts")):
+        means = [float(row["mean"]) for row in rows.values() if (row["group"], row["data"]) == (group, "no data")]
+        assert float(rows[shown[name]]["mean"]) == shown[f"{name}_mean"] == max(means)
+    assert (shown["entry_count"], shown["task_count"]) == (len(METHODS), len(TASKS))
+    files = {path.stem: json.loads(path.read_text()) for path in (folder / "report/entries").iterdir()}
+    assert files.keys() == rows.keys()
+    for entry, metrics in files.items():
+        found = {name: rows[entry][name] for name in ("mean", "normalised_score", "amr", "spread", "unseen")}
+        assert metrics == {name: float(value) for name, value in found.items() if value}
 
 
 def test_scores_of_some_examples_are_marked_as_partial_on_the_page_and_in_the_table(

@@ -34,8 +34,8 @@ def write_report(folder: Path, comparison: Comparison, plots: Mapping[str, str])
     """Write the tables of every section, the plots, each entry's metrics and the page into an empty folder."""
     (folder / "plots").mkdir()
     for section in sections().values():
-        if (data := comparison.of(section.read)) is not None:
-            write_tables(folder, section.tables(data))
+        data = comparison.of(section.read)
+        write_tables(folder, section.without if data is None else section.tables(data))
     for name, svg in plots.items():
         (folder / "plots" / f"{name}.svg").write_text(svg)
     (folder / ENTRIES).mkdir()

@@ -375,6 +375,16 @@ def test_dvc_shows_few_metrics_the_best_entries_and_a_row_for_each_entry(folder:
         assert metrics == {name: float(value) for name, value in found.items() if value}
 
 
+def test_every_plot_of_dvc_has_points_and_numbers_on_its_axes(folder: Path) -> None:
+    plots = yaml.safe_load((Path(__file__).parents[2] / "dvc.yaml").read_text())["plots"]
+    for name, plot in (pair for each in plots for pair in each.items()):
+        ((file, columns),) = plot["y"].items()
+        rows = list(csv.DictReader((folder / file).open()))
+        axes = [plot["x"]] if plot["template"] == "bar_horizontal" else [plot["x"], *np.atleast_1d(columns)]
+        found = [[float(row[column]) for column in axes] for row in rows if all(row[column] for column in axes)]
+        assert found, name
+
+
 def test_scores_of_some_examples_are_marked_as_partial_on_the_page_and_in_the_table(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -218,7 +218,7 @@ def test_entries_are_tested_against_the_best_of_their_group_example_by_example(f
         p = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
         assert float(row["p"]) == pytest.approx(p)
     mean = found[0]
-    tied = {entry for entry, body in rows_of(page, "scores") if 'class="mean tied"' in body}
+    tied = {entry for entry, body in rows_of(page, "scores") if 'class="mean tied' in body}
     assert tied == ({mean["entry"]} if float(mean["corrected"]) >= 0.05 else set())
     pairs = list(csv.DictReader((folder / "report/pairs.csv").open()))
     assert len(pairs) == (1 + len(TASKS)) * len(METHODS) * (len(METHODS) - 1) // 2
@@ -373,6 +373,14 @@ def test_dvc_shows_few_metrics_the_best_entries_and_a_row_for_each_entry(folder:
     for entry, metrics in files.items():
         found = {name: rows[entry][name] for name in ("mean", "normalised_score", "amr", "spread", "unseen")}
         assert metrics == {name: float(value) for name, value in found.items() if value}
+
+
+def test_a_score_below_chance_is_marked_and_no_other(folder: Path, page: str) -> None:
+    chances = {row["task"]: float(row["chance"]) for row in csv.DictReader((folder / "report/baselines.csv").open())}
+    rows = {row["entry"]: row for row in csv.DictReader((folder / "report/results.csv").open())}
+    below = {(entry, task) for entry in rows for task in TASKS if float(rows[entry][task]) < chances[task]}
+    cells = re.findall(r'<td style="--shade[^>]* class="(task[^"]*)"><a href="[^"]*/metrics/(\w+)/(\w+)\.json"', page)
+    assert {(entry, task) for looks, entry, task in cells if "below" in looks.split()} == below != set()
 
 
 def test_every_plot_of_dvc_has_points_and_numbers_on_its_axes(folder: Path) -> None:

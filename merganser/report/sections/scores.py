@@ -123,12 +123,22 @@ def page(comparison: Comparison) -> dict[str, Any]:
         "titles": {task: title_of(metric) for task, metric in rows[0].scores.metrics.items()},
         "error": sampling_error(rows),
         "verdicts": comparison.significance.verdicts,
+        "below": _below_chance(rows, baselines),
         "baselines": {
             name: [mean_of(baselines, name), *(getattr(each, name) for each in baselines)]
             for name in ("chance", "majority")
             if any(getattr(each, name) is not None for each in baselines)
         },
     }
+
+
+def _below_chance(rows: Sequence[Row], baselines: Sequence[Baseline]) -> dict[tuple[str, str], float]:
+    """Return the chance of a task's classes for each score below it, and for each `mean` below that of all tasks."""
+    chances = {each.task: each.chance for each in baselines} | {"mean": mean_of(baselines, "chance")}
+    values = {(row.entry, name): value for row in rows for name, value in row.scores.values.items()}
+    values |= {(row.entry, "mean"): row.scores.mean for row in rows}
+    known = {key: chances[key[1]] for key in values}
+    return {key: chance for key, chance in known.items() if chance is not None and values[key] < chance}
 
 
 def _shades(rows: Sequence[Row]) -> dict[tuple[str, str], int]:

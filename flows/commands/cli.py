@@ -52,7 +52,7 @@ def main() -> None:
     raise_gc_thresholds()
     reach_this_machine()
     with boundary(mlflow_words, command_line.named_state_folder), naming_extras():
-        app()
+        app(prog_name="merganser")  # also as `python -m merganser.flows`
 
 
 def mlflow_words(error: BaseException) -> str | None:

@@ -122,7 +122,7 @@ def main() -> None:
     app = empty_app()
     add_commands(app)
     with boundary(), naming_extras():
-        app()
+        app(prog_name="merganser")  # also as `python -m merganser`
 
 
 def _print_version(wanted: bool) -> None:

@@ -138,9 +138,9 @@ def _free_position(
     gap = GAP if abs(height - point[1]) < LABEL_HEIGHT / 2 else 3 * GAP  # room for the line from a label that was moved
     sides = [side for side in (point[0] + gap, point[0] - gap - width) if side >= 0 and side + width <= right]
     candidates = [Position(side, height + step * LABEL_HEIGHT) for step in SHIFTS for side in sides or [point[0] + gap]]
-    inside = [position for position in candidates if position.y >= LABEL_HEIGHT / 2]  # above the axis below
-    free = (position for position in inside if not any(_overlap(_box(position, width), box) for box in taken))
-    return next(free, candidates[0])
+    free = [position for position in candidates if not any(_overlap(_box(position, width), box) for box in taken)]
+    above = (position for position in free if position.y >= LABEL_HEIGHT / 2)  # the axis below
+    return next(above, next(iter(free), candidates[0]))
 
 
 def _box(position: Position, width: float) -> Box:

@@ -28,6 +28,14 @@ LIMIT_S = 40.0
 NAME = "blocks.0.mlp.c_fc.weight"
 
 
+@pytest.mark.parametrize("module", ["merganser", "merganser.flows"])
+def test_help_names_the_command_whatever_started_it(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True, env=environment()
+    )
+    assert "Usage: merganser " in done.stdout
+
+
 def imported(code: str) -> set[str]:
     """Return the names of the modules a piece of code brings in."""
     done = subprocess.run(

@@ -149,6 +149,51 @@ def paper_table(root: Path, *, errors: bool) -> str:
     return latex_table(results, verdicts, scores, errors=errors)
 
 
+def markdown_lines(root: Path) -> Iterator[str]:
+    """Give the best entries and all entries as Markdown tables; raise InputError where there is no report."""
+    choices, results = read_table(root, "choices.csv"), read_table(root, "results.csv")
+    data = {row["entry"]: row["data"] for row in results}
+    yield from ["### Best entries", ""]
+    yield from _markdown(
+        ["memory per task", "data", "best", "mean score", "tied for best"],
+        [
+            [budget.title, word, members[0]["entry"], _score(members[0]), _some([row["entry"] for row in members[1:]])]
+            for word, allowed in (("none", "none"), ("allowed", "any"))
+            for budget in BUDGETS
+            if (members := [row for row in choices if (row["budget"], row["data"]) == (budget.key, allowed)])
+        ],
+    )
+    yield from ["", "### All entries", ""]
+    yield from _markdown(
+        ["entry", "method", "mean score", "% of individual", "% memory per task", "data"],
+        [
+            [row["entry"], row["method"], _score(row), _hundredths(row["normalised_score"]), *_kept_and_had(row, data)]
+            for row in sorted(results, key=lambda row: -float(row["mean"]))
+        ],
+    )
+    worse = read_worse_scores(root)
+    if worse:
+        yield from ["", "### Worse scores", ""]
+        for row in worse:
+            numbers = [float(row[name]) for name in ("before", "after", "p")]
+            yield f"- {worse_line(row['entry'], row['column'], *numbers)}"
+
+
+def _kept_and_had(row: Row, data: Mapping[str, str]) -> tuple[str, str]:
+    return f"{100 * float(row['amr']):.2g}", data[row["entry"]]
+
+
+def _hundredths(value: str) -> str:
+    return f"{100 * float(value):.1f}" if value else ""
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Give the lines of a table."""
+    yield f"| {' | '.join(header)} |"
+    yield f"|{' --- |' * len(header)}"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
 def report_lines(root: Path) -> Iterator[str]:
     """Say in the terminal what the report in a repository says on top; raise InputError where there is none."""
     yield from choice_lines(read_table(root, "choices.csv"), read_table(root, "results.csv"))

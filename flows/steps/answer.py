@@ -161,6 +161,7 @@ def markdown_lines(root: Path) -> Iterator[str]:
             for word, allowed in (("none", "none"), ("allowed", "any"))
             for budget in BUDGETS
             if (members := [row for row in choices if (row["budget"], row["data"]) == (budget.key, allowed)])
+            and (allowed == "none" or data[members[0]["entry"]] != "no data")  # otherwise the same best again
         ],
     )
     yield from ["", "### All entries", ""]

@@ -44,7 +44,19 @@ def serve_deployments(repo: Path) -> None:
                 serve_one(deployment, runner)
             names = ", ".join(deployment.full_name for deployment in deployments)
             print(f"Prefect  {address}\nserving {names}; Ctrl-C stops it.", flush=True)
-            asyncio.run(runner.start())
+            asyncio.run(_run_until_told_to_stop(runner))
+
+
+async def _run_until_told_to_stop(runner: "Runner") -> None:
+    """Run Prefect's runner until SIGTERM, which ends it as Ctrl-C does: its deployments are paused.
+
+    Prefect's own handler calls `Runner.stop` inside the event loop, and awaits nothing of it.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task
+    runner.handle_sigterm = lambda *_, **__: loop.call_soon_threadsafe(task.cancel)  # type: ignore[method-assign]
+    with suppress(asyncio.CancelledError):
+        await runner.start()
 
 
 def read_declared(path: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Write the report: the page, the tables, the plots, and the scores for `dvc metrics`."""
+"""Write the report: the page, the tables, the plots, the scores, and the metrics that DVC shows."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ import matplotlib
 from merganser.config.params import Params
 from merganser.config.points import check_points
 from merganser.outputs import fresh_folder, write_json
-from merganser.report.comparison import Comparison
+from merganser.report.comparison import Comparison, metrics_of
 from merganser.report.formats import write_tables
 from merganser.report.page import render_page
 from merganser.report.plots import STYLE
@@ -16,7 +16,8 @@ from merganser.report.sections import sections
 from merganser.tasks import stages
 from merganser.tasks.stage import run_main, stage
 
-SUMMARY, PAGE = Path("metrics.json"), "index.html"
+PAGE = "index.html"
+ENTRIES = "entries"  # a file an entry: `dvc metrics show report/entries` prints a row for each
 
 
 def draw_plots(comparison: Comparison) -> dict[str, str]:
@@ -30,25 +31,29 @@ def draw_plots(comparison: Comparison) -> dict[str, str]:
 
 
 def write_report(folder: Path, comparison: Comparison, plots: Mapping[str, str]) -> None:
-    """Write the tables of every section, the plots and the page into an empty folder."""
+    """Write the tables of every section, the plots, each entry's metrics and the page into an empty folder."""
     (folder / "plots").mkdir()
     for section in sections().values():
-        if (data := comparison.of(section.read)) is not None:
-            write_tables(folder, section.tables(data))
+        data = comparison.of(section.read)
+        write_tables(folder, section.without if data is None else section.tables(data))
     for name, svg in plots.items():
         (folder / "plots" / f"{name}.svg").write_text(svg)
+    (folder / ENTRIES).mkdir()
+    for row in comparison.rows:
+        write_json(folder / ENTRIES / f"{row.entry}.json", metrics_of(row))
     (folder / PAGE).write_text(render_page(comparison, plots))
 
 
 @stage()
 def main(params: Params) -> None:
-    """Compare every declared entry on every declared task; write `report/` and `metrics.json`."""
+    """Compare every declared entry on every declared task; write `report/`, the scores and `metrics.json`."""
     check_points(params)  # DVC would not have run the stages of a study that was added since
     comparison = Comparison(params, stages)
     plots = draw_plots(comparison)
     with fresh_folder(stages.REPORT) as folder:
         write_report(folder, comparison, plots)
-    write_json(SUMMARY, comparison.numbers)
+    write_json(stages.SCORES, comparison.numbers)
+    write_json(stages.SUMMARY, comparison.summary)
     print(f"{stages.REPORT}/{PAGE}: {len(comparison.rows)} entries on {len(comparison.tasks)} tasks")
 
 

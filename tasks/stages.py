@@ -46,11 +46,13 @@ RANK_STUDIES = Path("data/measures/studies/rank")
 RECORDS = Path("data/records")
 REPORT = Path("report")
 ROUTERS = Path("data/routers")
+SCORES = Path("data/scores.json")  # each entry's numbers, task by task
 SEARCHES = Path("data/searches")
 SEARCH_MEASURES = Path("data/measures/searches")
 SERVED = Path("data/served")  # of tasks' models, while a server has them
 SOURCES = Path("data/sources")
 STATISTICS = Path("data/statistics")
+SUMMARY = Path("metrics.json")  # the best entries and their scores, for DVC
 SURGERY = Path("data/surgery")
 TASK_MEASURES = Path("data/measures/tasks.json")
 UNSEEN = Path("data/measures/unseen")
@@ -294,5 +296,5 @@ STAGES: Mapping[str, StageKind] = {
     "study_rank": StageKind((RANK_STUDIES,), "evaluation", tokens=_fractions, nameless=True),
     "publish": StageKind((PUBLISHED,)),
     "record": StageKind((RECORDS,)),
-    "report": StageKind((REPORT, Path("metrics.json"))),
+    "report": StageKind((REPORT, SCORES, SUMMARY)),
 }

@@ -236,5 +236,11 @@ def test_the_points_are_those_of_the_demonstration() -> None:
     assert (ROOT / POINTS_FILE).read_text() == Points(load_params(ROOT / "params.yaml")).text
 
 
+def test_dvc_shows_the_metrics_of_one_small_file() -> None:
+    assert {name: stage["metrics"] for name, stage in STAGES.items() if "metrics" in stage} == {
+        "report": ["metrics.json"]
+    }
+
+
 def test_dvc_yaml_is_a_contents_page() -> None:
     assert len((ROOT / "dvc.yaml").read_text().splitlines()) < 420

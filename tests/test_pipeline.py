@@ -58,7 +58,7 @@ def reasons(folder: Path) -> dict[str, list[str]]:
 def test_the_flow_leaves_a_clean_dvc_status_and_a_report(ran: Path) -> None:
     assert is_clean(ran)
     assert (ran / "report/index.html").is_file()
-    assert set(json.loads((ran / "metrics.json").read_text()))
+    assert set(json.loads((ran / "data/scores.json").read_text()))
     assert stale(ran) == set()
 
 
@@ -216,7 +216,7 @@ def test_a_run_does_what_was_added_or_lost_and_nothing_for_a_comment_or_for_keys
     after = receipts(tiny_copy)
     assert after["average"] == before["average"]
     assert after["ties"] != before["ties"]
-    assert set(json.loads((tiny_copy / "metrics.json").read_text())) >= {"average", "ties", "tsv_m"}
+    assert set(json.loads((tiny_copy / "data/scores.json").read_text())) >= {"average", "ties", "tsv_m"}
     assert stale(tiny_copy) == set()
     assert audit(tiny_copy).findings == ()
     assert is_clean(tiny_copy)
@@ -289,14 +289,23 @@ OF_NO_CHECKPOINT_BUT_LIGHT = {
 }
 
 
+def test_dvc_shows_a_column_for_each_key_of_metrics_json_and_a_row_for_each_entry(ran: Path) -> None:
+    (shown,) = json.loads(dvc(ran, "metrics", "show", "--json"))[""]["data"].values()
+    assert shown["data"] == json.loads((ran / "metrics.json").read_text())
+    found = json.loads(dvc(ran, "metrics", "show", "report/entries", "--json"))[""]["data"]
+    assert len(found) == shown["data"]["entry_count"]
+    header = dvc(ran, "exp", "show", "--csv", "--drop", ".*[./].*|merganser|tasks").splitlines()[0].split(",")
+    assert header[5:] == [*shown["data"], "seed"]
+
+
 @pytest.mark.drill
 def test_a_run_runs_only_what_a_changed_checkpoint_touches_and_the_report_says_what_changed(tiny_copy: Path) -> None:
-    before = json.loads((tiny_copy / "metrics.json").read_text())
+    before = json.loads((tiny_copy / "data/scores.json").read_text())
     train_more(tiny_copy / "hub/dark/open_clip_model.safetensors")
     ran = ran_in(merganser(tiny_copy, "run", "--workers", "2").stdout)
     declared = {stage["name"] for stage in json.loads(merganser(tiny_copy, "status", "--json").stdout)["stages"]}
     assert ran == declared - OF_NO_CHECKPOINT_BUT_LIGHT - {"code"}
-    after = json.loads((tiny_copy / "metrics.json").read_text())
+    after = json.loads((tiny_copy / "data/scores.json").read_text())
     told = {
         (row["entry"], row["number"]): (float(row["before"]), float(row["after"]))
         for row in csv.DictReader((tiny_copy / "report/changes.csv").open())
@@ -367,7 +376,7 @@ def train_more(file: Path) -> None:
 
 
 def numbers(metrics: dict[str, Any]) -> dict[tuple[str, str], float | None]:
-    """Return all numbers of metrics.json by entry and name."""
+    """Return all numbers of data/scores.json by entry and name."""
     flat = {(entry, name): value for entry, values in metrics.items() for name, value in values.items()}
     by_metric = {key: flat.pop(key) for key in list(flat) if key[1] == "accuracy"}
     return flat | {

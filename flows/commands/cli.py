@@ -58,7 +58,7 @@ def main() -> None:
     raise_gc_thresholds()
     reach_this_machine()
     with boundary(mlflow_words, command_line.named_state_folder), naming_extras(), naming_what_completes():
-        app()
+        app(prog_name="merganser")  # also as `python -m merganser.flows`
 
 
 @contextmanager
@@ -126,19 +126,28 @@ def report(
     tex: Annotated[
         bool, typer.Option("--tex", help="Print the table of all entries for a paper: LaTeX, needs booktabs.")
     ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the best entries and all entries as Markdown, for a pull request.")
+    ] = False,
     errors: Annotated[bool, typer.Option("--errors", help="With --tex: each number with its sampling error.")] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --tex: write the table here instead of printing it.")
+        Path | None,
+        typer.Option(metavar="FILE", help="With --tex or --markdown: write it here instead of printing it."),
     ] = None,
     repo: RepoOption = Path(),
 ) -> None:
-    """Say what to take, as the report's page does; with --tex, give its table for a paper."""
-    from merganser.flows.steps.answer import paper_table, report_lines
+    """Say which entries are the best, as the report's page does; with --tex or --markdown, give its table."""
+    from merganser.flows.steps.answer import markdown_lines, paper_table, report_lines
 
-    if not tex and (errors or out):
-        raise InputError("--errors and --out are of --tex: say `merganser report --tex` with them")
+    if tex and markdown:
+        raise InputError("--tex and --markdown: two forms of the same table; give one of them")
+    if errors and not tex:
+        raise InputError("--errors needs --tex: say `merganser report --tex --errors`")
+    if out and not (tex or markdown):
+        raise InputError("--out needs --tex or --markdown: say which form to write")
     root = root_around(repo)
-    text = paper_table(root, errors=errors) if tex else "".join(f"{line}\n" for line in report_lines(root))
+    lines = markdown_lines if markdown else report_lines
+    text = paper_table(root, errors=errors) if tex else "".join(f"{line}\n" for line in lines(root))
     if out:
         write_whole(out, text)
     else:

@@ -74,7 +74,7 @@ class Garbage:
     def __init__(self, repo: Repo, others: list[Repo], since: datetime, best: bool) -> None:
         self._repo, self._others, self._since = repo, others, since
         self._root, self._state = Path(repo.root_dir), state_folder(repo)
-        self._stay, self._go = split_runs(self._root, since, best)
+        self._stay, self._go = split_runs(self._root, since, best, repo.cache.local.oid_to_path)
         # A worktree has the commits of the others of its git repository.
         with_git = [*(each for each in others if under_git(each)), repo]
         self._with_commits = list({history_of(Path(each.root_dir)): each for each in with_git}.values())

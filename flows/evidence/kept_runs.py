@@ -1,7 +1,8 @@
 """Which of the saved runs are kept: the newer ones, the last one, and on wish those with an entry's best score."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,8 @@ from dvcfleet.record.chain import identity_in
 from dvcfleet.record.ledger import executions
 from dvcfleet.repository import STATE_FOLDER
 from merganser.flows.repositories.identity import own_identities
+from merganser.limits import parse_yaml
+from merganser.tasks.stages import SCORES, SUMMARY
 
 _NAMES = 5  # parts of a reference refs/exps/aa/bbb.../NAME
 
@@ -65,16 +68,26 @@ def _read(ref: str, commit: str, date: str, message: str) -> SavedRun:
     return SavedRun(name, ref, commit, saved, by_engine, identity_in(message))
 
 
-def numbers_of(root: Path, run: SavedRun) -> dict[str, dict[str, Any]]:
-    """Return what metrics.json said in a run, by entry; empty if it had none."""
-    try:
-        found = json.loads(git_if_any(root, "show", f"{run.commit}:./metrics.json") or "{}")
-    except ValueError:
-        return {}
-    return {name: values for name, values in found.items() if isinstance(values, dict)}
+def numbers_of(root: Path, run: SavedRun, object_path: Callable[[str], str]) -> dict[str, dict[str, Any]]:
+    """Return a run's numbers by entry, from git or DVC's cache; empty if neither has them.
+
+    Earlier versions wrote them to metrics.json. `object_path`: where DVC's cache keeps a content, by its md5.
+    """
+    shown = {name: git_if_any(root, "show", f"{run.commit}:./{name}") for name in ("dvc.lock", str(SUMMARY))}
+    with suppress(ValueError, OSError, AttributeError, TypeError, KeyError):  # what is damaged has no numbers
+        lock = parse_yaml(shown["dvc.lock"] or "", run.name) or {}
+        outs = [out for entry in lock.get("stages", {}).values() for out in entry.get("outs", ())]
+        md5s = {out["path"]: out.get("md5") for out in outs}
+        md5 = md5s.get(str(SCORES)) or md5s.get(str(SUMMARY))
+        cached = Path(object_path(md5)) if md5 else None
+        text = cached.read_text(encoding="utf-8") if cached and cached.is_file() else shown[str(SUMMARY)]
+        return {name: values for name, values in json.loads(text or "{}").items() if isinstance(values, dict)}
+    return {}
 
 
-def split_runs(root: Path, since: datetime, best: bool) -> tuple[list[SavedRun], list[SavedRun]]:
+def split_runs(
+    root: Path, since: datetime, best: bool, object_path: Callable[[str], str]
+) -> tuple[list[SavedRun], list[SavedRun]]:
     """Return the saved runs that stay, and those that go.
 
     It stays what was saved since then, and the last one; with `best` also the last run with each entry's best mean.
@@ -82,14 +95,14 @@ def split_runs(root: Path, since: datetime, best: bool) -> tuple[list[SavedRun],
     runs = saved_runs(root)
     stay = {run.ref for run in runs if run.saved >= since} | {run.ref for run in runs[-1:]}
     if best:
-        stay |= set(_best(root, runs))
+        stay |= set(_best(root, runs, object_path))
     return [run for run in runs if run.ref in stay], [run for run in runs if run.ref not in stay]
 
 
-def _best(root: Path, runs: list[SavedRun]) -> Iterator[str]:
+def _best(root: Path, runs: list[SavedRun], object_path: Callable[[str], str]) -> Iterator[str]:
     found: dict[str, tuple[float, str]] = {}
     for run in runs:
-        for entry, values in numbers_of(root, run).items():
+        for entry, values in numbers_of(root, run, object_path).items():
             mean = values.get("mean")
             if isinstance(mean, int | float) and mean >= found.get(entry, (mean, ""))[0]:
                 found[entry] = float(mean), run.ref

@@ -13,8 +13,8 @@ from merganser.report.comparison import Comparison
 from merganser.report.origin import FILE, Origin
 from merganser.report.sections import changes, origin
 from merganser.tasks import stages
-from merganser.tasks.report import PAGE, SUMMARY, write_report
-from merganser.tasks.stages import REPORT
+from merganser.tasks.report import PAGE, write_report
+from merganser.tasks.stages import REPORT, SCORES, SUMMARY
 
 _CHANGES = re.compile(r'<section id="changes">.*?</section>', re.S)
 
@@ -50,8 +50,9 @@ def _origin() -> Origin | None:
 
 def _differing() -> Iterator[Path]:
     comparison = Comparison(load_params(), stages, {changes.read: None, origin.read: _origin()})
-    if read_json(SUMMARY) != comparison.numbers:
-        yield SUMMARY
+    for path, numbers in ((SCORES, comparison.numbers), (SUMMARY, comparison.summary)):
+        if read_json(path) != numbers:
+            yield path
     plots = {path.stem: path.read_text(encoding="utf-8") for path in sorted((REPORT / "plots").glob("*.svg"))}
     with TemporaryDirectory(prefix="merganser-report-") as name:
         folder = Path(name)

@@ -20,9 +20,7 @@ from merganser.errors import InputError
 from merganser.flows.repositories.identity import TRIALS
 from merganser.limits import read_yaml
 from merganser.report.formats import BUDGETS, p_value
-from merganser.tasks.stages import DATA, EXAMPLES, METRICS, PREVIOUS, PREVIOUS_METRICS, UNSEEN
-
-_NUMBERS = Path("metrics.json")
+from merganser.tasks.stages import DATA, EXAMPLES, METRICS, PREVIOUS, PREVIOUS_METRICS, SCORES, SUMMARY, UNSEEN
 
 
 def keep_previous_metrics(folder: Path, causes: Mapping[str, Sequence[str]], run: str) -> None:
@@ -33,10 +31,16 @@ def keep_previous_metrics(folder: Path, causes: Mapping[str, Sequence[str]], run
     path = folder / PREVIOUS_METRICS.name
     kept = _kept(path)
     if kept.get("run") != run:
-        kept = {"run": run, "numbers": read_json(_NUMBERS) or {}, "causes": {}}
+        kept = {"run": run, "numbers": read_numbers(), "causes": {}}
         _keep_files(folder / PREVIOUS.name)
     kept["causes"] |= causes
     write_durably(path, json.dumps(kept))
+
+
+def read_numbers() -> dict[str, Any]:
+    """Return the numbers of the current folder by entry; earlier versions wrote them to metrics.json. Empty if none."""
+    found = read_json(SCORES) or read_json(SUMMARY) or {}
+    return found if _is_table(found) else {}
 
 
 def _keep_files(folder: Path) -> None:
@@ -86,7 +90,7 @@ def say_answer(done: Set[str], say: Callable[[str], None]) -> None:
         return
     for line in report_lines(Path()):
         say(line)
-    for line in changed_lines(kept_metrics(Path(STATE_FOLDER)), json.loads(Path("metrics.json").read_text())):
+    for line in changed_lines(kept_metrics(Path(STATE_FOLDER)), read_numbers()):
         say(line)
     for row in read_worse_scores(Path()):
         say(worse_line(row["entry"], row["column"], *(float(row[name]) for name in ("before", "after", "p"))))
@@ -143,6 +147,52 @@ def paper_table(root: Path, *, errors: bool) -> str:
     names = ("results.csv", "significance.csv", "plots/scores.csv")
     results, verdicts, scores = (read_table(root, name) for name in names)
     return latex_table(results, verdicts, scores, errors=errors)
+
+
+def markdown_lines(root: Path) -> Iterator[str]:
+    """Give the best entries and all entries as Markdown tables; raise InputError where there is no report."""
+    choices, results = read_table(root, "choices.csv"), read_table(root, "results.csv")
+    data = {row["entry"]: row["data"] for row in results}
+    yield from ["### Best entries", ""]
+    yield from _markdown(
+        ["memory per task", "data", "best", "mean score", "tied for best"],
+        [
+            [budget.title, word, members[0]["entry"], _score(members[0]), _some([row["entry"] for row in members[1:]])]
+            for word, allowed in (("none", "none"), ("allowed", "any"))
+            for budget in BUDGETS
+            if (members := [row for row in choices if (row["budget"], row["data"]) == (budget.key, allowed)])
+            and (allowed == "none" or data[members[0]["entry"]] != "no data")  # otherwise the same best again
+        ],
+    )
+    yield from ["", "### All entries", ""]
+    yield from _markdown(
+        ["entry", "method", "mean score", "% of individual", "% memory per task", "data"],
+        [
+            [row["entry"], row["method"], _score(row), _hundredths(row["normalised_score"]), *_kept_and_had(row, data)]
+            for row in sorted(results, key=lambda row: -float(row["mean"]))
+        ],
+    )
+    worse = read_worse_scores(root)
+    if worse:
+        yield from ["", "### Worse scores", ""]
+        for row in worse:
+            numbers = [float(row[name]) for name in ("before", "after", "p")]
+            yield f"- {worse_line(row['entry'], row['column'], *numbers)}"
+
+
+def _kept_and_had(row: Row, data: Mapping[str, str]) -> tuple[str, str]:
+    return f"{100 * float(row['amr']):.2g}", data[row["entry"]]
+
+
+def _hundredths(value: str) -> str:
+    return f"{100 * float(value):.1f}" if value else ""
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Give the lines of a table."""
+    yield f"| {' | '.join(header)} |"
+    yield f"|{' --- |' * len(header)}"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
 
 
 def report_lines(root: Path) -> Iterator[str]:

@@ -17,6 +17,7 @@ from merganser.command_line.check import check
 from merganser.command_line.extract_lora import extract_lora
 from merganser.command_line.merge import merge, reconstruct
 from merganser.command_line.trust import trust
+from merganser.errors import InputError
 from merganser.extras import naming_extras
 from merganser.outputs import refuse_existing
 from merganser.terminal.failures import EXIT_CODES, boundary
@@ -64,6 +65,24 @@ def list_methods(
         output.print_methods(described)
 
 
+def explain_params(
+    key: Annotated[
+        str | None,
+        typer.Argument(metavar="[KEY]", help="A key path, such as evaluation.batch_size or tasks.NAME.data."),
+    ] = None,
+    schema: Annotated[
+        bool,
+        typer.Option("--schema", help="Print a JSON Schema of the file, with which editors check and complete it."),
+    ] = False,
+) -> None:
+    """Explain a key of params.yaml: what it holds, its default and an example; without KEY list the keys."""
+    from merganser.config.describing import json_schema, key_lines
+
+    if schema and key:
+        raise InputError(f"{key}: --schema is of the whole file; leave the key out")
+    print(json.dumps(json_schema(), indent=2) if schema else "\n".join(key_lines(key or "")))
+
+
 def import_mergekit(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A configuration of mergekit, such as config.yml.")],
     out: Annotated[
@@ -106,6 +125,7 @@ def add_commands(app: typer.Typer) -> None:
     """Add the commands that need no repository."""
     app.command("methods", epilog=example("merganser methods --for data=none,parts=no"))(list_methods)
     merging = "merganser merge tsv_m --base BASE --model one=PATH --model two=PATH --out merged"
+    app.command("params", epilog=example("merganser params evaluation.batch_size", EXIT_CODES))(explain_params)
     app.command(epilog=example(merging))(merge)
     checking = "merganser check models/one models/two --base models/base"
     app.command(epilog=example(checking))(check)
@@ -122,7 +142,7 @@ def main() -> None:
     app = empty_app()
     add_commands(app)
     with boundary(), naming_extras():
-        app()
+        app(prog_name="merganser")  # also as `python -m merganser`
 
 
 def _print_version(wanted: bool) -> None:

@@ -137,6 +137,7 @@ def _lines(content: Mapping[str, Any], advice: Mapping[str, str]) -> Iterator[st
     `advice`: by task, what its data lacks for a kind to follow.
     """
     yield "# What is compared: docs/params.md"
+    yield "# `merganser params KEY` explains a key; `merganser params --schema` prints a JSON Schema for editors"
     base, family = content["base"], content["base"].get("family")
     yield "base:"
     yield from (f"  {as_line(key, base[key])}" for key in ORDER if key in base)

@@ -6,15 +6,19 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any, TypeVar
 
+from merganser.config import PARAMS
 from merganser.config.params import Params
 from merganser.evaluation.scoring import Score
+from merganser.hashes import sha256_of_json
+from merganser.limits import read_yaml
 from merganser.outputs import read_json
 from merganser.report.formats import Wording, wording_of
 from merganser.report.paired import Significance, read_significance
-from merganser.report.rows import Row, make_rows
+from merganser.report.rows import REFERENCES, Row, best, in_group, make_rows, with_data
 from merganser.report.scores import Measured, Scores, read_scores
 
 T = TypeVar("T")
+DIGITS = 8  # of a digest in DVC's tables
 TIMES = ("wall_s", "peak_rss_bytes")  # vary from run to run
 
 
@@ -74,12 +78,36 @@ class Comparison:
 
     @cached_property
     def numbers(self) -> dict[str, dict[str, Any]]:
-        """Each entry's scores for `dvc metrics`: only what depends on nothing but the inputs, so no times."""
+        """Each entry's numbers, task by task: only what depends on nothing but the inputs, so no times."""
         return {row.entry: numbers_of(row) for row in self.rows}
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The best entry of each kind and its mean score, and what tells two runs apart: at most twelve values.
+
+        DVC shows each as a column of `dvc exp show`. The best are those of `best_single` (one model for all tasks),
+        `best_with_parts` (also a part per task) and `best_with_data` (either, with data).
+        """
+        without = [row for row in self.rows if row.data == "NDI"]
+        leaders = {
+            "best_single": best(in_group(without, "single")),
+            "best_with_parts": best(in_group(without, "parts")),
+            "best_with_data": best([row for row in with_data(self.rows) if row.group != "reference"]),
+        }
+        found: dict[str, Any] = {}
+        for name, row in leaders.items():
+            if row is not None:
+                found |= {name: row.entry, f"{name}_mean": row.scores.mean}
+        means = {row.about.name: row.scores.mean for row in reversed(in_group(self.rows, "reference"))}
+        found |= {f"{name}_mean": means[name] for name in REFERENCES if name in means}
+        digests = {"params": read_yaml(PARAMS), "scores": self.numbers}
+        # not `tasks`: DVC would confuse it with the dependency of that name
+        counts = {"entry_count": len(self.rows), "task_count": len(self.tasks)}
+        return found | counts | {f"{name}_digest": sha256_of_json(of)[:DIGITS] for name, of in digests.items()}
 
 
 def numbers_of(row: Row) -> dict[str, Any]:
-    """Return an entry's scores for `dvc metrics`."""
+    """Return an entry's numbers, task by task."""
     scores = row.scores
     return {
         **_by_metric(scores.by_task),
@@ -87,6 +115,19 @@ def numbers_of(row: Row) -> dict[str, Any]:
         **({} if scores.spread is None else {"spread": scores.spread}),
         **({"unseen": _by_metric(scores.unseen)} if scores.unseen else {}),
     }
+
+
+def metrics_of(row: Row) -> dict[str, float]:
+    """Return the few numbers that `dvc metrics show` prints in an entry's row; none varies from run to run."""
+    scores = row.scores
+    found = {
+        "mean": scores.mean,
+        "normalised_score": scores.normalised,
+        "amr": row.amr,
+        "spread": scores.spread,
+        "unseen": scores.unseen_mean if scores.unseen else None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _by_metric(scores: Mapping[str, Score]) -> dict[str, dict[str, float]]:

@@ -138,6 +138,8 @@ def over_depth(
                 values, color=line.colour, linestyle=joined, linewidth=1.5, marker="o", markersize=3, label=line.label
             )
         _dress(axes, panel.title, panel.ticks)
+        if panel.title != ONCE:  # whose ticks are names
+            axes.set_xlabel("block", fontsize=7.5, color=MUTED, labelpad=1)
     for axes in grid[len(kinds) :]:
         axes.set_visible(False)
     for axes in grid[::abreast]:

@@ -21,7 +21,8 @@ LIGHTEST, DEEPEST = 0.04, 0.65  # opacity of the ends of the range: the ink on i
 WRITTEN = 16  # columns up to which cells have room for their number
 FULL = 10.8  # inches: the width of the page
 KEY = 1.5  # rows that the key takes
-STEPS = 5  # cells of the key
+STEPS = 5  # shades of the key
+KEY_START, KEY_STEP = 0.14, 0.05  # of the width: the room of the lowest number, and of a shade
 
 
 class Shades(NamedTuple):
@@ -70,7 +71,7 @@ def entries_by_layer(measured: Measured, entries: Sequence[str]) -> str:
 def _cells(axes: Axes, grid: Grid, rows: Sequence[str], columns: Sequence[str]) -> None:
     """Draw a grid with its first row on top, its key above; cells that are not defined stay empty."""
     known = [(y, x) for y in range(len(rows)) for x in range(len(columns)) if not np.isnan(grid[y, x])]
-    key = _draw_key(axes, grid, len(columns)) if known else None
+    key = _draw_key(axes, grid, len(columns)) if known else None  # a bar, and no row: it stands over no column
     if key:
         corners = [_corners(x, y, 1) for y, x in known]
         colours = [key.colour(float(grid[cell])) for cell in known]
@@ -79,8 +80,7 @@ def _cells(axes: Axes, grid: Grid, rows: Sequence[str], columns: Sequence[str]) 
         for y, x in known:
             _write(axes, float(grid[y, x]), x + 0.5, y)
     axes.set(xlim=(0, len(columns)), ylim=(len(rows), -KEY if key else 0))
-    heights = [*([0.5 - KEY] if key else []), *(np.arange(len(rows)) + 0.5)]
-    axes.set_yticks(heights, [*(["shades"] if key else []), *rows])
+    axes.set_yticks(np.arange(len(rows)) + 0.5, rows)
     axes.set_xticks(np.arange(len(columns)) + 0.5, columns, rotation=60, ha="right", rotation_mode="anchor")
     axes.tick_params(labelsize=8)
     axes.tick_params(axis="x", labelcolor=MUTED)
@@ -98,14 +98,18 @@ def fill_cells(axes: Axes, grid: Grid, shades: Shades) -> None:
 
 
 def _draw_key(axes: Axes, grid: Grid, columns: int) -> Shades:
-    """Draw the numbers from the lowest to the highest in their shades; return these."""
+    """Draw a bar of the shades, the lowest number left of it and the highest right of it; return the shades."""
     shades = Shades(float(np.nanmin(grid)), float(np.nanmax(grid)))
-    width = max(1.0, columns / WRITTEN)
-    steps = np.linspace(shades.low, shades.high, min(STEPS, columns)) if shades.low < shades.high else [shades.low]
-    corners = [_corners(place * width, -KEY, width) for place in range(len(steps))]
+    equal = shades.low == shades.high
+    steps = [shades.low] if equal else np.linspace(shades.low, shades.high, STEPS)
+    start, width = columns * KEY_START, columns * KEY_STEP
+    low, high = 0.25 - KEY, 0.7 - KEY
+    lefts = [start + place * width for place in range(len(steps))]
+    corners = [[(x, low), (x + width, low), (x + width, high), (x, high)] for x in lefts]
     axes.add_collection(PolyCollection(corners, facecolors=[shades.colour(float(v)) for v in steps], linewidths=0))
-    for place, value in enumerate(steps):
-        _write(axes, float(value), (place + 0.5) * width, -KEY)
+    if not equal:
+        _write(axes, shades.low, start - 0.3 * width, -KEY, "right")
+    _write(axes, shades.high, lefts[-1] + 1.3 * width, -KEY, "left")
     return shades
 
 
@@ -114,8 +118,8 @@ def _corners(x: float, y: float, width: float) -> list[tuple[float, float]]:
     return [(left, y + 0.06), (right, y + 0.06), (right, y + 0.94), (left, y + 0.94)]
 
 
-def _write(axes: Axes, value: float, x: float, y: float) -> None:
-    axes.annotate(_written(value), (x, y + 0.52), ha="center", va="center", fontsize=7, color=INK)
+def _write(axes: Axes, value: float, x: float, y: float, align: str = "center") -> None:
+    axes.annotate(_written(value), (x, y + 0.52), ha=align, va="center", fontsize=7, color=INK)
 
 
 def _written(value: float) -> str:

@@ -7,6 +7,7 @@ Colours come from one table, so that the page can put its own variables in their
 
 import io
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import isfinite
 from typing import Any, Literal, NamedTuple
 
@@ -113,13 +114,17 @@ def place_labels(
     widths: Sequence[float],
     right: float,
     others: Sequence[tuple[float, float]] = (),
+    line: Sequence[tuple[float, float]] = (),
 ) -> list[Position]:
     """Place one label per point, as near as its neighbours and the right edge allow; return them in the points' order.
 
-    `others`: points without a label, which no label may cover either.
+    `others`: points without a label, which no label may cover either. `line`: the corners of a line of horizontal and
+    vertical pieces, which may strike through no label.
     """
     targets = _targets(points)
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in [*points, *others]]
+    for (x, y), (to_x, to_y) in pairwise(line):
+        taken.append((min(x, to_x) - 1, min(y, to_y) - 1, max(x, to_x) + 1, max(y, to_y) + 1))
     positions: dict[int, Position] = {}
     for index in sorted(range(len(points)), key=lambda i: -targets[i]):
         positions[index] = _free_position(points[index], targets[index], widths[index], right, taken)
@@ -133,8 +138,9 @@ def _free_position(
     gap = GAP if abs(height - point[1]) < LABEL_HEIGHT / 2 else 3 * GAP  # room for the line from a label that was moved
     sides = [side for side in (point[0] + gap, point[0] - gap - width) if side >= 0 and side + width <= right]
     candidates = [Position(side, height + step * LABEL_HEIGHT) for step in SHIFTS for side in sides or [point[0] + gap]]
-    free = (position for position in candidates if not any(_overlap(_box(position, width), box) for box in taken))
-    return next(free, candidates[0])
+    free = [position for position in candidates if not any(_overlap(_box(position, width), box) for box in taken)]
+    above = (position for position in free if position.y >= LABEL_HEIGHT / 2)  # the axis below
+    return next(above, next(iter(free), candidates[0]))
 
 
 def _box(position: Position, width: float) -> Box:

@@ -154,7 +154,7 @@ def run(root: Path, name: str, suite: Suite, hub: Hub, online: dict[str, str]) -
     hub.sent.clear()
     said = merganser(root, "run", "--prune", "--workers", WORKERS, **online).stdout
     params = load_params(root / "params.yaml")
-    results = json.loads((root / "metrics.json").read_text())
+    results = json.loads((root / "data/scores.json").read_text())
     assert set(results) == set(params.methods)
     assert (root / "report/index.html").is_file()
     assert "up to date" in dvc(root, "status")

@@ -1,9 +1,15 @@
+import csv
+import shlex
 from pathlib import Path
 
 import pytest
+import typer
+from typer.core import TyperGroup
 
 from merganser.errors import InputError
-from merganser.flows.steps.answer import Row, changed_lines, choice_lines, report_lines
+from merganser.flows.commands import cli
+from merganser.flows.steps.answer import Row, changed_lines, choice_lines, markdown_lines, report_lines
+from merganser.limits import read_yaml
 
 
 def chosen(budget: str, entry: str, of: int, mean: float, amr: float, data: str = "none") -> Row:
@@ -45,6 +51,39 @@ def test_data_are_named_where_they_make_another_entry_the_best() -> None:
         "with data allowed:",
         "  any size                   twin 95.0 ± 0.4, 14 %, 1.2 s, validation data",
     ]
+
+
+def test_markdown_names_the_best_entries_and_lists_all_by_falling_score(tmp_path: Path) -> None:
+    about = {"method": "m", "normalised_score": "0.75", "amr": "0.032"}
+    tables = {"choices": ALONE, "results": [row | about for row in RESULTS]}
+    (tmp_path / "report").mkdir()
+    for name, rows in tables.items():
+        with (tmp_path / f"report/{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    lines = list(markdown_lines(tmp_path))
+    assert lines[2:5] == [
+        "| memory per task | data | best | mean score | tied for best |",
+        "| --- | --- | --- | --- | --- |",
+        "| one model for all tasks | none | tsv_m | 72.0 ± 0.4 | ties |",
+    ]
+    assert lines[-8] == "| individual | m | 96.0 | 75.0 | 3.2 | no data |"
+    assert {line.count("|") for line in lines if line.startswith("|")} == {6, 7}
+
+
+def test_the_workflow_for_pull_requests_runs_commands_that_there_are() -> None:
+    workflow = read_yaml(Path(__file__).parents[2] / "examples/pull-request.yml")
+    (job,) = workflow["jobs"].values()
+    lines = [step["run"] for step in job["steps"] if "run" in step]
+    own = [shlex.split(line)[1:] for line in lines if line.startswith("merganser ")]
+    assert [words[0] for words in own] == ["run", "report"]
+    for words in own:
+        command = typer.main.get_command(cli.app)
+        assert isinstance(command, TyperGroup)
+        found = command.commands[words[0]].make_context(words[0], words[1:])
+        assert words[0] == "run" or (found.params["markdown"], found.params["out"]) == (True, Path("comment.md"))
+    assert workflow["permissions"]["pull-requests"] == "write"
 
 
 def test_without_a_report_it_says_what_writes_one(tmp_path: Path) -> None:

@@ -28,6 +28,14 @@ LIMIT_S = 40.0
 NAME = "blocks.0.mlp.c_fc.weight"
 
 
+@pytest.mark.parametrize("module", ["merganser", "merganser.flows"])
+def test_help_names_the_command_whatever_started_it(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True, env=environment()
+    )
+    assert "Usage: merganser " in done.stdout
+
+
 def imported(code: str) -> set[str]:
     """Return the names of the modules a piece of code brings in."""
     done = subprocess.run(
@@ -271,7 +279,7 @@ def test_report_says_what_to_do_where_there_is_none_and_what_its_options_belong_
 ) -> None:
     assert "report/choices.csv: missing; `merganser run report` writes it" in refused(project, "report")
     assert "report/results.csv: missing; `merganser run report` writes it" in refused(project, "report", "--tex")
-    assert "say `merganser report --tex` with them" in refused(project, "report", "--errors")
+    assert "say `merganser report --tex --errors`" in refused(project, "report", "--errors")
 
 
 def test_a_folder_that_is_no_dvc_repository_is_refused(tmp_path: Path, refused: Refused) -> None:

@@ -142,6 +142,19 @@ def test_the_best_run_of_each_entry_is_kept_on_wish(toy: Make, monkeypatch: pyte
     assert set(experiments(made)) == {"first", "second", "last"}
 
 
+@pytest.mark.parametrize("name", ["data/scores.json", "metrics.json"])
+def test_the_best_run_is_found_by_scores_that_only_the_cache_has(
+    toy: Make, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    scored = f"stages: {{score: {{cmd: mkdir -p data; cp source {name}, deps: [source], outs: [{name}]}}}}"
+    made = committed(toy(scored, {"source": "{}", "params.yaml": ""}))
+    for run_name, mean in (("first", 0.5), ("best", 0.75), ("third", 0.25), ("last", 0.3)):
+        made.write("source", f'{{"ties": {{"mean": {mean}}}}}')
+        assert run(made, run_name, monkeypatch)[0] == 0
+    collect_garbage(made.path, NOW, best=True, do=True)
+    assert set(experiments(made)) == {"best", "last"}
+
+
 def test_what_another_comparison_with_the_same_cache_has_stays_and_its_run_is_waited_for(
     made: Toy, tmp_path: Path
 ) -> None:

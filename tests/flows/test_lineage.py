@@ -221,8 +221,8 @@ def _lock_size(folder: Path) -> None:
 
 def _varies(folder: Path) -> None:
     text = (folder / "dvc.yaml").read_text()
-    old = '    metrics: ["data/metrics/${item.method}/${item.task}.json"]\n'
-    new = '    metrics: [{"data/metrics/${item.method}/${item.task}.json": {meta: {dvcfleet: {varies: true}}}}]\n'
+    old = "data/metrics/${item.method}/${item.task}.json: {meta: {dvcfleet: {metric: true}}}"
+    new = "data/metrics/${item.method}/${item.task}.json: {meta: {dvcfleet: {varies: true}}}"
     assert old in text
     (folder / "dvc.yaml").write_text(text.replace(old, new))
 

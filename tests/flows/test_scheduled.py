@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import yaml
@@ -172,6 +173,19 @@ def listening() -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
+def test_serve_ends_without_a_complaint_when_it_is_told_to_stop(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    write_deployments(chain.path, deployment("later", due_in_s=DAY))
+    with (chain.path / "said").open("w") as said, serving(chain, stderr=said) as process:
+        assert process.stdout
+        assert process.stdout.readline().startswith("serving ")
+        time.sleep(3)  # Prefect's runner takes SIGTERM over after it has begun
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 0
+    assert "never awaited" not in chain.read("said")
+    assert servers_of(chain.path) == []
+
+
 @pytest.mark.drill
 def test_serve_runs_the_schedules_of_prefect_yaml_until_it_is_told_to_stop(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
@@ -216,7 +230,7 @@ def test_a_time_that_has_passed_is_due(schedule: dict[str, Any], since: datetime
 
 
 @contextmanager
-def serving(toy: Toy, **variables: str) -> Iterator["subprocess.Popen[str]"]:
+def serving(toy: Toy, stderr: TextIO | None = None, **variables: str) -> Iterator["subprocess.Popen[str]"]:
     """Serve a repository's schedules once they are announced, with these environment variables besides."""
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     environment |= {"PYTHONPATH": PYTHONPATH, "PREFECT_RUNNER_POLL_FREQUENCY": "1", **variables}
@@ -225,6 +239,7 @@ def serving(toy: Toy, **variables: str) -> Iterator["subprocess.Popen[str]"]:
         cwd=toy.path,
         env=environment,
         stdout=subprocess.PIPE,
+        stderr=stderr,
         text=True,
     ) as process:
         try:

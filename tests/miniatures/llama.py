@@ -209,7 +209,7 @@ def run_suite(folder: Path, name: str) -> None:
     if name == MERGEBENCH:
         lines = (root / "report/data_sets.csv").read_text().splitlines()
         assert len(lines) == 1 + len(ENTRIES[name]) * len(LANGUAGE_SPLITS)
-    results: dict[str, Any] = json.loads((root / "metrics.json").read_text())
+    results: dict[str, Any] = json.loads((root / "data/scores.json").read_text())
     assert set(results) == set(ENTRIES[name])
     assert "up to date" in dvc(root, "status")
     print(f"{name}: {len(results)} entries on {len(params.measured)} tasks", flush=True)

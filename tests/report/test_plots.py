@@ -17,7 +17,14 @@ from merganser.report.heatmaps import DEEPEST, LIGHTEST, Shades, between_tasks, 
 from merganser.report.plots import LABEL_HEIGHT, STYLE, place_labels
 from merganser.report.rows import Row, front, lowest
 from merganser.report.scores import Grid, Measured, Scores, mean_of
-from merganser.report.sections.glance import against_memory, learned_rows, learning_curves, named, score_bars
+from merganser.report.sections.glance import (
+    against_memory,
+    against_time,
+    learned_rows,
+    learning_curves,
+    named,
+    score_bars,
+)
 from merganser.report.sections.study_budgets import Fitted, Matched, plots
 
 NAN = float("nan")
@@ -112,6 +119,43 @@ def test_many_tasks_keep_their_shades_and_lose_their_numbers_but_for_the_key() -
         svg = entries_by_task(np.full((2, 20), 0.5), ["a", "b"], [f"task{t}" for t in range(20)])
     assert svg.count("fill-opacity: 0.65") == 41
     assert svg.count(">.50<") == 1
+
+
+def test_the_key_of_a_heat_map_is_no_row_of_it() -> None:
+    svg = drawn(np.array([[1, 0.25], [0.75, 1]]), ["a", "b"])
+    assert svg.count('id="ytick_') == 2
+    assert "shades" not in svg
+    assert svg.count(">.25<") == svg.count(">.75<") == 2  # in its cell, and beside the key
+
+
+def test_the_pareto_line_strikes_through_no_label() -> None:
+    line = [(20.0, 50.0), (200.0, 50.0), (200.0, 90.0), (400.0, 90.0)]
+    for point, place in zip(line[::2], place_labels(line[::2], [40.0, 40.0], 400.0, line=line), strict=True):
+        assert abs(place.y - point[1]) > LABEL_HEIGHT / 2 or place.x + 40 < point[0]
+
+
+def test_no_label_lies_below_the_axis() -> None:
+    points = [(5.0, 12.0)] * 5
+    assert all(place.y >= LABEL_HEIGHT / 2 for place in place_labels(points, [40.0] * 5, 400.0))
+
+
+@pytest.mark.parametrize("slowest", [1.0, 4.0, 9.0, 20.0, 60.0, 500.0])
+def test_an_axis_of_seconds_has_two_ticks_at_least(slowest: float) -> None:
+    for fastest in (0.011, 0.3, 1.0, 7.0):
+        rows = [row("average", "average", 0.5, fastest), row("ties", "ties", 0.6, fastest * slowest)]
+        with matplotlib.rc_context(STYLE):
+            shown = re.findall(r'id="xtick_\d+">.*?<text [^>]*>([^<]*)</text>', against_time(rows), re.S)
+        assert 2 <= sum(bool(text) for text in shown) <= 9
+
+
+def test_plots_over_depth_name_their_axis() -> None:
+    with matplotlib.rc_context(STYLE):
+        svg = over_depth(
+            [(Line("m", "m"), {"block.0.w": 1.0, "block.1.w": 2.0, "proj": 3.0})],
+            ["block.0.w", "block.1.w", "proj"],
+            "ratio",
+        )
+    assert svg.count(">block</text>") == 1
 
 
 def test_means_leave_out_what_is_not_defined() -> None:

@@ -190,7 +190,8 @@ def report_without_plots(draw: Callable[[Comparison], dict[str, str]] = lambda _
     plots = dict.fromkeys(PLOTS, "<svg></svg>") | draw(comparison)
     with fresh_folder(stages.REPORT) as folder:
         report.write_report(folder, comparison, plots)
-    write_json(report.SUMMARY, comparison.numbers)
+    write_json(stages.SCORES, comparison.numbers)
+    write_json(stages.SUMMARY, comparison.summary)
 
 
 def make_comparison(folder: Path) -> Path:

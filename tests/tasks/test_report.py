@@ -137,7 +137,7 @@ def test_the_table_shows_every_score_and_leads_to_its_file(folder: Path, page: s
 
 def test_unseen_tasks_have_columns_of_their_own_and_are_in_no_mean(folder: Path, page: str) -> None:
     results = {row["entry"]: row for row in csv.DictReader((folder / "report/results.csv").open())}
-    numbers = json.loads((folder / "metrics.json").read_text())
+    numbers = json.loads((folder / "data/scores.json").read_text())
     for entry, row in results.items():
         score = json.loads((folder / f"data/measures/unseen/{entry}/held.json").read_text())
         assert float(row["unseen"]) == float(row["unseen_held"]) == score["value"]
@@ -218,7 +218,7 @@ def test_entries_are_tested_against_the_best_of_their_group_example_by_example(f
         p = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
         assert float(row["p"]) == pytest.approx(p)
     mean = found[0]
-    tied = {entry for entry, body in rows_of(page, "scores") if 'class="mean tied"' in body}
+    tied = {entry for entry, body in rows_of(page, "scores") if 'class="mean tied' in body}
     assert tied == ({mean["entry"]} if float(mean["corrected"]) >= 0.05 else set())
     pairs = list(csv.DictReader((folder / "report/pairs.csv").open()))
     assert len(pairs) == (1 + len(TASKS)) * len(METHODS) * (len(METHODS) - 1) // 2
@@ -354,10 +354,43 @@ def test_the_tables_hold_the_same_numbers_in_the_order_of_the_page(folder: Path,
     individual = next(row for row in rows if row["entry"] == "individual")
     assert float(individual["normalised_score"]) == 1
     assert float(individual["score_drop_rate"]) == 0
-    summary = json.loads((folder / "metrics.json").read_text())
+    summary = json.loads((folder / "data/scores.json").read_text())
     for row in rows:
         assert summary[row["entry"]]["mean"] == float(row["mean"])
         assert summary[row["entry"]]["accuracy"] == {task: float(row[task]) for task in TASKS}
+
+
+def test_dvc_shows_few_metrics_the_best_entries_and_a_row_for_each_entry(folder: Path) -> None:
+    rows = {row["entry"]: row for row in csv.DictReader((folder / "report/results.csv").open())}
+    shown = json.loads((folder / "metrics.json").read_text())
+    assert len(shown) <= 12
+    for name, group in (("best_single", "single"), ("best_with_parts", "parts")):
+        means = [float(row["mean"]) for row in rows.values() if (row["group"], row["data"]) == (group, "no data")]
+        assert float(rows[shown[name]]["mean"]) == shown[f"{name}_mean"] == max(means)
+    assert (shown["entry_count"], shown["task_count"]) == (len(METHODS), len(TASKS))
+    files = {path.stem: json.loads(path.read_text()) for path in (folder / "report/entries").iterdir()}
+    assert files.keys() == rows.keys()
+    for entry, metrics in files.items():
+        found = {name: rows[entry][name] for name in ("mean", "normalised_score", "amr", "spread", "unseen")}
+        assert metrics == {name: float(value) for name, value in found.items() if value}
+
+
+def test_a_score_below_chance_is_marked_and_no_other(folder: Path, page: str) -> None:
+    chances = {row["task"]: float(row["chance"]) for row in csv.DictReader((folder / "report/baselines.csv").open())}
+    rows = {row["entry"]: row for row in csv.DictReader((folder / "report/results.csv").open())}
+    below = {(entry, task) for entry in rows for task in TASKS if float(rows[entry][task]) < chances[task]}
+    cells = re.findall(r'<td style="--shade[^>]* class="(task[^"]*)"><a href="[^"]*/metrics/(\w+)/(\w+)\.json"', page)
+    assert {(entry, task) for looks, entry, task in cells if "below" in looks.split()} == below != set()
+
+
+def test_every_plot_of_dvc_has_points_and_numbers_on_its_axes(folder: Path) -> None:
+    plots = yaml.safe_load((Path(__file__).parents[2] / "dvc.yaml").read_text())["plots"]
+    for name, plot in (pair for each in plots for pair in each.items()):
+        ((file, columns),) = plot["y"].items()
+        rows = list(csv.DictReader((folder / file).open()))
+        axes = [plot["x"]] if plot["template"] == "bar_horizontal" else [plot["x"], *np.atleast_1d(columns)]
+        found = [[float(row[column]) for column in axes] for row in rows if all(row[column] for column in axes)]
+        assert found, name
 
 
 def test_scores_of_some_examples_are_marked_as_partial_on_the_page_and_in_the_table(

@@ -112,7 +112,7 @@ def test_the_report_and_mlflow_show_mean_and_spread(folder: Path) -> None:
     page = (folder / "report/index.html").read_text()
     assert f"± {100 * spread:.1f}</small>" in page
     assert "the seeds 0, 2, 1" in page
-    assert json.loads((folder / "metrics.json").read_text())["dare"]["spread"] == pytest.approx(spread)
+    assert json.loads((folder / "data/scores.json").read_text())["dare"]["spread"] == pytest.approx(spread)
     logged = recorded.score_metrics(load_params(Path("params.yaml")), "dare")
     assert logged["score_mean_spread"] == pytest.approx(spread)
     assert logged["accuracy_spread/red"] == found[TASKS.index("red")]["spread"]

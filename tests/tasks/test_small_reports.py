@@ -14,6 +14,7 @@ from merganser.tasks import evaluate, measure, measure_merged, merge, record, re
 from tests.report.test_plots import row
 
 ONE = {"average": {"method": "average", "reads": "deltas"}}
+DVC_YAML = Path(__file__).parents[2] / "dvc.yaml"
 NAN = float("nan")
 
 
@@ -31,6 +32,11 @@ def test_a_report_of_one_task_and_one_entry_is_written_with_its_plots(folder: Pa
         record.main([entry])
     report.main([])
     assert "<svg" in (folder / "report/index.html").read_text()
+    plotted = {
+        file for plot in yaml.safe_load(DVC_YAML.read_text())["plots"] for one in plot.values() for file in one["y"]
+    }
+    assert [file for file in plotted if not (folder / file).is_file()] == []
+    assert (folder / "report/plots/study_rank.csv").read_text() == "task,fraction,score\n"
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_scores_of_different_metrics_are_named_in_the_report(folder: Path) -> No
         assert text in page
     assert "ccuracy" not in page.replace("<small> accuracy", "").replace('title="accuracy', "")
     assert "score, × 100" in (folder / "report/plots/scores.svg").read_text()
-    metrics = json.loads((folder / "metrics.json").read_text())["tsv_m"]
+    metrics = json.loads((folder / "data/scores.json").read_text())["tsv_m"]
     values = {task: metrics[metric][task] for task, metric in METRICS.items()}
     assert metrics["mean"] == pytest.approx(sum(values.values()) / 3)
     rows = list(csv.DictReader((folder / "report/plots/scores.csv").open()))

@@ -1,7 +1,7 @@
 """The sections of the report: each a module found by its name, with a `SECTION`, and `NAME.html.j2`, its template."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
@@ -54,6 +54,7 @@ class Section(Generic[Data]):
 
     read: Callable[[Comparison], Data | None] = _itself  # None: the comparison has no such section
     tables: Callable[[Data], Tables] = lambda data: {}  # by their names in the report's folder
+    without: Tables = field(default_factory=dict)  # in their place where there is no such section: what dvc.yaml plots
     plots: Callable[[Data, Wording], Mapping[str, str]] = lambda data, wording: {}  # SVG text by name
     page: Callable[[Data], Mapping[str, Any] | None] = lambda data: {}  # None: it has tables and plots alone
     inside: str | None = None  # the section whose template places this one, from its list `inside`

@@ -56,8 +56,11 @@ WIDE = 5.2  # inches
 def tables(measured: Measured) -> Tables:
     """Return every measure of each matrix."""
     columns = {name: measured.by_layer(name) for name in BY_LAYER}
-    lines = [[name, *(column[name] for column in columns.values())] for name in measured.matrices]
-    return {"plots/layers.csv": (["layer", *columns], lines)}
+    lines = [
+        [name, *(column[name] for column in columns.values()), depth]
+        for depth, name in enumerate(measured.matrices, start=1)
+    ]
+    return {"plots/layers.csv": (["layer", *columns, "depth"], lines)}  # DVC draws lines over numbers only
 
 
 def plots(measured: Measured, wording: Wording) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import cast
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Wording
@@ -135,11 +135,18 @@ def against_time(rows: list[Row]) -> str:
     figure, axes = _axes("wall time of the merge and what it learned or measured on data, s", rows)
     values = [row.seconds for row in rows]
     if log_scale(axes, "x", values):
-        axes.set_xlim(min(values) / 1.5, max(values) * 3)
+        low, high = min(values) / 1.5, max(values) * 3
+        axes.set_xlim(low, high)
+        axes.xaxis.set_major_locator(LogLocator(subs=_marked(high / low)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter("")
     _scatter(axes, rows, values)
     return to_svg(figure)
+
+
+def _marked(span: float) -> tuple[int, ...]:
+    """Return which multiples of powers of ten a logarithmic axis marks: two at least lie on it, and few."""
+    return (1, 2, 3, 5) if span < 30 else (1, 3) if span < 300 else (1,)
 
 
 def named(rows: Sequence[Row], costs: Sequence[float]) -> list[int]:
@@ -171,14 +178,13 @@ def _scatter(axes: Axes, rows: list[Row], values: list[float]) -> None:
     margin = 0.06 * (max(heights) - min(heights) or 1)
     axes.set_ylim(min(heights) - margin, max(heights) + margin)
     axes.scatter(values, heights, s=26, color=[COLOURS[row.group] for row in rows], alpha=0.85, linewidths=0, zorder=3)
-    _draw_front(axes, rows, values)
+    line = _draw_front(axes, rows, values)
     scale = 72 / axes.figure.dpi
-    pixels = axes.transData.transform(list(zip(values, heights, strict=True))) - axes.bbox.min
-    points = [(float(x) * scale, float(y) * scale) for x, y in pixels]
+    points, corners = (_in_points(axes, each, scale) for each in (list(zip(values, heights, strict=True)), line))
     chosen = named(rows, values)
     others = [point for index, point in enumerate(points) if index not in chosen]
     widths = [0.58 * FONT * len(rows[index].entry) for index in chosen]
-    places = place_labels([points[index] for index in chosen], widths, axes.bbox.width * scale, others)
+    places = place_labels([points[index] for index in chosen], widths, axes.bbox.width * scale, others, corners)
     for index, place in zip(chosen, places, strict=True):
         moved = abs(place.y - points[index][1]) > 2
         axes.annotate(
@@ -193,16 +199,29 @@ def _scatter(axes: Axes, rows: list[Row], values: list[float]) -> None:
         )
 
 
-def _draw_front(axes: Axes, rows: Sequence[Row], costs: Sequence[float]) -> None:
-    """Draw the Pareto front as the steps of the best score for at most a cost, and a ring about each entry on it."""
+def _in_points(axes: Axes, data: Sequence[tuple[float, float]], scale: float) -> list[tuple[float, float]]:
+    """Return where data lies in the axes, in points."""
+    pixels = axes.transData.transform(data) - axes.bbox.min if data else []
+    return [(float(x) * scale, float(y) * scale) for x, y in pixels]
+
+
+def _draw_front(axes: Axes, rows: Sequence[Row], costs: Sequence[float]) -> list[tuple[float, float]]:
+    """Draw the Pareto front as the steps of the best score for at most a cost, and a ring about each entry on it.
+
+    Returns the corners of its line.
+    """
     cost = {row.entry: value for row, value in zip(rows, costs, strict=True)}
     best_first = front(rows, costs)
     if not best_first:
-        return
+        return []
     places, heights = [cost[row.entry] for row in best_first], [_height(row) for row in best_first]
     end = axes.get_xlim()[1]
     axes.step([*places, end], [*heights, heights[-1]], where="post", color=INK, linewidth=0.9, alpha=0.6, zorder=2)
     axes.scatter(places, heights, s=62, facecolors="none", edgecolors=INK, linewidths=0.9, zorder=4)
+    corners = [(places[0], heights[0])]
+    for place, height in zip([*places[1:], end], [*heights[1:], heights[-1]], strict=True):
+        corners += [(place, corners[-1][1]), (place, height)]
+    return corners
 
 
 SECTION = Section(plots=plots)

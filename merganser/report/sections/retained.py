@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from merganser.report.formats import Table, Tables, Wording
+from merganser.report.formats import TASK_NUMBER, Table, Tables, Wording
 from merganser.report.heatmaps import entries_by_layer, entries_by_task
 from merganser.report.scores import Measured
 from merganser.report.sections import Section
@@ -13,7 +13,8 @@ def tables(measured: Measured) -> Tables:
 
     def table(measure: str, entries: list[str]) -> Table:
         found = [(entry, zip(measured.tasks, measured.overall(entry).tolist(), strict=True)) for entry in entries]
-        return ["entry", "task", measure], [[entry, *pair] for entry, pairs in found for pair in pairs]
+        lines = [[entry, *pair, number] for entry, pairs in found for number, pair in enumerate(pairs, start=1)]
+        return ["entry", "task", measure, TASK_NUMBER], lines
 
     return {
         "plots/alignment.csv": table("sar", measured.merges(parts=False)),

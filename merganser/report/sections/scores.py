@@ -9,7 +9,7 @@ from merganser.evaluation.examples import Results, read_results
 from merganser.evaluation.metrics import METRICS
 from merganser.evaluation.scoring import by_data_set
 from merganser.report.comparison import Comparison
-from merganser.report.formats import Table, Tables, title_of
+from merganser.report.formats import TASK_NUMBER, Table, Tables, title_of
 from merganser.report.rows import GROUPS, Row, best_values, by_family, sampling_error, with_data
 from merganser.report.scores import values_of
 from merganser.report.sections import Section
@@ -64,12 +64,16 @@ def tables(comparison: Comparison) -> Tables:
     rows = comparison.rows
     scores = [(row.entry, task, score) for row in rows for task, score in row.scores.by_task.items()]
     keys = ("metric", "value", "stderr", "count", "spread")
-    costs = ("normalised_score", "amr", "wall_s")
+    costs = ("mean", "normalised_score", "amr", "wall_s")
+    numbers = {task: number for number, task in enumerate(comparison.tasks, start=1)}
     return {
         "results.csv": _results(comparison),
         "baselines.csv": (Baseline._fields, comparison.of(read_baselines)),
         **_data_sets(rows),
-        "plots/scores.csv": (["entry", "task", *keys], [[e, task, *map(s.get, keys)] for e, task, s in scores]),
+        "plots/scores.csv": (
+            ["entry", "task", *keys, TASK_NUMBER],
+            [[entry, task, *map(score.get, keys), numbers[task]] for entry, task, score in scores],
+        ),
         "plots/cost.csv": (["entry", *costs], [[row.entry, *(row.measures[name] for name in costs)] for row in rows]),
     }
 
@@ -119,12 +123,22 @@ def page(comparison: Comparison) -> dict[str, Any]:
         "titles": {task: title_of(metric) for task, metric in rows[0].scores.metrics.items()},
         "error": sampling_error(rows),
         "verdicts": comparison.significance.verdicts,
+        "below": _below_chance(rows, baselines),
         "baselines": {
             name: [mean_of(baselines, name), *(getattr(each, name) for each in baselines)]
             for name in ("chance", "majority")
             if any(getattr(each, name) is not None for each in baselines)
         },
     }
+
+
+def _below_chance(rows: Sequence[Row], baselines: Sequence[Baseline]) -> dict[tuple[str, str], float]:
+    """Return the chance of a task's classes for each score below it, and for each `mean` below that of all tasks."""
+    chances = {each.task: each.chance for each in baselines} | {"mean": mean_of(baselines, "chance")}
+    values = {(row.entry, name): value for row in rows for name, value in row.scores.values.items()}
+    values |= {(row.entry, "mean"): row.scores.mean for row in rows}
+    known = {key: chances[key[1]] for key in values}
+    return {key: chance for key, chance in known.items() if chance is not None and values[key] < chance}
 
 
 def _shades(rows: Sequence[Row]) -> dict[tuple[str, str], int]:

@@ -21,6 +21,9 @@ class RankPoint(NamedTuple):
     score: float
 
 
+TABLE = "plots/study_rank.csv"
+
+
 @dataclass(frozen=True)
 class RankStudy:
     """What the study found."""
@@ -79,7 +82,8 @@ def _rank_line(
 
 SECTION = Section(
     read=read,
-    tables=lambda study: {"plots/study_rank.csv": (RankPoint._fields, study.points)},
+    tables=lambda study: {TABLE: (RankPoint._fields, study.points)},
+    without={TABLE: (RankPoint._fields, ())},
     plots=plots,
     inside="studies",
 )

@@ -43,6 +43,9 @@ class Point(NamedTuple):
         return self.score if self.normalised is None else self.normalised
 
 
+TABLE, HEADER = "plots/study_tasks.csv", Point._fields[:-1]
+
+
 class Test(NamedTuple):
     """A paired test: how many pairs it has, and its p-value."""
 
@@ -187,7 +190,7 @@ def tables(study: TaskStudy) -> Tables:
     """Return every subset, and every size."""
     lines = [[*p[:2], "+".join(p.subset), *p[3:-1]] for p in study.points]
     return {
-        "plots/study_tasks.csv": (Point._fields[:-1], lines),
+        TABLE: (HEADER, lines),
         "plots/study_sizes.csv": (Summary._fields, study.summaries),
     }
 
@@ -216,4 +219,4 @@ def plots(study: TaskStudy, wording: Wording) -> dict[str, str]:
     return {"study_tasks": to_svg(figure)}
 
 
-SECTION = Section(read=read, tables=tables, plots=plots, inside="studies")
+SECTION = Section(read=read, tables=tables, without={TABLE: (HEADER, ())}, plots=plots, inside="studies")

@@ -62,6 +62,15 @@ def test_on_another_device_metrics_are_compared_within_tolerances_and_bytes_wher
     assert str(beyond) == f"not reproduced: beyond.json: scores.b: {said}"
 
 
+def test_an_output_marked_as_a_metric_is_compared_like_a_declared_one(scored: Toy) -> None:
+    marked = SCORED.replace('      metrics: ["${item}.json"]\n', "").replace(
+        '["${item}.model"]', '["${item}.model", {"${item}.json": {meta: {dvcfleet: {metric: true}}}}]'
+    )
+    scored.write("dvc.yaml", marked)
+    done = again(scored, Rerun("two", {"device": ("cuda", "cpu")}))
+    assert [finding.name for finding in done.findings] == ["stamp.txt", "beyond.json"]
+
+
 def test_a_rerun_by_a_profile_that_does_not_exist_says_so(scored: Toy) -> None:
     with pytest.raises(RerunError, match=r"no profile 'three'; there are two"):
         again(scored, Rerun("three"))

@@ -212,8 +212,8 @@ def input_removed() -> None:
 
 @tampering("outputs marked as varying in dvc.yaml")
 def varying() -> None:
-    old = '    metrics: ["data/metrics/${item.method}/${item.task}.json"]\n'
-    new = '    metrics: [{"data/metrics/${item.method}/${item.task}.json": {meta: {dvcfleet: {varies: true}}}}]\n'
+    old = "data/metrics/${item.method}/${item.task}.json: {meta: {dvcfleet: {metric: true}}}"
+    new = "data/metrics/${item.method}/${item.task}.json: {meta: {dvcfleet: {varies: true}}}"
     edit(Path("dvc.yaml"), old, new)
 
 

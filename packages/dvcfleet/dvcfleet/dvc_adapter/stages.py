@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # The key of `meta` that is the engine's, and those below it for stages and for outputs.
 _OWN_META = "dvcfleet"
 _STAGE_KEYS = ("resources", "retries", "timeout", "place", "restore", "exclusive")
-_OUTPUT_KEYS = ("varies",)
+_OUTPUT_KEYS = ("metric", "varies")
 
 
 def load_stage(repo: Repo, dvc_yaml: str, name: str) -> PipelineStage | None:
@@ -117,6 +117,12 @@ def varies(out: Output) -> bool | tuple[str, ...]:
     if not (value and isinstance(value, list) and all(isinstance(key, str) for key in value)):
         raise UserError(f"{where}.varies should be true, false or a list of keys, got {value!r}")
     return tuple(value)
+
+
+def is_metric(out: Output) -> bool:
+    """Tell whether an output is a metric: under `metrics`, or by `metric: true`, which DVC's tables leave out."""
+    meta, where = _own_meta(out.annot.meta, f"output {out}", _OUTPUT_KEYS)
+    return bool(out.metric) or _flag(meta, "metric", False, where)
 
 
 def varying(stage: Stage) -> dict[str, bool | list[str]]:

@@ -21,7 +21,7 @@ from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import lock_file_of, read_lock_file
 from dvcfleet.dvc_adapter.objects import cached_listing, listing_at
 from dvcfleet.dvc_adapter.protocols import Output, Repo, Stage
-from dvcfleet.dvc_adapter.stages import set_params, varies
+from dvcfleet.dvc_adapter.stages import is_metric, set_params, varies
 from dvcfleet.errors import UserError, some
 from dvcfleet.git import git_if_any
 from dvcfleet.lineage.contents import path_from_root
@@ -198,7 +198,7 @@ def _compare(repo: Repo, stage: Stage, scratch: Path, how: Rerun) -> Iterator[Fi
     outs = [out for out in stage.outs if out.hash_info and varies(out) is not True]
     if how.params and _inputs(entry) != _inputs(before):
         for out in outs:
-            if out.metric:
+            if is_metric(out):
                 yield from _compare_metric(hooks_of(Path(repo.root_dir)), out, scratch, how)
         return
     again = {out["path"]: out.get("md5") for out in entry.get("outs", ())}

@@ -16,6 +16,7 @@ from rocrate.model.contextentity import ContextEntity
 from rocrate.rocrate import ROCrate
 
 from dvcfleet.disk import overlap
+from dvcfleet.dvc_adapter.stages import is_metric
 from dvcfleet.lineage.contents import path_from_root
 from dvcfleet.lineage.steps import Artifact, FetchedSource, Lineage, LineageStep, as_text, by_ledger, identifier
 from dvcfleet.messages import Result
@@ -57,7 +58,7 @@ class _Writer:
             about = {"name": name, "encodingFormat": _format(name)}
             self._held[name] = self.crate.add_file(self._text(name), name, properties=about)
         read = [item.path for step in lineage.steps.values() for item in step.inputs]
-        metrics = {path_from_root(out) for stage in lineage.stages.values() for out in stage.outs if out.is_metric}
+        metrics = {path_from_root(out) for stage in lineage.stages.values() for out in stage.outs if is_metric(out)}
         for item in (item for step in lineage.steps.values() for item in step.outputs):
             if item.path in metrics or not any(overlap(item.path, path) for path in read):
                 self._hold(item)

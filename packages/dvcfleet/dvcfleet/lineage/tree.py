@@ -15,7 +15,7 @@ from dvcfleet.disk import from_root, overlap
 from dvcfleet.dvc_adapter.lockfiles import lock_file_of, names_by_lock_file, read_lock_file
 from dvcfleet.dvc_adapter.protocols import Dependency, Output, Repo, Stage
 from dvcfleet.dvc_adapter.repositories import tracked_paths
-from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, stage_graph
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_metric, is_params, stage_graph
 from dvcfleet.errors import UserError, some, stage_count
 from dvcfleet.git import git_if_any
 from dvcfleet.lineage.contents import path_from_root
@@ -264,7 +264,7 @@ def _named_in(lineage: Lineage, step: LineageStep, text: str) -> Iterator[str]:
 def _results(lineage: Lineage, names: list[str]) -> Iterator[str]:
     read = {item.path for step in lineage.steps.values() for item in step.inputs}
     for name in names:
-        metrics = {path_from_root(out) for out in lineage.stages[name].outs if out.metric}
+        metrics = {path_from_root(out) for out in lineage.stages[name].outs if is_metric(out)}
         for item in lineage.steps[name].outputs:
             if item.path in metrics or not any(overlap(item.path, path) for path in read):
                 yield item.path

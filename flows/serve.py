@@ -54,7 +54,11 @@ async def _run_until_told_to_stop(runner: "Runner") -> None:
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task
-    runner.handle_sigterm = lambda *_, **__: loop.call_soon_threadsafe(task.cancel)  # type: ignore[method-assign]
+
+    def stop(*_: Any, **__: Any) -> None:
+        loop.call_soon_threadsafe(task.cancel)
+
+    runner.handle_sigterm = stop  # type: ignore[method-assign]
     with suppress(asyncio.CancelledError):
         await runner.start()
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BASE = Path("data/base")
 CHECKPOINTS = Path("data/checkpoints")
+CLASS_NAMES = Path("data/measures/classes.json")
 CODE = Path("data/code")
 KEPT = "kept.txt"  # there: what an update was told to keep
 COMPANIONS = Path("data/companions")
@@ -276,6 +277,7 @@ STAGES: Mapping[str, StageKind] = {
     "merge": StageKind((MERGED, MERGE_PROFILES), "merge", size=_merged, tokens=_merge),
     "prepare": StageKind((PREPARED,), tokens=_unknown, nameless=True),  # decoding is no matter of tokens
     "prepare_validation": StageKind((VALIDATION,), tokens=_unknown, nameless=True),
+    "name_classes": StageKind((CLASS_NAMES,)),
     "fetch_head": StageKind((UNSEEN_HEADS,)),
     "prepare_unseen": StageKind((UNSEEN_DATASETS, UNSEEN_PREPARED), tokens=_unknown),
     "statistics": StageKind((STATISTICS, PROFILES / "statistics"), "statistics", True, tokens=_measured_statistics),

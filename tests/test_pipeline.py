@@ -284,7 +284,7 @@ def test_without_a_base_the_tasks_models_are_fetched_first(tiny_fresh: Path) -> 
 
 OF_NO_CHECKPOINT_BUT_LIGHT = {
     *("fetch_base", "fetch@light", "extract@light", "decompose@light", "study_rank@light-fractions"),
-    *("fetch_data@dark", "fetch_data@light", "prepare@dark", "prepare@light"),
+    *("fetch_data@dark", "fetch_data@light", "prepare@dark", "prepare@light", "name_classes"),
     *("prepare_validation@dark-split", "prepare_validation@light-split", "statistics@gram-light"),
 }
 

@@ -17,8 +17,8 @@ _BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 # Keys that the checks before a run write into the file where they are left out: docs/params.md.
 _FOLLOW = {
     "Base": ("family",),
-    **{name: ("method", "reads") for name in ("Entry", "StudyEntry", "Sweep", "Ablation")},
-    **{name: ("of",) for name in ("LearnedEntry", "Search")},
+    **dict.fromkeys(("Entry", "StudyEntry", "Sweep", "Ablation"), ("method", "reads")),
+    **dict.fromkeys(("LearnedEntry", "Search"), ("of",)),
 }
 _NAME = "NAME"  # in the place of a name that the user chooses
 

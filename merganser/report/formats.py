@@ -153,7 +153,6 @@ def title_of(metric: str) -> str:
     return METRICS[metric].title if metric in METRICS else metric
 
 
-TASK_NUMBER = "task_number"  # a column of tables that DVC plots by task: it draws points over numbers only
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]  # a header, and lines
 Tables = Mapping[str, Table | str]  # by their files' names; text of another form as it is
 

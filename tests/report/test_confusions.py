@@ -38,8 +38,11 @@ def test_what_has_no_classes_or_too_many_has_none(results: Results) -> None:
     assert confusion(results) is None
 
 
-def test_each_task_has_a_panel() -> None:
+def test_each_task_has_a_panel_that_names_its_classes() -> None:
     with matplotlib.rc_context(STYLE):
-        drawn = plots(Confusions("ties", {"one": np.eye(3), "two": np.eye(2)}), Wording("accuracy", "%"))["confusions"]
+        names = {"one": ["cat", "dog", "hen"], "two": ["no", "a name of many letters"]}
+        found = Confusions("ties", {"one": np.eye(3), "two": np.eye(2)}, names)
+        drawn = plots(found, Wording("accuracy", "%"))["confusions"]
+    assert drawn.count(">cat</text>") == drawn.count(">a name of many…</text>") == 2  # a row and a column
     assert "one, 3 classes" in drawn
     assert "two, 2 classes" in drawn

@@ -29,6 +29,7 @@ from merganser.tasks import (
     measure,
     measure_merged,
     merge,
+    name_classes,
     point,
     prepare,
     prepare_validation,
@@ -145,6 +146,7 @@ def run_stages(folder: Path) -> None:
             for task in TASKS:
                 evaluate.main([entry, task])
         measure.main([])
+        name_classes.main([])
         measure_points()
         for task in TASKS:
             study_rank.main([task, "fractions"])

@@ -10,7 +10,7 @@ import yaml
 from merganser.report.curves import Line, over_depth
 from merganser.report.plots import STYLE
 from merganser.report.sections.glance import against_memory, against_time
-from merganser.tasks import evaluate, measure, measure_merged, merge, record, report
+from merganser.tasks import evaluate, measure, measure_merged, merge, name_classes, record, report
 from tests.report.test_plots import row
 
 ONE = {"average": {"method": "average", "reads": "deltas"}}
@@ -25,6 +25,7 @@ def test_a_report_of_one_task_and_one_entry_is_written_with_its_plots(folder: Pa
     params |= {"tasks": tasks, "methods": methods, "studies": {"tasks": {"methods": {}}, "rank": {"fractions": []}}}
     (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     measure.main([])
+    name_classes.main([])
     for entry in methods:
         merge.main([entry])
         measure_merged.main([entry])

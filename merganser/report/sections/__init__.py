@@ -13,6 +13,7 @@ Data = TypeVar("Data")
 
 # With its templates and its modules in the digest of the code that uses them: see merganser/code_digest.py.
 PACKAGE, MODULES = "merganser.report.sections", "merganser.report.sections.*"
+TASK_NUMBER = "task_number"  # a column of tables that DVC plots by task: it draws points over numbers only
 # On the page from its top; any other section stands after these.
 ORDER = (
     "take",

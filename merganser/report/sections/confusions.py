@@ -1,13 +1,16 @@
 """Confusion matrices: what the best entry with one model answers, by the examples' labels."""
 
+from collections.abc import Sequence
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from merganser.evaluation.examples import Results, read_results
+from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Tables, Wording
 from merganser.report.heatmaps import Shades, fill_cells
@@ -17,6 +20,7 @@ from merganser.report.scores import Grid
 from merganser.report.sections import Section
 
 MOST = 64  # classes: cells of more are too small to be seen
+NAMED, LONG = 20, 14  # classes whose names have room, and letters of a name
 ABREAST, SIDE = 4, 2.7  # panels in a row, inches of each
 
 
@@ -25,6 +29,7 @@ class Confusions(NamedTuple):
 
     entry: str
     by_task: dict[str, Grid]
+    classes: dict[str, list[str]]  # each task's, by the rows' order
 
 
 def read(comparison: Comparison) -> Confusions | None:
@@ -33,9 +38,24 @@ def read(comparison: Comparison) -> Confusions | None:
     if chosen is None:
         return None
     folder = comparison.paths.EXAMPLES / chosen.entry
-    read = {task: confusion(read_results(folder / f"{task}.safetensors")) for task in chosen.scores.by_task}
-    found = {task: shares for task, shares in read.items() if shares is not None}
-    return Confusions(chosen.entry, found) if found else None
+    names, found = read_json(comparison.paths.CLASS_NAMES), Confusions(chosen.entry, {}, {})
+    for task in chosen.scores.by_task:
+        results = read_results(folder / f"{task}.safetensors")
+        shares = confusion(results)
+        if shares is not None:
+            found.by_task[task] = shares
+            found.classes[task] = [_name(names.get(task, []), int(label)) for label in present(results)]
+    return found if found.by_task else None
+
+
+def _name(names: Sequence[str], label: int) -> str:
+    return names[label] if 0 <= label < len(names) else str(label)
+
+
+def present(results: Results) -> NDArray[Any]:
+    """Return the classes that occur among the labels and the answers, in order."""
+    known = [each for each in (results.label, results.prediction) if each is not None]
+    return np.unique(np.concatenate(known))
 
 
 def confusion(results: Results) -> Grid | None:
@@ -48,7 +68,7 @@ def confusion(results: Results) -> Grid | None:
     label, prediction = results.label, results.prediction
     if label is None or prediction is None or label.dtype.kind == "f" or prediction.dtype.kind == "f" or not len(label):
         return None
-    classes = np.unique(np.concatenate([label, prediction]))
+    classes = present(results)
     if len(classes) > MOST:
         return None
     counts = np.zeros((len(classes), len(classes)))
@@ -58,13 +78,20 @@ def confusion(results: Results) -> Grid | None:
 
 
 def tables(found: Confusions) -> Tables:
-    """Return of each task's classes, by their order, the share of examples answered so, zeros apart."""
+    """Return of each task's classes, by their order and their names, the share of examples answered so, zeros apart."""
     lines = [
-        [found.entry, task, label, answer, float(shares[label, answer])]
+        [
+            found.entry,
+            task,
+            label,
+            answer,
+            float(shares[label, answer]),
+            *(found.classes[task][n] for n in (label, answer)),
+        ]
         for task, shares in found.by_task.items()
         for label, answer in np.argwhere(shares > 0).tolist()
     ]
-    return {"confusions.csv": (["entry", "task", "label", "answer", "share"], lines)}
+    return {"confusions.csv": (["entry", "task", "label", "answer", "share", "label_name", "answer_name"], lines)}
 
 
 def plots(found: Confusions, wording: Wording) -> dict[str, str]:
@@ -74,15 +101,23 @@ def plots(found: Confusions, wording: Wording) -> dict[str, str]:
     figure = Figure(figsize=(SIDE * abreast, (SIDE + 0.25) * down), layout="constrained")
     grid = figure.subplots(down, abreast, squeeze=False).ravel().tolist()
     for axes, (task, shares) in zip(grid, found.by_task.items(), strict=False):
-        _draw(axes, task, shares)
+        _draw(axes, task, shares, found.classes[task])
     for axes in grid[len(found.by_task) :]:
         axes.set_visible(False)
     return {"confusions": to_svg(figure)}
 
 
-def _draw(axes: Axes, task: str, shares: Grid) -> None:
+def _draw(axes: Axes, task: str, shares: Grid, classes: Sequence[str]) -> None:
     fill_cells(axes, np.where(shares > 0, shares, np.nan), Shades(0.0, 1.0))
-    axes.set(xticks=[], yticks=[])
+    if len(classes) <= NAMED:
+        places, names = (
+            np.arange(len(classes)) + 0.5,
+            [name if len(name) <= LONG else f"{name[:LONG]}…" for name in classes],
+        )
+        axes.set_xticks(places, names, rotation=60, ha="right", rotation_mode="anchor", fontsize=6.5)
+        axes.set_yticks(places, names, fontsize=6.5)
+    else:
+        axes.set(xticks=[], yticks=[])
     axes.set_title(f"{task}, {len(shares)} classes", fontsize=8.5, color=INK, loc="left")
     axes.set_xlabel("answer", fontsize=7.5, color=MUTED)
     axes.set_ylabel("label", fontsize=7.5, color=MUTED)

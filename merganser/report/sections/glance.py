@@ -201,7 +201,9 @@ def _scatter(axes: Axes, rows: list[Row], values: list[float]) -> None:
 
 def _in_points(axes: Axes, data: Sequence[tuple[float, float]], scale: float) -> list[tuple[float, float]]:
     """Return where data lies in the axes, in points."""
-    pixels = axes.transData.transform(data) - axes.bbox.min if data else []
+    if not data:
+        return []
+    pixels = axes.transData.transform(data) - axes.bbox.min
     return [(float(x) * scale, float(y) * scale) for x, y in pixels]
 
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from merganser.report.formats import TASK_NUMBER, Table, Tables, Wording
+from merganser.report.formats import Table, Tables, Wording
 from merganser.report.heatmaps import entries_by_layer, entries_by_task
 from merganser.report.scores import Measured
-from merganser.report.sections import Section
+from merganser.report.sections import TASK_NUMBER, Section
 
 
 def tables(measured: Measured) -> Tables:

@@ -9,10 +9,10 @@ from merganser.evaluation.examples import Results, read_results
 from merganser.evaluation.metrics import METRICS
 from merganser.evaluation.scoring import by_data_set
 from merganser.report.comparison import Comparison
-from merganser.report.formats import TASK_NUMBER, Table, Tables, title_of
+from merganser.report.formats import Table, Tables, title_of
 from merganser.report.rows import GROUPS, Row, best_values, by_family, sampling_error, with_data
 from merganser.report.scores import values_of
-from merganser.report.sections import Section
+from merganser.report.sections import TASK_NUMBER, Section
 
 IDENTITY = ("entry", "method", "reads", "family", "group", "data")
 

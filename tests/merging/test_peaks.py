@@ -13,7 +13,7 @@ from tests.merging.peaks import CLEAR
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.slow
+@pytest.mark.drill
 @pytest.mark.skipif(not CLEAR.exists(), reason="what a process holds is read from Linux's /proc")
 def test_a_merge_takes_no_more_memory_than_its_method_declares() -> None:
     run = subprocess.run(

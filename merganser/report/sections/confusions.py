@@ -38,7 +38,8 @@ def read(comparison: Comparison) -> Confusions | None:
     if chosen is None:
         return None
     folder = comparison.paths.EXAMPLES / chosen.entry
-    names, found = read_json(comparison.paths.CLASS_NAMES), Confusions(chosen.entry, {}, {})
+    path, found = comparison.paths.CLASS_NAMES, Confusions(chosen.entry, {}, {})
+    names = read_json(path) if path.is_file() else {}  # results of earlier versions have none: numbers take their place
     for task in chosen.scores.by_task:
         results = read_results(folder / f"{task}.safetensors")
         shares = confusion(results)

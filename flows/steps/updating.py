@@ -26,8 +26,6 @@ from dvcfleet.messages import Ending, Result
 from dvcfleet.record.ledger import Ledger
 from dvcfleet.repository import opened, state_folder, write_lock
 from merganser.config import PARAMS
-from merganser.config.loading import load_params
-from merganser.config.points import write_points
 from merganser.errors import InputError, some
 from merganser.flows.repositories.identity import identity
 from merganser.flows.suites.shipped import shipped
@@ -209,6 +207,9 @@ def renew(repo: Repo, keep: Collection[str] | None = None) -> Iterator[str]:
             f"put stages of your own into the dvc.yaml of a folder below, and `git checkout {DVC_YAML}`"
         )
     if here != text:
+        from merganser.config.loading import load_params  # imports pydantic
+        from merganser.config.points import write_points  # imports torch
+
         write_points(load_params(PARAMS), root)  # which this version's dvc.yaml reads
         with replacing(root / DVC_YAML) as out:
             out.write(text.encode())

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.config.tasks import family_of
+from merganser.config.inferring import family_of
 from merganser.errors import InputError
 from merganser.models import Generates, Network, TakesTexts, get_family, open_network
 from merganser.tasks.fetch import fetch_model

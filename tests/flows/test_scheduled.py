@@ -173,6 +173,7 @@ def listening() -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
+@pytest.mark.drill
 def test_serve_ends_without_a_complaint_when_it_is_told_to_stop(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     write_deployments(chain.path, deployment("later", due_in_s=DAY))

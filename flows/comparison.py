@@ -34,8 +34,11 @@ class Merganser(MerganserLineage, Project):
         return identity(root)
 
     def before_reading(self) -> None:
-        """Write the list of points where there is none: DVC reads no dvc.yaml without it."""
-        if PARAMS.is_file() and not POINTS_FILE.is_file():
+        """Write the list of points if dvc.yaml reads one and there is none; earlier versions' do not."""
+        pipeline = Path("dvc.yaml")
+        if PARAMS.is_file() and not POINTS_FILE.is_file() and pipeline.is_file():
+            if f"- {POINTS_FILE}\n".encode() not in pipeline.read_bytes():
+                return
             from merganser.flows.steps.checking import write_missing_points
 
             write_missing_points()

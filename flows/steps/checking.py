@@ -16,6 +16,7 @@ from merganser.config.params import Params
 from merganser.config.points import NONE, write_points
 from merganser.errors import InputError
 from merganser.flows.steps.sources import licence_notes
+from merganser.outputs import replacing
 
 
 def write_missing_points() -> None:
@@ -23,7 +24,8 @@ def write_missing_points() -> None:
     with suppress(InputError):
         write_points(load_params(PARAMS))
         return
-    POINTS_FILE.write_text(NONE, encoding="utf-8")
+    with replacing(POINTS_FILE) as out:  # never through a link
+        out.write(NONE.encode())
 
 
 def check_params_file(repo: Repo, digest: Callable[[], str]) -> str:

@@ -215,7 +215,7 @@ def first_candidates(params: Params, search: Search) -> list[Values]:
 def write_points(params: Params, root: Path = Path()) -> bool:
     """Write the points of a params.yaml beside it; tell whether the file was another one."""
     text, path = Points(params).text, root / POINTS_FILE
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
+    if path.is_file() and not path.is_symlink() and path.read_text(encoding="utf-8") == text:
         return False
     with replacing(path) as out:
         out.write(text.encode())

@@ -45,7 +45,7 @@ def multislerp(
     """Average the directions of the task vectors, and give the mean direction their mean length.
 
     `coefficients` are the weights lambda of both means, relative to each other. With `of: models` the vectors are the
-    models' own weights, whatever their base. Each parameter, or each row or column, is a vector of its own. Directions
+    models' own weights, whatever their base. Each parameter, or each row or column, is one vector. Directions
     that cancel have no mean: then the vectors themselves are averaged.
     """
     weights, inner = mean_weights(parameter.tasks, coefficients), inner_products(parameter, granularity, of)

@@ -13,6 +13,7 @@ from dvcfleet.repository import opened
 from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.flows.commands.init import Suite, init
+from merganser.flows.comparison import MERGANSER
 from merganser.flows.steps.updating import dvc_yaml, other_version, renew, update
 from merganser.flows.suites.ready import use
 from merganser.tasks.code import texts, write_code
@@ -180,3 +181,25 @@ def test_an_edited_pipeline_is_refused_and_a_clone_needs_no_update(begun: Path, 
         (begun / RECORD).write_text(text)
         with pytest.raises(InputError, match=f"{RECORD}: "):
             update(begun)
+
+
+def test_the_list_of_points_is_written_only_if_dvc_yaml_reads_it_and_never_through_a_link(
+    begun: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = begun.parent / "elsewhere"
+    (begun / "points.yaml").unlink()
+    (begun / "points.yaml").symlink_to(elsewhere)
+    params = (begun / "params.yaml").read_text()
+    (begun / "params.yaml").write_text("methods: [")
+    refused(begun, "status")
+    assert not elsewhere.exists()
+    (begun / "params.yaml").write_text(params)
+    (begun / "points.yaml").unlink()
+    pipeline = (begun / "dvc.yaml").read_text()
+    (begun / "dvc.yaml").write_text(pipeline.replace("  - points.yaml\n", "  - {points: {}, steps: {}}\n"))
+    monkeypatch.chdir(begun)
+    MERGANSER.before_reading()
+    assert not (begun / "points.yaml").exists()
+    (begun / "dvc.yaml").write_text(pipeline)
+    MERGANSER.before_reading()
+    assert (begun / "points.yaml").is_file()

@@ -18,8 +18,7 @@ from merganser.inputs.layers import GivenLayers, LayerSource
 from merganser.inputs.learned import RESULT, TRACE, read_learned
 from merganser.inputs.statistics import open_statistics, passes_of
 from merganser.outputs import read_json
-from merganser.tasks.beside import COST
-from merganser.tasks.stages import DATA
+from merganser.tasks.stages import COST, DATA
 
 SEARCH, FOUND = "search", "search.json"  # the word for what a search chose, and its file in `RESULT`
 

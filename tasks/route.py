@@ -1,7 +1,6 @@
 """Fit one entry of `routers`: which task an example is of, by a model's features of the validation data.
 
-Beside the router lies what it is of, as text embeddings have it: one folder is all that a merge reads.
-And each task's features, which a stage that was killed goes on from.
+The router's folder has links to the deltas that it is of: a merge reads that one folder.
 """
 
 from pathlib import Path
@@ -14,13 +13,10 @@ from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import Params
 from merganser.inputs.embeddings import link_read
 from merganser.inputs.task_models import own_model
-from merganser.outputs import write_json
-from merganser.tasks.beside import COST, TaskTensors, fingerprints, kept_by_task
+from merganser.outputs import fresh_folder, write_json
 from merganser.tasks.scoring import open_task
 from merganser.tasks.stage import check_found, run_main, stage
-from merganser.tasks.stages import BASE, DATA, ROUTERS, VALIDATION
-
-FEATURES = "features"
+from merganser.tasks.stages import BASE, COST, DATA, ROUTERS, VALIDATION
 
 
 @stage("routers", timed=True)
@@ -28,22 +24,18 @@ def main(params: Params, name: str) -> None:
     """Write a router of all tasks, and links to what it is of."""
     entry = params.routers[name]
     check_found("families", params.base.family)
-    start, folder = BASE if entry.of == "deltas" else DATA / entry.of / "base", ROUTERS / name
-
-    def make(task: str) -> TaskTensors:
-        return TaskTensors({FEATURES: shared_features(params, start, task, f"routers.{name}")}, {})
-
-    kept = kept_by_task(folder, fingerprints(params, "merganser.tasks.route", start, lambda task: [], None), make)
-    features = {task: found.tensors[FEATURES] for task, found in kept.items()}
+    start = BASE if entry.of == "deltas" else DATA / entry.of / "base"
+    features = {task: shared_features(params, start, task, f"routers.{name}") for task in sorted(params.tasks)}
     sizes = {task: found.shape[1] for task, found in features.items()}
     router = fit(features, entry.penalty)
     right = [
         float((router.probabilities(found).argmax(dim=1) == number).double().mean())
         for number, found in enumerate(features.values())
     ]
-    write_router(folder, router)
-    write_json(folder / COST, {"forwards": sum(map(len, features.values())), "backwards": 0})
-    link_read(DATA / entry.of, params.tasks, folder)
+    with fresh_folder(ROUTERS / name) as folder:
+        write_router(folder, router)
+        write_json(folder / COST, {"forwards": sum(map(len, features.values())), "backwards": 0})
+        link_read(DATA / entry.of, params.tasks, folder)
     shown = f"{sum(right) / len(right):.4f} of the validation examples right"
     print(f"{name}: {len(sizes)} tasks by {next(iter(sizes.values()))} features, {shown}")
 

@@ -47,6 +47,7 @@ RANK_STUDIES = Path("data/measures/studies/rank")
 RECORDS = Path("data/records")
 REPORT = Path("report")
 ROUTERS = Path("data/routers")
+COST = "cost.json"  # in the folder of a router or of bottlenecks: the examples that went through a network
 SCORES = Path("data/scores.json")  # each entry's numbers, task by task
 SEARCHES = Path("data/searches")
 SEARCH_MEASURES = Path("data/measures/searches")

@@ -1,55 +1,80 @@
 """Train each task's bottleneck by one entry of `surgery`, on the tasks' validation data.
 
-Beside the bottlenecks lies what they are of, as text embeddings have it: one folder is all that a merge reads.
-And each task's bottleneck by itself, which a stage that was killed goes on from.
+The bottlenecks' folder has links to the deltas that they are of: a merge reads that one folder. It also has each task's
+own bottleneck, so that a stage that was killed loses at most the current task.
 """
 
+import json
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from merganser.at_run_time.additions.bottlenecks import Bottleneck, can_change, train, write_bottlenecks
 from merganser.checkpoints.reading import open_for_merging
+from merganser.checkpoints.tensors import SafetensorsFile
+from merganser.checkpoints.writing import save_tensors
 from merganser.config.params import Params
+from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.embeddings import link_read
+from merganser.inputs.factors import fingerprint_of
 from merganser.inputs.task_models import own_model
-from merganser.outputs import write_json
-from merganser.tasks.beside import COST, TaskTensors, fingerprints, kept_by_task
+from merganser.outputs import remove_others, write_json
 from merganser.tasks.scoring import open_task
-from merganser.tasks.stage import check_found, run_main, stage
-from merganser.tasks.stages import DATA, SURGERY, VALIDATION, remove_other_seeds, seed_folders
+from merganser.tasks.stage import check_found, digest_of_code, run_main, stage
+from merganser.tasks.stages import (
+    COST,
+    DATA,
+    HEADS,
+    SEEDS,
+    SURGERY,
+    VALIDATION,
+    remove_other_seeds,
+    seed_folders,
+)
+
+STATE, FINGERPRINT, ABOUT = "state", "fingerprint", "about"
 
 
 def operate(params: Params, name: str, out: Path) -> None:
     """Write all tasks' bottlenecks with one seed, their losses by step, and links to what they are of."""
     surgery = params.surgery[name]
     check_found("families", params.base.family)
-    how, source = surgery.model_dump(exclude={"of"}), DATA / surgery.of
-
-    def make(task: str) -> TaskTensors:
-        merged, own = both_features(params, source, task, f"surgery.{name}")
-        found = train(merged, own, params.first_seed, task, **how)
-        best = found.best_step
-        print(f"{task}: L1 {found.losses[0]:.4f}, {found.losses[best]:.4f} after step {best}", flush=True)
-        about = {
-            "losses": {str(step): loss for step, loss in found.losses.items()},
-            "best_step": best,
-            "examples": len(merged),
-        }
-        return TaskTensors(vars(found.bottleneck), about)
-
-    def read(task: str) -> list[Path]:
-        return [source / f"{task}.safetensors"]
-
-    chosen = [surgery.model_dump(), params.first_seed]
-    trained = kept_by_task(out, fingerprints(params, "merganser.tasks.surgery", source / "base", read, chosen), make)
-    write_bottlenecks(out, {task: Bottleneck(**found.tensors) for task, found in trained.items()})
-    trace = {task: {key: found.about[key] for key in ("losses", "best_step")} for task, found in trained.items()}
+    state, source, tasks = out / STATE, DATA / surgery.of, sorted(params.tasks)
+    state.mkdir(parents=True, exist_ok=True)
+    remove_others(out, {STATE, SEEDS})
+    remove_others(state, {f"{task}.safetensors" for task in tasks})
+    code, start = digest_of_code(params, "merganser.tasks.surgery"), sha256_of_tree(source / "base")
+    chosen = [params.evaluation.model_dump(exclude={"split"}), [surgery.model_dump(), params.first_seed], code, start]
+    bottlenecks, about = {}, {}
+    for task in tasks:
+        files = [HEADS / f"{task}.safetensors", VALIDATION / task, source / f"{task}.safetensors"]
+        origin = sha256_of_json([task, *chosen, *map(sha256_of_tree, files)])
+        bottlenecks[task], about[task] = bottleneck_of(params, name, task, state / f"{task}.safetensors", origin)
+    write_bottlenecks(out, bottlenecks)
+    trace = {task: {key: of[key] for key in ("losses", "best_step")} for task, of in about.items()}
     write_json(out / "trace.json", trace)
-    examples = sum(found.about["examples"] for found in trained.values())
+    examples = sum(of["examples"] for of in about.values())
     write_json(out / COST, {"forwards": 2 * examples, "backwards": 0})  # by both models; then features are enough
     link_read(source, params.tasks, out)
+
+
+def bottleneck_of(params: Params, name: str, task: str, path: Path, origin: str) -> tuple[Bottleneck, dict[str, Any]]:
+    """Return a task's bottleneck and trace: from its file if that has the fingerprint `origin`, else trained."""
+    if fingerprint_of(path) == origin:
+        file = SafetensorsFile(path)
+        kept = {key: file.read(key) for key in file.names}
+        return Bottleneck(**kept), json.loads(file.metadata["merganser"])[ABOUT]
+    surgery = params.surgery[name]
+    merged, own = both_features(params, DATA / surgery.of, task, f"surgery.{name}")
+    found = train(merged, own, params.first_seed, task, **surgery.model_dump(exclude={"of"}))
+    best = found.best_step
+    print(f"{task}: L1 {found.losses[0]:.4f}, {found.losses[best]:.4f} after step {best}", flush=True)
+    losses = {str(step): loss for step, loss in found.losses.items()}
+    about = {"losses": losses, "best_step": best, "examples": len(merged)}
+    save_tensors(path, vars(found.bottleneck), json.dumps({FINGERPRINT: origin, ABOUT: about}))
+    return found.bottleneck, about
 
 
 def both_features(params: Params, source: Path, task: str, where: str) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """A real cluster on this machine whose nodes are clones that share nothing but a DVC remote, and its drill.
 
-`python -m tests.faults.nodes` runs a comparison by Ray and by Dask on a head and two nodes, kills one with
+`python -m tests.faults.nodes` runs a comparison by Ray and by Dask on a head and some nodes, kills one with
 SIGKILL in the middle, and prints how the hashes compare with those of a local run and how often each stage ran.
 """
 
@@ -25,6 +25,8 @@ from dvc.repo import Repo
 
 from dvcfleet.process_settings import without_own
 from dvcfleet.workspaces.nodes.clone import make_node
+from merganser.config.loading import load_params
+from merganser.config.points import write_points
 from tests import PYTHONPATH
 from tests.dvcfleet.cluster import SELDOM, address_in, free_port
 from tests.dvcfleet.conftest import RAY_TOKEN
@@ -230,6 +232,20 @@ def tiny_source(folder: Path) -> Path:
     return source
 
 
+def study_source(folder: Path) -> Path:
+    """Make the tiny comparison's repository with three methods and a sweep of sixty points."""
+    source = tiny_source(folder)
+    path = source / "params.yaml"
+    params = yaml.safe_load(path.read_text())
+    params["methods"] = {name: params["methods"][name] for name in ("average", "ties", "dts_d")}
+    params["studies"]["sweeps"] = {
+        "density": {"method": "ties", "reads": "deltas", "over": {"density": [n / 60 for n in range(1, 61)]}}
+    }
+    path.write_text(yaml.safe_dump(params, sort_keys=False))
+    write_points(load_params(path), source)
+    return source
+
+
 def embedded_source(folder: Path) -> Path:
     """Make the embedded comparison's repository."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
@@ -239,6 +255,9 @@ def embedded_source(folder: Path) -> Path:
             shutil.copyfile(ROOT / name, folder / name)
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     return folder
+
+
+SOURCES = {"toy": toy_source, "tiny": tiny_source, "study": study_source, "embedded": embedded_source}
 
 
 def run(folder: Path, *args: str, prefix: tuple[str, ...] = (), **variables: str) -> "subprocess.Popen[str]":
@@ -298,14 +317,15 @@ def main() -> None:
     """Run the drill."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runner", choices=["ray", "dask"], action="append", help="both if none is given")
-    parser.add_argument("--suite", choices=["toy", "tiny", "embedded"], default="embedded")
+    parser.add_argument("--suite", choices=list(SOURCES), default="embedded")
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder if not given")
     parser.add_argument("--kill-after", type=int, default=40, metavar="N", help="stages ended before a node is killed")
+    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="nodes of each cluster")
     parser.add_argument("--limit", type=float, default=3600, metavar="S", help="seconds for each cluster's run")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="nodes-") as temporary:
         folder = given.folder or Path(temporary)
-        source = {"toy": toy_source, "tiny": tiny_source, "embedded": embedded_source}[given.suite](folder / "source")
+        source = SOURCES[given.suite](folder / "source")
         local = Path(shutil.copytree(source, folder / "local", symlinks=True))
         process = run(local)
         print(process.communicate()[0], flush=True)
@@ -318,6 +338,7 @@ def main() -> None:
                 local,
                 given.kill_after,
                 given.limit,
+                number=given.nodes,
             )
             for runner in given.runner or ["ray", "dask"]
         ]
@@ -331,12 +352,13 @@ def drill(
     kill_after: int,
     limit_s: float = 3600,
     remote: Mapping[str, str] | None = None,
+    number: int = 2,
 ) -> bool:
-    """Run a comparison on nodes of which one is killed; print the result, and tell if it is as a local run.
+    """Run a comparison on a number of nodes, kill one; print the result, and tell if it is as a local run.
 
     A run that has not ended `limit_s` after its start fails.
     """
-    flow, *clones = share(source, source.parent, remote=remote)
+    flow, *clones = share(source, source.parent, number, remote)
     began = time.monotonic()
     with cluster(runner, source.parent / "cluster", clones) as nodes:
         process = run(flow, "--runner", runner, "--address", nodes.address)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from merganser.errors import InputError
@@ -14,6 +15,59 @@ def sha256_of(path: Path) -> str:
     check_file(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class ReadDigest:
+    """The sha256 of a file from bytes that are read of it for another purpose, in about the file's order.
+
+    Bytes that come early wait in memory, up to `AHEAD`; what nobody reads in time is read here. Threads may share it.
+    """
+
+    AHEAD = 2**24  # bytes
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._hash, self._done = path, hashlib.sha256(), 0
+        self._early: dict[int, bytes] = {}  # by where they begin
+        self._lock = Lock()
+
+    def take(self, start: int, values: memoryview) -> None:
+        """Take the file's bytes from `start` on."""
+        with self._lock:
+            if start > self._done:
+                self._early[start] = bytes(values)
+                if sum(map(len, self._early.values())) <= self.AHEAD:
+                    return
+                self._read_until(start)
+            else:
+                self._add(start, values)
+            for early in sorted(self._early):
+                if early > self._done:
+                    break
+                self._add(early, memoryview(self._early.pop(early)))
+
+    def hexdigest(self) -> str:
+        """Read what is left of the file, and return the sha256 of all of it."""
+        with self._lock:
+            self._early.clear()
+            self._read_until(self._path.stat().st_size)
+            return self._hash.hexdigest()
+
+    def _add(self, start: int, values: memoryview) -> None:
+        self._hash.update(values[self._done - start :])
+        self._done = max(self._done, start + len(values))
+
+    def _read_until(self, end: int) -> None:
+        """Hash what lies before `end`: what came early where it is there, else from the file."""
+        with self._path.open("rb", buffering=0) as file:
+            while self._done < end:
+                if early := [start for start in self._early if start <= self._done]:
+                    self._add(early[0], memoryview(self._early.pop(early[0])))
+                    continue
+                file.seek(self._done)
+                read = file.read(min([2**20, end - self._done, *(start - self._done for start in self._early)]))
+                if not read:
+                    raise InputError(f"{self._path}: became shorter while it was read; merge again")
+                self._add(self._done, memoryview(read))
 
 
 def sha256_of_tree(path: Path) -> str:

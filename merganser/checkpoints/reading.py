@@ -203,6 +203,14 @@ def wrappers_of(checkpoint: Checkpoint) -> frozenset[str]:
     return checkpoint.wrappers if isinstance(checkpoint, Stored) else frozenset()
 
 
+def files_of(checkpoint: Checkpoint) -> dict[Path, Stored]:
+    """Return the files that a checkpoint is read from, by their paths."""
+    if isinstance(checkpoint, View):
+        return files_of(checkpoint.inner)
+    files = checkpoint.shards.values() if isinstance(checkpoint, ShardedCheckpoint) else [checkpoint]
+    return {file.path: file for file in files if isinstance(file, Stored)}
+
+
 def shard_names(checkpoint: Checkpoint) -> dict[str, str] | None:
     """Return the name of the shard that holds each tensor; None for a checkpoint that is not a set of shards."""
     if isinstance(checkpoint, View):

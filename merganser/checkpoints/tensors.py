@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from merganser.errors import InputError, refusing
+from merganser.hashes import ReadDigest
 from merganser.limits import check_file, parse_json
 
 DTYPES: dict[str, torch.dtype] = {
@@ -254,6 +255,7 @@ class SafetensorsFile(StoredCheckpoint):
     def __init__(self, path: Path) -> None:
         header, self._start = read_header(path)
         self.path = path
+        self.digest: ReadDigest | None = None  # of the file, from all that is read of it
         self.metadata: dict[str, str] = header.pop("__metadata__", {})
         self.wrappers, header = wrappers_in(header), unwrapped(header, path)
         self._specs = {name: Spec(entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
@@ -273,13 +275,20 @@ class SafetensorsFile(StoredCheckpoint):
     def fill(self, values: Tensor, name: str, start: int = 0) -> None:
         """Read a stored tensor into a contiguous one of its dtype, from the value at `start` on."""
         with self.path.open("rb", buffering=0) as file:
-            file.seek(self._start + self._offsets[name] + start * values.itemsize)
-            left = to_bytes(values)
+            begin = self._start + self._offsets[name] + start * values.itemsize
+            file.seek(begin)
+            read = left = to_bytes(values)
             while len(left):  # one read gives 2 GiB at most
                 count = file.readinto(left)
                 if not count:
                     raise InputError(f"{self.path}: ends within {name}; fetch it again")
                 left = left[count:]
+        if self.digest:
+            self.digest.take(begin, read)
+
+    def read_in_order(self) -> bool:
+        """Tell whether the tensors lie in the order of their names, in which a merge reads them."""
+        return sorted(self._offsets, key=lambda name: self._offsets[name]) == sorted(self._offsets)
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], int]:

@@ -1,7 +1,7 @@
 """Recipes: `merge.yaml` beside a merged model says all that it was made with, so that the merge can be repeated."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +15,7 @@ from merganser.checkpoints.vocabulary.plan import TokenizerChoice
 from merganser.config.sections import NAME
 from merganser.config.text import as_yaml
 from merganser.errors import InputError
+from merganser.hashes import sha256_of
 from merganser.limits import read_yaml
 from merganser.sources.named import fetch_named, hashes, hub_name, read_files
 from merganser.sources.pointers import HubPointer
@@ -95,9 +96,15 @@ def source_named(text: str) -> Source:
     return Source(hub=named[0], revision=named[1]) if named else Source(path=text)
 
 
-def source_of(path: Path, folder: Path, pointer: HubPointer | None, copied: bool = False) -> Source:
+def source_of(
+    path: Path,
+    folder: Path,
+    pointer: HubPointer | None,
+    copied: bool = False,
+    digest: Callable[[Path], str] = sha256_of,
+) -> Source:
     """Describe a model on disk, or one of a hub, for a recipe in a folder, with the hashes of what is read of it."""
-    found = hashes(path, read_files(path, copied))
+    found = hashes(path, read_files(path, copied), digest)
     if pointer is not None:
         return Source(hub=pointer.hub, revision=pointer.revision, sha256=found)
     return Source(path=Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix(), sha256=found)

@@ -56,6 +56,7 @@ class LayerDeltas:
     weights: Sequence[float] = ()  # T, of the deltas in the merge, for a method that weighs them itself; none: 1 each
     base: Tensor | None = None  # the base's weights, of the shape of one delta, for methods on the models' weights
     rows: Rows | None = None  # which rows of a parameter these are, if not all; norms are the whole parameter's
+    start: Tensor | None = None  # the base's values as its file has them, where they were read for these deltas
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
 """Deltas computed from the models when a layer is read, without writing them: the input of `merganser merge`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.kinds import Kind, ParameterRules, delta_shape
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import Checkpoint, place_of, read_into, read_part
-from merganser.checkpoints.tensors import Part, Rows
+from merganser.checkpoints.tensors import Rows
 from merganser.inputs.deltas import check_pair, checked_norm, stored_norm
 from merganser.inputs.layers import Layer, LayerDeltas, LayerLowRank, LayerTable
 from merganser.inputs.pieces import PIECE, DivisibleSource, pieces_of
@@ -67,7 +67,7 @@ class ModelDeltas(DivisibleSource):
             return self._low_rank(name, weights, own_norm)
         deltas, norms = self._stacked(name, weights, own_norm)
         stacked = deltas.view(len(deltas), *self.shapes[name])
-        return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=norms)
+        return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=norms, start=base)
 
     def is_divisible(self, name: str) -> bool:
         """Tell whether rows of this parameter can be read alone: every model has it in a file as the base does."""
@@ -77,21 +77,30 @@ class ModelDeltas(DivisibleSource):
     def rows(self, rows: Rows) -> LayerDeltas:
         """Read some rows of a parameter of the base and all tasks."""
         base, name = read_part(self.base, rows), rows.name
-        deltas, _ = self._stacked(rows, base.to(torch.float32), self._norm(base, str(rows), None))
+        weights, deltas = base.to(torch.float32), self.buffers.empty(len(self.models), *base.shape)
+        for delta, (task, model) in zip(deltas, self.models.items(), strict=True):
+            assert not isinstance(model, Adapter), "an adapter's parameters are read whole"
+            read_into(delta, model, rows)
+            if not isfinite(delta.sub_(weights).sum()):  # a NaN, an infinity, or a sum beyond float32's range
+                checked_norm(base, str(rows), "base")
+                read_into(delta, model, rows)
+                checked_norm(delta, str(rows), task)
+                delta.sub_(weights)
         stacked = deltas.view(len(deltas), len(base), *self.shapes[name][1:])
         norms = WholeNorms([partial(self._whole_norm, task, name) for task in self.models])
-        return LayerDeltas(str(rows), self.kinds[name], self.tasks, stacked, self.seed, norms=norms, rows=rows)
+        kind, tasks = self.kinds[name], self.tasks
+        return LayerDeltas(str(rows), kind, tasks, stacked, self.seed, norms=norms, rows=rows, start=base)
 
-    def _stacked(self, part: Part, weights: Tensor, own_norm: float) -> tuple[Tensor, tuple[float, ...]]:
-        """Read a parameter, or some of its rows, of all tasks; return the deltas from the base's weights, and norms."""
+    def _stacked(self, name: str, weights: Tensor, own_norm: float) -> tuple[Tensor, tuple[float, ...]]:
+        """Read a parameter of all tasks; return the deltas from the base's weights, and norms."""
         deltas = self.buffers.empty(len(self.models), *weights.shape)
         norms = []
         for delta, (task, model) in zip(deltas, self.models.items(), strict=True):
             if isinstance(model, Adapter):
-                norms.append(self._adapted(model, str(part), task, weights, own_norm, delta))
+                norms.append(self._adapted(model, name, task, weights, own_norm, delta))
             else:
-                read_into(delta, model, part)
-                norms.append(self._norm(delta, str(part), task))
+                read_into(delta, model, name)
+                norms.append(self._norm(delta, name, task))
                 delta.sub_(weights)
         return deltas, tuple(norms)
 
@@ -133,10 +142,10 @@ class ModelDeltas(DivisibleSource):
         return self._norm(weights + delta, name, task)
 
 
-def unchanged(deltas: ModelDeltas) -> list[str]:
-    """Name the tasks whose models equal the base in all that is merged; of others little is read, the small first."""
-    names = sorted(deltas.names, key=lambda name: (prod(deltas.shapes[name]), name))
-    return [task for task, model in deltas.models.items() if all(_is_equal(deltas.base, model, name) for name in names)]
+def unchanged(deltas: ModelDeltas, tasks: Collection[str]) -> list[str]:
+    """Name those tasks whose models equal the base in all that is merged; of others little is read, the small first."""
+    names, models = sorted(deltas.names, key=lambda name: (prod(deltas.shapes[name]), name)), deltas.models
+    return [task for task in models if task in tasks and all(_is_equal(deltas.base, models[task], n) for n in names)]
 
 
 def _is_equal(base: Checkpoint, model: Checkpoint | Adapter, name: str) -> bool:

@@ -135,7 +135,7 @@ def cut(layer: LayerDeltas) -> list[LayerDeltas]:
 def _piece(layer: LayerDeltas, rows: Rows) -> LayerDeltas:
     chosen = slice(rows.start, rows.stop)
     base = None if layer.base is None else layer.base[chosen]
-    return replace(layer, name=str(rows), deltas=layer.deltas[:, chosen], base=base, rows=rows, basis=None)
+    return replace(layer, name=str(rows), deltas=layer.deltas[:, chosen], base=base, rows=rows, basis=None, start=None)
 
 
 @dataclass

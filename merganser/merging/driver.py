@@ -120,7 +120,7 @@ def with_base(source: LayerSource, base: Checkpoint) -> LayerSource:
     def beside(layer: Layer) -> Layer:
         dense = dense_layer(layer)
         assert isinstance(dense, LayerDeltas), "a method on the models' weights reads deltas"
-        weights = read_part(base, part_of(dense))
+        weights = read_part(base, part_of(dense)) if dense.start is None else dense.start
         weights = as_matrix(weights) if dense.kind == "matrix" else weights
         return replace(dense, base=weights.to(dense.dtype))
 
@@ -140,10 +140,10 @@ def _merged(
 
     alone = _model_alone(layers)
 
-    def onto_base(part: Part, result: Result) -> tuple[Part, Result]:
+    def onto_base(part: Part, result: Result, read: Tensor | None = None) -> tuple[Part, Result]:
         if isinstance(result, Parts):
             return part, result
-        start = read_part(base, part)
+        start = read_part(base, part) if read is None else read
         own = None if alone is None else read_part(alone, part).to(torch.float32)
         is_own = own is not None and torch.equal(own - start.to(torch.float32), result.cpu().reshape(start.shape))
         merged = own if own is not None and is_own else added(start, result, torch.float32)
@@ -154,7 +154,7 @@ def _merged(
         return values if output.dtype_of(stored) == values.dtype else output.held(str(part), values, stored)
 
     if isinstance(layers, ThreadedLayers):
-        results = layers.map(lambda layer: onto_base(part_of(layer), merge_layer(layer)))
+        results = layers.map(lambda layer: onto_base(part_of(layer), merge_layer(layer), getattr(layer, "start", None)))
     else:  # results come back from a GPU, which goes on with the next meanwhile
         results = map(onto_base, layers.names, layers.map(merge_layer))
     left = iter(others)

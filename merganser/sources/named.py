@@ -4,7 +4,7 @@ The files that a merge reads of a model on disk, with their hashes.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from merganser.checkpoints.adapters.files import adapter_names
@@ -83,10 +83,10 @@ def read_files(path: Path, copied: bool = False) -> list[str]:
     return sorted(weights | set(beside))
 
 
-def hashes(path: Path, names: Iterable[str]) -> dict[str, str]:
-    """Hash files of a model."""
+def hashes(path: Path, names: Iterable[str], digest: Callable[[Path], str] = sha256_of) -> dict[str, str]:
+    """Hash files of a model; `digest` gives the sha256 of one."""
     folder = path if path.is_dir() else path.parent
-    return {name: sha256_of(folder / name) for name in names}
+    return {name: digest(folder / name) for name in names}
 
 
 def is_weights(name: str) -> bool:

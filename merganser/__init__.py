@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from merganser.errors import ExtraError, InputError
 
 if TYPE_CHECKING:
-    from merganser.api import evaluate, load, merge, methods
+    from merganser.api import evaluate, load, merge, methods, open_report
 
-__all__ = ["ExtraError", "InputError", "evaluate", "load", "merge", "methods"]
+__all__ = ["ExtraError", "InputError", "evaluate", "load", "merge", "methods", "open_report"]
 
 
 def __getattr__(name: str) -> Any:

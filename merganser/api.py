@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from merganser.evaluation.scoring import Score
     from merganser.models import DeviceName, Precision
     from merganser.progress import Progress
+    from merganser.standalone.results import Report
 
 Model = str | os.PathLike[str]
 
@@ -186,6 +187,19 @@ def evaluate(
             **{"batch_size": batch_size, "device": device, "precision": precision},
         }
         return evaluate_model(folder, replace(about, **{key: value for key, value in given.items() if value}))
+
+
+def open_report(folder: Model = ".") -> "Report":
+    """Open the report of a comparison as pandas frames: `results`, `pairs`, and `studies` by their names.
+
+    `folder`: a comparison's, or its report's. In a notebook the object shows the entries with their scores.
+
+    Raises InputError where there is no report, ExtraError without pandas.
+    """
+    with naming_extras():
+        from merganser.standalone.results import Report, report_folder
+
+        return Report(report_folder(Path(folder)))
 
 
 def load(results: Model) -> "DataFrame":

@@ -26,6 +26,7 @@ EXTRAS = {
     "prefect": "pipeline",
     "prefect_dask": "dask",
     "prefect_ray": "ray",
+    "pyarrow": "pipeline",
     "ray": "ray",
     "rouge_score": "text",
     "sacrebleu": "text",

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from merganser.config.loading import PARAMS, load_params
 from merganser.config.params import Params, declared
@@ -21,6 +21,7 @@ from merganser.errors import InputError
 from merganser.evaluation.examples import read_results
 from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.outputs import read_json, write_json
+from merganser.report.formats import study_tables
 from merganser.report.origin import commit_of, user_name
 from merganser.report.scores import read_scores
 from merganser.tasks.identity import experiment_names
@@ -29,13 +30,17 @@ from merganser.tasks.recorded import (
     COMPARISON,
     CONTENT,
     ENTRY,
-    LOGGED,
+    LOGGED_TABLES,
+    MEAN,
     OBSERVED,
     PARENT,
+    POINTS,
     PREFECT,
     REPORTED,
     RUN,
     SOURCE,
+    STUDY,
+    STUDY_KEY,
     TABLE,
     USER,
     Curve,
@@ -43,6 +48,7 @@ from merganser.tasks.recorded import (
     comparison_metrics,
     comparison_run,
     entry_run,
+    logged,
     parameters,
     relative_metrics,
     run_description,
@@ -293,15 +299,31 @@ def record_report(params: Params) -> None:
             store.client.set_tag(parent, f"{ENTRY}.{entry}", receipt["run_id"])
         _log(store, parent, comparison_metrics(scores), {})
         store.client.log_dict(parent, summary_table(scores), TABLE)
-        store.client.set_tag(parent, "mlflow.loggedArtifacts", LOGGED)
+        store.client.set_tag(parent, LOGGED_TABLES, logged(TABLE))
         flow_run = _flow_run(comparison_name(params))
         if flow_run:
             store.client.set_tag(parent, PREFECT, flow_run)
         store.client.set_tag(parent, "mlflow.note.content", run_description(scores, flow_run))
         store.client.log_artifacts(parent, str(REPORT), "report")
         store.client.log_artifact(parent, str(PARAMS))
+        for name, table in study_tables(read_json(REPORT / "studies.json")).items():
+            _write_study(store, params, parent, name, table)
         store.client.set_tag(parent, REPORTED, sha256_of_tree(REPORT))
     print(f"{comparison_name(params)}: MLflow run {parent}")
+
+
+def _write_study(store: Store, params: Params, parent: str, name: str, table: dict[str, Any]) -> None:
+    """Write a study as a run in the comparison's, once: its points as a table, and their scores as a curve."""
+    key = sha256_of_json([comparison_name(params), name, table])
+    if store.find(STUDY_KEY, key):
+        return
+    tags = {PARENT: parent, RUN: comparison_name(params), STUDY: name, LOGGED_TABLES: logged(POINTS), **_origin()}
+    made = store.begin(STUDY_KEY, key, f"study {name}", tags)
+    store.client.log_dict(made, table, POINTS)
+    if "score" in table["columns"]:
+        place = table["columns"].index("score")
+        _log_curve(store, made, MEAN, list(enumerate(row[place] for row in table["data"])))
+    store.client.set_terminated(made)
 
 
 def _flow_run(run: str) -> str | None:

@@ -29,7 +29,9 @@ USER, SOURCE_NAME, SOURCE_TYPE = "mlflow.user", "mlflow.source.name", "mlflow.so
 SOURCE = {SOURCE_NAME: "merganser", SOURCE_TYPE: "LOCAL"}  # what MLflow's own clients say of a script
 MEAN = "score_mean"
 TABLE = "comparison.json"
-LOGGED = json.dumps([{"path": TABLE, "type": "table"}])  # by which MLflow shows the table
+LOGGED_TABLES = "mlflow.loggedArtifacts"  # the tag by which MLflow shows a table
+STUDY, STUDY_KEY = "merganser.study", "merganser.study_key"  # of a study's run: its name, a digest of its results
+POINTS = "points.json"  # its table
 PREFECT = "merganser.prefect_run"
 OBSERVED = ("wall_s", "cpu_s", "peak_rss_bytes", "read_bytes", "written_bytes")  # they vary from run to run
 
@@ -182,6 +184,11 @@ def summary_table(scores: Mapping[str, Scores]) -> dict[str, Any]:
     ]
     tasks = next(iter(scores.values())).values
     return {"columns": ["entry", MEAN, "stderr", "normalised_score", "score_drop_rate", "amr", *tasks], "data": rows}
+
+
+def logged(path: str) -> str:
+    """Return the value of MLflow's tag for a table among a run's artifacts."""
+    return json.dumps([{"path": path, "type": "table"}])
 
 
 def comparison_metrics(scores: Mapping[str, Scores]) -> dict[str, float]:

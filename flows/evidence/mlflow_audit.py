@@ -43,7 +43,7 @@ from merganser.tasks.recorded import (
     COMPARISON,
     CONTENT,
     ENTRY,
-    LOGGED,
+    LOGGED_TABLES,
     MEAN,
     OBSERVED,
     PARENT,
@@ -54,6 +54,7 @@ from merganser.tasks.recorded import (
     Held,
     comparison_metrics,
     comparison_run,
+    logged,
     relative_metrics,
     run_description,
     summary_table,
@@ -63,7 +64,7 @@ from merganser.tasks.tracking import STORE, store_words
 
 # Numbers of an entry that follow from the whole comparison, besides those that begin with `unseen_`.
 RELATIVE = ("normalised_score", "score_drop_rate", "sar_mean", "error_mean")
-_NOTE, _LOGGED = "mlflow.note.content", "mlflow.loggedArtifacts"
+_NOTE = "mlflow.note.content"
 
 
 class MlflowKind(StrEnum):
@@ -259,7 +260,7 @@ class _Audit(Records):
         name = str(parent.data.tags[COMPARISON])
         held = comparison_run(self.params, name)
         entries = {f"{ENTRY}.{entry}": str(receipt.get("run_id")) for entry, receipt in self._noted.items()}
-        tags = {**held.tags, **entries, REPORTED: self._digest, _LOGGED: LOGGED}
+        tags = {**held.tags, **entries, REPORTED: self._digest, LOGGED_TABLES: logged(TABLE)}
         yield from text_differences(parent, Texts(held.name, tags, held.params, {COMMIT, PREFECT, _NOTE}))
         yield from detail_differences(parent, list(self._noted.values()))
         yield from metric_differences(parent, comparison_metrics(self._scores))

@@ -95,7 +95,7 @@ def check_images(splits: Mapping[str, Any], source: Path) -> None:
 
 def _lacks(pictures: Any) -> bool:
     """Tell whether an Arrow array of pictures has one that has neither bytes nor a name."""
-    from pyarrow import compute  # type: ignore[import-untyped]
+    from pyarrow import compute
 
     without = compute.and_(pictures.field("bytes").is_null(), pictures.field("path").is_null())
     return pictures.null_count > 0 or bool(compute.any(without).as_py())

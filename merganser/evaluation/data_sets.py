@@ -43,7 +43,7 @@ def check_arrow_files(files: Sequence[Path]) -> None:
 
 def check_values(table: Any, source: Path) -> None:
     """Refuse a table whose offsets lead out of their values, or go back: a value could be repeated without end."""
-    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow
 
     for field in table.schema:
         shared = [name for name in _type_names(field.type) if name in SHARED]

@@ -154,6 +154,7 @@ def title_of(metric: str) -> str:
 
 
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]  # a header, and lines
+PARQUET = ".parquet"
 Tables = Mapping[str, Table | str]  # by their files' names; text of another form as it is
 
 
@@ -165,13 +166,35 @@ def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]])
         writer.writerows([None if isinstance(v, float) and isnan(v) else v for v in line] for line in lines)
 
 
+def write_parquet(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    """Write a table in Apache Parquet's format, each column of one type; None stays missing."""
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = zip(*lines, strict=True)
+    parquet.write_table(pyarrow.table(list(map(list, columns)), names=list(header)), path, compression="zstd")
+
+
 def write_tables(folder: Path, tables: Tables) -> None:
-    """Write tables, and texts, into a folder."""
+    """Write tables, by the endings of their names as CSV or Parquet, and texts, into a folder."""
     for name, table in tables.items():
         if isinstance(table, str):
             (folder / name).write_text(table)
         else:
-            write_csv(folder / name, *table)
+            (write_parquet if name.endswith(PARQUET) else write_csv)(folder / name, *table)
+
+
+def study_tables(studies: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
+    """Return each study of `studies.json` as `columns` and `data`, a row a point, by the name `KIND.NAME`."""
+    found = {}
+    for kind, content in studies.items():
+        named = content.items() if isinstance(content, dict) else [("", content)]
+        for name, rows in named:
+            if isinstance(rows, list) and rows:
+                columns = [key for key, value in rows[0].items() if not isinstance(value, dict | list)]
+                data = [[row[column] for column in columns] for row in rows]
+                found[f"{kind}.{name}".rstrip(".")] = {"columns": columns, "data": data}
+    return found
 
 
 NAMESPACE = ' xmlns="http://www.w3.org/1998/Math/MathML"'  # HTML needs none, and the page has no addresses

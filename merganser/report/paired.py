@@ -19,6 +19,7 @@ from merganser.report.formats import Tables
 from merganser.report.rows import Row, in_league, leagues
 
 MEAN = "mean"
+MANY = 100  # entries
 
 
 class Verdict(NamedTuple):
@@ -62,16 +63,23 @@ def read_significance(rows: Sequence[Row], examples: Path) -> Significance:
 
 
 def tables_of(significance: Significance, prefix: str = "") -> Tables:
-    """Return entries against the best of their group, and all pairs of entries; `prefix`: of the tables' names."""
+    """Return entries against the best of their group, and all pairs of entries; `prefix`: of the tables' names.
+
+    Of more than `MANY` entries the pairs are those of the means, in Parquet alone.
+    """
     verdicts = sorted(significance.verdicts.values(), key=lambda v: (v.column != MEAN, v.column, v.group))
+    many = len(significance.entries) > MANY
     lines = [
         [column, first, second, float(pairs.difference[i, j]), float(pairs.p[i, j])]
         for column, pairs in significance.pairs.items()
+        if column == MEAN or not many
         for (i, first), (j, second) in combinations(enumerate(significance.entries), 2)
     ]
+    table = ["column", "entry", "other", "difference", "p"], lines
     return {
         f"{prefix}significance.csv": (Verdict._fields, verdicts),
-        f"{prefix}pairs.csv": (["column", "entry", "other", "difference", "p"], lines),
+        f"{prefix}pairs.parquet": table,
+        **({} if many else {f"{prefix}pairs.csv": table}),
     }
 
 

@@ -44,8 +44,8 @@ def _examples(source: Path, pointer: HubPointer, split: str) -> int:
 
 def _rows(hub: str, name: str, revision: str, size: int) -> int:
     """Return how many rows a Parquet file at a hub has, by what it ends with."""
-    import pyarrow  # type: ignore[import-untyped]
-    import pyarrow.parquet  # type: ignore[import-untyped]
+    import pyarrow
+    import pyarrow.parquet
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session
 

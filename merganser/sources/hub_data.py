@@ -147,8 +147,8 @@ def _check_parquet(path: Path) -> None:
     A value of a dictionary page may stand in any number of rows; it is counted in each, and copied only where it is
     nested, for so many rows as are looked at at a time.
     """
-    import pyarrow  # type: ignore[import-untyped]
-    import pyarrow.parquet  # type: ignore[import-untyped]
+    import pyarrow
+    import pyarrow.parquet
 
     size, expanded = path.stat().st_size, 0
     with refusing(f"{path.name}: not a whole Parquet file", "fetch it again", (pyarrow.ArrowException, OSError)):

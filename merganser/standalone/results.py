@@ -1,19 +1,62 @@
 """Results as frames: the tables of a report, and the scores that stages wrote."""
 
 import json
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from pandas import DataFrame, read_csv
+from pandas import DataFrame, read_csv, read_parquet
 from pandas.errors import EmptyDataError, ParserError
 
 from merganser.errors import InputError
+from merganser.report.formats import study_tables
 
+HIDDEN = ("reads", "family", "group", "data", "forwards", "backwards", "before_s", "peak_rss_bytes")
 RESULTS = ("results.csv", "report/results.csv")  # from a report's folder on, or from a repository's
 METRICS = "data/metrics"
 # The columns that are text whatever stands in them: an entry may be called 1e5, or nan.
 TEXTS = ("entry", "method", "reads", "family", "group", "data", "task", "metric", "budget", "column", "other", "number")
 NUMBERS = {"count": "Int64", "peak_rss_bytes": "Int64", "forwards": "Int64", "backwards": "Int64"}
 SCORE = ("metric", "value", "stderr", "count", "device", "known", "router", "spread")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The tables of a report as frames, each read when it is asked for."""
+
+    folder: Path
+
+    @cached_property
+    def results(self) -> DataFrame:
+        """Return a row an entry: its method, its scores by task, `mean`, costs."""
+        return _table(self.folder / "results.csv")
+
+    @cached_property
+    def pairs(self) -> DataFrame:
+        """Return a row for each two entries: the difference of their scores, and the p-value of a paired test."""
+        return read_parquet(self.folder / "pairs.parquet")
+
+    @cached_property
+    def studies(self) -> dict[str, DataFrame]:
+        """Return a frame for each study: a row a point; a sweep `scaling` is called `sweeps.scaling`."""
+        content = json.loads((self.folder / "studies.json").read_text(encoding="utf-8"))
+        return {
+            name: DataFrame(table["data"], columns=table["columns"]) for name, table in study_tables(content).items()
+        }
+
+    def _repr_html_(self) -> str:
+        """Show the entries and their scores, the best mean first, as a notebook does."""
+        shown = self.results.drop(columns=[name for name in HIDDEN if name in self.results])
+        html: str = shown.sort_values("mean", ascending=False).to_html(index=False, float_format="{:.3f}".format)
+        return html
+
+
+def report_folder(path: Path) -> Path:
+    """Return the folder of a report, given it or a comparison's; raise InputError where there is none."""
+    for folder in (path, path / "report"):
+        if (folder / "results.csv").is_file():
+            return folder
+    raise InputError(f"{path}: no report there; name a comparison's folder or its report's; `merganser run` writes it")
 
 
 def load_results(path: Path) -> DataFrame:

@@ -1,4 +1,5 @@
 import getpass
+import io
 import json
 import os
 import shutil
@@ -12,11 +13,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 import yaml
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+import merganser
 from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.tasks import record
@@ -68,7 +71,7 @@ def runs(store: str = "mlflow.db") -> list[Run]:
 
 
 def children(found: list[Run]) -> dict[str, Run]:
-    return {run.info.run_name: run for run in found if "mlflow.parentRunId" in run.data.tags}
+    return {run.info.run_name: run for run in found if "merganser.entry" in run.data.tags}
 
 
 def receipt(entry: str) -> dict[str, Any]:
@@ -247,6 +250,47 @@ def test_the_report_is_logged_once_with_the_relative_scores(in_reported: Path) -
     assert 0.5 < children(runs())["average"].data.metrics["sar_mean"] <= 1
     assert "| individual |" in parent.data.tags["mlflow.note.content"]
     assert parent.data.tags["merganser.entry.sum"] == receipt("sum")["run_id"]
+
+
+def test_each_study_is_a_run_within_the_comparisons_with_its_points_as_a_table(
+    reported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(reported, tmp_path / "copy"))
+    monkeypatch.delenv("DVCFLEET_RUN", raising=False)
+    points = [{"value": value, "score": value / 2, "tasks": {"dark": {"value": 1.0}}} for value in (0.25, 0.5)]
+    (folder / "report/studies.json").write_text(json.dumps({"sweeps": {"scaling": points}, "budgets": []}))
+    with inside(folder):
+        record.main(["--report"])
+        record.main(["--report"])
+        (study,) = [run for run in runs() if run.data.tags.get("merganser.study") == "sweeps.scaling"]
+        parents = {receipt(entry)["parent_run_id"] for entry in METHODS}
+        assert (study.info.run_name, {study.data.tags["mlflow.parentRunId"]}) == ("study sweeps.scaling", parents)
+        client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+        history = client.get_metric_history(study.info.run_id, "score_mean")
+        assert [(metric.step, metric.value) for metric in history] == [(0, 0.125), (1, 0.25)]
+        table = json.loads(Path(client.download_artifacts(study.info.run_id, "points.json")).read_text())
+    assert table == {"columns": ["value", "score"], "data": [[0.25, 0.125], [0.5, 0.25]]}
+
+
+def test_a_report_opens_as_frames_that_agree_with_its_tables(in_reported: Path) -> None:
+    opened = merganser.open_report()
+    assert set(opened.results["entry"]) == set(METHODS)
+    assert opened.results.equals(merganser.load("report/results.csv"))
+    written = pandas.read_parquet("report/results.parquet")
+    assert written["mean"].tolist() == opened.results["mean"].tolist()
+    named = opened.pairs.query("column == 'mean'")
+    assert len(named) == len(METHODS) * (len(METHODS) - 1) / 2
+    means = opened.results.set_index("entry")["mean"]
+    assert (means[named["entry"]].to_numpy() - means[named["other"]].to_numpy()) == pytest.approx(
+        named["difference"].to_numpy()
+    )
+    assert opened.pairs.equals(pandas.read_csv("report/pairs.csv"))
+    assert opened.studies["tasks.subsets"]["score"].notna().all()
+    page = opened._repr_html_()
+    assert page.index("individual") < page.index("base")
+    assert "data" not in pandas.read_html(io.StringIO(page))[0].columns
+    with pytest.raises(merganser.InputError, match="no report there; name a comparison's folder"):
+        merganser.open_report("data")
 
 
 def test_models_and_data_are_inputs_and_the_merge_is_a_logged_model(folder: Path) -> None:

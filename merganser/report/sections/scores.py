@@ -66,8 +66,10 @@ def tables(comparison: Comparison) -> Tables:
     keys = ("metric", "value", "stderr", "count", "spread")
     costs = ("mean", "normalised_score", "amr", "wall_s")
     numbers = {task: number for number, task in enumerate(comparison.tasks, start=1)}
+    results = _results(comparison)
     return {
-        "results.csv": _results(comparison),
+        "results.csv": results,
+        "results.parquet": results,
         "baselines.csv": (Baseline._fields, comparison.of(read_baselines)),
         **_data_sets(rows),
         "plots/scores.csv": (

@@ -21,7 +21,6 @@ from merganser.errors import InputError
 from merganser.evaluation.examples import read_results
 from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.outputs import read_json, write_json
-from merganser.report.formats import study_tables
 from merganser.report.origin import commit_of, user_name
 from merganser.report.scores import read_scores
 from merganser.tasks.identity import experiment_names
@@ -31,7 +30,6 @@ from merganser.tasks.recorded import (
     CONTENT,
     ENTRY,
     LOGGED_TABLES,
-    MEAN,
     OBSERVED,
     PARENT,
     POINTS,
@@ -39,7 +37,6 @@ from merganser.tasks.recorded import (
     REPORTED,
     RUN,
     SOURCE,
-    STUDY,
     STUDY_KEY,
     TABLE,
     USER,
@@ -53,6 +50,7 @@ from merganser.tasks.recorded import (
     relative_metrics,
     run_description,
     run_details,
+    study_runs,
     summary_table,
 )
 from merganser.tasks.stage import run_main
@@ -306,23 +304,20 @@ def record_report(params: Params) -> None:
         store.client.set_tag(parent, "mlflow.note.content", run_description(scores, flow_run))
         store.client.log_artifacts(parent, str(REPORT), "report")
         store.client.log_artifact(parent, str(PARAMS))
-        for name, table in study_tables(read_json(REPORT / "studies.json")).items():
-            _write_study(store, params, parent, name, table)
+        for held, table in study_runs(comparison_name(params), read_json(REPORT / "studies.json")).values():
+            _write_study(store, parent, held, table)
         store.client.set_tag(parent, REPORTED, sha256_of_tree(REPORT))
     print(f"{comparison_name(params)}: MLflow run {parent}")
 
 
-def _write_study(store: Store, params: Params, parent: str, name: str, table: dict[str, Any]) -> None:
+def _write_study(store: Store, parent: str, held: Held, table: dict[str, Any]) -> None:
     """Write a study as a run in the comparison's, once: its points as a table, and their scores as a curve."""
-    key = sha256_of_json([comparison_name(params), name, table])
-    if store.find(STUDY_KEY, key):
+    if store.find(STUDY_KEY, held.tags[STUDY_KEY]):
         return
-    tags = {PARENT: parent, RUN: comparison_name(params), STUDY: name, LOGGED_TABLES: logged(POINTS), **_origin()}
-    made = store.begin(STUDY_KEY, key, f"study {name}", tags)
+    made = store.begin(STUDY_KEY, held.tags[STUDY_KEY], held.name, {**held.tags, PARENT: parent, **_origin()})
     store.client.log_dict(made, table, POINTS)
-    if "score" in table["columns"]:
-        place = table["columns"].index("score")
-        _log_curve(store, made, MEAN, list(enumerate(row[place] for row in table["data"])))
+    for name, curve in held.curves.items():
+        _log_curve(store, made, name, curve)
     store.client.set_terminated(made)
 
 

@@ -15,7 +15,7 @@ from merganser.hashes import sha256_of, sha256_of_json
 from merganser.measures.scores import error_of_mean
 from merganser.merging.licences import LICENCES
 from merganser.outputs import read_json
-from merganser.report.formats import wording_of
+from merganser.report.formats import study_tables, wording_of
 from merganser.report.scores import Scores, errors_of, read_metrics, spread_of, written_values
 from merganser.tasks.stages import EXAMPLES, MERGE_MEASURES, MERGE_PROFILES, METRICS
 from merganser.terminal.secrets import masked
@@ -189,6 +189,18 @@ def summary_table(scores: Mapping[str, Scores]) -> dict[str, Any]:
 def logged(path: str) -> str:
     """Return the value of MLflow's tag for a table among a run's artifacts."""
     return json.dumps([{"path": path, "type": "table"}])
+
+
+def study_runs(comparison: str, studies: Mapping[str, Any]) -> dict[str, tuple[Held, dict[str, Any]]]:
+    """Return what the run of each study of a comparison's run holds, and its table of points, by the study's name."""
+    found = {}
+    for name, table in study_tables(studies).items():
+        key = sha256_of_json([comparison, name, table])
+        tags = {RUN: comparison, STUDY: name, STUDY_KEY: key, LOGGED_TABLES: logged(POINTS)}
+        place = table["columns"].index("score") if "score" in table["columns"] else None
+        curves = {} if place is None else {MEAN: [(step, float(row[place])) for step, row in enumerate(table["data"])]}
+        found[name] = Held(f"study {name}", tags, {}, curves=curves), table
+    return found
 
 
 def comparison_metrics(scores: Mapping[str, Scores]) -> dict[str, float]:

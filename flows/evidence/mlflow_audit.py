@@ -15,7 +15,7 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from dvcfleet.disk import overlap
+from dvcfleet.disk import overlap, read_json
 from dvcfleet.errors import FailedError, some
 from dvcfleet.lineage.contents import digest_of
 from dvcfleet.lineage.steps import Finding, Lineage, LineageStep
@@ -47,9 +47,11 @@ from merganser.tasks.recorded import (
     MEAN,
     OBSERVED,
     PARENT,
+    POINTS,
     PREFECT,
     REPORTED,
     RUN,
+    STUDY,
     TABLE,
     Held,
     comparison_metrics,
@@ -57,6 +59,7 @@ from merganser.tasks.recorded import (
     logged,
     relative_metrics,
     run_description,
+    study_runs,
     summary_table,
 )
 from merganser.tasks.stages import RECORDS, REPORT
@@ -213,7 +216,7 @@ class _Audit(Records):
         earlier = cache(self._earlier_receipts)
         for run in self._runs:
             tags, run_id = run.data.tags, run.info.run_id
-            if run_id in known or tags.get(COMPARISON) or run.info.status != FINISHED:
+            if run_id in known or tags.get(COMPARISON) or tags.get(STUDY) or run.info.status != FINISHED:
                 continue
             entry, name = tags.get(ENTRY), f"run {run_id}"
             if entry is None or tags.get(CONTENT) is None:
@@ -254,6 +257,30 @@ class _Audit(Records):
             words = [*self._comparison(parent), *self._described(parent)]
             yield from (Finding(MlflowKind.DIFFERS, f"run {parent.info.run_id}", each, (stage,)) for each in words)
             yield from self._files(parent, stage)
+            yield from self._studies(parent, stage)
+
+    def _studies(self, parent: Run, stage: str) -> Iterator[Finding]:
+        """Compare the runs of a comparison's studies with the report's; earlier versions wrote none."""
+        name = str(parent.data.tags[COMPARISON])
+        expected = study_runs(name, read_json(REPORT / "studies.json") or {})
+        for run in self._runs:
+            study = run.data.tags.get(STUDY)
+            if study is None or run.data.tags.get(PARENT) != parent.info.run_id or run.info.status != FINISHED:
+                continue
+            if study not in expected:
+                words = ["no study of the report"]
+            else:
+                held, table = expected[study]
+                tags = {**held.tags, PARENT: parent.info.run_id}
+                words = [*text_differences(run, Texts(held.name, tags, held.params, {COMMIT}))]
+                words += [
+                    f"{metric} is not the study's curve"
+                    for metric in run.data.metrics.keys() | held.curves.keys()
+                    if self._logged(run, metric) != set(held.curves.get(metric, ()))
+                ]
+                folder = artifacts_of(run)
+                words += [f"{POINTS} is not its points"] if folder and read_json(folder / POINTS) != table else []
+            yield from (Finding(MlflowKind.DIFFERS, f"run {run.info.run_id}", each, (stage,)) for each in words)
 
     def _comparison(self, parent: Run) -> Iterator[str]:
         """Compare the texts, details and numbers of the run of a comparison."""

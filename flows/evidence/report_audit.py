@@ -10,6 +10,7 @@ from dvcfleet.disk import read_json
 from dvcfleet.lineage.steps import Finding, Lineage
 from merganser.config.loading import load_params
 from merganser.report.comparison import Comparison
+from merganser.report.formats import PARQUET
 from merganser.report.origin import FILE, Origin
 from merganser.report.sections import changes, origin
 from merganser.tasks import stages
@@ -68,11 +69,14 @@ def _differing(is_earlier: bool) -> Iterator[Path]:
         for path in sorted((made | there) - {Path("changes.csv"), Path("worse.csv")}):
             if is_earlier and (path.name in OTHER_FORM or path.parts[0] in OTHER_FORM):
                 continue
-            if path not in made & there or _text(folder / path) != _text(REPORT / path):
+            if path.suffix == PARQUET and path not in there:
+                continue  # a report of an earlier version; of this one, dvc.lock names the file
+            if path not in made & there or _content(folder / path) != _content(REPORT / path):
                 yield REPORT / path
 
 
-def _text(path: Path) -> str:
-    """Return a file's text; of the page without what changed since another run."""
-    text = path.read_text(encoding="utf-8")
-    return " ".join(_CHANGES.sub("", text).split()) if path.name == PAGE else text
+def _content(path: Path) -> str | bytes:
+    """Return a file's bytes; of the page the text without what changed since another run."""
+    if path.name != PAGE:
+        return path.read_bytes()
+    return " ".join(_CHANGES.sub("", path.read_text(encoding="utf-8")).split())

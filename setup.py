@@ -8,16 +8,9 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 SHIPPED = (
-    *(".dvc/config", ".dvcignore", ".gitignore", "CHANGELOG.md", "dvc.yaml", "prefect.yaml", "profiles.yaml"),
-    *(
-        "published",
-        "suites",
-        "examples/common",
-        "examples/minilm",
-        "examples/smollm2",
-        "examples/suite",
-        "examples/texts",
-    ),
+    *(".dvc/config", ".dvcignore", ".gitignore", "CHANGELOG.md", "constraints.txt", "dvc.yaml", "prefect.yaml"),
+    *("profiles.yaml", "published", "suites"),
+    *(str(path) for path in sorted(Path("examples").iterdir()) if path.is_dir()),
 )
 
 

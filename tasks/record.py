@@ -55,7 +55,7 @@ from merganser.tasks.recorded import (
 )
 from merganser.tasks.stage import run_main
 from merganser.tasks.stages import EXAMPLES, MERGE_PROFILES, MERGED, METRICS, RECORDS, REPORT, UNSEEN
-from merganser.tasks.tracking import ARTIFACTS, STORE, follow_artifacts, store_words
+from merganser.tasks.tracking import ARTIFACTS, STORE, comparison_folder, follow_artifacts, store_words
 from merganser.terminal.secrets import masked
 
 if TYPE_CHECKING:
@@ -92,37 +92,38 @@ def open_store() -> Store:
     """Open the store that MLFLOW_TRACKING_URI names, by default a SQLite file here; make what is missing."""
     from mlflow import MlflowClient
 
-    uri = os.environ.get("MLFLOW_TRACKING_URI")
-    if not uri and not STORE.exists():
-        _make_store()
+    uri, folder = os.environ.get("MLFLOW_TRACKING_URI"), comparison_folder()
+    store = folder / STORE
+    if not uri and not store.exists():
+        _make_store(store)
     elif not uri:
-        follow_artifacts(Path())
+        follow_artifacts(folder)
     # Absolute: MLflow keeps one connection a URI, and a long-lived worker may serve more than one repository.
-    client = MlflowClient(uri or f"sqlite:///{STORE.absolute()}")
+    client = MlflowClient(uri or f"sqlite:///{store.absolute()}")
     if known := experiment_in(client):
         return Store(client, known)
-    location = None if uri else ARTIFACTS.absolute().as_uri()
-    name = experiment_names(Path())[0]
+    location = None if uri else (folder / ARTIFACTS).absolute().as_uri()
+    name = experiment_names(folder)[0]
     return Store(client, client.create_experiment(name, artifact_location=location, tags=KIND))
 
 
 def experiment_in(client: "MlflowClient") -> str | None:
     """Return the id of the comparison's experiment in a store; None if it has none."""
-    known = (client.get_experiment_by_name(name) for name in experiment_names(Path()))
+    known = (client.get_experiment_by_name(name) for name in experiment_names(comparison_folder()))
     return next((str(each.experiment_id) for each in known if each), None)
 
 
-def _make_store() -> None:
+def _make_store(store: Path) -> None:
     """Make the file under another name first: MLflow does not go on with one whose tables a kill left half made."""
     from mlflow import MlflowClient
 
-    for old in STORE.parent.glob(f"{STORE.name}.*.draft*"):
+    for old in store.parent.glob(f"{store.name}.*.draft*"):
         old.unlink()
-    draft = STORE.with_name(f"{STORE.name}.{os.getpid()}.draft")
+    draft = store.with_name(f"{store.name}.{os.getpid()}.draft")
     MlflowClient(f"sqlite:///{draft.absolute()}").search_experiments(max_results=1)
     with closing(sqlite3.connect(draft)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    draft.rename(STORE)
+    draft.rename(store)
 
 
 def record_entry(params: Params, entry: str) -> None:
@@ -131,8 +132,9 @@ def record_entry(params: Params, entry: str) -> None:
 
     held = entry_run(params, entry)
     key = held.tags[CONTENT]
-    LOCK.parent.mkdir(exist_ok=True)
-    with FileLock(LOCK):  # several entries are recorded at once; one store, one parent, no result twice
+    lock = comparison_folder() / LOCK
+    lock.parent.mkdir(exist_ok=True)
+    with FileLock(lock):  # several entries are recorded at once; one store, one parent, no result twice
         store = open_store()
         run_id = store.find(CONTENT, key)
         if run_id is not None:
@@ -287,8 +289,9 @@ def record_report(params: Params) -> None:
     if not (REPORT / "index.html").is_file():
         raise InputError(f"{REPORT}/index.html: missing; write the report first: python -m merganser.tasks.report")
     scores = read_scores(params, METRICS, MERGE_PROFILES, UNSEEN)
-    LOCK.parent.mkdir(exist_ok=True)
-    with FileLock(LOCK):
+    lock = comparison_folder() / LOCK
+    lock.parent.mkdir(exist_ok=True)
+    with FileLock(lock):
         store = open_store()
         parent = _parent_run(store, params)
         for entry, found in scores.items():

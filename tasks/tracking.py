@@ -22,6 +22,16 @@ _DAMAGE = (
 )
 
 
+def comparison_folder() -> Path:
+    """Return the folder that has the comparison's MLflow store: this one.
+
+    DVC runs a queued experiment in a copy of the workspace below `.dvc/tmp/exps`, which has none: its store is the
+    comparison's.
+    """
+    copies = (folder for folder in Path.cwd().parents if folder.parts[-3:] == (".dvc", "tmp", "exps"))
+    return next((folder.parents[2] for folder in copies), Path())
+
+
 def follow_artifacts(root: Path) -> None:
     """Have MLflow find the artifacts of a folder that was moved: its store has their absolute place.
 

@@ -84,8 +84,9 @@ def import_clone(clone: Path, draft: Path) -> None:
         _bring(clone / OBJECTS, draft / OBJECTS, link_or_copy)
         params = load_params(draft / PARAMS)
         write_points(params, draft)
-        made_by = [name for each in examples_of(params) for name in tracked if Path(name).is_relative_to(each)]
-        for path in (IGNORED, *map(Path, made_by), *(each / LOCK for each in examples_of(params))):
+        examples = examples_of(params, clone)
+        made_by = [name for each in examples for name in tracked if Path(name).is_relative_to(each)]
+        for path in (IGNORED, *map(Path, made_by), *(each / LOCK for each in examples)):
             _bring(clone / path, draft / path)
         outs = {Path(out.fs_path) for out in repo.index.outs}
         for path in (each for each in sources_of(params) if not each.is_absolute()):

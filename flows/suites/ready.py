@@ -1,5 +1,6 @@
 """Ready comparisons: files of `suites/`, one of which is put in place of the root's params.yaml."""
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ from merganser.limits import read_yaml
 from merganser.outputs import replacing
 from merganser.sources.pointers import RepoType
 
-EXAMPLES = Path("examples")
+EXAMPLES, DVC_YAML = Path("examples"), "dvc.yaml"
 IGNORED = EXAMPLES / ".dvcignore"
 ROW = ("", "suite", "family", "tasks", "entries", "GPU", "download")
 MOST_TASKS = 8  # that are named in a row
@@ -136,6 +137,7 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
                 f"{PARAMS}: has changes that are in no commit; commit it or copy it to a file of {SUITES}/, "
                 "or say --force to lose them"
             )
+        bring_examples(root, params)  # before their pointers, which lie in these folders
         write_pointers(root, params)  # before params.yaml, which a mistake in their tables leaves as it is
         write_figures(root, params)
         keep_lock_file(repo, root / PARAMS)
@@ -144,7 +146,6 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
         write_points(params, root)
         if added := suite_params(root, name, grids=grids)[1]:
             print(f"{PARAMS}: wrote what {SUITES}/{name}.yaml leaves out: {addition_names(added)}", file=sys.stderr)
-        bring_examples(root, params)
         ignore_unused_examples(root)
         restore_lock_file(repo, root / PARAMS)
         sync(repo, state_folder(repo))
@@ -221,17 +222,37 @@ def check_name(root: Path, name: str) -> None:
         raise InputError(f"no suite is called {name!r}{did_you_mean(name, names)}; {known}")
 
 
-def examples_of(params: Params) -> list[Path]:
-    """List the folders of examples that make what a params.yaml reads, and what these share."""
-    read = {EXAMPLES / source.parts[1] for source in sources_of(params) if source.parts[:1] == EXAMPLES.parts}
-    return sorted({EXAMPLES / "common", *read} if read else read)
+def examples_of(params: Params, root: Path) -> list[Path]:
+    """List what makes the examples that a params.yaml reads: their folders, and what their stages read elsewhere.
+
+    `root`: the folder that has them.
+    """
+    waiting = {EXAMPLES / source.parts[1] for source in sources_of(params) if source.parts[:1] == EXAMPLES.parts}
+    found = set[Path]()
+    while waiting:
+        found.add(example := waiting.pop())
+        waiting |= _read_by(root, example) - found
+    return sorted(found)
+
+
+def _read_by(root: Path, example: Path) -> set[Path]:
+    """List the other folders of examples, and the files beside them, that an example's stages depend on."""
+    file = root / example / DVC_YAML
+    stages = read_yaml(file)["stages"].values() if file.is_file() else ()
+    deps = (dep for stage in stages for dep in stage.get("do", stage).get("deps", ()))
+    paths = (Path(os.path.normpath(EXAMPLES / dep)) for dep in deps if "$" not in dep)
+    return {EXAMPLES / path.parts[1] if path.is_relative_to(EXAMPLES) else path for path in paths}
 
 
 def bring_examples(root: Path, params: Params) -> None:
-    """Write the folders of examples that make what a params.yaml reads; leave those that are there."""
-    for example in examples_of(params):
-        if (shipped() / example).is_dir() and not (root / example).exists():
-            shutil.copytree(shipped() / example, root / example, ignore=_made_by_runs)
+    """Write what makes the examples that a params.yaml reads; leave what is there."""
+    for path in examples_of(params, shipped()):
+        if (root / path).exists():
+            continue
+        if (shipped() / path).is_dir():
+            shutil.copytree(shipped() / path, root / path, ignore=_made_by_runs)
+        elif (shipped() / path).is_file():
+            shutil.copyfile(shipped() / path, root / path)
 
 
 def _made_by_runs(folder: str, names: list[str]) -> set[str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dvcfleet.lineage.audit import audit
 from merganser.errors import InputError
@@ -74,6 +75,19 @@ def test_a_restored_comparison_has_its_commit_and_its_changes_and_its_next_run_d
     assert again.read("more.py") == DIRTY["more.py"]
     assert audit(again.path).findings == ()
     assert archived(again, tmp_path / "second.tar").read_bytes() == path.read_bytes()
+
+
+def test_the_files_of_variables_are_archived_though_git_does_not_know_them(toy: Make, tmp_path: Path) -> None:
+    made = {"make": {"cmd": "echo ${value} > out", "outs": ["out"]}}
+    found = toy.ran(yaml.safe_dump({"stages": made}), {"params.yaml": "value: 1\n"}, before=_commit)
+    found.write("dvc.yaml", yaml.safe_dump({"vars": ["values.yaml"], "stages": made}))
+    found.write("params.yaml", "other: 1\n")
+    found.write("values.yaml", "value: 1\n")
+    assert found.run()[0] == 0
+    path = archived(found, tmp_path / "all.tar")
+    shutil.move(found.path, tmp_path / "away")
+    restore(path, tmp_path / "again")
+    assert Toy(tmp_path / "again", "", {}).run()[1].startswith("nothing to do: 1 stage is up to date")
 
 
 def test_the_same_comparison_has_the_same_bytes_however_git_has_packed_it(ran: Toy, tmp_path: Path) -> None:

@@ -125,3 +125,18 @@ def test_coming_back_to_a_suite_finds_all_that_was_computed_of_it(root: Path) ->
     assert (root / "data/seeded").read_text() == "0\n"
     use(root, "two")
     assert read_lock_file(root / "dvc.lock") == second
+
+
+@pytest.mark.parametrize("suite", ["image", "encoder", "causal", "minilm", "smollm2"])
+def test_a_suite_brings_all_that_makes_its_models_and_their_pointers(suite: str, tmp_path: Path) -> None:
+    init(tmp_path / suite, Suite(suite))
+    examples = tmp_path / suite / "examples"
+    said = (tmp_path / suite / "params.yaml").read_text()
+    read = [path.parent for path in examples.glob("*/dvc.yaml") if f"examples/{path.parent.name}/" in said]
+    assert read
+    for folder in read:
+        stages = yaml.safe_load((folder / "dvc.yaml").read_text())["stages"].values()
+        each = [stage.get("do", stage) for stage in stages]
+        made = {out for stage in each for out in stage["outs"]}
+        needed = {dep for stage in each for dep in stage["deps"] if "$" not in dep} - made
+        assert [dep for dep in sorted(needed) if not (examples / dep).exists()] == []

@@ -118,6 +118,19 @@ def test_another_user_source_or_mean_in_mlflow_is_found(project: Path, key: str)
     assert all(key in each.message for each in found)
 
 
+def test_a_changed_study_in_mlflow_is_found(project: Path) -> None:
+    studies = "run_uuid IN (SELECT run_uuid FROM tags WHERE key = 'merganser.study')"
+    with closing(sqlite3.connect(project / "mlflow.db")) as store, store:
+        for table in ("metrics", "latest_metrics"):
+            store.execute(f"UPDATE {table} SET value = 0.5 WHERE key = 'score_mean' AND {studies}")
+    for file in sorted(project.glob("mlartifacts/**/points.json"))[:1]:
+        overwrite(file)
+    assert {each.message for each in findings(project)} == {
+        "score_mean is not the study's curve",
+        "points.json is not its points",
+    }
+
+
 def test_lineage_is_shown_from_any_folder_of_the_project_by_paths_from_there(project: Path, done: Done) -> None:
     cell = done(project, "lineage", "show", "data/metrics/ties/dark.json").replace("data/metrics", "metrics")
     shown = done(project / "data", "lineage", "show", "metrics/ties/dark.json").replace("data/metrics", "metrics")

@@ -74,6 +74,14 @@ def set_params(path: Path, params: Mapping[str, Any]) -> None:
     path.write_text(dumps_yaml(content), encoding="utf-8")
 
 
+def variable_files(path: str) -> list[str]:
+    """Return the files that the `vars` of a dvc.yaml name, without which DVC cannot read it."""
+    from dvc.utils.serialize import load_yaml
+
+    named = [each.partition(":")[0] for each in load_yaml(path).get("vars") or () if isinstance(each, str)]
+    return [os.path.join(os.path.dirname(path), name) for name in named]
+
+
 def own_meta(stage: Stage) -> tuple[Mapping[str, Any], str]:
     """Return what the stage's `meta` says to the engine, and where it does; all else in `meta` is the user's.
 

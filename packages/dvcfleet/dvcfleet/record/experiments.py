@@ -23,7 +23,7 @@ from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import lock_file_of
 from dvcfleet.dvc_adapter.protocols import Repo, Stage
 from dvcfleet.dvc_adapter.repositories import experiment_ref
-from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params
+from dvcfleet.dvc_adapter.stages import in_dvc_yaml, is_params, variable_files
 from dvcfleet.git import GitError, git, git_if_any
 from dvcfleet.project import project_of
 from dvcfleet.record.chain import end_of, identity_in, record_files
@@ -146,6 +146,8 @@ def _git_path(repo: Repo, name: str) -> Path:
 def described_by(repo: Repo) -> list[str]:
     """List the files that an experiment holds even if git does not track them: dvc.yaml, dvc.lock, params, etc."""
     paths = dict.fromkeys(path for stage in repo.index.stages for path in _small_files(stage))
+    projects = {stage.path for stage in repo.index.stages if in_dvc_yaml(stage)}
+    paths |= dict.fromkeys(file for project in sorted(projects) for file in variable_files(project))
     return [os.path.relpath(path, repo.root_dir) for path in paths if os.path.isfile(path)]
 
 

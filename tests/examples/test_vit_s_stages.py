@@ -1,4 +1,4 @@
-"""The stages of the suite `vit-s` on a tiny transformer and a few pictures, run by the very commands of its dvc.yaml."""
+"""The stages of the suite `vit-s` on a tiny transformer and a few pictures, by the very commands of its dvc.yaml."""
 
 import gzip
 import pickle

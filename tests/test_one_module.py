@@ -12,7 +12,6 @@ from huggingface_hub import ModelCard
 from transformers import ViTConfig, ViTForImageClassification
 
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.checkpoints.writing import save_tensors
 from merganser.config.headers import check_sources
 from merganser.config.loading import complete_file, load_params
 from merganser.errors import InputError
@@ -131,9 +130,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for seed, model in enumerate(("base", "task0", "task1")):
         torch.manual_seed(seed)
         made = ViTForImageClassification(ViTConfig(**PICTURES, id2label=dict(enumerate(CLASSES))))
-        made.config.architectures = [type(made).__name__]
-        made.config.save_pretrained(tmp_path / "models" / model)
-        save_tensors(tmp_path / "models" / model / "model.safetensors", made.state_dict())
+        made.save_pretrained(tmp_path / "models" / model)
     write_data_set(tmp_path / "pictures", {"test": 12})
     (tmp_path / "params.yaml").write_text(PARAMS)
     with inside(tmp_path):

@@ -83,11 +83,16 @@ def unknown(names: Mapping[str, tuple[str, ...]], code: CodeTree) -> list[str]:
 
 
 def decide(folder: Path, since: str, names: Mapping[str, tuple[str, ...]]) -> None:
-    """Run the golden comparisons by the commit `since` and by this tree, and write what stays in its class."""
+    """Run the golden comparisons by the commit `since` and by this tree, and write what stays in its class.
+
+    One that the commit does not have is left out: its code may not know the family or the kind of task.
+    """
     code, old, new = CodeTree(ROOT), folder / "old", folder / "new"
     check_out(since, old)
     copy(new)
-    pairs = {comparison: begin(comparison, folder) for comparison in golden.MAKERS}
+    pairs = {
+        comparison: begin(comparison, folder) for comparison in golden.MAKERS if params_in(old, comparison).is_file()
+    }
     first, _ = next(iter(pairs.values()))
     run(old, [first], "--only", "code").wait()
     known = known_of(first, CodeTree(old))
@@ -176,13 +181,17 @@ def copy(folder: Path) -> None:
             shutil.copy2(source, target, follow_symlinks=False)
 
 
+def params_in(tree: Path, comparison: str) -> Path:
+    """Return where a tree has the params.yaml of a golden comparison."""
+    return tree / "tools/golden" / f"{comparison}.yaml"
+
+
 def begin(comparison: str, folder: Path) -> tuple[Path, Path]:
     """Make a comparison's folders with the old code and the new; return them. Its params.yaml is the old code's."""
     old = folder / "old"
-    params = old / "tools/golden" / f"{comparison}.yaml"
-    inputs = folder / "inputs" / comparison
+    params, inputs = params_in(old, comparison), folder / "inputs" / comparison
     golden.write(comparison, inputs)
-    text, _ = completed((params if params.is_file() else golden.HERE / params.name).read_text(), str(params))
+    text, _ = completed(params.read_text(), str(params))
     places = (folder / f"old-{comparison}", folder / f"new-{comparison}")
     for tree, place in zip((old, folder / "new"), places, strict=True):
         shutil.copytree(tree, place, symlinks=True)

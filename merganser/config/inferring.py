@@ -44,8 +44,8 @@ def family_of(source: Path) -> str | None:
         found = [name for name, file in own_configurations().items() if (folder / file).is_file()]
         if config is not None:
             found += [name for name in family_names() if config in get_family(name).MODEL_TYPES]
-        if len(found) > 1:  # as of a repository with both a model of open_clip and of transformers: by their names
-            found = [name for name in found if _holds(name, path)]
+        if len(found) > 1:  # a model of open_clip and of transformers, or a CLIP and a classifier: by their parameters
+            found = [name for name in found if _holds(name, path)] or [name for name in found if name == config]
         return found[0] if len(found) == 1 else None
     return None
 

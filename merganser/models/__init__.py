@@ -2,8 +2,8 @@
 
 A family is a module of `merganser/models/families/` with what the protocol `Family` lists, found by its file name;
 params.yaml names it as `base.family`. What it may do beyond a `Network` are protocols of their own (`TakesImages`,
-`TakesTexts`, `EmbedsTexts`, `ChangesFeatures`, `Generates`; of its blocks a base, `blocks.WithBlocks`), asked for by
-`isinstance`.
+`ClassifiesImages`, `TakesTexts`, `EmbedsTexts`, `ChangesFeatures`, `Generates`; of its blocks a base,
+`blocks.WithBlocks`), asked for by `isinstance`.
 Shape legend: B examples, C classes, D features, N rows.
 """
 
@@ -75,6 +75,14 @@ class TakesImages(Protocol):
 
     def pixels(self, images: Sequence[Any]) -> Tensor:
         """Resize and crop PIL images or uint8 arrays (height, width, 3) as the family's own transform does."""
+
+
+@runtime_checkable
+class ClassifiesImages(Protocol):
+    """A network of pictures whose logits are those of a head of the task's own."""
+
+    def head_parameters(self) -> Collection[str]:
+        """Name the loaded parameters of the head."""
 
 
 @runtime_checkable

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Module
@@ -19,7 +18,6 @@ from torch.nn.functional import normalize
 
 from merganser.checkpoints.own_settings import TOKENIZER
 from merganser.checkpoints.tensors import to_bytes
-from merganser.errors import InputError
 from merganser.models import Change, Inputs
 from merganser.models.linear_maps import WithBlocks
 from merganser.models.named_module import NamedModule
@@ -129,17 +127,3 @@ def text_digest(module: Module, config: Path, image_side: str) -> bytes:
             digest.update(f"{name} {value.device} {value.dtype}".encode())
             digest.update(to_bytes(value))
     return digest.digest()
-
-
-def picture(image: Any) -> Any:
-    """Return a PIL image, of a uint8 array (height, width, 3) too."""
-    from PIL import Image
-
-    return Image.fromarray(checked_picture(image)) if isinstance(image, np.ndarray) else image
-
-
-def checked_picture(array: np.ndarray) -> np.ndarray:
-    """Refuse an array that is not a uint8 picture (height, width, 3)."""
-    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
-        raise InputError(f"an image is {array.dtype} {list(array.shape)}; expected uint8 (height, width, 3)")
-    return array

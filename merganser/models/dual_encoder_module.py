@@ -9,27 +9,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
 import transformers  # each of its names imports what it needs: two seconds, that a command which runs no model saves
 from torch import Tensor
 
 from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.reading import Checkpoint
-from merganser.errors import InputError, quoting
+from merganser.errors import InputError
 from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import build, check_parameter_names, read_family_config
-from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, picture
+from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder
 from merganser.models.naming import naming_of
+from merganser.models.pictures import PictureModule
 from merganser.models.texts import open_tokenizer
 
 PREFIX = "vision_model"
 TEXT_SIDE = ("text_model.*", "*_projection.*", "logit_*")  # what a vision model's checkpoint does without
 IMAGE_SIDE = "vis"  # vision_model.*, visual_projection.weight
-MOST_A_SIDE = 2**13  # pixels of a picture once it is resized
 
 
-class DualEncoderModule(DualEncoder):
+class DualEncoderModule(PictureModule, DualEncoder):
     """A dual encoder with the tokenizer and the image processor of its folder."""
 
     image_side = IMAGE_SIDE
@@ -41,13 +40,6 @@ class DualEncoderModule(DualEncoder):
         """Take a module as it was built, with the tokenizer and the image processor of its folder."""
         super().__init__(module, naming_of(module, folder, prefix=PREFIX))
         self.folder, self._config = folder, module.config.text_config
-
-    def pixels(self, images: Sequence[Any]) -> Tensor:
-        """Resize and crop PIL images or uint8 arrays (height, width, 3), as the folder's processor: (B, 3, H, W)."""
-        pixels: Tensor = self._processor(
-            [picture(image) for image in images], do_rescale=False, do_normalize=False, return_tensors="pt"
-        ).pixel_values
-        return pixels
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> Tensor:
@@ -63,40 +55,9 @@ class DualEncoderModule(DualEncoder):
     def _features(self, inputs: Inputs) -> Tensor:
         return _unit(self.module.get_image_features(pixel_values=self._normalised(inputs)).pooler_output)
 
-    def _normalised(self, inputs: Inputs) -> Tensor:
-        """Scale and normalise pixels by what the processor makes of each level: bit for bit its own."""
-        pixels = inputs["pixels"].to(self.device)
-        made = torch.empty(pixels.shape, dtype=self.module.dtype, device=self.device)
-        for channel, levels in enumerate(self._levels):
-            found = levels.index_select(0, pixels[:, channel].flatten().int())
-            made[:, channel] = found.view_as(pixels[:, channel])
-        return made
-
-    @cached_property
-    def _levels(self) -> Tensor:
-        """Return what the processor makes of each level of each channel: (3, 256)."""
-        ramp = np.arange(256, dtype=np.uint8).reshape(256, 1, 1).repeat(3, axis=2)
-        found = self._processor([picture(ramp)], do_resize=False, do_center_crop=False, return_tensors="pt")
-        return found.pixel_values[0, :, :, 0].contiguous().to(self.device)
-
     @cached_property
     def _tokenizer(self) -> Any:
         return open_tokenizer(self.folder, self._config)
-
-    @cached_property
-    def _processor(self) -> Any:
-        """Open the folder's image processor: the one over PIL, which OpenAI's and open_clip's transforms agree with.
-
-        The one over torchvision, the default of transformers 5, resizes to levels that are one higher or lower.
-        """
-        with quoting(f"{self.folder}: transformers cannot make the image processor"):
-            made = transformers.AutoImageProcessor.from_pretrained(
-                self.folder, backend="pil", local_files_only=True, trust_remote_code=False
-            )
-            sides = [side for sizes in (made.size, made.crop_size) for side in dict(sizes or {}).values() if side]
-            if any(side > MOST_A_SIDE for side in sides):
-                raise ValueError(f"pictures of {max(sides)} pixels a side, and no model has more than {MOST_A_SIDE}")
-            return made
 
 
 def build_whole(family: str, folder: Path, device: DeviceName, precision: Precision) -> Any:

@@ -148,11 +148,16 @@ class WithBlocks:
                 if block != name and f"{block}.{ends[1]}" in parts:
                     maps = [f"{block}.{end}" for end in ends]
                     named = [(self.stored_name(f"{each}.weight"), parts[each]) for each in maps]
-                    found[named[0][0].removesuffix(f".{ends[0]}.weight")] = named
+                    found[self._block_of(named[0][0])] = named
         if not found:
             shown = " or ".join(" and ".join(ends) for ends in self.mlps)
             raise InputError(f"{type(self.module).__name__}: no block has an MLP of {shown}, so none is mixed")
         return found
+
+    def _block_of(self, first: str) -> str:
+        """Return the name of a block, given what the checkpoint calls the weight of its MLP's first linear map."""
+        ends = [f".{each[0]}.weight" for each in self.mlps]
+        return next((first.removesuffix(end) for end in ends if first.endswith(end)), first)
 
 
 class _Added:

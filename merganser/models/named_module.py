@@ -133,7 +133,10 @@ class NamedModule:
         return self._maps
 
     def _weights(self) -> Maps:
-        """Return the weights of what may be a linear map, by the module's own names."""
+        """Return the weights of what may be a linear map, by the module's own names.
+
+        A convolution in groups, such as ConvNeXt's, is none: each group of its outputs reads channels of its own.
+        """
         from transformers.pytorch_utils import Conv1D  # takes a second, which a network that has none saves
 
         parts = {f"{name}.weight": part for name, part in self.module.named_modules()}
@@ -142,7 +145,8 @@ class NamedModule:
         kinds = {
             name: next((side[kind] for kind in side if isinstance(part, kind)), None) for name, part in read.items()
         }
-        return {name: (read[name].weight, kind) for name, kind in kinds.items() if kind}
+        whole = {name for name, part in read.items() if getattr(part, "groups", 1) == 1}
+        return {name: (read[name].weight, kind) for name, kind in kinds.items() if kind and name in whole}
 
 
 def _noting(parameters: Iterable[tuple[str, Tensor]], shapes: dict[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:

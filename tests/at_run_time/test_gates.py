@@ -16,7 +16,7 @@ from merganser.checkpoints.kinds import bias_of
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
-from merganser.models import Network, open_network
+from merganser.models import EmbedsTexts, Network, TakesImages, open_network
 from merganser.overlays import LowRank, OverlayWriter, Parts, task_model
 from tests.laws.layers import factored, merged
 from tests.merges import merge_checkpoints
@@ -112,12 +112,13 @@ def written(folder: Path, network: Network, count: int) -> list[str]:
 def inputs_of(network: Any, family: str) -> dict[str, Tensor]:
     if family in ("open_clip", "clip"):
         network.head([["a red image ."], ["a dark image ."]])
+    if isinstance(network, TakesImages):
         return {"pixels": torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)}
     found: dict[str, Tensor] = network.encode(["the cat sat on the mat .", "a dog"], 16)
     return found
 
 
-@pytest.mark.parametrize("kind", ["open_clip", "clip", "bert", "gpt2", "llama, tied"])
+@pytest.mark.parametrize("kind", ["open_clip", "clip", "bert", "gpt2", "llama, tied", "vit"])
 def test_where_there_is_one_task_routing_gives_its_own_model(kind: str, tmp_path: Path) -> None:
     family = FAMILIES.get(kind, "open_clip")
     if family == "open_clip":
@@ -171,7 +172,7 @@ def test_a_model_whose_linear_maps_and_biases_were_tuned_comes_back_at_full_rank
 
 def _again(network: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Make the class head once more: loading a model lost it."""
-    if "pixels" in inputs:
+    if isinstance(network, EmbedsTexts):
         network.head([["a red image ."], ["a dark image ."]])
     return inputs
 

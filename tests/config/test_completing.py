@@ -176,6 +176,7 @@ def test_the_family_and_the_kinds_follow_from_the_checkpoint_and_the_data_and_ar
         ({"config.json": '{"model_type": "t5"}'}, "seq2seq"),
         ({"config.json": '{"model_type": "siglip"}'}, "siglip"),
         ({"config.json": '{"model_type": "clip"}'}, "clip"),
+        ({"config.json": '{"model_type": "vit"}'}, "vision"),
     ],
 )
 def test_each_familys_configuration_is_known(files: dict[str, str], family: str, tmp_path: Path) -> None:

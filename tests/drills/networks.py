@@ -1,4 +1,4 @@
-"""Compare a tiny model of every type that a family of texts builds: saved, loaded, scored in a batch and one by one."""
+"""Compare a tiny model of every type that a family builds: saved, loaded, scored in a batch and one by one."""
 
 import os
 import traceback
@@ -13,17 +13,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import AutoImageProcessor
 from transformers.models.auto import modeling_auto
+from transformers.models.auto.image_processing_auto import (
+    IMAGE_PROCESSOR_MAPPING_NAMES,
+    get_image_processor_class_from_name,
+)
 from transformers.utils import logging
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.models import get_family, open_network
 from merganser.models.naming import computed_parameters
 from tests.every_class import KINDS, build
-from tests.tiny_transformers import TOKENS, tokenizer
+from tests.tiny_transformers import TOKENS, noise, tokenizer
 
-HEADS = {"causal": "causal", "seq2seq": "seq2seq", "encoder": "classifier"}  # what a family builds, by KINDS
-SAMPLE = ("causal mixtral", "causal rwkv", "encoder fnet", "seq2seq marian", "causal gpt2 with a head")
+# what a family builds, by KINDS
+HEADS = {"causal": "causal", "seq2seq": "seq2seq", "encoder": "classifier", "vision": "vision"}
+SAMPLE = ("causal mixtral", "causal rwkv", "encoder fnet", "seq2seq marian", "causal gpt2 with a head", "vision vit")
 TEXTS = ["the cat sat on the mat .", "a dog", "the dog ran on a red mat", "no red cat sat"]
 OPTIONS = ["yes", "no the red"]
 LARGEST = 1e-5  # of the largest output: rounding alone makes at most 2e-6
@@ -32,7 +38,7 @@ CLASSES, NEW = 3, 6
 
 @dataclass(frozen=True)
 class Found:
-    """In which batches a network scores texts, and how far each result is from what it should be, of the largest."""
+    """In which batches a network scores, and how far each result is from what it should be, of the largest."""
 
     batching: str
     errors: dict[str, float]
@@ -74,7 +80,7 @@ def summary(batchings: Counter[str], tried: int) -> str:
     for family in HEADS:
         reasons = get_family(family).UNSUPPORTED  # type: ignore[attr-defined]
         lines += [f"{family} leaves out {name}: it {reason}" for name, reason in reasons.items()]
-    return "\n".join([f"{batchings.total()} of {tried} networks score texts alike in batches and alone", *lines])
+    return "\n".join([f"{batchings.total()} of {tried} networks score alike in batches and alone", *lines])
 
 
 def said_of(name: str) -> tuple[Found | None, str]:
@@ -90,7 +96,9 @@ def said_of(name: str) -> tuple[Found | None, str]:
 
 
 def compared(name: str, folder: Path) -> Found:
-    """Save a tiny model of a type, load it as the family does, and compare it with the model and with one text."""
+    """Save a tiny model of a type, load it as the family does, and compare it with the model and with one input."""
+    if name.startswith("vision "):
+        return compared_pictures(name.split()[1], folder)
     family, model_type, headed = (*name.split()[:2], name.endswith("head") or name.startswith("encoder"))
     model = written(family, model_type, headed, folder)
     checkpoint = open_checkpoint(folder)
@@ -112,6 +120,62 @@ def compared(name: str, folder: Path) -> Found:
         texts = [text for each in single for text in network.generate(each, NEW)]
         errors["generations"] = float(network.generate(batch, NEW) != texts)
     return Found(network.batching, errors)
+
+
+def compared_pictures(model_type: str, folder: Path) -> Found:
+    """Do so with a type that reads pictures."""
+    names = getattr(modeling_auto, f"MODEL_FOR_{KINDS['vision']}_MAPPING_NAMES")[model_type]
+    model, size = written_classifier(names if isinstance(names, str) else names[0], model_type, folder)
+    checkpoint = open_checkpoint(folder)
+    get_family("vision").check(folder, checkpoint)
+    network: Any = open_network("vision", folder, outputs=CLASSES)
+    state = {each: checkpoint.read(each) for each in checkpoint.names}
+    network.load(state.items())
+    pictures = noise(len(TEXTS), (size + 9, size + 4))
+    pixels = AutoImageProcessor.from_pretrained(folder, backend="pil")(pictures, return_tensors="pt").pixel_values
+    batch = {"pixels": network.pixels(pictures)}
+    single = [{"pixels": each[None]} for each in batch["pixels"]]
+    alone = torch.cat([network.logits(each) for each in single])
+    with torch.inference_mode():
+        theirs = model(pixels[:1]).logits
+    errors = {
+        "the model saved": distance(theirs, alone[:1]),
+        "logits": distance(network.logits(batch), alone),
+        "given parameters": distance(network.forward(state, batch).detach(), alone),
+    }
+    if len(network._heads) == 1:
+        features = torch.cat([network.features(each) for each in single])
+        errors["features"] = distance(network.features(batch), features)
+    return Found("batches", errors)
+
+
+def written_classifier(name: str, model_type: str, folder: Path) -> tuple[Any, int]:
+    """Write an image classifier of a class, and the image processor of its type; return it and its pictures' side."""
+    model = build(name)
+    model.config.num_labels = CLASSES
+    torch.manual_seed(0)
+    model = type(model)(model.config).eval()
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(0.2 * torch.randn_like(value))
+    model.save_pretrained(folder)
+    size = getattr(getattr(model.config, "vision_config", model.config), "image_size", 64)
+    side = size if isinstance(size, int) else size["height"] if isinstance(size, dict) else size[0]
+    names = IMAGE_PROCESSOR_MAPPING_NAMES.get(model_type) or {"pil": "ViTImageProcessorPil"}
+    whole = {"height": side, "width": side}
+    processor = get_image_processor_class_from_name(names["pil"])
+    square = next(one for one in (whole, {"shortest_edge": side}) if accepts(processor, one, whole))
+    processor(size=square, crop_size=whole).save_pretrained(folder)
+    return model, side
+
+
+def accepts(processor: Any, size: dict[str, int], crop: dict[str, int]) -> bool:
+    """Tell whether an image processor takes a size that is given so."""
+    try:
+        processor(size=size, crop_size=crop)(noise(1, (20, 20)), return_tensors="pt")
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return True
 
 
 def distance(found: Tensor, expected: Tensor) -> float:

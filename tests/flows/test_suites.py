@@ -401,7 +401,10 @@ def test_dvc_knows_no_stage_that_the_suite_in_use_does_not_read(name: str, clone
         assert others
         read = networkx.multi_source_dijkstra_path_length(repo.index.graph, own).keys()
         held_out = read_yaml(clone / "params.yaml").get("unseen", {})  # have data, and no model is read
-        assert {str(stage.name) for stage in others - read} == {f"finetune@{task}" for task in held_out}
+        own_tasks = read_yaml(clone / f"suites/{name}.yaml").get("tasks", {})
+        left_out = [task for task, about in own_tasks.items() if about is None and task not in held_out]
+        unread = {f"finetune@{task}" for task in (*held_out, *left_out)} | {f"data@{task}" for task in left_out}
+        assert {str(stage.name) for stage in others - read} == unread
 
 
 def test_dvc_ignores_what_the_projects_own_params_yaml_does_not_read(tmp_path: Path) -> None:

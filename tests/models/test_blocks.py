@@ -10,18 +10,18 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.learning.block_routing import merged_blocks
-from merganser.models import families_with, open_network
+from merganser.models import TakesImages, families_with, open_network
 from merganser.models.linear_maps import WithBlocks
 from merganser.operators.weight_ensembling import BlockRouter, blend
 from tests.tiny_clip import write_clip
-from tests.tiny_transformers import FAMILIES, write_model
+from tests.tiny_transformers import FAMILIES, state_of, write_model
 
-KINDS = ["open_clip", "clip", "bert", "roberta", "deberta-v3"]
+KINDS = ["open_clip", "clip", "bert", "roberta", "deberta-v3", "vit"]
 TEXTS = ["the cat sat on the mat .", "a dog", "a red image of the dog on the mat"]
 
 
 def test_the_families_that_name_their_blocks_mlps() -> None:
-    assert families_with(WithBlocks) == ["clip", "encoder", "open_clip", "siglip"]
+    assert families_with(WithBlocks) == ["clip", "encoder", "open_clip", "siglip", "vision"]
 
 
 def opened(kind: str, folder: Path) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
@@ -30,10 +30,11 @@ def opened(kind: str, folder: Path) -> tuple[Any, dict[str, Tensor], dict[str, T
     if kind == "open_clip":
         parameters = write_clip(folder)
     else:
-        parameters = dict(write_model(folder, kind, None if kind == "clip" else 3).state_dict())
+        write_model(folder, kind, None if kind == "clip" else 3)
+        parameters = state_of(folder)
     network: Any = open_network(family, folder, outputs=None if "clip" in kind else 3)
     network.load(parameters.items())
-    if "clip" in kind:
+    if isinstance(network, TakesImages):
         pixels = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
         return network, parameters, {"pixels": pixels}
     return network, parameters, network.encode(TEXTS, 16)

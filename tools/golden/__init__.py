@@ -48,6 +48,15 @@ def _encoder(folder: Path) -> None:
     write_encoders(folder / "sources")
 
 
+def _vision(folder: Path) -> None:
+    """Write an image classifier with batch normalisation, and two that are fine-tuned from it."""
+    kind = "ResNetForImageClassification"
+    write_model(folder / "hub/base", kind, 3)
+    for seed, task in enumerate(("dark", "light")):
+        _move(random_model(kind, 3), seed).save_pretrained(folder / "hub" / task)
+    _pictures(folder, {"dark": {"validation": 6, "test": 9}, "light": {"validation": 6, "test": 10}})
+
+
 def _causal(folder: Path) -> None:
     """Write a decoder, LoRA adapters of it, and data of each kind of task for it."""
     sources = folder / "sources"
@@ -79,6 +88,7 @@ def _vocabulary(folder: Path) -> None:
 MAKERS: Mapping[str, Callable[[Path], None]] = {
     "clip": _dual("clip", torch.float16),
     "siglip": _dual("siglip", torch.bfloat16),
+    "vision": _vision,
     "encoder": _encoder,
     "causal": _causal,
     "seq2seq": _seq2seq,

@@ -1,4 +1,4 @@
-"""Pictures of one class each: the class with the highest score is compared with the label."""
+"""Pictures of one class each, scored by a head made of prompts: the likeliest class is compared with the label."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from merganser.evaluation.prepared import Prepared
 from merganser.models import EmbedsTexts, Network, TakesImages
 
 METRICS = ("accuracy", "macro_f1")
-NEEDS = (TakesImages,)
+NEEDS = (TakesImages, EmbedsTexts)
 TOKENS = None
 CHUNK = 512  # pictures decoded at a time
 
@@ -69,5 +69,5 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
 
 
 def _make_head(network: Network, prepared: Prepared, settings: Settings) -> None:
-    if isinstance(network, EmbedsTexts):
-        network.head([[template.format(name) for template in settings.templates] for name in prepared.classes])
+    assert isinstance(network, EmbedsTexts)
+    network.head([[template.format(name) for template in settings.templates] for name in prepared.classes])

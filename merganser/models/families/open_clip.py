@@ -23,9 +23,10 @@ from merganser.errors import InputError, quoting, refusing
 from merganser.limits import SMALL, check_files, parse_json, read_small
 from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.bounded import bounded
-from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder, checked_picture, picture
+from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder
 from merganser.models.named_module import Maps
 from merganser.models.naming import naming_of
+from merganser.models.pictures import checked_picture, picture
 
 CONFIG = "open_clip_config.json"
 MODEL_TYPES = ()

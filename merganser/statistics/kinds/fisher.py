@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.kinds import as_matrix
+from merganser.checkpoints.kinds import as_matrix, is_measured
 from merganser.checkpoints.tensors import parameter_of
 from merganser.checkpoints.views import from_file
 from merganser.errors import InputError
@@ -31,8 +31,11 @@ Score = Callable[[Mapping[str, Tensor], Sequence[int]], Tensor]
 
 
 def measure(setting: Setting, folder: Path) -> tuple[StatisticsIndex, int]:
-    """Measure the information of all parameters of the task's own model, and of the base where it is asked for."""
-    kinds = setting.deltas.kinds
+    """Measure the information of all parameters of the task's own model, and of the base where it is asked for.
+
+    What batch normalisation measured is no parameter: no gradient reaches it, and no method sees it.
+    """
+    kinds = {name: kind for name, kind in setting.deltas.kinds.items() if not is_measured(name)}
     sizes = {name: prod(setting.deltas.shape(name)) for name in kinds}
 
     def shown(name: str, information: Tensor) -> dict[str, Tensor]:

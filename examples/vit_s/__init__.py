@@ -1,0 +1,1 @@
+"""The suite `vit-s`: a pretrained vision transformer, fine-tuned on six tasks of pictures."""

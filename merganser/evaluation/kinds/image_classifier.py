@@ -1,0 +1,53 @@
+"""Pictures of one class each, scored by the model's own head: the class with the highest output against the label."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from merganser.evaluation import KindSettings, Text
+from merganser.evaluation.examples import Results, compare_predictions
+from merganser.evaluation.kinds.image_classification import METRICS, check_data, classes, columns, prepare
+from merganser.evaluation.prepared import Prepared
+from merganser.models import ClassifiesImages, Network, TakesImages
+
+NEEDS = (TakesImages, ClassifiesImages)
+TOKENS = None
+
+__all__ = ["METRICS", "NEEDS", "TOKENS", "check_data", "classes", "columns", "prepare"]
+
+
+class Settings(KindSettings):
+    """The classes' names if not the data's own, and the numbers of the head's outputs that stand for no class.
+
+    The other outputs, in their order, are the classes.
+    """
+
+    classes: Annotated[list[Text], Field(min_length=2)] | None = None
+    masked: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+
+
+def outputs(classes: Sequence[str], settings: Settings) -> int:
+    """Count the classes and the outputs that stand for no class."""
+    return len(classes) + len(set(settings.masked))
+
+
+def class_logits(
+    network: Network, prepared: Prepared, settings: Settings, parameters: Mapping[str, Tensor], rows: Sequence[int]
+) -> Tensor:
+    """Score the classes of some pictures, with these parameters in place of the loaded ones: (B, C), differentiable."""
+    return _of_classes(network.forward(parameters, prepared.rows(["pixels"], rows)), settings)
+
+
+def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
+    """Compare the likeliest class of each picture with its label."""
+    batches = prepared.batches(["pixels"], batch_size)
+    found = [_of_classes(network.logits(batch), settings).argmax(dim=1).cpu() for batch in batches]
+    return compare_predictions(metric, torch.cat(found).numpy(), prepared.array("label").numpy())
+
+
+def _of_classes(logits: Tensor, settings: Settings) -> Tensor:
+    """Take the outputs that are classes."""
+    return logits[:, [number for number in range(logits.shape[1]) if number not in settings.masked]]

@@ -1,0 +1,104 @@
+"""Pictures as a checkpoint's own image processor prepares them, kept as bytes and normalised when they are read.
+
+Shape legend: B pictures of H x W pixels.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from merganser.errors import InputError, quoting
+from merganser.models import Inputs
+
+MOST_A_SIDE = 2**13  # pixels of a picture once it is resized
+SAMPLE = (45, 60)  # height and width of the picture that an image processor is checked with
+
+
+class PictureModule:
+    """A base of networks of transformers that read pictures, with the image processor of their folder."""
+
+    module: Any
+    device: torch.device
+    folder: Path
+
+    def pixels(self, images: Sequence[Any]) -> Tensor:
+        """Resize and crop PIL images or uint8 arrays (height, width, 3), as the folder's processor: (B, 3, H, W)."""
+        return _as_bytes(self._processor, [picture(image).convert("RGB") for image in images])
+
+    def _normalised(self, inputs: Inputs) -> Tensor:
+        """Scale and normalise pixels by what the processor makes of each level: bit for bit its own."""
+        return _by_level(inputs["pixels"].to(self.device), self._levels, self.module.dtype)
+
+    @cached_property
+    def _levels(self) -> Tensor:
+        return _levels_of(self._processor).to(self.device)
+
+    @cached_property
+    def _processor(self) -> Any:
+        """Open the folder's image processor: the one over PIL, which OpenAI's and open_clip's transforms agree with.
+
+        The one over torchvision, the default of transformers 5, resizes to levels that are one higher or lower. Raises
+        InputError if what it makes of a picture is not made of each byte alone, once the picture is resized.
+        """
+        import transformers  # seconds, which a command that runs no model saves
+
+        with quoting(f"{self.folder}: transformers cannot make the image processor"):
+            made = transformers.AutoImageProcessor.from_pretrained(
+                self.folder, backend="pil", local_files_only=True, trust_remote_code=False
+            )
+            sides = [side for sizes in (made.size, made.crop_size) for side in dict(sizes or {}).values() if side]
+            if any(side > MOST_A_SIDE for side in sides):
+                raise ValueError(f"pictures of {max(sides)} pixels a side, and no model has more than {MOST_A_SIDE}")
+            noise = np.random.default_rng(0).integers(0, 256, (*SAMPLE, 3), dtype=np.uint8)
+            expected = made([picture(noise)], return_tensors="pt").pixel_values
+            found = _by_level(_as_bytes(made, [picture(noise)]), _levels_of(made), expected.dtype)
+        if not torch.equal(found, expected):
+            how = "does more to a picture than to resize, crop, scale and normalise it"
+            raise InputError(f"{self.folder}: {type(made).__name__} {how}, which Merganser does not do")
+        return made
+
+
+def _as_bytes(processor: Any, images: Sequence[Any]) -> Tensor:
+    """Resize and crop PIL images as a processor does before it scales them: uint8 (B, 3, H, W)."""
+    # EfficientNet's divides by the deviation once more, whatever is said of normalising
+    more = {"include_top": False} if hasattr(processor, "include_top") else {}
+    pixels: Tensor = processor(
+        list(images), do_rescale=False, do_normalize=False, return_tensors="pt", **more
+    ).pixel_values
+    return pixels
+
+
+def _levels_of(processor: Any) -> Tensor:
+    """Return what a processor makes of each level of each channel: (3, 256)."""
+    ramp = np.arange(256, dtype=np.uint8).reshape(256, 1, 1).repeat(3, axis=2)
+    found = processor([picture(ramp)], do_resize=False, do_center_crop=False, return_tensors="pt")
+    levels: Tensor = found.pixel_values[0, :, :, 0].contiguous()
+    return levels
+
+
+def _by_level(pixels: Tensor, levels: Tensor, dtype: torch.dtype) -> Tensor:
+    """Give each byte of pixels (B, 3, H, W) the value of its level and channel."""
+    made = torch.empty(pixels.shape, dtype=dtype, device=pixels.device)
+    for channel, values in enumerate(levels):
+        found = values.index_select(0, pixels[:, channel].flatten().int())
+        made[:, channel] = found.view_as(pixels[:, channel])
+    return made
+
+
+def picture(image: Any) -> Any:
+    """Return a PIL image, of a uint8 array (height, width, 3) too."""
+    from PIL import Image
+
+    return Image.fromarray(checked_picture(image)) if isinstance(image, np.ndarray) else image
+
+
+def checked_picture(array: np.ndarray) -> np.ndarray:
+    """Refuse an array that is not a uint8 picture (height, width, 3)."""
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
+        raise InputError(f"an image is {array.dtype} {list(array.shape)}; expected uint8 (height, width, 3)")
+    return array

@@ -22,7 +22,7 @@ from merganser.operators.subspaces import triples_holding
     r"\quad d(A, B) = \lVert \Sigma U^\top (A - B) \rVert_F^2 + \lVert (A - B) V \Sigma \rVert_F^2, "
     r"\quad B \approx U \Sigma V^\top",
     paper="Yang et al., NeurIPS 2025, openreview.net/forum?id=zD5cUX67b9",
-    law="one task is its own model, equal tasks are that task; without steps each task is averaged with the merge so far",
+    law="equal tasks are that task; without steps each task is averaged with the merge so far",
     cost="gradient steps",
     vectors="alike",
     in_order=True,

@@ -91,8 +91,9 @@ def test_steps_lead_to_the_sum_of_tasks_without_a_row_or_a_column_in_common(beta
 
 
 def test_dop_by_hand() -> None:
-    # Of 1 and 3 the average is 2. The distances are 2 (2 - 1)^2 1^2 = 2 and 2 (2 - 3)^2 3^2 = 18, their slopes 4 and -36,
-    # by their distances 2 and -2: these cancel by halves. The first step of Adam is one learning rate against the slope.
+    # Of 1 and 3 the average is 2. The distances are 2 (2 - 1)^2 1^2 = 2 and 2 (2 - 3)^2 3^2 = 18, their slopes 4 and
+    # -36, divided by the distances 2 and -2: these cancel by halves. Adam's first step is one learning rate against
+    # the slope.
     layer = matrices([torch.tensor([[1.0]]), torch.tensor([[3.0]])])
     assert_close(merged("dop", layer, steps=1, lr=0.01, beta=0.0)[0], np.array([[2.01]]), 1e-7)
     # With a weight of 0.95 on the first the slope is 0.95 4 - 0.05 36 = 2: the other way.

@@ -34,6 +34,7 @@ VOCABULARY = {
     "centre",
     "orthogonalise",
     "scaling", "density", "drop_rate", "rank_fraction", "common_fraction", "tall_lambda", "k", "k_gate", "eta", "beta",
+    "k_own", "rank",
     "gamma", "eps", "ratio", "cutoff", "temperature", "steps", "lr", "combine", "inner", "merged", "seed",
     "coefficients", "of", "granularity", "keep", "rescale", "pruning", "solve",
     "alpha", "slope", "floor", "limit", "length", "boost", "block", "time",

@@ -37,8 +37,8 @@ def test_each_chapter_names_a_test_that_is_there(chapter: str) -> None:
 
 
 def test_the_files_that_the_page_names_are_there() -> None:
-    named = set(PATH.findall(PAGE))
-    assert len(named) >= 50
+    named = set(PATH.findall(PAGE)) - {"suites/NAME.yaml"}
+    assert len(named) > 40
     assert {path for path in named if not (ROOT / path).exists()} == set()
 
 

@@ -53,8 +53,8 @@ def dop(
         if layer.kind == "vector":
             merged = average
             continue
-        sides = (distance_to(each, eta, layer.dtype) for each in (merged, delta.double()))
-        merged = adam(average, balanced(*sides, alpha, beta), steps, lr)
+        before, own = (distance_to(each, eta, layer.dtype) for each in (merged, delta.double()))
+        merged = adam(average, balanced(before, own, alpha, beta), steps, lr)
     return (scaling * merged).to(layer.dtype)
 
 

@@ -39,9 +39,11 @@ def widen(layer: LayerDeltas, *, limit: NonNegative = 1.0, boost: NonNegative = 
         weigh = partial(_by_size, means=means, limit=limit, boost=boost, scaling=scaling)
         return by_blocks(weigh, layer.deltas, layer.dtype)
     length, direction = changes(layer.deltas, base_vectors(layer, "column"))
-    ranks = (ranked(length), ranked(direction))
     mean = (length.shape[1] - 1) / (2 * length.shape[1])  # of ranks, exactly: no rounding lifts equal ones above it
-    weights = sum(scores(each, each.new_tensor(mean), limit, boost) for each in ranks) * (scaling / 2)
+    by_length, by_direction = (
+        scores(ranked(each), each.new_tensor(mean), limit, boost) for each in (length, direction)
+    )
+    weights = (by_length + by_direction) * (scaling / 2)
     merged = torch.zeros(layer.shape, dtype=torch.float64, device=layer.deltas.device)
     for delta, weight in zip(layer.deltas, weights, strict=True):
         merged.addcmul_(delta.double(), weight)

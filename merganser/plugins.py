@@ -18,6 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from merganser.errors import refusing
+
 COMPARISON, METHODS = Path(".merganser"), Path("methods")  # in a comparison's repository
 GROUP = "merganser.methods"  # of entry points
 _trusted: set[Path] = set()
@@ -85,8 +87,17 @@ def _state_folder() -> Path:
 def _installed_methods() -> tuple[tuple[str, OwnMethod], ...]:
     found = []
     for point in entry_points(group=GROUP):
-        spec = find_spec(point.module)
-        if spec and spec.origin:
+        package = point.dist.name if point.dist else point.module.partition(".")[0]
+        with refusing(
+            f"method {point.name}: the installed package {package} names its module {point.module}, which cannot be "
+            "imported",
+            f"reinstall {package}, or remove it: pip uninstall {package}",
+            (ImportError, ValueError),
+        ):
+            spec = find_spec(point.module)
+            if spec is None:
+                raise ModuleNotFoundError(f"No module named {point.module!r}")
+        if spec.origin:
             found.append((point.name, OwnMethod(point.module, Path(spec.origin), of_comparison=False)))
     return tuple(found)
 

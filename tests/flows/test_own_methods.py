@@ -67,14 +67,43 @@ def test_a_file_without_such_a_method_and_one_with_a_name_that_is_taken_are_refu
 
 
 def test_an_installed_package_names_its_methods_as_entry_points(tmp_path: Path) -> None:
-    (tmp_path / "mypackage").mkdir()
-    (tmp_path / "mypackage/__init__.py").touch()
-    (tmp_path / "mypackage/halfway.py").write_text(METHOD)
-    (tmp_path / "mypackage-1.dist-info").mkdir()
-    (tmp_path / "mypackage-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: mypackage\nVersion: 1\n")
-    named = "[merganser.methods]\nhalfway = mypackage.halfway\n"
-    (tmp_path / "mypackage-1.dist-info/entry_points.txt").write_text(named)
-    path = environment() | {"PYTHONPATH": f"{tmp_path}:{ROOT}:{ROOT / 'packages/dvcfleet'}"}
-    command = [*python(), "-m", "merganser", "methods", "halfway"]
-    done = subprocess.run(command, env=path, cwd=tmp_path, check=True, capture_output=True, text=True)
+    install(tmp_path, {"__init__.py": "", "halfway.py": METHOD})
+    done = methods_of(tmp_path, "methods", "halfway")
+    assert done.returncode == 0, done.stderr
     assert "keep the entries above a share of the largest" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},  # what is left of a package that was removed by hand
+        {"__init__.py": ""},
+        {"__init__.py": "import a_library_that_is_not_there", "halfway.py": METHOD},
+        {"__init__.py": "raise ValueError('for another version')", "halfway.py": METHOD},
+    ],
+)
+def test_a_package_that_cannot_be_imported_is_refused_by_name(tmp_path: Path, files: dict[str, str]) -> None:
+    install(tmp_path, files)
+    done = methods_of(tmp_path, "methods", "ties")
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 2
+    assert "method halfway: the installed package mypackage names its module mypackage.halfway" in done.stderr
+    assert "pip uninstall mypackage" in done.stderr
+
+
+def install(site: Path, files: dict[str, str]) -> None:
+    """Put a package that names a method where pip would put it."""
+    for name, content in files.items():
+        (site / "mypackage").mkdir(exist_ok=True)
+        (site / "mypackage" / name).write_text(content)
+    about = site / "mypackage-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mypackage\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[merganser.methods]\nhalfway = mypackage.halfway\n")
+
+
+def methods_of(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command beside what is installed there."""
+    path = environment() | {"PYTHONPATH": f"{site}:{ROOT}:{ROOT / 'packages/dvcfleet'}"}
+    command = [*python(), "-m", "merganser", *arguments]
+    return subprocess.run(command, env=path, cwd=site, capture_output=True, text=True)

@@ -34,6 +34,7 @@ VOCABULARY = {
     "centre",
     "orthogonalise",
     "scaling", "density", "drop_rate", "rank_fraction", "common_fraction", "tall_lambda", "k", "k_gate", "eta", "beta",
+    "k_own", "rank",
     "gamma", "eps", "ratio", "cutoff", "temperature", "steps", "lr", "combine", "inner", "merged", "seed",
     "coefficients", "of", "granularity", "keep", "rescale", "pruning", "solve",
     "alpha", "slope", "floor", "limit", "length", "boost", "block", "time",
@@ -416,7 +417,7 @@ def test_a_method_says_what_it_does_and_where_it_is_from(name: str) -> None:
     method = registry.get(name)
     assert inspect.getdoc(method.function)
     assert inspect.getdoc(importlib.import_module(f"merganser.methods.{name}"))
-    assert re.search(r"arXiv:\d{4}\.\d{5}|under review|^none \(", method.paper)
+    assert re.search(r"arXiv:\d{4}\.\d{5}|openreview\.net/forum\?id=\w{10}|under review|^none \(", method.paper)
 
 
 @each("name", registry.names())

@@ -1,6 +1,7 @@
 """A section of the report, a module that nothing else names: its table, its plot and its place on the page."""
 
 import csv
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from merganser.code_digest import ROOT
 from merganser.report import sections
 from merganser.tasks import record
 from tests.tasks.comparison import METHODS, inside, plots_of, report_without_plots
@@ -62,8 +64,9 @@ def place(recorded: Path, tmp_path: Path) -> Iterator[Path]:
     with inside(recorded):
         yield tmp_path
     sections.__path__.remove(str(tmp_path))
-    sys.modules.pop(f"{sections.PACKAGE}.toy", None)
-    del sections.toy
+    for name in ("toy", "alphabet"):
+        sys.modules.pop(f"{sections.PACKAGE}.{name}", None)
+        vars(sections).pop(name, None)
 
 
 def test_a_section_is_one_file(place: Path) -> None:
@@ -93,3 +96,11 @@ def test_a_section_that_reads_nothing_is_left_out(place: Path) -> None:
     report_without_plots()
     assert not Path("report/lengths.csv").exists()
     assert 'id="toy"' not in Path("report/index.html").read_text()
+
+
+def test_the_section_in_contributing_is_one_too(place: Path) -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (found,) = re.findall(r"<!-- contributing: section -->\n```python\n(.*?)```", page, re.DOTALL)
+    (place / "alphabet.py").write_text(found)
+    report_without_plots()
+    assert f"<p>{', '.join(sorted(METHODS))}</p>" in Path("report/index.html").read_text()

@@ -88,7 +88,9 @@ def put(part: str, text: str, page: Path) -> None:
     found = re.search(f"{marks[0]}.*?{marks[1]}", (before := page.read_text()), re.DOTALL)
     if found is None:
         raise ValueError(f"{page}: no place for {part}: it has not both {marks}")
-    wrapped = "\n".join(line if line.startswith("|") else textwrap.fill(line, 119) for line in text.strip().splitlines())
+    wrapped = "\n".join(
+        line if line.startswith("|") else textwrap.fill(line, 119) for line in text.strip().splitlines()
+    )
     page.write_text(f"{before[: found.start()]}{marks[0]}\n{wrapped}\n\n{marks[1]}{before[found.end() :]}")
 
 

@@ -64,7 +64,9 @@ def main() -> None:
     """Measure the rates and the processes; print them and the worked example as Markdown, write them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--worked", action="store_true", help="only the worked example, with the rates of the last run")
-    parser.add_argument("--short", action="store_true", help="vary the width alone; no evaluation, network, large model")
+    parser.add_argument(
+        "--short", action="store_true", help="vary the width alone; no evaluation, network, large model"
+    )
     options = parser.parse_args()
     varied = {"width": VARIED["width"]} if options.short else VARIED
     results = RESULTS / "costs.json"

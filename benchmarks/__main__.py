@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +33,12 @@ class Part:
 
 
 PARTS = {
-    "engine": Part(("engine",)),
+    "engine": Part(("engine",), page="benchmarks-pipeline.md"),
     "merges": Part(("merges", "--short"), models=True),
     "mergekit": Part(("mergekit", "--blocks=2", "--times=1", "task_arithmetic", "ties"), models=True),
-    "decompose_once": Part(("decompose_once",)),
-    "costs": Part(("costs", "--short")),
-    "all_costs": Part(("costs",), page="costs.md", asked=True),
+    "decompose_once": Part(("decompose_once",), page="costs-measured.md"),
+    "costs": Part(("costs", "--short"), page="costs-measured.md"),
+    "all_costs": Part(("costs",), page="costs-measured.md", asked=True),
 }
 DEFAULT = [name for name, part in PARTS.items() if not part.asked]
 ASKED = [name for name, part in PARTS.items() if part.asked]
@@ -82,12 +83,15 @@ def run(name: str, part: Part, folder: str) -> bool:
 
 
 def put(part: str, text: str, page: Path) -> None:
-    """Put a text between the part's two marks in a page; raise ValueError when it has none."""
+    """Put a text between the part's two marks in a page, its lines wrapped; raise ValueError when it has none."""
     marks = f"<!-- {part} -->\n", f"<!-- end of {part} -->\n"
     found = re.search(f"{marks[0]}.*?{marks[1]}", (before := page.read_text()), re.DOTALL)
     if found is None:
         raise ValueError(f"{page}: no place for {part}: it has not both {marks}")
-    page.write_text(f"{before[: found.start()]}{marks[0]}\n{text.strip()}\n\n{marks[1]}{before[found.end() :]}")
+    wrapped = "\n".join(
+        line if line.startswith("|") else textwrap.fill(line, 119) for line in text.strip().splitlines()
+    )
+    page.write_text(f"{before[: found.start()]}{marks[0]}\n{wrapped}\n\n{marks[1]}{before[found.end() :]}")
 
 
 if __name__ == "__main__":

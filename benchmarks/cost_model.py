@@ -44,7 +44,7 @@ class Rates:
     network: float  # flop/s of a network's matrices in float32, all else that it does included
 
 
-# One core of AMD EPYC, measured: docs/costs.md.
+# One core of AMD EPYC, measured: docs/costs-measured.md.
 CORE = Rates(
     start=2.03,
     start_evaluate=6.69,

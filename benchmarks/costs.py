@@ -2,7 +2,8 @@
 
 Then reckon what a model of 70 billion parameters would cost. The formulas are `benchmarks.cost_model`'s, the rates
 `benchmarks.rates`'s: nothing is fitted to the processes that are measured. `--worked` prints the last part only, with
-the rates of the last run; `--short` varies the width alone, evaluates nothing and sends nothing to a remote.
+the rates of the last run; `--short` varies the width alone, evaluates nothing, sends nothing to a remote and leaves the
+large model out.
 """
 
 import argparse
@@ -63,7 +64,9 @@ def main() -> None:
     """Measure the rates and the processes; print them and the worked example as Markdown, write them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--worked", action="store_true", help="only the worked example, with the rates of the last run")
-    parser.add_argument("--short", action="store_true", help="vary the width alone; no evaluation, no network")
+    parser.add_argument(
+        "--short", action="store_true", help="vary the width alone; no evaluation, network, large model"
+    )
     options = parser.parse_args()
     varied = {"width": VARIED["width"]} if options.short else VARIED
     results = RESULTS / "costs.json"
@@ -89,7 +92,8 @@ def main() -> None:
     network = [] if options.short else list(check_network())
     if network:
         print(network_table(network), "\n")
-    print(in_words(rates))
+    if not options.short:
+        print(in_words(rates))
     write_results(results, {"rates": rates, "checked": checked, "network": network})
 
 

@@ -143,7 +143,7 @@ def disk_text(disk: Mapping[str, int]) -> str:
     size = f"{disk['outputs'] / MB:.0f} MB, {different:.2f} of it different"
     wrote = f"A comparison of {len(DISK_METHODS)} methods wrote {size}"
     with_links = f"{linked:.3f} times that on disk, DVC's cache and the stores of Prefect and MLflow included"
-    return f"{wrote}. It takes {with_links}; with copies in place of links {copied:.3f} times."
+    return f"{wrote}. It takes {with_links}; with copies instead of links {copied:.3f} times."
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def report(found: dict[str, Any], workers: int) -> str:
         faster, idle = ratio(first[THEIRS], first[OURS]), ratio(again[THEIRS], again[OURS])
         same = "the same" if few["same_lock"] else "NOT the same"
         parts.append(
-            f"{as_text(faster)} times faster, {as_text(idle)} times where nothing is to do; {same} bytes of dvc.lock."
+            f"{as_text(faster)} times faster, {as_text(idle)} times if nothing is to do; {same} bytes of dvc.lock."
         )
     parts.append(f"The first stage has ended {as_text(spread(few['wait_s']))} s after the start.")
     if "larger" in found:
@@ -129,7 +129,7 @@ def report(found: dict[str, Any], workers: int) -> str:
         ]
         parts += [f"{many['stages']} stages:", table(many)]
         parts.append(
-            f"Of {many['stages']} stages one costs {as_text(spread(per_stage[1]))} ms, of {few['stages']} "
+            f"With {many['stages']} stages one costs {as_text(spread(per_stage[1]))} ms, with {few['stages']} "
             f"{as_text(spread(per_stage[0]))} ms, start and end included: "
             f"{as_text(ratio(per_stage[1], per_stage[0]), 2)} times as much."
         )

@@ -190,7 +190,7 @@ def as_text(rates: Rates) -> str:
             f"10^9 values/s: norm {giga['norm']:.2f}, add {giga['add']:.2f}, DRM {giga['drm']:.3f}.",
             f"Gflop/s: Gram {giga['gram']:.0f} and product {giga['product']:.0f} in float64,",
             f"network {giga['network']:.0f} in float32.",
-            f"Of an N x N Gram matrix, in ps N^3: eigenvalues {values}; all vectors {vectors} more;",
+            f"For an N x N Gram matrix, in ps N^3: eigenvalues {values}; all vectors {vectors} more;",
             f"K of them one by one {1e12 * rates.some_vectors:.0f} ps N K^2.",
         )
     )

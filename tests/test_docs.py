@@ -111,7 +111,7 @@ def test_the_blocks_of_a_page_do_what_it_says(
             script = f'merganser() {{ python -m merganser.flows "$@"; }}\n{block.text}\npwd > {tmp_path}/folder'
             done = subprocess.run(
                 ["bash", "-e", "-c", script],
-                env=environment() | {"PREFECT_API_URL": prefect_api},
+                env=environment() | {"PREFECT_API_URL": prefect_api, "CLONE": str(ROOT)},
                 text=True,
                 capture_output=True,
             )

@@ -13,19 +13,19 @@ class Term(NamedTuple):
 TERMS = {
     "base": Term(
         "base",
-        "the model before fine-tuning, unmerged: the lower mark of a comparison.",
+        "the model before fine-tuning: the lower reference of a comparison.",
     ),
     "individual": Term(
         "individual",
-        "each task by its own fine-tuned model, unmerged: the upper mark of a comparison.",
+        "each task's own fine-tuned model, unmerged: the upper reference of a comparison.",
     ),
     "chance": Term(
         "chance",
-        "what each class drawn with the same probability, whatever the example, scores on average.",
+        "the expected score of drawing each class with the same probability.",
     ),
     "majority": Term(
         "majority",
-        "what always answering the commonest class among the labels scores.",
+        "the score of always predicting the most common label.",
     ),
     "delta": Term(
         "delta",
@@ -33,105 +33,104 @@ TERMS = {
     ),
     "parts": Term(
         "parts per task",
-        "what a task keeps of its own beside the model that all tasks share.",
+        "parameters that a task keeps in addition to the model shared by all tasks.",
     ),
     "mean": Term(
         "mean",
-        "the mean over the tasks of their scores, each task's by its own metric.",
+        "the mean score over the tasks, each measured by its own metric.",
     ),
     "error": Term(
         "± (sampling error)",
-        "the standard error of a mean: how much it would vary with other test examples of the same tasks.",
+        "the standard error of a mean: its expected variation with other test examples of the same tasks.",
     ),
     "within": Term(
-        "within the error",
-        "not told apart from the best by a paired test on the same examples: two-sided p of at least 0.05, after "
-        "Holm's correction for the number of entries that are compared with this best one.",
+        "tied for best",
+        "not significantly different from the best in a paired test on the same examples: two-sided p of at least "
+        "0.05, after Holm's correction for the number of entries compared with the best.",
     ),
     "beyond": Term(
         "beyond our sampling error",
-        "further from what a paper reports than 95 % of other test examples of these tasks would put our number, and "
-        "than the paper rounds.",
+        "a difference from the published number of more than 1.96 standard errors of ours plus half of the paper's "
+        "last digit.",
     ),
     "rank": Term(
         "rank",
-        "from how many entries are better, to how many are no worse, by more than chance: paired tests of the "
-        "entry with every other one, with Holm's correction. Entries whose ranks overlap may be equally good.",
+        "the range of places an entry may have, by paired tests with every other entry and Holm's correction. "
+        "Entries with overlapping ranks may be equally good.",
     ),
     "normalised": Term(
         "of individual",
-        "normalised score: the mean over the tasks of the score divided by that of the task's individual model.",
+        "normalised score: the score divided by that of the task's individual model, averaged over the tasks.",
     ),
     "drop": Term(
         "drop rate",
-        "how far the mean lies below the individual models' mean, as a share of the latter (DTS's ADR).",
+        "the loss of mean score relative to the individual models (DTS's ADR).",
     ),
     "memory": Term(
         "memory per task",
-        "additional memory rate (AMR): the bytes that are kept for each task beside the shared model, measured on"
-        " disk, in per cent of the bytes of the merged parameters in float32. One more model for each task is 100"
-        " %.",
+        "additional memory rate (AMR): the bytes on disk that each task adds to the shared model, in per cent of the"
+        " merged parameters in float32. One more model for each task is 100 %.",
     ),
     "seconds": Term(
         "seconds",
-        "wall time of the merge, and of what was measured, learned, searched or trained on data for it. "
-        "Decompositions, which many entries share, are not counted.",
+        "wall time of the merge and of all measurements, searches and training on data for it. Shared decompositions "
+        "are not included.",
     ),
     "peak": Term(
         "MiB",
-        "peak memory of the process that merged.",
+        "peak memory of the merge process.",
     ),
     "front": Term(
         "Pareto front",
-        "the entries that no other one beats with as few bytes per task or fewer (in the plot of times: seconds).",
+        "the entries with the best score for their cost: no entry with the same or less memory per task (in the plot "
+        "of times: fewer seconds) scores higher.",
     ),
     "data": Term(
         "V, T, T* (data)",
-        "what an entry had beside the checkpoints. V: validation data. T: it was adapted on examples without "
-        "their labels; T*: on the very examples that are measured (transductive). No mark: the checkpoints alone.",
+        "the data an entry used in addition to the checkpoints. V: used validation data. T: adapted on examples "
+        "without labels; T*: adapted on the test examples themselves (transductive). No mark: used checkpoints only.",
     ),
     "involvement": Term(
         "data in the survey",
-        "how the survey of merging classes the method: no data (NDI), validation data for tuning (VDI), test-time"
+        "the method's class in the survey of merging: no data (NDI), validation data for tuning (VDI), test-time"
         " adaptation (TTA).",
     ),
     "efficiency": Term(
         "efficiency",
-        "how the survey of merging classes the method's cost: high, medium or low.",
+        "the method's efficiency in the survey of merging: high, medium or low.",
     ),
     "routed": Term(
         "routed, known, router",
-        "routed: scored without the task's label, each input given to the tasks' parts by what it looks like. "
-        "Known: the same merge with the label. Router: how often an input goes to its own task.",
+        "routed: scored without the task's label; a router chooses the tasks' parts for each input. "
+        "Known: the same merge with the label. Router: the share of inputs sent to their own task.",
     ),
     "effective_rank": Term(
         "effective rank",
-        "the exponential of the entropy of the singular values' shares: how many directions count.",
+        "the exponential of the entropy of the normalised singular values: the number of directions that matter.",
     ),
     "row_spaces": Term(
         "row-space interference",
-        "how far the leading row spaces of two tasks' deltas overlap: 0 for orthogonal ones, 1 for identical "
-        "directions.",
+        "the overlap of the leading row spaces of two tasks' deltas: 0 for orthogonal, 1 for identical directions.",
     ),
     "sti": Term(
         "singular task interference (STI)",
-        "the entrywise L1 norm of (UᵀU − I) Σ (VᵀV − I) over the tasks' stacked singular vectors; zero where no "
+        "the entrywise L1 norm of (UᵀU − I) Σ (VᵀV − I) over the tasks' stacked singular vectors; zero if no "
         "task writes into another's directions.",
     ),
     "agreement": Term(
         "sign agreement",
-        "the share of tasks with the majority's sign, the mean over the entries where a task has one.",
+        "the share of tasks with the majority's sign, averaged over the entries where any task is nonzero.",
     ),
     "joint": Term(
         "joint basis",
-        "the singular vectors of all tasks' matrices set side by side.",
+        "the singular vectors of all tasks' matrices, concatenated.",
     ),
     "sar": Term(
         "subspace alignment ratio (SAR)",
-        "the share of a task's delta that lies in the directions of the merged one, as many as hold 95 % of its norm.",
+        "the share of a task's delta in the leading directions of the merged delta, which hold 95 % of its norm.",
     ),
     "relative_error": Term(
         "relative error",
-        "the distance of a rebuilt delta from the task's own, over the norm of the latter.",
+        "the distance between the rebuilt and the original delta, divided by the norm of the original.",
     ),
 }

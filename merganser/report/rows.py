@@ -204,9 +204,9 @@ MEAN = "mean"
 BEST, TIED = r"\textbf{%s}", r"\underline{%s}"
 MARKS = {TITLES["VDI"]: "V", TITLES["TTA"]: "T"}
 ABOUT = r"""% Needs \usepackage{booktabs}. Per cent, or the task's own metric times 100.
-% Bold: the best of its kind in the column (one model; parts per task; entries with data apart).
-% Underlined: within the error of it, by paired tests with Holm's correction.
-% V: had validation data. T: adapted on examples without labels."""
+% Bold: best of its kind in the column (one model; parts per task; entries that used data separately).
+% Underlined: tied for best, by paired tests with Holm's correction.
+% V: used validation data. T: adapted on examples without labels."""
 SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",

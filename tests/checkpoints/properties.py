@@ -1,6 +1,7 @@
 """Properties of checkpoints, each with a tiny merge that has it: what the project does with it is a row of the docs.
 
-`python -m tests.checkpoints.properties` writes the rows into docs/checkpoints.md; `test_properties.py` holds them so.
+`python -m tests.checkpoints.properties` writes the rows into docs/checkpoint-cases.md, and `test_properties.py`
+checks that they are up to date.
 """
 
 import json
@@ -23,7 +24,7 @@ from merganser.checkpoints.vocabulary.plan import TokenizerChoice
 from merganser.errors import InputError
 from tests.merges import AS_IT_IS, merge_checkpoints
 
-PAGE = Path(__file__).parents[2] / "docs/checkpoints.md"
+PAGE = Path(__file__).parents[2] / "docs/checkpoint-cases.md"
 BEGIN, END = "<!-- properties: tests/checkpoints/properties.py writes this table -->\n", "\n<!-- end of properties -->"
 State = dict[str, Tensor]
 WHOLE = "model.safetensors"

@@ -1,8 +1,9 @@
 """Tamper with a finished comparison in each way, and tell what `lineage verify`, an anchor and signatures find.
 
-`python -m tests.faults.tampering` runs the tiny comparison, tries all, writes the table of docs/tampering.md and prints
-the counts; REPOSITORY is a tiny comparison that was run already, and `--only NAMES` tries some and writes nothing. Each
-is tried in a fork of one process that has imported what verifying takes, in a copy of the repository at one place.
+`python -m tests.faults.tampering` runs the tiny comparison, tries all, writes docs/tamperings.md and the table of
+docs/tampering.md, and prints the counts. REPOSITORY is a finished tiny comparison; `--only NAMES` tries some and writes
+nothing. Each is tried in a fork of one process that has imported what verifying takes, in a copy of the repository at
+one place.
 """
 
 import argparse
@@ -20,20 +21,25 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from dvcfleet.lineage.steps import Finding, FindingKind
 from dvcfleet.record.chain import anchor_of, check_chains, parse_anchor
 from tests.faults.tamperings import TAMPERINGS
-from tests.faults.tamperings.edits import LEDGER_FILE, STATE, Tampering
+from tests.faults.tamperings.edits import LEDGER_FILE, STATE
 from tests.tiny import CODE, ROOT, make_repository, merganser, move_artifacts
 
-PAGE = ROOT / "docs/tampering.md"
+PAGE, LIST = ROOT / "docs/tampering.md", ROOT / "docs/tamperings.md"
 BEGIN, END = "<!-- tamperings: python -m tests.faults.tampering writes this -->", "<!-- end of tamperings -->"
-HEAD = (
-    "| tampering | `verify` finds | anchor | signatures | if `verify` finds nothing, why |",
-    "|---|---|---|---|---|",
-)
+MISSED_HEAD = ("| edit | found by | why `verify` misses it |", "|---|---|---|")
+LIST_HEAD = ("| edit | `verify` reports | anchor | signatures |", "|---|---|---|---|")
+LIST_TITLE = """<!-- written by `python -m tests.faults.tampering` -->
+
+# All edits tried
+
+Every edit of [Which edits are found](tampering.md), with the kinds of findings of `merganser lineage verify`."""
+WIDTH = 118  # of a line of the page
 NOTHING = "**not found**"
 UNTOUCHED, MODULES = "untouched", "modules.txt"
 _CURVE = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
@@ -188,41 +194,50 @@ def _by_anchor(anchor: str) -> Iterator[Finding]:
     yield from (Finding(FindingKind.RECORD, str(LEDGER_FILE), fault) for fault in anchored if fault not in plain)
 
 
-def table(found: Mapping[str, Found]) -> Iterator[str]:
-    """Give the lines of the tables: single edits, consistent edits of several files, and how many are found."""
-    parts = {"One edit": False, "Several files edited consistently": True}
-    yield counted(found)
-    for title, is_consistent in parts.items():
+def missed(found: Mapping[str, Found]) -> Iterator[str]:
+    """Give the lines of the page's table: the edits that `verify` misses, and how many are found."""
+    yield from wrap(counted(found), WIDTH)
+    yield ""
+    yield from MISSED_HEAD
+    for by in ("nothing", "signatures", "anchor", "anchor, signatures"):
+        for name, each in found.items():
+            if not each.plain and _finders(each) == by:
+                yield _row(TAMPERINGS[name].text, by, TAMPERINGS[name].why)
+
+
+def listed(found: Mapping[str, Found]) -> Iterator[str]:
+    """Give the lines of the list of all edits: single ones, and consistent ones of several files."""
+    yield LIST_TITLE
+    for title, is_consistent in {"One edit": False, "Several files edited consistently": True}.items():
         yield ""
-        yield f"#### {title}"
+        yield f"## {title}"
         yield ""
-        yield from HEAD
+        yield from LIST_HEAD
         for name, each in found.items():
             if TAMPERINGS[name].is_consistent is is_consistent:
-                yield row(TAMPERINGS[name], each)
+                others = ("found" if kinds else "" for kinds in (each.anchored, each.signed))
+                yield _row(TAMPERINGS[name].text, ", ".join(each.plain[:2]) or NOTHING, *others)
 
 
-def row(tampering: Tampering, found: Found) -> str:
-    """Return a tampering's line of its table."""
-    cells = [
-        tampering.text,
-        ", ".join(found.plain[:2]) or NOTHING,
-        *("found" if kinds else "" for kinds in (found.anchored, found.signed)),
-        "" if found.plain else tampering.why,
-    ]
+def _finders(found: Found) -> str:
+    both = {"anchor": found.anchored, "signatures": found.signed}
+    return ", ".join(name for name, kinds in both.items() if kinds) or "nothing"
+
+
+def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
 def counted(found: Mapping[str, Found]) -> str:
     """Say how many tamperings are found, and by what."""
     several = sum(TAMPERINGS[name].is_consistent for name in found)
-    missed = [each for each in found.values() if not each.plain]
-    anchored, signed = sum(bool(each.anchored) for each in missed), sum(bool(each.signed) for each in missed)
-    never = sum(not each.anchored and not each.signed for each in missed)
+    lost = [each for each in found.values() if not each.plain]
+    anchored, signed = sum(bool(each.anchored) for each in lost), sum(bool(each.signed) for each in lost)
+    never = sum(not each.anchored and not each.signed for each in lost)
     return (
-        f"`verify` finds {len(found) - len(missed)} of {len(found)} tamperings, {several} of which edit several "
-        f"files consistently. An anchor finds {anchored} of the other {len(missed)} and signatures find {signed}; "
-        f"{never} are not found."
+        f"`verify` finds {len(found) - len(lost)} of {len(found)} edits. {several} of the {len(found)} change several "
+        f"files consistently. It misses {len(lost)}: signatures find {signed} of these and an anchor {anchored}. "
+        f"Nothing finds the other {never}."
     )
 
 
@@ -241,6 +256,14 @@ def with_table(page: str, lines: Iterator[str]) -> str:
     assert mark.search(page), f"{PAGE} has no {BEGIN}"
     text = "\n".join(chain([BEGIN, ""], lines, ["", END]))
     return mark.sub(lambda _: text, page)
+
+
+def pages(found: Mapping[str, Found]) -> dict[Path, str]:
+    """Return the pages about these tamperings as they should be."""
+    return {
+        PAGE: with_table(PAGE.read_text(encoding="utf-8"), missed(found)),
+        LIST: "\n".join(listed(found)) + "\n",
+    }
 
 
 @contextmanager
@@ -262,7 +285,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("repository", type=Path, nargs="?")
     parser.add_argument("--only", nargs="*", help="names of tamperings: nothing is written")
-    parser.add_argument("--check", action="store_true", help="write nothing, and compare with the table")
+    parser.add_argument("--check", action="store_true", help="write nothing, and compare with the pages")
     parser.add_argument("--lines", type=Path, help="a file for all that is found, in full")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
@@ -274,11 +297,12 @@ def main() -> int:
         given.lines.write_text(json.dumps({name: asdict(each) for name, each in found.items()}, indent=1))
     for name in names if given.only else ():
         print(f"{name}:", *found[name].lines, sep="\n    ")
-    text = with_table(PAGE.read_text(encoding="utf-8"), table(found)) if not given.only else ""
-    if given.check and text != PAGE.read_text(encoding="utf-8"):
-        wrong.append(f"{PAGE.name}: its table differs; `python -m tests.faults.tampering` writes it")
-    elif text:
-        PAGE.write_text(text, encoding="utf-8")
+    texts = {} if given.only else pages(found)
+    for page, text in texts.items():
+        if not given.check:
+            page.write_text(text, encoding="utf-8")
+        elif text != page.read_text(encoding="utf-8"):
+            wrong.append(f"{page.name}: its table differs; `python -m tests.faults.tampering` writes it")
     print(*wrong, counted(found), sep="\n")
     return int(bool(wrong))
 

@@ -1,4 +1,4 @@
-"""A sample of the tamperings of docs/tampering.md is found; a drill holds its table to all of them."""
+"""A sample of the tamperings of docs/tamperings.md is found; a drill holds the tables to all of them."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def _tried(repository: Path, *options: str) -> str:
 @pytest.mark.drill
 def test_a_sample_of_the_tamperings_is_found(tiny_run: Path) -> None:
     said = _tried(tiny_run, "--workers", "1", "--only", *SAMPLE)
-    assert "`verify` finds 2 of 2 tamperings, 1 of which edit several files consistently" in said
+    assert "`verify` finds 2 of 2 edits. 1 of the 2 change several files consistently" in said
     for words in (
         "parameter averaging, coefficients, density and 3 more is not there any more",
         "unknown file: data/merged/ties/extra.safetensors: ",

@@ -122,7 +122,7 @@ def test_stages_go_to_a_node_that_has_what_they_ask_for_and_wait_for_one_that_wa
         losing = thread.submit(lose_and_join, field, unlike, printed)
         code, text = flow.run(printed=printed, **place)
         before = losing.result(LIMIT_S)
-    print(text)  # `pytest -s` shows it: packages/dvcfleet/docs/clusters.md has it
+    print(text)  # `pytest -s` shows it
     assert code == 0, text
     assert "waiting for a node to join: score asks for 1 threads, 1 GPUs, and no node has all (" in before
     assert " has 3 threads, 0 GPUs, 4 GB" in before

@@ -541,7 +541,7 @@ def test_the_best_single_models_answers_are_shown_by_class(folder: Path, page: s
         assert sum(counts[label] * share for label, share in shares.items()) / sum(counts) == pytest.approx(
             float(results[entry][task])
         )
-    assert f"What {entry}, the best entry with one model, answers" in page
+    assert f"Answers of {entry}, the best entry with one model" in page
 
 
 def test_tsv_m_takes_the_interference_away(folder: Path) -> None:

@@ -20,23 +20,23 @@ class Claim(NamedTuple):
 
 CLAIMS = {
     "drm_h": Claim(
-        "Side by side, the tasks' matrices have singular values near √T times each task's own.", "DRM, proposition 2"
+        "The tasks' matrices, side by side, have singular values near √T times each task's own.", "DRM, proposition 2"
     ),
-    "drm_v": Claim("The same of the matrices one above the other.", "DRM, appendix D"),
+    "drm_v": Claim("The same for the matrices one above the other.", "DRM, appendix D"),
     "tsv": Claim(
-        "Making truncated bases orthogonal changes them less than making whole ones so.",
+        "Orthogonalising truncated bases changes them less than orthogonalising complete ones.",
         "TSV, theorem 6.1 (more than 4 tasks)",
     ),
-    "star": Claim("What a task's delta does to another task's inputs is at most r β √r'.", "survey, on STAR"),
+    "star": Claim("The effect of a task's delta on another task's inputs is at most r β √r'.", "survey, on STAR"),
     "star_truncated": Claim("The same after STAR's truncation and rescaling.", "survey, on STAR"),
     "emr_masks": Claim(
         "EMR's mask brings the elected vector nearer to each task's delta.", "survey, on EMR, Dis_M ≤ Dis", False
     ),
     "emr_magnitude": Claim(
-        "EMR's rescaler brings the masked vector nearer still: as printed.", "survey, on EMR, Dis_M,λ ≤ Dis_M", False
+        "EMR's rescaler, as printed, brings the masked vector even nearer.", "survey, on EMR, Dis_M,λ ≤ Dis_M", False
     ),
     "emr_least_squares": Claim(
-        "The same by the least-squares rescaler, which the proof takes for the printed one.",
+        "The same for the least-squares rescaler, used in the proof instead of the printed one.",
         "least squares; rescaler: least_squares",
         False,
     ),

@@ -125,8 +125,8 @@ def _draw(axes: Axes, task: str, shares: Grid, classes: Sequence[str]) -> None:
 
 
 TEMPLATE = (
-    '    <figure class="full">{{ plots.confusions }}<figcaption>What {{ confusions.entry }}, the best entry with one '
-    "model, answers: each row a class, its examples by the answer, in the order of the classes. "
-    'The shares: <a href="confusions.csv">confusions.csv</a>.</figcaption></figure>'
+    '    <figure class="full">{{ plots.confusions }}<figcaption>Answers of {{ confusions.entry }}, the best entry with '
+    "one model: each row is a class, each column an answer, in the order of the classes. "
+    'Shares: <a href="confusions.csv">confusions.csv</a>.</figcaption></figure>'
 )
 SECTION = Section(read=read, tables=tables, plots=plots, inside="glance", template=TEMPLATE)

@@ -11,7 +11,7 @@ from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from merganser.report.comparison import Comparison
-from merganser.report.formats import Wording
+from merganser.report.formats import Wording, sentence
 from merganser.report.plots import COLOURS, INK, LINES, MUTED, OTHERS, canvas, log_scale, place_labels, to_svg
 from merganser.report.rows import Row, best, front, in_group, lowest
 from merganser.report.sections import Section
@@ -45,7 +45,7 @@ def score_bars(rows: list[Row], tasks: Sequence[str]) -> str:
         axes.scatter(values, [place] * len(values), s=6, color=INK, alpha=0.45, linewidths=0, zorder=3)
         axes.annotate(f"{mean:.1f}", (101.5, place), va="center", fontsize=8, color=INK, annotation_clip=False)
     for place, family in headings:
-        axes.annotate(family, (0.5, place), va="center", fontsize=7.5, color=MUTED)
+        axes.annotate(sentence(family), (0.5, place), va="center", fontsize=7.5, color=MUTED)
     axes.set_yticks(places, [row.entry for row in rows])
     axes.tick_params(axis="y", labelsize=8)
     axes.set(xlim=(lowest(rows), 100), ylim=(last, -0.6), xlabel=f"{rows[0].wording.axis} (bar: mean; dots: tasks)")
@@ -132,7 +132,7 @@ def against_memory(rows: list[Row]) -> str:
 
 def against_time(rows: list[Row]) -> str:
     """Draw the mean score against the wall time of the merge and of what was done on data for it."""
-    figure, axes = _axes("wall time of the merge and what it learned or measured on data, s", rows)
+    figure, axes = _axes("wall time of the merge and its work on data, s", rows)
     values = [row.seconds for row in rows]
     if log_scale(axes, "x", values):
         low, high = min(values) / 1.5, max(values) * 3

@@ -43,7 +43,7 @@ from tests.faults.tamperings.together import (
 )
 
 NOTE = STATE / SYNCED
-AS_RUN = "it looks as a later run of these stages does"
+AS_RUN = "it looks like a later run of these stages"
 NOBODY = "nothing in the repository says otherwise"
 
 
@@ -52,30 +52,32 @@ def synced_edited() -> None:
     edit_json(NOTE, ledger="0" * 64)
 
 
-@tampering("a new line at the ledger's end, with its chain", why=AS_RUN)
+@tampering("a new line at the ledger's end, chained correctly", why=AS_RUN)
 def line_appended() -> None:
     append("report")
 
 
-@tampering("a score, all stages after it, and new lines at the ledger's end", is_consistent=True, why=AS_RUN)
+@tampering("a score, all downstream stages, and new lines at the ledger's end", is_consistent=True, why=AS_RUN)
 def score_appended() -> None:
     score_reproduced()
     append(SCORED, f"record@{ENTRY}", "report")
 
 
-@tampering("`synced` removed", why="the ledger is as it was, and the experiments say where it ends")
+@tampering("`synced` removed", why="the ledger is unchanged, and the experiments confirm its end")
 def synced_removed() -> None:
     NOTE.unlink()
 
 
-@tampering("the last line of the ledger removed, experiments and `synced`", is_consistent=True, why=NOBODY)
+@tampering("the ledger's last line removed, with experiments and `synced`", is_consistent=True, why=NOBODY)
 def last_line_removed_with_ends() -> None:
     last_line_removed_with_experiments()
     name_end()
 
 
 @tampering(
-    "the ledger removed, experiments and `synced`", is_consistent=True, why="it looks as if `dvc repro` had run all"
+    "the ledger removed, with experiments and `synced`",
+    is_consistent=True,
+    why="it looks like a repository run by `dvc repro`",
 )
 def ledger_removed_with_ends() -> None:
     ledger_removed()
@@ -83,33 +85,37 @@ def ledger_removed_with_ends() -> None:
     NOTE.unlink()
 
 
-@tampering("another host in all lines, chain, experiments and `synced`", is_consistent=True, why=NOBODY)
+@tampering("another host in all lines, with a new chain, experiments and `synced`", is_consistent=True, why=NOBODY)
 def ledger_rewritten_with_ends() -> None:
     ledger_rewritten_with_experiments()
     name_end()
 
 
-@tampering("a stage's time and user in the ledger, chain, experiments and `synced`", is_consistent=True, why=NOBODY)
+@tampering(
+    "a stage's time and user in the ledger, with a new chain, experiments and `synced`", is_consistent=True, why=NOBODY
+)
 def line_rewritten_with_ends() -> None:
     line_rewritten()
     forget_experiments()
     name_end()
 
 
-@tampering("another commit in all lines, chain, experiments and `synced`", is_consistent=True, why=NOBODY)
+@tampering("another commit in all lines, with a new chain, experiments and `synced`", is_consistent=True, why=NOBODY)
 def commit_rewritten_with_ends() -> None:
     commit_rewritten()
     name_end()
 
 
-@tampering("another environment in all lines, chain, experiments and `synced`", is_consistent=True, why=NOBODY)
+@tampering(
+    "another environment in all lines, with a new chain, experiments and `synced`", is_consistent=True, why=NOBODY
+)
 def environment_forged_with_ends() -> None:
     environment_forged()
     name_end()
 
 
 @tampering(
-    "a score, all stages after it, the ledger's lines, chain, experiments and `synced`",
+    "a score and all downstream stages, with the ledger's lines, a new chain, experiments and `synced`",
     is_consistent=True,
     why=NOBODY,
 )
@@ -118,26 +124,30 @@ def score_told_with_ends() -> None:
     name_end()
 
 
-@tampering("the same, and the signatures removed", is_consistent=True, why=NOBODY)
+@tampering(
+    "a score and all downstream stages, with ledger, experiments, `synced` and signatures",
+    is_consistent=True,
+    why=NOBODY,
+)
 def score_told_unsigned_with_ends() -> None:
     score_told_unsigned()
     name_end()
 
 
-@tampering("a merge, the ledger's lines, chain, experiments and `synced`", is_consistent=True, why=NOBODY)
+@tampering("a merge, with the ledger's lines, a new chain, experiments and `synced`", is_consistent=True, why=NOBODY)
 def merge_told_with_ends() -> None:
     merge_told()
     name_end()
 
 
-@tampering("a plot, the ledger's line, chain, experiments and `synced`", is_consistent=True, why=NOBODY)
+@tampering("a plot, with the ledger's line, a new chain, experiments and `synced`", is_consistent=True, why=NOBODY)
 def plot_told_with_ends() -> None:
     plot_told()
     name_end()
 
 
 @tampering(
-    "a planted file, hidden by a committed rule, that commit in all lines, chain, experiments and `synced`",
+    "a planted file hidden by a committed rule, with that commit in all lines, a new chain, experiments and `synced`",
     is_consistent=True,
     why=NOBODY,
 )
@@ -147,21 +157,31 @@ def hidden_and_told_with_ends() -> None:
 
 
 @tampering(
-    "a score run on by dvc repro, the true one removed from run cache and experiments", is_consistent=True, why=NOBODY
+    "a score and all downstream stages by `dvc repro`; the true score removed from run cache and experiments",
+    is_consistent=True,
+    why=NOBODY,
 )
 def run_cache_forged() -> None:
     score_reproduced()
     _forget_true(keeps_forged=True)
 
 
-@tampering("the same, and the run cache emptied", is_consistent=True, why="without a run cache nobody vouches")
+@tampering(
+    "a score and all downstream stages by `dvc repro`; the run cache and the experiments removed",
+    is_consistent=True,
+    why="without a run cache there is nothing to compare with",
+)
 def run_cache_emptied() -> None:
     score_reproduced()
     forget_experiments()
     shutil.rmtree(CACHE / "runs")
 
 
-@tampering("the same, its dvc.lock committed to git in place of the run cache", is_consistent=True, why="git vouches")
+@tampering(
+    "a score and all downstream stages by `dvc repro`; removed from the run cache, and committed to git",
+    is_consistent=True,
+    why="git vouches, and names the author of the commit",
+)
 def score_in_git() -> None:
     score_reproduced()
     _forget_true(keeps_forged=False)

@@ -27,7 +27,7 @@ CHECKPOINT = Path(f"data/checkpoints/{TASK}")
 CACHE = Path(".dvc/cache")
 
 
-@tampering("a byte of a checkpoint, its time set back")
+@tampering("a byte of a checkpoint, with its old file time")
 def checkpoint() -> None:
     flip(CHECKPOINT / "model.safetensors")
 
@@ -52,12 +52,12 @@ def example() -> None:
     flip(Path(f"data/examples/{ENTRY}/{TASK}.safetensors"))
 
 
-@tampering("the MLflow run that a receipt names")
+@tampering("the MLflow run in a receipt")
 def receipt_run() -> None:
     edit_json(Path(f"data/records/{ENTRY}.json"), run_id="0" * 32)
 
 
-@tampering("the time that a merge took, in its profile")
+@tampering("the time of a merge in its profile")
 def profile() -> None:
     edit_json(Path(f"data/profiles/merge/{ENTRY}.json"), wall_s=0.001)
 
@@ -114,42 +114,42 @@ def second_model() -> None:
     shutil.copy(f"data/merged/{OTHER}/model.safetensors", MERGE / "extra.safetensors")
 
 
-@tampering("the same, hidden by a line of .dvcignore", is_consistent=True)
+@tampering("a second model in a merge's folder, hidden by a line of .dvcignore", is_consistent=True)
 def second_model_hidden() -> None:
     second_model()
     hide("extra.safetensors")
 
 
-@tampering("the same, hidden by a .dvcignore beside it", is_consistent=True)
+@tampering("a second model in a merge's folder, hidden by a .dvcignore next to it", is_consistent=True)
 def second_model_hidden_beside() -> None:
     second_model()
     write(MERGE / ".dvcignore", "extra.safetensors\n.dvcignore\n")
 
 
-@tampering("the same, hidden by a .dvcignore above, which git has", is_consistent=True)
+@tampering("a second model in a merge's folder, hidden by a committed .dvcignore above it", is_consistent=True)
 def second_model_hidden_in_git() -> None:
     second_model()
     write(Path("data/.dvcignore"), "extra.safetensors\n.dvcignore\n")
     git_commit("data/.dvcignore")
 
 
-@tampering("metrics of an entry that is not there")
+@tampering("metrics of an entry that does not exist")
 def planted_entry() -> None:
     shutil.copytree(METRIC.parent, "data/metrics/cheat")
 
 
-@tampering("the same, hidden by a line of .dvcignore", is_consistent=True)
+@tampering("metrics of an entry that does not exist, hidden by a line of .dvcignore", is_consistent=True)
 def planted_entry_hidden() -> None:
     planted_entry()
     hide("/data/metrics/cheat")
 
 
-@tampering("a merge of an entry that is not there")
+@tampering("a merge of an entry that does not exist")
 def planted_merge() -> None:
     shutil.copytree(MERGE, "data/merged/cheat")
 
 
-@tampering("a folder that is linked into a merge")
+@tampering("a folder linked into a merge")
 def linked_folder() -> None:
     (MERGE / "more").symlink_to(Path("data/merged", OTHER).absolute())
 
@@ -179,12 +179,12 @@ def stage_code() -> None:
     write(Path("tasks/merge.py"), Path("tasks/merge.py").read_text() + "EDITED = 1\n")
 
 
-@tampering("a stray module beside the stages' code")
+@tampering("a stray module next to the stages' code")
 def stray_module() -> None:
     write(Path("tasks/stray.py"), "")
 
 
-@tampering("a compiled module whose source is another")
+@tampering("a compiled module that differs from its source")
 def bytecode() -> None:
     write(Path("evil.py"), "print('another')\n")
     target = Path(cache_from_source("tasks/merge.py"))
@@ -195,7 +195,7 @@ def bytecode() -> None:
     write(target, content[:8] + header + content[16:])
 
 
-@tampering("the audit's own code", why="what verifies is changed: verify an archive by another clone")
+@tampering("the code of `verify` itself", why="the verifying program is changed: verify with another installation")
 def audit_code() -> None:
     write(Path("flows/evidence/mlflow_audit.py"), "def check_records(lineage, found):\n    return []\n")
 
@@ -263,7 +263,7 @@ def run_cache_hash() -> None:
     write(path, f"{head}md5: {'2' if rest[0] == '1' else '1'}{rest[1:]}")
 
 
-@tampering("an entry of the run cache removed", why="no result is changed: the next run computes what it would restore")
+@tampering("an entry of the run cache removed", why="no result changes: the next run computes it instead")
 def run_cache_removed() -> None:
     _run_cache_entry().unlink()
 

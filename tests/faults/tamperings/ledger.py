@@ -24,12 +24,12 @@ def line_removed() -> None:
     edit_lines(lambda lines: [*lines[:3], *lines[4:]])
 
 
-@tampering("a line of the ledger that names another host")
+@tampering("another host in a line of the ledger")
 def line_edited() -> None:
     edit_lines(lambda lines: [lines[0].replace(b'"host": "', b'"host": "x'), *lines[1:]])
 
 
-@tampering("the ledger's first line added to it again", why="a repeated line says nothing new")
+@tampering("the ledger's first line, added again at the end", why="a repeated line says nothing new")
 def line_added() -> None:
     edit_lines(lambda lines: [*lines, lines[0]])
 
@@ -39,47 +39,47 @@ def ledger_removed() -> None:
     LEDGER_FILE.unlink()
 
 
-@tampering("the ledger's last line removed, and the experiments")
+@tampering("the ledger's last line removed, with the experiments")
 def last_line_removed_with_experiments() -> None:
     edit_lines(lambda lines: lines[:-1])
     forget_experiments()
 
 
-@tampering("the chain stripped off all lines of the ledger")
+@tampering("the chain removed from all lines of the ledger")
 def chain_stripped() -> None:
     edit_lines(lambda lines: [json.dumps(json.loads(line) | {"before": None}).encode() for line in lines])
 
 
-@tampering("the chain stripped, and the experiments removed", is_consistent=True)
+@tampering("the chain removed from all lines, with the experiments", is_consistent=True)
 def chain_stripped_with_experiments() -> None:
     chain_stripped()
     forget_experiments()
 
 
-@tampering("another host in all lines, the chain computed again", is_consistent=True)
+@tampering("another host in all lines, with a new chain", is_consistent=True)
 def ledger_rewritten() -> None:
     rewrite_ledger(lambda one: replace(one, host=WHO), from_first=True)
 
 
-@tampering("the same, and the experiments removed", is_consistent=True)
+@tampering("another host in all lines, with a new chain and the experiments", is_consistent=True)
 def ledger_rewritten_with_experiments() -> None:
     ledger_rewritten()
     forget_experiments()
 
 
-@tampering("a stage's time and user in the ledger, the chain computed from there", is_consistent=True)
+@tampering("a stage's time and user in the ledger, with a new chain", is_consistent=True)
 def line_rewritten() -> None:
     rewrite_ledger(lambda one: replace(one, seconds=0.001, user="somebody") if one.stage == "merge@ties" else one)
 
 
-@tampering("another commit in all lines, chain and experiments", is_consistent=True)
+@tampering("another commit in all lines, with a new chain and the experiments", is_consistent=True)
 def commit_rewritten() -> None:
     rewrite_ledger(lambda one: replace(one, commit="0" * 40), from_first=True)
     forget_experiments()
 
 
 @tampering(
-    "a ledger of another host planted, which claims the results",
+    "a planted ledger of another host, claiming the results",
     is_consistent=True,
     why="the repository's own ledger counts first",
 )
@@ -97,13 +97,14 @@ def environment_edited() -> None:
 
 
 @tampering(
-    "an environment's description removed", why="that of the process that verifies is written again, as a run does"
+    "an environment's description removed",
+    why="`verify` writes the description of its own environment again, as a run does",
 )
 def environment_removed() -> None:
     _environment().unlink()
 
 
-@tampering("another environment, under its digest, in all lines, with chain and experiments", is_consistent=True)
+@tampering("another environment in all lines, with a new chain and the experiments", is_consistent=True)
 def environment_forged() -> None:
     path = _environment()
     content = path.read_bytes().replace(b'"torch"', b'"torch2"', 1)
@@ -116,7 +117,7 @@ def environment_forged() -> None:
 
 @tampering(
     "the experiments removed",
-    why="they are copies of what is here",
+    why="they are copies of results that are still here",
 )
 def experiments_removed() -> None:
     forget_experiments()

@@ -26,7 +26,7 @@ def logged_score() -> None:
     log_metric(run_of(), "score_mean", 0.99)
 
 
-@tampering("a score that MLflow shows, its history left as it was")
+@tampering("the score that MLflow shows, with its history unchanged")
 def shown_score() -> None:
     log_metric(run_of(), "score_mean", 0.99, ("latest_metrics",))
 
@@ -51,7 +51,7 @@ def param_changed() -> None:
     in_store("UPDATE params SET value = '0.9' WHERE run_uuid = ? AND key = 'density'", run_of())
 
 
-@tampering("the commit that a run names")
+@tampering("the commit of a run")
 def tag_changed() -> None:
     in_store("UPDATE tags SET value = ? WHERE run_uuid = ? AND key = 'mlflow.source.git.commit'", "0" * 40, run_of())
 
@@ -66,7 +66,7 @@ def artifact_added() -> None:
     write(artifacts(run_of()) / "scores.json", "{}")
 
 
-@tampering("where a run's artifacts are")
+@tampering("the place of a run's artifacts")
 def artifacts_moved() -> None:
     in_store("UPDATE runs SET artifact_uri = 'file:///tmp/elsewhere' WHERE run_uuid = ?", run_of())
 
@@ -76,7 +76,7 @@ def status_changed() -> None:
     in_store("UPDATE runs SET status = 'FAILED' WHERE run_uuid = ?", run_of())
 
 
-@tampering("when a run began")
+@tampering("the start of a run")
 def start_changed() -> None:
     in_store("UPDATE runs SET start_time = start_time - 86400000 WHERE run_uuid = ?", run_of())
 
@@ -86,7 +86,7 @@ def user_changed() -> None:
     in_store("UPDATE runs SET user_id = 'somebody' WHERE run_uuid = ?", run_of())
 
 
-@tampering("a run deleted, as MLflow does")
+@tampering("a run deleted in MLflow")
 def run_deleted() -> None:
     in_store("UPDATE runs SET lifecycle_stage = 'deleted' WHERE run_uuid = ?", run_of())
 
@@ -97,7 +97,7 @@ def second_run() -> None:
     log_metric(FORGED, "score_mean", 0.99)
 
 
-@tampering("a second run of an entry in the same comparison, of another result")
+@tampering("a second run of an entry, with another result")
 def second_result() -> None:
     second_run()
     in_store("UPDATE tags SET value = ? WHERE run_uuid = ? AND key = 'merganser.content'", "0" * 64, FORGED)
@@ -109,13 +109,13 @@ def strange_run() -> None:
     in_store("DELETE FROM tags WHERE run_uuid = ? AND key LIKE 'merganser.%'", FORGED)
 
 
-@tampering("a run of an earlier comparison that never was", why="nothing here says what earlier results were")
+@tampering("an invented run of an earlier comparison", why="nothing records earlier results")
 def earlier_run() -> None:
     second_result()
     in_store("UPDATE tags SET value = ? WHERE run_uuid = ? AND key = 'mlflow.parentRunId'", "0" * 32, FORGED)
 
 
-@tampering("a run that is not finished", why="a killed run leaves such runs")
+@tampering("an unfinished run", why="a killed run leaves such runs")
 def unfinished_run() -> None:
     second_run()
     in_store("UPDATE runs SET status = 'RUNNING' WHERE run_uuid = ?", FORGED)
@@ -141,7 +141,7 @@ def parent_tag_added() -> None:
     _tag(parent(), "reviewed", "yes")
 
 
-@tampering("the run of an entry that the comparison's run names")
+@tampering("an entry's run in the comparison's run")
 def parent_entry() -> None:
     in_store("UPDATE tags SET value = ? WHERE run_uuid = ? AND key = 'merganser.entry.ties'", run_of(OTHER), parent())
 
@@ -157,7 +157,7 @@ def parent_name() -> None:
     _rename(parent(), "reviewed")
 
 
-@tampering("when the comparison's run began")
+@tampering("the start of the comparison's run")
 def parent_time() -> None:
     in_store("UPDATE runs SET start_time = start_time - 86400000 WHERE run_uuid = ?", parent())
 

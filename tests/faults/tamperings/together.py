@@ -38,7 +38,7 @@ from tests.faults.tamperings.mlflow import FORGED, second_result
 from tests.tiny import environment
 
 SCORED, MERGED = f"evaluate@{ENTRY}-{TASK}", f"merge@{ENTRY}"
-TAKEN_OVER = "the run cache vouches for what `dvc commit` took over"
+TAKEN_OVER = "`dvc commit` writes the run cache, which vouches for it"
 AFTER = ("measure_merged@", "evaluate@", "record@", "report")
 
 
@@ -55,26 +55,28 @@ def score_logged() -> None:
     log_metric(run_of(), f"accuracy/{TASK}", value)
 
 
-@tampering("a score, all stages after it run again by dvc repro", is_consistent=True)
+@tampering("a score and all downstream stages by `dvc repro`", is_consistent=True)
 def score_reproduced() -> None:
     better()
     commit(SCORED)
     again()
 
 
-@tampering("the same, and the ledger's line of it, its chain computed again", is_consistent=True)
+@tampering("a score and all downstream stages, with the ledger's line and a new chain", is_consistent=True)
 def score_told() -> None:
     score_reproduced()
     told(SCORED, f"record@{ENTRY}", "report")
 
 
-@tampering("the same, and the experiments removed", is_consistent=True)
+@tampering(
+    "a score and all downstream stages, with the ledger's line, a new chain and the experiments", is_consistent=True
+)
 def score_told_alone() -> None:
     score_told()
     forget_experiments()
 
 
-@tampering("the same, and the signatures removed", is_consistent=True)
+@tampering("a score and all downstream stages, with ledger, experiments and signatures", is_consistent=True)
 def score_told_unsigned() -> None:
     score_told_alone()
     shutil.rmtree("signatures")
@@ -92,26 +94,26 @@ def merge_committed() -> None:
     commit(MERGED)
 
 
-@tampering("a merge with cache and dvc.lock, and dvc.lock of the stages that read it", is_consistent=True)
+@tampering("a merge, with cache, dvc.lock, and the downstream stages in dvc.lock", is_consistent=True)
 def merge_committed_on() -> None:
     flip(MODEL)
     commit(MERGED, f"measure_merged@{ENTRY}", SCORED, f"evaluate@{ENTRY}-light")
 
 
-@tampering("the same, and the ledger's lines of it, chain and experiments", is_consistent=True)
+@tampering("a merge, with the ledger's lines, a new chain and the experiments", is_consistent=True)
 def merge_told() -> None:
     merge_committed_on()
     told(MERGED, f"measure_merged@{ENTRY}", SCORED, f"evaluate@{ENTRY}-light")
     forget_experiments()
 
 
-@tampering("a merge in place of another's, with cache and dvc.lock", is_consistent=True)
+@tampering("a merge replaced by another entry's, with cache and dvc.lock", is_consistent=True)
 def merge_exchanged() -> None:
     write(MODEL, Path(f"data/merged/{OTHER}/model.safetensors").read_bytes())
     commit(MERGED)
 
 
-@tampering("two entries' outputs exchanged in dvc.lock and in the workspace", is_consistent=True)
+@tampering("two entries' outputs exchanged, with dvc.lock", is_consistent=True)
 def entries_exchanged() -> None:
     other = MERGE.with_name(OTHER)
     for source, target in ((MERGE, Path("moved")), (other, MERGE), (Path("moved"), other)):
@@ -125,7 +127,7 @@ def entries_exchanged() -> None:
     edit_lock(exchange)
 
 
-@tampering("a file in place, so that the linked copy in DVC's cache changes too", is_consistent=True)
+@tampering("a file edited through its link, so that DVC's cache changes too", is_consistent=True)
 def linked() -> None:
     flip(MODEL, is_linked=True)
 
@@ -148,7 +150,7 @@ def checkpoint_committed() -> None:
     commit(f"fetch@{TASK}")
 
 
-@tampering("a source with dvc.lock", is_consistent=True, why=TAKEN_OVER)
+@tampering("a source, with dvc.lock", is_consistent=True, why=TAKEN_OVER)
 def source_committed() -> None:
     flip(Path(f"hub/{TASK}/open_clip_model.safetensors"))
     commit(f"fetch@{TASK}")
@@ -167,7 +169,7 @@ def parameter_committed() -> None:
 
 
 @tampering(
-    "the same in MLflow, receipt, dvc.lock and report",
+    "a parameter, with MLflow, receipt, dvc.lock and report",
     is_consistent=True,
     why=TAKEN_OVER,
 )
@@ -184,19 +186,19 @@ def code_committed() -> None:
     commit("code", MERGED)
 
 
-@tampering("a stray module whose hash stands in dvc.lock", is_consistent=True, why=TAKEN_OVER)
+@tampering("a stray module, with its hash in dvc.lock", is_consistent=True, why=TAKEN_OVER)
 def stray_committed() -> None:
     stray_module()
     commit("code")
 
 
-@tampering("the same, and the report's table with cache and dvc.lock", is_consistent=True)
+@tampering("a stray module and the report's table, with cache and dvc.lock", is_consistent=True)
 def stray_and_report() -> None:
     stray_committed()
     table_committed()
 
 
-@tampering("a compiled module, and its source's digest in dvc.lock", is_consistent=True)
+@tampering("a compiled module, with its source's digest in dvc.lock", is_consistent=True)
 def bytecode_committed() -> None:
     bytecode()
     commit("code")
@@ -234,7 +236,9 @@ def plot_committed() -> None:
     run("python", "-m", "merganser.tasks.record", "--report", environment=_own())
 
 
-@tampering("the same, and the ledger's line of it, chain and experiments", is_consistent=True)
+@tampering(
+    "a plot, with MLflow's copy, dvc.lock, the ledger's line, a new chain and the experiments", is_consistent=True
+)
 def plot_told() -> None:
     plot_committed()
     told("report")
@@ -242,9 +246,9 @@ def plot_told() -> None:
 
 
 @tampering(
-    "an observed time in profile, receipt, MLflow and dvc.lock",
+    "an observed time, with profile, receipt, MLflow and dvc.lock",
     is_consistent=True,
-    why="times are observed once, not computed again",
+    why="times are observed once, never computed again",
 )
 def time_committed() -> None:
     edit_json(Path(f"data/profiles/merge/{ENTRY}.json"), wall_s=0.001)
@@ -256,7 +260,7 @@ def time_committed() -> None:
     run("python", "-m", "merganser.tasks.record", "--report", environment=_own())
 
 
-@tampering("when a run began, in MLflow, receipt and dvc.lock", is_consistent=True)
+@tampering("the start of a run, with MLflow, receipt and dvc.lock", is_consistent=True)
 def start_committed() -> None:
     in_store("UPDATE runs SET start_time = 1 WHERE run_uuid = ?", run_of())
     details = receipt()["details"]
@@ -265,7 +269,7 @@ def start_committed() -> None:
     commit(f"record@{ENTRY}")
 
 
-@tampering("a receipt that names a forged run, with cache and dvc.lock", is_consistent=True)
+@tampering("a forged run in a receipt, with cache and dvc.lock", is_consistent=True)
 def receipt_committed() -> None:
     second_result()
     edit_json(Path(f"data/records/{ENTRY}.json"), run_id=FORGED, content="0" * 64)
@@ -282,9 +286,9 @@ def receipts_exchanged() -> None:
 
 
 @tampering(
-    "an entry of the run cache under its right names, with another's outputs",
+    "a run cache entry with its right name and another stage's outputs",
     is_consistent=True,
-    why="no result is changed: a run that restores it says `unproven`",
+    why="no result changes: a run that restores it says `unproven`",
 )
 def run_cache_planted() -> None:
     entry = lock_entry(MERGED)
@@ -297,7 +301,7 @@ def run_cache_planted() -> None:
     write(Path(".dvc/cache/runs", key[:2], key, entry_hash(entry)), yaml.safe_dump(entry, sort_keys=False))
 
 
-@tampering("a planted file, hidden by a rule that is committed, as HEAD's commit in the ledger", is_consistent=True)
+@tampering("a planted file hidden by a committed rule, with that commit in the ledger", is_consistent=True)
 def hidden_and_told() -> None:
     second_model()
     hide("extra.safetensors")
@@ -307,7 +311,7 @@ def hidden_and_told() -> None:
     forget_experiments()
 
 
-@tampering("a signature of another key", is_consistent=True)
+@tampering("a signature by another key", is_consistent=True)
 def signed_by_another() -> None:
     import subprocess
 

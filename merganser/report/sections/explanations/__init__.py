@@ -53,25 +53,25 @@ KINDS = {
     "merges": Kind(
         "entries × tasks",
         "entries",
-        "A point is one entry's model on one task, for entries that give one model; the measures are of its merge.",
+        "A point is one entry with one model on one task. The measures are those of its merge.",
     ),
     "errors": Kind(
         "entries with parts × tasks",
         "entries",
-        "A point is one task's model as its parts give it, beside the task's own.",
+        "A point is one task's model rebuilt from its parts, compared with the original.",
     ),
     "tasks": Kind(
         "tasks",
         "tasks",
-        "A point is a task: what it loses on average over all entries with one model. Measures of two tasks are means "
-        "over all others.",
+        "A point is a task with its mean loss over all entries with one model. Measures of task pairs are means over "
+        "all others.",
     ),
     "subsets": Kind(
         "subsets × entries",
         "subsets",
-        "A point is one subset of the tasks, merged by one entry of the study over their number; what the entry loses "
-        "on average is taken away. R(k) and I(k) are sums over the subset, centred by the mean of all tasks; they grow "
-        "with the number of tasks, which stands beside them.",
+        "A point is one subset of the tasks, merged by one entry of the study of task numbers, minus the entry's mean "
+        "loss. R(k) and I(k) are sums over the subset, centred by the mean of all tasks. They grow with the number of "
+        "tasks, which is plotted next to them.",
     ),
 }
 TITLES = {

@@ -1,0 +1,127 @@
+"""Check the language of the docs: lengths, and the words that make a page hard to read.
+
+`python -m tools.prose` checks all pages, `python -m tools.prose PAGE ...` some of them, `--figures` prints the counts.
+Code blocks and pages that a tool writes are left out.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "packages/**/*.md")
+GENERATED = ("<!-- written by", "# Results on the embedded suite")  # how a page that a tool writes begins
+MOST_WORDS, MOST_LINES, LINE, CELL, PARAGRAPH = 40_000, 250, 120, 160, 120
+# Of what, which, that and whose, in 1,000 words: of all pages, of a page, and the words from which a page counts.
+CLAUSES, PAGE_CLAUSES, FEW = 16, 24, 200
+CLAUSE = re.compile(r"\b(?:what|which|that|whose)\b", re.IGNORECASE)
+WORD = re.compile(r"[^\W_](?:[\w'’.,:/=+-]*\w)?")
+INSTEAD = {
+    r"\banew\b": "again, or from scratch",
+    r"\bbeside\b": "next to, or with",
+    r"\bin place of\b": "instead of",
+    r"\ball else\b": "everything else",
+    r"\bof (?:its|their|his|one's) own\b": "its own, or separate",
+    r"(?:^|[.:;] )Where (?!to\b|from\b|it is|they are)": "if, or when",
+    r"(?:^|[.] )Of (?!course)": "a subject to begin with",
+    r"\bamid\b": "during, or in the middle of",
+    r"\bhence\b": "so",
+    r"\bthereof\b|\bwherein\b|\bwhereof\b": "plain words",
+}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph, heading or cell as a reader sees it, and the line where it begins."""
+
+    line: int
+    text: str
+    cell: bool = False
+
+
+def pages() -> list[Path]:
+    """Return the pages that people write, sorted."""
+    found = {path for pattern in PAGES for path in ROOT.glob(pattern)}
+    return sorted(path for path in found if not path.read_text().startswith(GENERATED))
+
+
+def texts(source: str) -> Iterator[Text]:
+    """Give the texts of a page in order, without code blocks, HTML and the targets of links."""
+    line, cell = 1, False
+    for token in MarkdownIt("commonmark").enable("table").parse(source):
+        line = token.map[0] + 1 if token.map else line
+        if token.type in ("td_open", "th_open"):
+            cell = True
+        elif token.type in ("td_close", "th_close"):
+            cell = False
+        elif token.type == "inline" and token.children:
+            yield Text(line, _seen(token.children), cell)
+
+
+def _seen(children: list[Token]) -> str:
+    breaks = {"softbreak": " ", "hardbreak": " "}
+    return "".join(
+        breaks.get(each.type, each.content) for each in children if each.type not in ("html_inline", "image")
+    )
+
+
+def words(source: str) -> list[str]:
+    """Return the words that a reader meets."""
+    return [word for text in texts(source) for word in WORD.findall(text.text)]
+
+
+def clauses(source: str) -> float:
+    """Return how many of 1,000 words are what, which, that or whose."""
+    said = words(source)
+    return 1000 * sum(bool(CLAUSE.fullmatch(word)) for word in said) / max(len(said), 1)
+
+
+def faults(source: str) -> Iterator[tuple[int, str]]:
+    """Give each line at fault and what to do about it."""
+    lines = source.splitlines()
+    if len(lines) > MOST_LINES:
+        yield 1, f"{len(lines)} lines: at most {MOST_LINES}; make two pages of it"
+    for number, line in enumerate(lines, 1):
+        if len(line) > LINE and not line.lstrip().startswith(("|", "http")) and " " in line.strip()[:LINE]:
+            yield number, f"{len(line)} characters: at most {LINE} a line"
+    for text in texts(source):
+        said = WORD.findall(text.text)
+        if text.cell and len(text.text) > CELL:
+            yield text.line, f"a cell of {len(text.text)} characters: at most {CELL}; link to a section"
+        if not text.cell and len(said) > PARAGRAPH:
+            yield text.line, f"a paragraph of {len(said)} words: at most {PARAGRAPH}"
+        for pattern, instead in INSTEAD.items():
+            if used := re.search(pattern, text.text):
+                yield text.line, f'"{used[0].strip()}": say {instead}'
+    if len(words(source)) >= FEW and (rate := clauses(source)) > PAGE_CLAUSES:
+        yield 1, f"{rate:.0f} of 1,000 words are what, which, that, whose: at most {PAGE_CLAUSES}; name things"
+
+
+def main(arguments: list[str]) -> int:
+    """Print the faults of the pages named, or of all; return 1 if there are any."""
+    named = [Path(each).resolve() for each in arguments if not each.startswith("-")]
+    sources = {path: path.read_text() for path in named or pages()}
+    if "--figures" in arguments:
+        for path, source in sources.items():
+            print(f"{len(words(source)):6} words, {clauses(source):3.0f} clauses  {path.relative_to(ROOT)}")
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text}" for path, source in sources.items() for line, text in faults(source)
+    ]
+    whole = "\n\n".join(sources.values())
+    count, rate = len(words(whole)), clauses(whole)
+    print(f"{count:,} words, {rate:.1f} of 1,000 are what, which, that, whose", file=sys.stderr)
+    if not named and count > MOST_WORDS:
+        found.append(f"{count:,} words in all: at most {MOST_WORDS:,}")
+    if not named and rate > CLAUSES:
+        found.append(f"{rate:.1f} of 1,000 words are what, which, that, whose: at most {CLAUSES}")
+    print("\n".join(found))
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

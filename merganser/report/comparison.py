@@ -13,7 +13,7 @@ from merganser.hashes import sha256_of_json
 from merganser.limits import read_yaml
 from merganser.outputs import read_json
 from merganser.report.formats import Wording, wording_of
-from merganser.report.paired import Significance, read_significance
+from merganser.report.paired import MANY, Significance, read_significance
 from merganser.report.rows import REFERENCES, Row, best, in_group, make_rows, with_data
 from merganser.report.scores import Measured, Scores, read_scores
 
@@ -59,6 +59,16 @@ class Comparison:
     def rows(self) -> list[Row]:
         """The rows of the result table."""
         return make_rows(self.params, self.scores, self.paths.METRICS, self.paths.RECORDS, self.paths.PROFILES)
+
+    @cached_property
+    def shown(self) -> list[Row]:
+        """The rows that the page and its plots show one by one: all, or the references and the `MANY` best."""
+        if len(self.rows) <= MANY:
+            return self.rows
+        references = in_group(self.rows, "reference")
+        others = sorted((row for row in self.rows if row not in references), key=lambda row: -row.scores.mean)
+        kept = {row.entry for row in [*references, *others[:MANY]]}
+        return [row for row in self.rows if row.entry in kept]
 
     @property
     def wording(self) -> Wording:

@@ -33,8 +33,10 @@ def render_page(comparison: Comparison, plots: Mapping[str, str]) -> str:
     macros = environment.get_template("terms.html.j2").make_module({"terms": TERMS})
     environment.globals |= {name: getattr(macros, name) for name in MACROS}
     environment.globals |= {
+        "entry_count": len(comparison.rows),
+        "shown": {row.entry for row in comparison.shown},
         "params": comparison.params,
-        "rows": comparison.rows,
+        "rows": comparison.shown,
         "wording": comparison.wording,
         "plots": {name: inline(svg) for name, svg in plots.items()},
     }
@@ -43,6 +45,7 @@ def render_page(comparison: Comparison, plots: Mapping[str, str]) -> str:
         fingerprint=sha256_of_json(comparison.params.model_dump())[:8],
         licences=dict.fromkeys(line for row in comparison.rows for line in row.scores.profile.get(LICENCES, ())),
         fragments=_fragments(environment, comparison),
+        ways=sum(row.group != "reference" for row in comparison.rows),
         grouped=any(by_data_set(row.scores.by_task) for row in comparison.rows),
         terms=TERMS,
     )

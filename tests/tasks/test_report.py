@@ -90,6 +90,28 @@ def page(folder: Path) -> str:
     return (folder / "report/index.html").read_text()
 
 
+def test_of_many_entries_the_page_ranks_all_and_shows_the_best(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("merganser.report.comparison.MANY", 2)
+    monkeypatch.setattr("merganser.report.paired.MANY", 2)
+    comparison = open_comparison()
+    report.write_report(tmp_path, comparison, report.draw_plots(comparison))
+    text = (tmp_path / "index.html").read_text()
+    best = sorted((row for row in comparison.rows if row.group != "reference"), key=lambda row: -row.scores.mean)[:2]
+    references = {row.entry for row in comparison.rows if row.group == "reference"}
+    assert set(re.findall(r'<article id="entry-([^"]+)"', text)) == references | {row.entry for row in best}
+    ranking = text[text.index('<section id="ranking">') :].partition("</table>")[0]
+    assert ranking.count('<th scope="row"') == len(METHODS)
+    assert f"the best of these {len(METHODS)} entries" in text
+    assert set(re.findall(r'href="#entry-([^"]+)"', text)) <= references | {row.entry for row in comparison.rows}
+    assert len(list(csv.DictReader((tmp_path / "results.csv").open()))) == len(METHODS)
+    pairs = merganser.open_report(tmp_path).pairs
+    assert set(pairs["column"]) == {"mean"}
+    assert len(pairs) == len(METHODS) * (len(METHODS) - 1) / 2
+    assert not (tmp_path / "pairs.csv").exists()
+
+
 class Links(HTMLParser):
     """Collect what a page loads or leads to."""
 
@@ -559,13 +581,13 @@ def test_heatmaps_and_lines_follow_the_theme_of_the_page(page: str) -> None:
 
 
 def test_the_same_results_give_the_same_report_but_for_whose_it_is(folder: Path) -> None:
-    before = {file: file.read_text() for file in (folder / "report").rglob("*") if file.is_file()}
+    before = {file: file.read_bytes() for file in (folder / "report").rglob("*") if file.is_file()}
     report.main([])
-    after = {file: file.read_text() for file in (folder / "report").rglob("*") if file.is_file()}
+    after = {file: file.read_bytes() for file in (folder / "report").rglob("*") if file.is_file()}
     assert before.keys() == after.keys()
     assert {file.name for file in before if before[file] != after[file]} <= {"origin.json", "index.html"}
     box = re.compile(r'<section id="origin">.*?</section>', re.S)
-    pages = [box.sub("", found[folder / "report/index.html"]) for found in (before, after)]
+    pages = [box.sub("", found[folder / "report/index.html"].decode()) for found in (before, after)]
     assert pages[0] == pages[1]
 
 

@@ -2,14 +2,15 @@
 
 import numpy as np
 
+from merganser.report.comparison import Comparison
 from merganser.report.formats import Table, Tables, Wording
 from merganser.report.heatmaps import entries_by_layer, entries_by_task
-from merganser.report.scores import Measured
 from merganser.report.sections import TASK_NUMBER, Section
 
 
-def tables(measured: Measured) -> Tables:
+def tables(comparison: Comparison) -> Tables:
     """Return one number an entry and task: of entries with one model, and of those with a part per task."""
+    measured = comparison.measured
 
     def table(measure: str, entries: list[str]) -> Table:
         found = [(entry, zip(measured.tasks, measured.overall(entry).tolist(), strict=True)) for entry in entries]
@@ -22,10 +23,11 @@ def tables(measured: Measured) -> Tables:
     }
 
 
-def plots(measured: Measured, wording: Wording) -> dict[str, str]:
+def plots(comparison: Comparison, wording: Wording) -> dict[str, str]:
     """Draw the same by entry and task, and over the depth."""
+    measured, shown = comparison.measured, {row.entry for row in comparison.shown}
     found, tasks = {}, measured.tasks
-    single, parts = (measured.merges(parts=parts) for parts in (False, True))
+    single, parts = ([name for name in measured.merges(parts=parts) if name in shown] for parts in (False, True))
     if single and measured.matrices:
         alignment = np.array([measured.overall(entry) for entry in single])
         found["alignment"] = entries_by_task(alignment, single, tasks)
@@ -35,4 +37,4 @@ def plots(measured: Measured, wording: Wording) -> dict[str, str]:
     return found
 
 
-SECTION = Section(read=lambda comparison: comparison.measured, tables=tables, plots=plots)
+SECTION = Section(tables=tables, plots=plots)

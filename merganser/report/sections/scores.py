@@ -115,12 +115,12 @@ def _data_sets(rows: Sequence[Row]) -> Tables:
 
 def page(comparison: Comparison) -> dict[str, Any]:
     """Return the rows by family, and how each of their cells is marked."""
-    rows, baselines = comparison.rows, comparison.of(read_baselines)
+    rows, baselines = comparison.shown, comparison.of(read_baselines)
     return {
         "with_data": with_data(rows),
         "groups": GROUPS,
         "families": by_family(rows),
-        "best": best_values(rows, comparison.tasks),
+        "best": best_values(comparison.rows, comparison.tasks),
         "shade": _shades(rows),
         "titles": {task: title_of(metric) for task, metric in rows[0].scores.metrics.items()},
         "error": sampling_error(rows),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, isnan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,6 +20,7 @@ from merganser.report.sections.explanations.points import Points, find_points
 
 ABREAST, HEIGHT = 5, 2.05  # panels in a row, inches of each
 FEW = 30  # points, up to which they are drawn large
+MOST_DOTS = 1000  # of a panel: more are a picture in the plot, whose size does not grow with them
 LINES = {
     "merges": (
         Line("sar", "SAR"),
@@ -182,7 +183,8 @@ def _dots(axes: Axes, points: Points, name: str, found: Explained) -> None:
     values, lost = points.overall(name), 100 * points.lost
     known = ~np.isnan(values)
     size = 18 if len(lost) <= FEW else 7
-    axes.scatter(values[known], lost[known], s=size, color=COLOURS["single"], alpha=0.5, linewidths=0)
+    look: dict[str, Any] = {"s": size, "color": COLOURS["single"], "alpha": 0.5, "linewidths": 0}
+    axes.scatter(values[known], lost[known], rasterized=len(lost) > MOST_DOTS, **look)
     spearman = found.found.spearman
     said = "" if isnan(spearman.value) else f"{spearman.value:+.2f}"
     between = "" if isnan(spearman.low) else f" [{spearman.low:+.2f}, {spearman.high:+.2f}]"

@@ -67,12 +67,13 @@ test: $(READY)  ## run the tests; the last lines name the ten slowest and the ti
 drills: $(READY)  ## try hundreds of kills, thousands of broken inputs, all of `dvc repro`, clusters: hours
 	@OMP_NUM_THREADS=1 "$(BIN)/python" -m tests.drills $(DRILLS)
 
-check: site  ## formatting, lint, spelling, types, import rules, links of the docs, classes of code, size
+check: site  ## formatting, lint, spelling, types, import rules, links and language of the docs, classes of code, size
 	"$(BIN)/ruff" format --check .
 	"$(BIN)/ruff" check .
 	"$(BIN)/codespell"
 	"$(BIN)/mypy"
 	"$(BIN)/lint-imports"
+	"$(BIN)/python" -m tools.prose
 	"$(BIN)/python" -m tools.equivalence --check
 	"$(BIN)/python" -m tools.ratchet
 

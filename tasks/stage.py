@@ -70,7 +70,7 @@ def end_well(main: Callable[[list[str]], None]) -> None:
         refusal = _lack(error) or _refusal(error)
         if refusal is None:
             raise
-        sys.exit(f"{refusal}, and run again: what is done is kept")
+        sys.exit(f"{refusal}, and run again: finished work is kept")
 
 
 def check_code(module: str, file: str) -> None:

@@ -336,6 +336,6 @@ def lines_of(found: Freed) -> Iterator[str]:
         yield f"left alone: {line}"
     total = decimal(sum(part.size for part in found.parts))
     if not found.parts:
-        yield "nothing to free: all is kept, or needed by what is kept"
+        yield "nothing to free: every file is kept, or needed by kept results"
     else:
         yield f"freed: {total}" if found.done else f"nothing was freed yet; --yes frees {total}"

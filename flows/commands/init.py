@@ -117,7 +117,7 @@ def init(folder: Path, choices: Choices, cache_of: Path | None = None) -> list[s
         lines = _fill(draft, folder, choices, cache_of, own_git=around is None)
     if isinstance(choices, Clone):
         lines += check_out_workspace(folder)
-    lines += ["params.yaml says what it compares, README.md how to go on"]
+    lines += ["see params.yaml for what it compares, README.md for the next steps"]
     return [*lines, *([f"it is in the git repository {around.strip()}, uncommitted"] if around else [])]
 
 

@@ -131,7 +131,7 @@ FOREIGN = {
     "model of the folder around it",
     "mp_rank_*": _MEGATRON,
     "iter_???????": _MEGATRON,
-    "*.nemo": "an archive of NeMo, whose exporters make a model of transformers of it",
+    "*.nemo": "a NeMo archive; convert it to a transformers model by NeMo's exporters",
     "checkpoint-*": "a folder of training; give one of its checkpoints",
     **dict.fromkeys(("*.onnx", "onnx"), _ONNX),
     **dict.fromkeys(("openvino_model.xml", "openvino"), _OPENVINO),

@@ -130,7 +130,7 @@ def test_what_a_shard_holds_and_the_index_does_not_name_is_merged(tmp_path: Path
 
 def test_a_file_that_torch_never_wrote_is_named_with_what_it_begins_with(tmp_path: Path) -> None:
     (tmp_path / "last.ckpt").write_bytes(b"<!DOCTYPE html><html>")
-    with pytest.raises(InputError, match=r"last\.ckpt: not a file that torch wrote: it begins with b'<!DOCTYPE html>"):
+    with pytest.raises(InputError, match=r"last\.ckpt: not a file written by torch: it begins with b'<!DOCTYPE html>"):
         open_checkpoint(tmp_path / "last.ckpt")
 
 

@@ -127,7 +127,7 @@ def _edited(code: CodeTree, module: str, file: str) -> list[str]:
     path = CODE / LISTINGS
     if not path.is_file():
         return []
-    with refusing(f"{path}: not what the stage `code` writes", "run that stage again"):
+    with refusing(f"{path}: not written by the stage `code`", "run that stage again"):
         recorded = json.loads(path.read_text(encoding="utf-8")).get(file)
     lines = {*recorded.splitlines()} ^ {*code.listing(module).splitlines()} if recorded else ()
     return sorted({line.split()[0] for line in lines})

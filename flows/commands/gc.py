@@ -323,7 +323,9 @@ def _ask_git(repo: Repo) -> None:
         if under_git(repo):
             git(repo.root_dir, "for-each-ref", "--count=1")
     except GitError as error:
-        raise UserError(f"{repo.root_dir}: git refuses ({error}), and knows what runs and branches need") from error
+        raise UserError(
+            f"{repo.root_dir}: git fails ({error}), so the files that runs and branches need are unknown"
+        ) from error
 
 
 def lines_of(found: Freed) -> Iterator[str]:

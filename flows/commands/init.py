@@ -175,7 +175,7 @@ def _sharing(root: Path, folder: Path, choices: Choices, other: Path) -> list[st
         shutil.copytree(other / SUITES, root / SUITES)
     lines = choices.write(root, folder)
     if not isinstance(choices, Models):
-        lines += [f"{link} leads to that of {other}, which git does not keep" for link in link_sources(other, root)]
+        lines += [f"{link} links to that of {other}; git does not track it" for link in link_sources(other, root)]
     note_sharers(cache, other, folder)
     return [*lines, f"it has the DVC cache of {other}"]
 

@@ -104,7 +104,7 @@ MLX = (
     "--dequantize if its base is quantised"
 )
 _INTO_PIPELINE = (
-    "diffusers puts it into its pipeline (load_lora_weights, fuse_lora, save_pretrained), whose components are merged "
+    "fuse it into its diffusers pipeline (load_lora_weights, fuse_lora, save_pretrained), then merge the components "
     "one by one"
 )
 _ONNX = "an exported graph of ONNX; give the model that it was made from"
@@ -189,14 +189,14 @@ def without_weights(path: Path, names: Collection[str]) -> str:
         return f"an adapter, not a whole model: no base; {both}"
     if several := candidates(names):
         if all(SHARD.fullmatch(name) for name in several):
-            return f"shards without the index that names them, such as {NAMES[1]}; fetch the whole model"
+            return f"shards without their index, such as {NAMES[1]}; fetch the whole model"
         return f"several files of weights, and none of a usual name; give one of them: {some(several, SHOWN)}"
     if adapters := [part.name for part in sorted(path.iterdir()) if (part / ADAPTER_CONFIG).is_file()]:
         return f"several adapters, each in a folder of its own; give one of them: {', '.join(adapters)}"
     if known is not None:
         return known
     if dangling := [link.name for link in sorted(path.iterdir()) if link.is_symlink() and not link.exists()]:
-        return f"{dangling[0]} is a link to a file that is not there; fetch it again"
+        return f"{dangling[0]} is a broken link; fetch it again"
     return f"no checkpoint in this folder; expected one of {', '.join(NAMES)}"
 
 

@@ -83,7 +83,7 @@ def _refuse_code(file: Path) -> None:
         if elsewhere:
             raise InputError(f"{file}: {elsewhere[0]!r} asks for code of another repository; such code is never run")
     if "quantization_config" in content:
-        raise InputError(f"{file}: a quantised checkpoint, which cannot be merged; take the one it was made from")
+        raise InputError(f"{file}: a quantised checkpoint cannot be merged; give the original one")
 
 
 def build(

@@ -30,7 +30,7 @@ def write_merged_adapter(merged: Path, out: Path) -> None:
         raise InputError(f"{merged}: has no {RECIPE}, which lists the merged models; name a task by --task")
     recipe = read_recipe(file)
     if recipe.base is None:
-        raise InputError(f"{file}: the merge has no base that an adapter could be loaded onto")
+        raise InputError(f"{file}: the merge has no base to load an adapter onto")
     if recipe.tokenizer:
         raise InputError(f"{file}: the merge has tokens of its own (tokenizer: {recipe.tokenizer}); load it itself")
     path = path_of(recipe.base, merged)

@@ -356,7 +356,7 @@ def test_the_projects_own_params_are_right() -> None:
         (
             lambda c: c.update(routers={"x": {"of": "svd"}}),
             "routers.x.of: ",
-            "expected differences/NAME, whose start is the merged model, or deltas, whose start is the base",
+            "expected differences/NAME, which start from the merged model, or deltas, which start from the base",
         ),
         (lambda c: c.update(surgery={"x": {"of": "deltas"}}), "surgery.x.of: ", "expected differences/NAME"),
         (

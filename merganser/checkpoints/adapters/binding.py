@@ -77,7 +77,7 @@ def _bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) 
     merged = {prefix: bound for prefix, bound in fitting.items() if bound.updates}
     if not merged:
         keys = "--only and --except" if rules.flags else "parameters.merged"
-        raise InputError(f"{task}: the adapter touches no parameter that is merged; see {keys}")
+        raise InputError(f"{task}: the adapter changes no merged parameter; see {keys}")
     if len(merged) > 1:
         places = " and ".join(repr(prefix.removesuffix(".") or "the whole") for prefix in sorted(merged))
         key = "--only" if rules.flags else "parameters.merged"

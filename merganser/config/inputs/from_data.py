@@ -22,7 +22,7 @@ from merganser.merging.method import Method
 from merganser.plugins import STATISTICS, constants, module_names, places_of
 from merganser.studies.candidates import default_grid, value_combinations
 
-START = "expected differences/NAME, whose start is the merged model"
+START = "expected differences/NAME, which start from the merged model"
 
 
 class EmbeddingsInput(OfAnother):
@@ -54,7 +54,7 @@ class RoutersInput(OfAnother):
     validation = every_task = True
     not_of_subsets = Mistake((), "{method} needs routers, trained for a merge of all tasks; take it out")
     needed, unused = "reads routers/NAME", "takes nothing of routers"
-    expected, others = f"{START}, or deltas, whose start is the base", ("deltas",)
+    expected, others = f"{START}, or deltas, which start from the base", ("deltas",)
 
 
 class SurgeryInput(OfAnother):

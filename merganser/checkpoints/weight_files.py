@@ -107,8 +107,8 @@ _INTO_PIPELINE = (
     "fuse it into its diffusers pipeline (load_lora_weights, fuse_lora, save_pretrained), then merge the components "
     "one by one"
 )
-_ONNX = "an exported graph of ONNX; give the model that it was made from"
-_OPENVINO = "an exported model of OpenVINO; give the model that it was made from"
+_ONNX = "an exported ONNX graph; give the original model"
+_OPENVINO = "an exported OpenVINO model; give the original model"
 _MEGATRON = "a checkpoint of Megatron: Megatron-Bridge exports it as a model of transformers"
 # By what is in the folder, files and folders.
 FOREIGN = {
@@ -120,7 +120,7 @@ FOREIGN = {
     "*.ckpt.index": "weights of TensorFlow 1: transformers 4 converts them, from_pretrained(INDEX, from_tf=True)",
     "*.keras": "a model of Keras; give one of transformers or torch",
     "*.weights.h5": "weights of Keras; give a model of transformers or torch",
-    "saved_model.pb": "an exported model of TensorFlow; give the model that it was made from",
+    "saved_model.pb": "an exported TensorFlow model; give the original model",
     "*.distcp": "a distributed checkpoint: python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER "
     "FILE.pt makes one file of it (accelerate merge-weights FOLDER OUT, if Accelerate wrote it)",
     "pytorch_model_fsdp_*": "a checkpoint of FSDP in shards: accelerate merge-weights FOLDER/pytorch_model_fsdp_0 OUT "

@@ -103,7 +103,9 @@ def merge(
         "merge",
     )
     if out is None and not registry.get(method).one_model:
-        raise InputError(f"{method}: keeps a part per task, which no state dict holds; name a new folder by out=")
+        raise InputError(
+            f"{method}: has a part for each task, which a state dict cannot hold; name a new folder by out="
+        )
     with tempfile.TemporaryDirectory(prefix="merganser-") as made, naming_extras():
         folder = Path(made) / "merged" if out is None else Path(out)
         refuse_existing(folder)

@@ -211,7 +211,7 @@ def read_texts(file: Path) -> dict[str, Text]:
     """Read what is known of modules; nothing where there is no such file."""
     if not file.is_file():
         return {}
-    with refusing(f"{file}: not what the stage `code` writes", "run that stage again"):
+    with refusing(f"{file}: not written by the stage `code`", "run that stage again"):
         known = json.loads(file.read_text(encoding="utf-8"))
         return {
             key: Text(text["digest"], tuple(text["imported"]), tuple(text["strings"])) for key, text in known.items()

@@ -94,7 +94,7 @@ def main(argv: list[str]) -> None:
     """Write the classes of all code."""
     if argv:
         raise InputError(f"merganser.tasks.code: takes no arguments, got {' '.join(argv)}")
-    print(f"{CODE}: the classes of the code of {write_code()} stages and of what is found by its name")
+    print(f"{CODE}: wrote the code versions of {write_code()} stages and of methods and kinds found by name")
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def refuse_other_code(recorded: Code, installed: Code) -> None:
     differing = [name.removesuffix(".txt") for name in other_code(recorded, installed) if name not in kept]
     if differing:
         raise InputError(
-            f"the results here are by Merganser {recorded.version}, and the installed {installed.version} has other "
-            f"code of {some(differing)}; `merganser update` says what that changes, "
-            f"`pip install merganser=={recorded.version}` goes on with the other"
+            f"these results were made by Merganser {recorded.version}, and the installed {installed.version} has other "
+            f"code of {some(differing)}; run `merganser update` to see the effect, or "
+            f"`pip install merganser=={recorded.version}` to keep the old code"
         )

@@ -21,7 +21,7 @@ def main(params: Params, name: str) -> None:
     classes = {task: Prepared(PREPARED / task).classes for task in params.tasks}
     for task, names in classes.items():
         if not names:
-            raise InputError(f"embeddings.{name}: {task} has no classes whose names could be embedded; leave it out")
+            raise InputError(f"embeddings.{name}: {task} has no class names to embed; leave it out")
     with fresh_folder(EMBEDDINGS / name) as folder:
         write_embeddings(folder, embed_classes(params.base.family, BASE, classes))
         link_read(DATA / params.embeddings[name].of, params.tasks, folder)

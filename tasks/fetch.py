@@ -20,10 +20,10 @@ from merganser.tasks.stages import BASE, CHECKPOINTS, COMPANIONS, DATASETS, SOUR
 LEFT = {
     "tied": "second names of tied weights, left out",
     "constants": "constants, left out",
-    "wrappers": "wrappers of training in the names of parameters, left out",
-    "left_out": "files that a model does not need, or that would run, left out",
+    "wrappers": "prefixes of training wrappers in the names of parameters, left out",
+    "left_out": "files that a model does not need, or that would run code, left out",
     "dequantised": "GGUF",
-    "modules": "modules with weights of their own, which merges have as the base has them",
+    "modules": "modules with their own weights, which merges copy from the base",
 }
 
 

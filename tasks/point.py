@@ -49,7 +49,7 @@ def point_of(argv: list[str]) -> tuple[Params, Point]:
     points = Points(params).by_id
     if len(argv) != 1 or argv[0] not in points:
         reason = f"{POINTS_FILE} lists a point that {PARAMS} does not have: {' '.join(argv) or 'none'}"
-        raise InputError(f"{reason}; `merganser status` writes {POINTS_FILE} anew, then run again")
+        raise InputError(f"{reason}; run `merganser status` to rewrite {POINTS_FILE}, then run again")
     return params, points[argv[0]]
 
 

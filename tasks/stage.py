@@ -70,7 +70,7 @@ def end_well(main: Callable[[list[str]], None]) -> None:
         refusal = _lack(error) or _refusal(error)
         if refusal is None:
             raise
-        sys.exit(f"{refusal}, and run again: what is done is kept")
+        sys.exit(f"{refusal}, and run again: finished work is kept")
 
 
 def check_code(module: str, file: str) -> None:
@@ -127,7 +127,7 @@ def _edited(code: CodeTree, module: str, file: str) -> list[str]:
     path = CODE / LISTINGS
     if not path.is_file():
         return []
-    with refusing(f"{path}: not what the stage `code` writes", "run that stage again"):
+    with refusing(f"{path}: not written by the stage `code`", "run that stage again"):
         recorded = json.loads(path.read_text(encoding="utf-8")).get(file)
     lines = {*recorded.splitlines()} ^ {*code.listing(module).splitlines()} if recorded else ()
     return sorted({line.split()[0] for line in lines})

@@ -79,7 +79,7 @@ def test_mistakes_are_refused_by_name_and_nothing_is_left(models: Path) -> None:
     for said, method, given, options in (
         ('unknown method "tise".*did you mean "ties"', "tise", MODELS, {}),
         ("densty", "ties", MODELS, {"densty": 0.1}),
-        ("emr: keeps a part per task, which no state dict holds; name a new folder by out=", "emr", MODELS, {}),
+        ("emr: has a part for each task, which a state dict cannot hold; name a new folder by out=", "emr", MODELS, {}),
         ("there: exists already", "ties", MODELS, {"out": "there"}),
         ("nowhere: no such checkpoint", "ties", {"a": "nowhere"}, {"out": "new"}),
         ("merge: models", "ties", {}, {}),

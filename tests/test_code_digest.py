@@ -154,5 +154,5 @@ def test_known_texts_are_not_parsed_and_give_the_same_digests(tree: Path) -> Non
 @pytest.mark.parametrize("content", ["", "[]", '{"key": {"digest": "", "imported": []}}'])
 def test_broken_texts_are_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "texts.json").write_text(content)
-    with pytest.raises(InputError, match=r"texts\.json: not what the stage `code` writes"):
+    with pytest.raises(InputError, match=r"texts\.json: not written by the stage `code`"):
         read_texts(tmp_path / "texts.json")

@@ -207,7 +207,7 @@ def test_a_run_does_what_was_added_or_lost_and_nothing_for_a_comment_or_for_keys
     before = receipts(tiny_copy)
     delete_run(tiny_copy, before["ties"])
     done = merganser(tiny_copy, "run", "--workers", "2")
-    assert "params.yaml: wrote what was left out: seed, parameters" in done.stderr
+    assert "params.yaml: added the missing values: seed, parameters" in done.stderr
     assert ran_in(done.stdout) == {"code", "record@ties", *(name.replace("ties", "tsv_m") for name in OF_TIES)}
     completed = (tiny_copy / "params.yaml").read_text()
     assert (

@@ -69,9 +69,7 @@ def naming_what_completes() -> Iterator[None]:
     except UserError as error:
         if not LEFT_OUT.search(str(error)):
             raise
-        raise UserError(
-            f"{error}; run `merganser status` first: it writes into {PARAMS} what that leaves out"
-        ) from error
+        raise UserError(f"{error}; run `merganser status` first: it adds the missing values to {PARAMS}") from error
 
 
 def mlflow_words(error: BaseException) -> str | None:

@@ -51,7 +51,7 @@ class Clone:
             cache = cache_folder(repo)
         if not cache.is_relative_to(root):  # a cache that the clone shares with others too
             note_sharers(cache, clone, folder)
-        left = f"other files stay in {self.path}, such as code of your own; git's history here has what was committed"
+        left = f"other files, such as your own code, stay in {self.path}; committed ones are in git's history here"
         return [f"{folder}: the comparison of {self.path}", *said, left]
 
 
@@ -62,7 +62,7 @@ def refuse_other_folders(clone: Path) -> None:
     for path in (PARAMS, LOCK):
         if not (clone / path).is_file():
             raise InputError(
-                f"{clone}: has no {path}: nothing ran there; `merganser init DIR --suite NAME` begins anew"
+                f"{clone}: has no {path}: nothing ran there; `merganser init DIR --suite NAME` starts from scratch"
             )
 
 

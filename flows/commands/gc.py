@@ -323,7 +323,9 @@ def _ask_git(repo: Repo) -> None:
         if under_git(repo):
             git(repo.root_dir, "for-each-ref", "--count=1")
     except GitError as error:
-        raise UserError(f"{repo.root_dir}: git refuses ({error}), and knows what runs and branches need") from error
+        raise UserError(
+            f"{repo.root_dir}: git fails ({error}), so the files that runs and branches need are unknown"
+        ) from error
 
 
 def lines_of(found: Freed) -> Iterator[str]:
@@ -336,6 +338,6 @@ def lines_of(found: Freed) -> Iterator[str]:
         yield f"left alone: {line}"
     total = decimal(sum(part.size for part in found.parts))
     if not found.parts:
-        yield "nothing to free: all is kept, or needed by what is kept"
+        yield "nothing to free: every file is kept, or needed by kept results"
     else:
         yield f"freed: {total}" if found.done else f"nothing was freed yet; --yes frees {total}"

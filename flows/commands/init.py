@@ -117,7 +117,7 @@ def init(folder: Path, choices: Choices, cache_of: Path | None = None) -> list[s
         lines = _fill(draft, folder, choices, cache_of, own_git=around is None)
     if isinstance(choices, Clone):
         lines += check_out_workspace(folder)
-    lines += ["params.yaml says what it compares, README.md how to go on"]
+    lines += ["see params.yaml for what it compares, README.md for the next steps"]
     return [*lines, *([f"it is in the git repository {around.strip()}, uncommitted"] if around else [])]
 
 
@@ -175,7 +175,7 @@ def _sharing(root: Path, folder: Path, choices: Choices, other: Path) -> list[st
         shutil.copytree(other / SUITES, root / SUITES)
     lines = choices.write(root, folder)
     if not isinstance(choices, Models):
-        lines += [f"{link} leads to that of {other}, which git does not keep" for link in link_sources(other, root)]
+        lines += [f"{link} links to that of {other}; git does not track it" for link in link_sources(other, root)]
     note_sharers(cache, other, folder)
     return [*lines, f"it has the DVC cache of {other}"]
 

@@ -158,7 +158,7 @@ def verify(
         if not done.findings:
             print(_all_is_well(done))
     if rerun and not done.run_again:
-        print("not run again: first undo what is changed, or run `merganser run`", file=sys.stderr)
+        print("not run again: first undo the changes, or run `merganser run`", file=sys.stderr)
     raise typer.Exit(1 if done.findings else 0)
 
 
@@ -245,9 +245,7 @@ def refuse_changed(found: "Sequence[Finding]", what: str) -> None:
     """Raise InputError if an audit found something; `what`: what is not done with it."""
     if found:
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        raise InputError(
-            f"not {what}, as it is not what was recorded: {found[0]}{more}; see `merganser lineage verify`"
-        )
+        raise InputError(f"not {what}, as it differs from its record: {found[0]}{more}; see `merganser lineage verify`")
 
 
 def _public_keys(key: Path, model_key: Path | None) -> "tuple[PublicKey, PublicKey | None]":
@@ -283,7 +281,7 @@ def _other_way(repo: Path, device: str | None) -> str:
         return ""
     if device or "cuda" not in devices:
         return ""
-    return "\nwithout a GPU: --rerun --device cpu computes on the CPU, and compares scores in place of bytes"
+    return "\nwithout a GPU: --rerun --device cpu computes on the CPU, and compares scores instead of bytes"
 
 
 @app.command(epilog=example("merganser lineage export lineage.json"))

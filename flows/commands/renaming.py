@@ -86,11 +86,13 @@ def rename(root: Path, old: str, new: str) -> Iterator[str]:
         forget_index(repo)
         was = dict(zip(_named_by_tasks(repo), before, strict=True))  # in dvc.yaml's order, and in that of its maps
         if not all(names.differ_alone(stage.addressing, was[stage].addressing) for stage in was):
-            raise FailedError(f"{PARAMS}: {old} is {new}; what it has is not found among DVC's stages, and runs again")
+            raise FailedError(
+                f"{PARAMS}: {old} is {new}; its results are not found among DVC's stages, so its stages run again"
+            )
         kept, again = _keep(repo, was, current, names)
         _remove_old(repo, {stage.addressing for stage in before})
         sync(repo, state_folder(repo))
-    yield f"{old} is {new} in {PARAMS}; {len(kept)} of {len(current)} stages that were up to date keep what they have"
+    yield f"{old} is {new} in {PARAMS}; {len(kept)} of {len(current)} stages that were up to date keep their results"
     if again and not names.keep_order:
         yield "the names of the tasks have another order, in which merges add them up: these are made again"
     if again:

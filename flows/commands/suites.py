@@ -96,4 +96,4 @@ def use(
     params = use(root_around(repo), name, force, grids=grids)
     counts = f"{len(params.tasks)} tasks, {len(params.methods)} entries"
     print(f"{PARAMS} is that of {SUITES}/{name}.yaml{f', {GRIDS}' if grids else ''}: {params.base.family}, {counts}")
-    print("`merganser run` makes it, and takes what only another comparison needs out of the workspace")
+    print("`merganser run` computes it, and removes outputs that only another comparison needs from the workspace")

@@ -39,7 +39,9 @@ def check_report(lineage: Lineage) -> Iterator[Finding]:
         if any(item.path == str(REPORT) for item in step.outputs):
             is_earlier = all(item.path != str(SCORES) for item in step.outputs)
             for name in _differing(is_earlier):
-                message = f"not what its inputs give: `merganser run --force {step.stage}` makes it again"
+                message = (
+                    f"differs from the report that its inputs give; `merganser run --force {step.stage}` recreates it"
+                )
                 yield Finding(ReportKind.DIFFERS, str(name), message, (step.stage,))
 
 

@@ -239,7 +239,9 @@ def _check_statement(signed: _Signed, key: "PublicKey", known: Collection[str]) 
     now = signed.digests()
     changed = [name for name in sorted(noted.keys() | now.keys()) if noted.get(name) != now.get(name)]
     if changed := [name for name in changed if name not in known]:
-        message = f"{signed.envelope} has other files or sha256; if you know why, `merganser lineage sign` signs anew"
+        message = (
+            f"{signed.envelope} lists other files or sha256; if you know why, `merganser lineage sign` signs again"
+        )
         yield Finding(SignatureKind.SIGNED, some(changed), message, stages)
 
 
@@ -255,7 +257,7 @@ def _noted(envelope: Path, key: "PublicKey") -> dict[str, str]:
             raise ValueError(f"an envelope of {found.payload_type}")
         return read_subjects(found.payload)
     except Error as error:
-        raise InputError(f"not signed by {key.path.name}, or not what it signed") from error
+        raise InputError(f"not signed by {key.path.name}, or changed since") from error
     except InputError:
         raise
     except (*MALFORMED, RecursionError) as error:
@@ -302,7 +304,7 @@ def _check_models(merges: Mapping[str, LineageStep], key: "PublicKey", known: Co
         except InputError as error:
             message = str(error)
         except InvalidSignature:
-            message = f"not signed by {key.path.name}, or not what it signed"
+            message = f"not signed by {key.path.name}, or changed since"
         except (*MALFORMED, RecursionError):
             message = f"by model-signing {key.path.name} did not sign these files"
         else:

@@ -34,6 +34,6 @@ def compare_untrusted(name: Path, check: Callable[[], Iterable[Finding]]) -> lis
     except (InputError, UserError, FailedError, OSError, MemoryError):
         raise
     except Exception as error:  # files of any form, of which code that computes from them may say anything
-        message = f"cannot be compared: what it was made from is not what stages write ({in_one_line(error)})"
+        message = f"cannot be compared: its inputs are not as stages write them ({in_one_line(error)})"
         found.append(Finding(FindingKind.CHANGED, str(name), message))
     return found

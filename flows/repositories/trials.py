@@ -146,7 +146,9 @@ def _files(root: Path) -> Iterator[Path]:
     try:
         listed = git(root, "ls-files", "-co", "--exclude-standard", "--deduplicate", "-z")
     except GitError as error:
-        raise InputError(f"{root}: a trial copies what git does not ignore, and git refuses: {error}") from error
+        raise InputError(
+            f"{root}: a trial copies the files that git does not ignore, and git cannot list them: {error}"
+        ) from error
     for path in map(Path, filter(None, listed.split("\0"))):
         if path not in (PARAMS, POINTS_FILE, Path("dvc.lock"), LOCAL_CONFIG) and (
             (root / path).is_file() or (root / path).is_symlink()

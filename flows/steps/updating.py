@@ -83,7 +83,9 @@ def carry_over(repo: Repo) -> list[str]:
     sync(repo, state_folder(repo))
     forget_index(repo)
     said = [f"of version 0.1.0: {len(kept)} stages keep their results"]
-    return said + [f"{len(again)} run again, whose code has other results: {some(again, _SHOWN)}"] * bool(again)
+    return said + [f"{len(again)} run again, because their code gives other results: {some(again, _SHOWN)}"] * bool(
+        again
+    )
 
 
 def _code_hashes(repo: Repo) -> dict[str, str | None]:
@@ -223,7 +225,7 @@ def other_version(root: Path) -> dict[str, str]:
     now = updated_record(root)
     if now is None or now == read_record(root):
         return {}
-    return {"code": f"Merganser {now.version} is installed, which a run brings the comparison to"}
+    return {"code": f"Merganser {now.version} is installed; a run updates the comparison to it"}
 
 
 def predicted_code() -> dict[str, str] | None:

@@ -73,7 +73,7 @@ def validate_suite(root: Path, name: str, *, online: bool = False, pin_them: boo
         return SuiteCheck(name, tuple(str(error).splitlines()), (), ())
     mistakes = [*map(str, _class_mistakes(params)), *map(str, _group_mistakes(root, params))]
     mistakes += [*_published_mistakes(root, params, searched), *about_mistakes(name, content.get(ABOUT))]
-    notes = [] if ABOUT in content else [f"{SUITES}/{name}.yaml: {ABOUT}: missing; say what it is and what it costs"]
+    notes = [] if ABOUT in content else [f"{SUITES}/{name}.yaml: {ABOUT}: missing; describe the suite and its cost"]
     sources = []
     for path, repo_type in sources_of(params).items():
         try:

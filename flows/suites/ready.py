@@ -145,7 +145,10 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
             out.write(with_head(text, name, grids=grids).encode())
         write_points(params, root)
         if added := suite_params(root, name, grids=grids)[1]:
-            print(f"{PARAMS}: wrote what {SUITES}/{name}.yaml leaves out: {addition_names(added)}", file=sys.stderr)
+            print(
+                f"{PARAMS}: added the values that {SUITES}/{name}.yaml leaves out: {addition_names(added)}",
+                file=sys.stderr,
+            )
         ignore_unused_examples(root)
         restore_lock_file(repo, root / PARAMS)
         sync(repo, state_folder(repo))
@@ -162,7 +165,7 @@ def write_pointers(root: Path, params: Params) -> None:
         if not (root / path).exists():
             _write_new(root / path, pointer_text(table[path]))
         elif not is_the_tables(root, path):
-            print(f"{path}: left as it is, which is not what {POINTERS} says", file=sys.stderr)
+            print(f"{path}: kept, although it differs from {POINTERS}", file=sys.stderr)
 
 
 def write_figures(root: Path, params: Params) -> None:
@@ -176,7 +179,7 @@ def write_figures(root: Path, params: Params) -> None:
     if not (root / path).exists():
         _write_new(root / path, figures_text(figures))
     elif read_yaml(root / path) != figures:
-        print(f"{path}: left as it is, which is not what {PAPERS} says; remove it for that", file=sys.stderr)
+        print(f"{path}: kept, although it differs from {PAPERS}; remove it to get that one", file=sys.stderr)
 
 
 def figures_at(root: Path, path: Path) -> dict[str, Any] | None:

@@ -183,4 +183,4 @@ def _other_base(base: Path, model: Path, task: str) -> list[str]:
     names = (*base.resolve().parts, fetched.get("hub"), fetched.get("source"), config.get("_name_or_path"))
     if named is None or any(str(name).lower().endswith(named.rpartition("/")[2].lower()) for name in names):
         return []
-    return [f"{task}: its adapter_config.json says that it was trained on {named}; see that the base is that one"]
+    return [f"{task}: its adapter_config.json names {named} as its base model; check that yours is the same"]

@@ -179,7 +179,7 @@ def without(unfit: Collection[str], names: Collection[str], rules: ParameterRule
     heads = [name for name in names if _first(name) in left and is_head(name, HEADS)]  # left out whole
     kept = {_first(name) for name in names if name not in {*unfit, *heads}}
     own = ", ".join(dict.fromkeys(f'"{_first(name)}.*"' for name in unfit if is_head(name, HEADS)))
-    each = f"where each task has a head of its own, base.heads: [{own}], else " if own and not rules.flags else ""
+    each = f"if each task has its own head, base.heads: [{own}], else " if own and not rules.flags else ""
     if len(kept) == 1 and not kept & left and not by_name:
         pattern = f"{kept.pop()}.*"
         written = f"--only '{pattern}'" if rules.flags else f'parameters.merged: ["{pattern}"]'

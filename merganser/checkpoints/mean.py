@@ -69,7 +69,7 @@ class MeanCheckpoint(Checkpoint):
 def averageable(model: Checkpoint | Adapter, name: str) -> Checkpoint:
     """Return a model that can be averaged; raise InputError for an adapter."""
     if isinstance(model, Adapter):
-        raise InputError(f"{name}: {model.path} is an adapter, which has no mean with others; give the base")
+        raise InputError(f"{name}: {model.path} is an adapter, and the mean needs whole models; give the base")
     return model
 
 

@@ -293,7 +293,7 @@ def _check_twice(index: Path, shards: Mapping[str, SafetensorsFile | TorchCheckp
             first = holding.setdefault(name, file)
             if first != file and not _are_one(shards[first], shard, name):
                 both = f"{first} and {file} hold other values of {name}"
-                raise InputError(f"{index}: {both}, and loaders differ in which they take; save the model anew")
+                raise InputError(f"{index}: {both}, and loaders disagree on which one they read; save the model again")
 
 
 def _are_one(one: StoredCheckpoint, other: StoredCheckpoint, name: str) -> bool:
@@ -309,7 +309,9 @@ def _open_torch(path: Path) -> TorchCheckpoint:
         with path.open("rb") as file:
             head = file.read(16)
         if not head.startswith((b"PK", b"\x80")):  # neither an archive nor a pickle
-            raise InputError(f"{path}: not a file that torch wrote: it begins with {head!r}; get it anew") from error
+            raise InputError(
+                f"{path}: not a file written by torch: it begins with {head!r}; download it again"
+            ) from error
         raise InputError(
             f"{path}: cannot be loaded as plain weights ({type(error).__name__}); convert it to safetensors"
         ) from error
@@ -321,7 +323,7 @@ def _open_torch(path: Path) -> TorchCheckpoint:
     again = [key for key, value in whole.items() if under and key != under and _is_another(tensors, value)]
     if again:
         both = f"holds the parameters under {under!r} and under {again[0]!r}, as of a running average"
-        raise InputError(f"{path}: {both}; save the state_dict that is meant in a file of its own")
+        raise InputError(f"{path}: {both}; save the state_dict that you want in a separate file")
     float8 = [name for name, value in tensors.items() if "float8" in str(value.dtype)]
     if float8:
         stored = f"stored as {tensors[float8[0]].dtype}; take the model it was made from"

@@ -193,7 +193,7 @@ WRAPPER = re.compile(
 FLAT = re.compile(r"(.+\.)?_?flat_param(_\d+)?")  # the parameters of a module as FSDP holds them
 MODULE = re.compile(r"(?<![^.])module\.")
 SHARDED = (
-    "parameters that FSDP flattened, whose shapes are not in the file; save the model with "
+    "parameters flattened by FSDP, without their shapes; save the model with "
     "StateDictType.FULL_STATE_DICT (accelerate: fsdp_state_dict_type: FULL_STATE_DICT)"
 )
 

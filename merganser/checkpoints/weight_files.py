@@ -104,11 +104,11 @@ MLX = (
     "--dequantize if its base is quantised"
 )
 _INTO_PIPELINE = (
-    "diffusers puts it into its pipeline (load_lora_weights, fuse_lora, save_pretrained), whose components are merged "
+    "fuse it into its diffusers pipeline (load_lora_weights, fuse_lora, save_pretrained), then merge the components "
     "one by one"
 )
-_ONNX = "an exported graph of ONNX; give the model that it was made from"
-_OPENVINO = "an exported model of OpenVINO; give the model that it was made from"
+_ONNX = "an exported ONNX graph; give the original model"
+_OPENVINO = "an exported OpenVINO model; give the original model"
 _MEGATRON = "a checkpoint of Megatron: Megatron-Bridge exports it as a model of transformers"
 # By what is in the folder, files and folders.
 FOREIGN = {
@@ -120,7 +120,7 @@ FOREIGN = {
     "*.ckpt.index": "weights of TensorFlow 1: transformers 4 converts them, from_pretrained(INDEX, from_tf=True)",
     "*.keras": "a model of Keras; give one of transformers or torch",
     "*.weights.h5": "weights of Keras; give a model of transformers or torch",
-    "saved_model.pb": "an exported model of TensorFlow; give the model that it was made from",
+    "saved_model.pb": "an exported TensorFlow model; give the original model",
     "*.distcp": "a distributed checkpoint: python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER "
     "FILE.pt makes one file of it (accelerate merge-weights FOLDER OUT, if Accelerate wrote it)",
     "pytorch_model_fsdp_*": "a checkpoint of FSDP in shards: accelerate merge-weights FOLDER/pytorch_model_fsdp_0 OUT "
@@ -131,7 +131,7 @@ FOREIGN = {
     "model of the folder around it",
     "mp_rank_*": _MEGATRON,
     "iter_???????": _MEGATRON,
-    "*.nemo": "an archive of NeMo, whose exporters make a model of transformers of it",
+    "*.nemo": "a NeMo archive; convert it to a transformers model by NeMo's exporters",
     "checkpoint-*": "a folder of training; give one of its checkpoints",
     **dict.fromkeys(("*.onnx", "onnx"), _ONNX),
     **dict.fromkeys(("openvino_model.xml", "openvino"), _OPENVINO),
@@ -189,14 +189,14 @@ def without_weights(path: Path, names: Collection[str]) -> str:
         return f"an adapter, not a whole model: no base; {both}"
     if several := candidates(names):
         if all(SHARD.fullmatch(name) for name in several):
-            return f"shards without the index that names them, such as {NAMES[1]}; fetch the whole model"
+            return f"shards without their index, such as {NAMES[1]}; fetch the whole model"
         return f"several files of weights, and none of a usual name; give one of them: {some(several, SHOWN)}"
     if adapters := [part.name for part in sorted(path.iterdir()) if (part / ADAPTER_CONFIG).is_file()]:
         return f"several adapters, each in a folder of its own; give one of them: {', '.join(adapters)}"
     if known is not None:
         return known
     if dangling := [link.name for link in sorted(path.iterdir()) if link.is_symlink() and not link.exists()]:
-        return f"{dangling[0]} is a link to a file that is not there; fetch it again"
+        return f"{dangling[0]} is a broken link; fetch it again"
     return f"no checkpoint in this folder; expected one of {', '.join(NAMES)}"
 
 

@@ -67,7 +67,7 @@ def extract_lora(
         return
     print(*notes, sep="\n", end="\n" if notes else "")
     _print_layers(layers)
-    print(f"the adapter of {model} for {base} is in {out}: it lacks {_share(error, norm)} of what fine-tuning changed")
+    print(f"the adapter of {model} for {base} is in {out}: it loses {_share(error, norm)} of the fine-tuning's change")
 
 
 def _print_layers(layers: "list[LayerError]") -> None:

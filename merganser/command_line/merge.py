@@ -125,7 +125,7 @@ def merge(
         _dry_run(recipe, where, as_json)
         return
     if out is None:
-        raise InputError("--out: say which new folder the merged checkpoint goes into")
+        raise InputError("--out: missing; name a new folder for the merged checkpoint")
     from merganser.command_line.output import progress_bar
     from merganser.standalone.merge import merge_by
     from merganser.workers import threads_wanted
@@ -205,10 +205,10 @@ def reconstruct(
     refuse_existing(out)
     if as_adapter and task is None:
         merged_adapter.write_merged_adapter(folder, out)
-        print(f"the adapter that {folder} is on its base is in {out}")
+        print(f"the adapter of {folder} for its base is in {out}")
         return
     if task is None:
-        raise InputError("--task: name the task whose own model is wanted")
+        raise InputError("--task: missing; name the task to reconstruct")
     if as_adapter:
         reconstruct.write_adapter_of(folder, task, out)
         print(f"the adapter of {task}, for the model in {folder}, is in {out}")

@@ -88,8 +88,8 @@ def repository_at(folder: Path) -> Path | None:
 def other_package(root: Path) -> str:
     """Say that the environment's package is another than the repository's, and what to do."""
     return (
-        f"warning: the environment's merganser is that of {OWN}, this repository is {root}, whose own code runs; "
-        f"`make venv` there gives it its own environment, `pip install -e packages/dvcfleet -e .` points this one at it"
+        f"warning: this environment's merganser is that of {OWN}, but this runs the code of the repository {root}; "
+        f"run `make venv` there, or switch this environment to it: `pip install -e packages/dvcfleet -e .`"
     )
 
 
@@ -97,7 +97,7 @@ def untrusted(root: Path) -> str:
     """Say that a clone's own code does not run in this environment, and what to do."""
     return str(
         InputError(
-            f"{root} is another clone of Merganser, with code of its own, and this environment is not its own: if you "
+            f"{root} is another clone of Merganser with other code, and this environment is not its own: if you "
             f"trust that code, run `make venv` there and use its .venv/bin/merganser, or say `merganser trust {root}`"
         )
     )

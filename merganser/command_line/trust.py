@@ -30,7 +30,7 @@ def trust(
         return
     root = folder.resolve()
     if not remove and not root.is_dir():
-        raise InputError(f"{folder}: no such folder; name the clone that you trust")
+        raise InputError(f"{folder}: no such folder; name the clone to trust")
     others = [path for path in trusted_folders() if path != root]
     lines = [*map(str, others), *([] if remove else [str(root)])]
     if any("\n" in line for line in lines):

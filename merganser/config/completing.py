@@ -83,7 +83,7 @@ def completed(text: str, where: str, folder: Path | None = None) -> tuple[str, l
         text = "\n".join([text.rstrip("\n"), "", HEADER, *lines, ""])
     if not _holds(text, filled(content, added)):
         wanted = "\n".join(as_line(".".join(place), value) for place, value in added)
-        raise InputError(f"{where}: as it is laid out, what it leaves out cannot be written into it; write:\n{wanted}")
+        raise InputError(f"{where}: the missing values cannot be inserted into this layout; add:\n{wanted}")
     return text, added
 
 
@@ -185,7 +185,9 @@ def unread(content: dict[str, Any], folder: Path) -> list[Mistake]:
     base, source = content.get("base"), _model_of(content)
     if not isinstance(base, dict) or "family" in base or source is None or (folder / source).exists():
         return []
-    reason = f"nothing lies at {source}, whose files would say the family; mend the path, or name the family"
+    reason = (
+        f"{source} does not exist, so the family cannot be read from its files; correct the path, or name the family"
+    )
     return [Mistake(("base", "source"), reason)]
 
 

@@ -221,7 +221,7 @@ def _budget_mistakes(where: KeyPath, entry: Entry) -> list[Mistake]:
         if not method.overlay:
             return [Mistake(where, f"{entry.method} keeps no part per task, so it has no bytes to match; take it out")]
         fitted = [name for name in (method.within.parameters if method.within else ()) if name in entry.values]
-        return [Mistake((*where, name), "is what the bytes decide; leave it out") for name in fitted]
+        return [Mistake((*where, name), "is decided by the bytes; leave it out") for name in fitted]
     return []
 
 

@@ -101,7 +101,7 @@ def complete_file(path: Path) -> str | None:
     load_params(path)
     with replacing(path) as out:
         out.write(text.encode())
-    return f"{path}: wrote what was left out: {addition_names(added)}"
+    return f"{path}: added the missing values: {addition_names(added)}"
 
 
 def _name_mistakes(content: dict[Any, Any]) -> Iterator[Mistake]:

@@ -86,7 +86,7 @@ def _server(command: str) -> str:
         raise PydanticCustomError("server", "is not a command line ({error})", {"error": str(error)}) from error
     missing = [each for each in ("{model}", "{port}") if not any(each in part for part in parts[1:])]
     if missing:
-        message = "lacks {missing}, in whose place a merge's folder and a free port are put"
+        message = "lacks {missing}: Merganser replaces them by a merge's folder and a free port"
         raise PydanticCustomError("server", message, {"missing": " and ".join(missing)})
     return command
 
@@ -240,7 +240,9 @@ class Params(Strict):
     def validation_split_of(self, task: str) -> str:
         """Return the split of a task that statistics, learning and searches read; raise InputError if there is none."""
         if self.validation is None:
-            raise InputError("validation: missing, and what reads data needs it; write validation: {split: validation}")
+            raise InputError(
+                "validation: missing, and methods that read data need it; write validation: {split: validation}"
+            )
         return self.tasks[task].data.validation or self.validation.name
 
     def inner(self, entry: Entry) -> Entry:

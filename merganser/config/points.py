@@ -225,4 +225,4 @@ def write_points(params: Params, root: Path = Path()) -> bool:
 def check_points(params: Params) -> None:
     """Raise InputError where `points.yaml` is there and not what follows from params.yaml."""
     if POINTS_FILE.is_file() and read_small(POINTS_FILE).decode() != Points(params).text:
-        raise InputError(f"{POINTS_FILE}: is of another {PARAMS}; `merganser status` writes it anew, then run again")
+        raise InputError(f"{POINTS_FILE}: is of another {PARAMS}; run `merganser status` to rewrite it, then run again")

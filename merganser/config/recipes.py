@@ -142,5 +142,5 @@ def check_unchanged(recipe: Path, key: str, source: Source, path: Path, copied: 
         kind = "has changed" if changed[0] in found else "is new there" if changed[0] in names else "is gone"
         raise InputError(
             f"{recipe}: {key}: {changed[0]} of {source.hub or path} {kind} since the recipe was written; put the file "
-            f"back as it was, or take sha256 of {key} out of the recipe to merge what is there now"
+            f"back as it was, or take sha256 of {key} out of the recipe to merge the current file"
         )

@@ -123,7 +123,7 @@ class Entry(Open):
 
     method: Annotated[Text, Field(examples=["ties"])]
     reads: Annotated[
-        Text, Field(examples=["deltas"], description="what its method reads: `merganser methods NAME` says it")
+        Text, Field(examples=["deltas"], description="the input that its method reads: see `merganser methods NAME`")
     ]
 
     @property

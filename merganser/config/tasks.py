@@ -99,12 +99,10 @@ def _unseen_mistakes(params: Params) -> Iterator[Mistake]:
             without = [each for each, kind in kinds.items() if not isinstance(kind, HasHead)]
             fitting = [each for each in without if fits(kinds[each], params.base.family)]
             can = f"{params.base.family} does {', '.join(fitting) or 'none: choose a base of another family'}"
-            reason = f"{task.kind} needs a head of its own; name a checkpoint that has one under {'.'.join(where)}.head"
-            yield Mistake((*where, "kind"), f"{reason}, or a kind that makes its answers of words ({can})")
+            reason = f"{task.kind} needs its own head; name a checkpoint that has one under {'.'.join(where)}.head"
+            yield Mistake((*where, "kind"), f"{reason}, or choose a kind that answers in words ({can})")
         elif params.embeddings and not isinstance(get_kind(task.kind), GivesClasses):
-            reason = (
-                f"{task.kind} is not a kind with classes, whose names entries that read embeddings compare tasks by"
-            )
+            reason = f"{task.kind} has no classes, and entries that read embeddings compare tasks by class names"
             yield Mistake((*where, "kind"), f"{reason}; leave the task out, or embeddings")
 
 
@@ -115,9 +113,7 @@ def _server_mistakes(params: Params) -> list[Mistake]:
         return []
     asking = ", ".join(name for name in kind_names() if isinstance(get_kind(name), AsksServers))
     return [
-        Mistake(
-            ("evaluation", "server"), f"no task is of a kind that servers are asked, which is {asking}; leave it out"
-        )
+        Mistake(("evaluation", "server"), f"no task is of a kind that a server can answer ({asking}); leave it out")
     ]
 
 

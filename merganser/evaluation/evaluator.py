@@ -115,7 +115,7 @@ class Evaluator:
         Raises InputError for a kind whose examples have no class.
         """
         if not isinstance(self.kind, GivesClasses):
-            raise InputError(f"{self.name}: not a kind with classes, whose probabilities are needed")
+            raise InputError(f"{self.name}: this kind has no classes, and class probabilities are needed")
         return self.kind.class_logits(network, prepared, self.settings, parameters, rows)
 
 

@@ -41,7 +41,7 @@ class Prepared:
         path = self.folder / ABOUT
         if not path.is_file():
             raise InputError(f"{path}: no prepared data; run the stage prepare first (`merganser run` does)")
-        with refusing(f"{path}: does not say what was prepared", "prepare it again"):
+        with refusing(f"{path}: does not describe the prepared data", "prepare it again"):
             about: dict[str, Any] = parse_json(read_small(path, ABOUT_LIMIT))
             if {"kind", "settings", "metric", "classes", "count"} <= about.keys():
                 return about

@@ -28,7 +28,7 @@ def read_learned(folder: Path, tasks: Sequence[str]) -> Learned:
     if not path.is_file():
         raise InputError(f"{path}: nothing learned; run the stage learn first (`merganser run` does)")
     file = SafetensorsFile(path)
-    with refusing(f"{path}: not what a learner wrote", "learn it again"):
+    with refusing(f"{path}: not written by a learner", "learn it again"):
         about = parse_json(file.metadata["merganser"])
         learned = Learned(**about, values={name: file.read(name) for name in file.names})
     if list(learned.tasks) != list(tasks):

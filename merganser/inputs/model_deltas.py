@@ -67,7 +67,7 @@ class ModelDeltas(DivisibleSource):
             return self._low_rank(name, weights, own_norm)
         deltas, norms = self._stacked(name, weights, own_norm)
         stacked = deltas.view(len(deltas), *self.shapes[name])
-        return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=norms, start=base)
+        return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=norms)
 
     def is_divisible(self, name: str) -> bool:
         """Tell whether rows of this parameter can be read alone: every model has it in a file as the base does."""

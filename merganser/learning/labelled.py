@@ -67,5 +67,5 @@ def example_labels(prepared: Prepared) -> Tensor:
         has = (
             f"{prepared.folder}: example {place} has the label {int(labels[place])}; the classes are 0 to {classes - 1}"
         )
-        raise InputError(f"{has}: labels are learned from, so name a split that has them")
+        raise InputError(f"{has}: the labels are needed to learn from; name a split that has them")
     return labels

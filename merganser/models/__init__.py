@@ -190,8 +190,8 @@ def text_family_of(folder: Path) -> str:
         else:
             return name
     raise InputError(
-        f"{folder}: class names are embedded by the base's own text encoder, and this is not of a family that has "
-        "one; give a base of such a family, with its configuration beside its weights\n" + "\n".join(reasons)
+        f"{folder}: class names are embedded by the base's text encoder, and this model's family does not have "
+        "one; give a base with a text encoder, with its configuration next to its weights\n" + "\n".join(reasons)
     )
 
 
@@ -214,6 +214,6 @@ def embed_classes(family: str, base: Path, classes: Mapping[str, Sequence[str]])
     """Return the mean of the unit text embeddings of each task's class names (D,), by the model in a folder."""
     checkpoint, network = open_checkpoint(base), open_network(family, base)
     if not isinstance(network, EmbedsTexts):
-        raise InputError(f"base.family: {family} embeds no texts, which the class names of the tasks need")
+        raise InputError(f"base.family: {family} embeds no texts, but the tasks' class names need it")
     network.load((name, checkpoint.read(name)) for name in checkpoint.names)
     return {task: network.embed(names).mean(dim=0) for task, names in classes.items()}

@@ -40,7 +40,9 @@ def read_family_config(family: str, folder: Path) -> Any:
     if not (folder / CONFIG).exists():
         own = own_configurations()
         found = next((f"; set base.family to {name}" for name in own if (folder / own[name]).is_file()), "")
-        raise InputError(f"{folder}: no {CONFIG}, which a model of the family {family} has beside its weights{found}")
+        raise InputError(
+            f"{folder}: no {CONFIG}, which models of the family {family} need next to their weights{found}"
+        )
     check_files(folder)
     for name in CONFIGURATIONS:
         _refuse_code(folder / name)
@@ -81,7 +83,7 @@ def _refuse_code(file: Path) -> None:
         if elsewhere:
             raise InputError(f"{file}: {elsewhere[0]!r} asks for code of another repository; such code is never run")
     if "quantization_config" in content:
-        raise InputError(f"{file}: a quantised checkpoint, which cannot be merged; take the one it was made from")
+        raise InputError(f"{file}: a quantised checkpoint cannot be merged; give the original one")
 
 
 def build(

@@ -91,7 +91,7 @@ def mean_weights(
     if known and not any(known):
         raise InputError("coefficients: all are 0; give at least one task more")
     if known and abs(sum(known)) <= ROUNDING * sum(map(abs, known)):
-        raise InputError("coefficients: they add up to 0, by which the mean would be divided; change one of them")
+        raise InputError("coefficients: they add up to 0, so the mean would divide by 0; change one of them")
     return weights
 
 

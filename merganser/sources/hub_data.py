@@ -93,7 +93,7 @@ def _check_card(pointer: HubPointer, revision: str, source: Path) -> None:
         kept = [each for each in listed if isinstance(each, Mapping)]
         for text in _leaves([each.get(key) for each in kept for key in ("data_files", "data_dir")]):
             if text.startswith(("/", "~")) or "::" in text or "://" in text or ".." in Path(text).parts:
-                raise InputError(f"{source}: {name} of {pointer.hub} names {text!r}, which is not a file of its own")
+                raise InputError(f"{source}: {name} of {pointer.hub} names {text!r}, which is not a plain file")
 
 
 def _leaves(content: Any) -> Iterator[str]:
@@ -114,7 +114,7 @@ def _download(builder: Any, pointer: HubPointer, revision: str, source: Path) ->
     for file in files:
         place, _, name = file.removeprefix("hf://datasets/").partition(f"@{revision}/")
         if not file.startswith("hf://") or place != pointer.hub or not name or ".." in name.split("/"):
-            raise InputError(f"{source}: {pointer.hub} names {file!r}, which is not a file of its own at its commit")
+            raise InputError(f"{source}: {pointer.hub} names {file!r}, which is not a plain file at its commit")
         names.append(name)
     wanted = [glob.escape(name) for name in names]
     endpoint = os.environ.get("HF_ENDPOINT")

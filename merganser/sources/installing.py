@@ -39,7 +39,7 @@ from merganser.sources.licences import CARD, read_facts
 from merganser.sources.pointers import OpenClipPointer
 
 SUFFIX = ".gguf"
-INSTALL = "a GGUF file, which transformers reads with the package gguf: pip install 'merganser[gguf]'"
+INSTALL = "a GGUF file, which transformers reads by the package gguf: pip install 'merganser[gguf]'"
 
 
 def gguf_in(path: Path) -> Path | None:

@@ -159,7 +159,7 @@ def verified_package_path(pointer: PackagePointer, source: Path) -> Path:
     path = installed(pointer, source)
     found = sha256_of_tree(path)
     if found != pointer.sha256:
-        whole = f"install it anew ({_install(pointer, '--force-reinstall ')}), or write what you mean"
+        whole = f"reinstall it ({_install(pointer, '--force-reinstall ')}), or correct sha256"
         raise InputError(f"{source}: sha256: {pointer.path} has {found}, not {pointer.sha256}: {whole}")
     return path
 

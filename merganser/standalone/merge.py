@@ -47,7 +47,7 @@ from merganser.standalone.notes import notes_on_files, notes_on_parameters
 
 NOT_CHOICES = {"method", "parameters", "base", "models", "classes", "notes"}  # what a card says elsewhere
 BASE = "(base)"  # among the sources of a merge
-EQUAL = "warning: equal to the base in all that is merged, so that it adds nothing; is this the fine-tuned model?"
+EQUAL = "warning: equal to the base in every merged parameter, so it adds nothing; is this the fine-tuned model?"
 AGAIN = (
     f"## Recipe\n\n`{RECIPE}` says where the models lay, the sha256 of every file that was read, and all choices. "
     f"`merganser merge {RECIPE} --out DIR` refuses a model that has changed, and with the same versions of merganser "

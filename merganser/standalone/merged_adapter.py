@@ -27,10 +27,10 @@ def write_merged_adapter(merged: Path, out: Path) -> None:
     check_model(merged)
     file = merged / RECIPE
     if not file.is_file():
-        raise InputError(f"{merged}: has no {RECIPE}, which says what was merged; name a task by --task")
+        raise InputError(f"{merged}: has no {RECIPE}, which lists the merged models; name a task by --task")
     recipe = read_recipe(file)
     if recipe.base is None:
-        raise InputError(f"{file}: the merge has no base that an adapter could be loaded onto")
+        raise InputError(f"{file}: the merge has no base to load an adapter onto")
     if recipe.tokenizer:
         raise InputError(f"{file}: the merge has tokens of its own (tokenizer: {recipe.tokenizer}); load it itself")
     path = path_of(recipe.base, merged)
@@ -73,7 +73,7 @@ def _update(base: Checkpoint, merged: Checkpoint, name: str, rank: int, where: P
     u, s, vh = torch.linalg.svd(delta, full_matrices=False)
     allowed = ROUNDINGS * torch.finfo(weights.dtype).eps * weights.float().norm()
     if s[rank:].norm() > allowed:
-        reason = f"what was added to {name} has more than the adapters' rank together, {rank}"
+        reason = f"the change of {name} has a higher rank than all adapters together, {rank}"
         raise InputError(f"{where}: {reason}; load the merged model itself")
     kept = min(rank, len(s))
     return u[:, :kept] * s[:kept], vh[:kept]

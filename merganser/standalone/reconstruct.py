@@ -64,7 +64,7 @@ def write_model_of(merged: Path, task: str, out: Path) -> list[str]:
             if own.folder:
                 copy_companions(own.folder, folder, modules)
             own.output.declare(folder)
-    return [] if own else [f"{out}: what was not merged, such as a head, and the configuration are the base's"]
+    return [] if own else [f"{out}: unmerged weights, such as a head, and the configuration come from the base"]
 
 
 def opened_parts(merged: Path, task: str) -> OverlayFile:
@@ -116,7 +116,7 @@ def _own(merged: Path, task: str, modules: Sequence[str], made: Path) -> Own | N
         return None
     path = path_of(source, merged)
     if not path.exists():
-        remedy = f"put it back, or name a file by --out NAME{SINGLE}, which has only what the merge has"
+        remedy = f"put it back, or name a file by --out NAME{SINGLE}, which has only the merge's files"
         raise InputError(f"{file}: models.{task}: {path} is not there any more; {remedy}")
     check_model(path)
     check_unchanged(file, f"models.{task}", source, path, copied=recipe.choice is not None)

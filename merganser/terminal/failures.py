@@ -31,10 +31,10 @@ EXIT_CODES = (
 MISTAKE = 2  # the exit code of a mistake of the user's
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REMEDIES = {
-    errno.EIO: "the disk, or what it hangs on, fails; the system's log says more",
+    errno.EIO: "the disk or its connection fails; see the system's log",
     errno.EACCES: "give this user permission",
     errno.EPERM: "give this user permission",
-    errno.EROFS: "choose a folder that you may write to",
+    errno.EROFS: "choose a writable folder",
     errno.EISDIR: "a folder is in the place of a file: move it away",
     errno.ENOTDIR: "a file is in the place of a folder: move it away",
     errno.EEXIST: "something else is in its place: move it away",

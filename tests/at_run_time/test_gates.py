@@ -194,5 +194,5 @@ def test_each_token_goes_its_own_way_whatever_is_beside_it(tmp_path: Path) -> No
 
 def test_gates_that_are_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "gates.json").write_text('{"k_gate": 0}')
-    with pytest.raises(InputError, match=r"gates\.json: does not say what the gates are \(k_gate is 0\); merge again"):
+    with pytest.raises(InputError, match=r"gates\.json: does not describe the gates \(k_gate is 0\); merge again"):
         gates.read_gates(tmp_path)

@@ -61,10 +61,10 @@ def test_a_weight_that_the_task_stores_as_integers_is_refused(dtype: torch.dtype
         ("m-00001-of-00002.gguf", "a GGUF file in parts: join them"),
         ("flax_model.msgpack", "weights of Flax: transformers 4 converts them"),
         ("tf_model.h5", "weights of TensorFlow"),
-        ("model.onnx", "give the model that it was made from"),
-        ("onnx/model.onnx", "give the model that it was made from"),
-        ("openvino_model.xml", "an exported model of OpenVINO"),
-        ("saved_model.pb", "an exported model of TensorFlow"),
+        ("model.onnx", "give the original model"),
+        ("onnx/model.onnx", "give the original model"),
+        ("openvino_model.xml", "an exported OpenVINO model"),
+        ("saved_model.pb", "an exported TensorFlow model"),
         ("bert_model.ckpt.index", "TensorFlow 1: transformers 4 converts them"),
         (".metadata __0_0.distcp", "python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE.pt"),
         ("pytorch_model_fsdp_0/__0_0.distcp", "accelerate merge-weights FOLDER/pytorch_model_fsdp_0 OUT"),
@@ -88,7 +88,7 @@ def test_a_folder_of_another_format_is_named_with_what_helps(name: str, said: st
 
 def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").symlink_to("blobs/gone")
-    with pytest.raises(InputError, match=r"model\.safetensors is a link to a file that is not there"):
+    with pytest.raises(InputError, match=r"model\.safetensors is a broken link"):
         open_checkpoint(tmp_path)
 
 
@@ -130,7 +130,7 @@ def test_what_a_shard_holds_and_the_index_does_not_name_is_merged(tmp_path: Path
 
 def test_a_file_that_torch_never_wrote_is_named_with_what_it_begins_with(tmp_path: Path) -> None:
     (tmp_path / "last.ckpt").write_bytes(b"<!DOCTYPE html><html>")
-    with pytest.raises(InputError, match=r"last\.ckpt: not a file that torch wrote: it begins with b'<!DOCTYPE html>"):
+    with pytest.raises(InputError, match=r"last\.ckpt: not a file written by torch: it begins with b'<!DOCTYPE html>"):
         open_checkpoint(tmp_path / "last.ckpt")
 
 

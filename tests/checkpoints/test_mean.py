@@ -105,5 +105,5 @@ def test_an_adapter_has_no_mean(tmp_path: Path) -> None:
     write_base(tmp_path / "base")
     write_adapter(tmp_path / "lora", tmp_path / "base")
     (tmp_path / "mean").mkdir()
-    with pytest.raises(InputError, match=r"one: .*lora is an adapter, which has no mean with others; give the base"):
+    with pytest.raises(InputError, match=r"one: .*lora is an adapter, and the mean needs whole models; give the base"):
         write_mean({"one": tmp_path / "lora"}, tmp_path / "mean")

@@ -177,7 +177,7 @@ def test_a_shard_outside_the_folder_is_refused(name: str, model: Path, tmp_path:
         (("a.safetensors", "b.safetensors", "c.bin"), "give one of them: a.safetensors, b.safetensors$"),
         (("a.pt", "b.pt"), "give one of them: a.pt, b.pt$"),
         (("a.safetensors.index.json", "b.safetensors.index.json"), "several files of weights"),
-        (("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"), "shards without the index"),
+        (("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"), "shards without their index"),
     ],
 )
 def test_files_of_which_no_reader_takes_one_are_refused_by_name(

@@ -127,7 +127,7 @@ def test_two_names_that_become_one_are_refused_by_the_wrapper(save: Callable[...
 @pytest.mark.parametrize("name", ["_flat_param", "_fsdp_wrapped_module._flat_param", "layers.0.flat_param_0"])
 def test_parameters_that_fsdp_flattened_are_refused_with_what_saves_them_whole(name: str, tmp_path: Path) -> None:
     save_file({name: torch.ones(9)}, tmp_path / "model.safetensors")
-    with pytest.raises(InputError, match=r"parameters that FSDP flattened.*StateDictType\.FULL_STATE_DICT"):
+    with pytest.raises(InputError, match=r"parameters flattened by FSDP.*StateDictType\.FULL_STATE_DICT"):
         open_checkpoint(tmp_path)
 
 

@@ -162,5 +162,5 @@ def test_reconstruct_writes_a_folder_or_an_adapter(saved: Path, tmp_path: Path, 
 
 
 def test_reconstruct_without_a_task_is_for_merges_of_adapters(saved: Path, tmp_path: Path, refused: Refused) -> None:
-    assert "--task: name the task" in refused(tmp_path, "reconstruct", str(saved / "base"), "--out", "x")
+    assert "--task: missing; name the task" in refused(tmp_path, "reconstruct", str(saved / "base"), "--out", "x")
     assert "has no merge.yaml" in refused(tmp_path, "reconstruct", str(saved / "base"), "--as-adapter", "--out", "x")

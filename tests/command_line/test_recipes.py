@@ -150,7 +150,7 @@ def test_a_bad_recipe_is_refused_by_key(
     ("args", "said"),
     [
         (["merge", "ties", "--out", "x"], "--model: name a fine-tuned model by --model NAME=PATH"),
-        (["merge", "ties", "--model", "a=task0"], "--out: say which new folder"),
+        (["merge", "ties", "--model", "a=task0"], "--out: missing; name a new folder"),
         (["merge", "nowhere.yaml", "--out", "x"], "nowhere.yaml: no such file"),
     ],
 )

@@ -111,7 +111,9 @@ def test_a_clone_of_another_environment_runs_its_own_code_once_it_is_trusted(tmp
     assert in_clone(clone, home, "trust", "..").returncode == 0
     done = in_clone(clone, home, "suites", "--help")
     assert "code of the clone" in done.stdout
-    assert done.stderr.startswith(f"warning: the environment's merganser is that of {ROOT}, this repository is {clone}")
+    assert done.stderr.startswith(
+        f"warning: this environment's merganser is that of {ROOT}, but this runs the code of the repository {clone}"
+    )
     assert in_clone(clone, home, "trust", "--list").stdout == f"{clone}\n"
     assert in_clone(clone, home, "trust", "..", "--remove").returncode == 0
     assert in_clone(clone, home, "suites", "--help").returncode == 2

@@ -60,7 +60,7 @@ def test_an_entry_gets_what_it_lacks_where_it_stands(given: str, expected: str, 
     said_first, said_again = complete_file(path), complete_file(path)
     assert path.read_text() == "\n".join([BASE, TASKS, "methods:", expected, DEFAULTS])
     assert said_first is not None
-    assert "wrote what was left out: seed, parameters" in said_first
+    assert "added the missing values: seed, parameters" in said_first
     assert said_again is None
 
 
@@ -117,7 +117,7 @@ def test_a_file_with_a_mistake_is_refused_and_stays_as_it_is(methods: str, mista
 
 
 def test_a_layout_that_cannot_be_written_into_is_refused_with_what_to_write() -> None:
-    with pytest.raises(InputError, match=r"cannot be written into it; write:\nseed: 0\n"):
+    with pytest.raises(InputError, match=r"cannot be inserted into this layout; add:\nseed: 0\n"):
         completed("{methods: {x: {method: ties, reads: deltas}}}\n", "params.yaml")
     shared = "methods:\n  a: &a {method: ties}\n  b: *a\n"  # one entry twice: written once
     text, added = completed(shared, "params.yaml")
@@ -158,7 +158,7 @@ def test_the_family_and_the_kinds_follow_from_the_checkpoint_and_the_data_and_ar
     said = complete_file(path)
     assert said is not None
     inferred = "base.family: encoder, tasks.one.kind: text_classification, tasks.two.kind: regression, seed, parameters"
-    assert f"wrote what was left out: {inferred}" in said
+    assert f"added the missing values: {inferred}" in said
     expected = SHORT.replace("models/base}", "models/base, family: encoder}")
     expected = expected.replace("models/one,", "models/one, kind: text_classification,")
     expected = expected.replace("models/two,", "models/two, kind: regression,")
@@ -210,7 +210,7 @@ def test_a_base_that_is_not_there_is_said_and_no_kind_is_asked_for(tmp_path: Pat
     configured(tmp_path / "models/base", '{"model_type": "bert"}')
     path = written(tmp_path, SHORT.replace("models/base", "models/bse"))
     with pytest.raises(
-        InputError, match=r"line 1: base.source: nothing lies at models/bse, .* mend the path"
+        InputError, match=r"line 1: base.source: models/bse does not exist, .* correct the path"
     ) as caught:
         load_params(path)
     assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == ["base.family", "base.source"]

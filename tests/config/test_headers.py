@@ -79,7 +79,7 @@ def complaint(params: Params, folder: Path) -> str:
 def test_a_base_of_another_family_is_refused(params: Params, tmp_path: Path) -> None:
     (tmp_path / "hub/base/open_clip_config.json").unlink()
     assert "base.source: " in complaint(params, tmp_path)
-    assert "no open_clip_config.json, which a model of the family open_clip has" in complaint(params, tmp_path)
+    assert "no open_clip_config.json, which models of the family open_clip need" in complaint(params, tmp_path)
 
 
 def test_models_that_fit_pass_and_what_differs_beside_them_is_named(params: Params, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_an_adapter_cannot_stand_without_its_base(params: Params, tmp_path: Path
     (tmp_path / "hub/task1/model.safetensors").unlink()
     write_adapter(tmp_path / "hub/task1", tmp_path / "small")
     assert "base.source: task1: " in complaint(without_base(params), tmp_path)
-    assert "is an adapter, which has no mean with others; give the base" in complaint(without_base(params), tmp_path)
+    assert "is an adapter, and the mean needs whole models; give the base" in complaint(without_base(params), tmp_path)
 
 
 def with_data(params: Params, **keys: Any) -> Params:

@@ -70,8 +70,8 @@ def test_each_input_is_opened_by_a_merge() -> None:
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"statistics": {"x": {"kind": "fisher"}}}, "whose probabilities statistics.x needs"),
-        ({"embeddings": {"x": {"of": "deltas"}}}, "whose names embeddings.x embeds"),
+        ({"statistics": {"x": {"kind": "fisher"}}}, "but statistics.x needs class probabilities"),
+        ({"embeddings": {"x": {"of": "deltas"}}}, "but embeddings.x embeds class names"),
         ({"statistics": {"x": {"kind": "gram"}}}, None),
     ],
 )
@@ -84,7 +84,7 @@ def test_what_needs_classes_is_refused_of_a_task_without_before_any_work(
     params = Params.model_validate(ONE_EACH.model_dump(include={"methods"}) | {"base": base, "tasks": tasks} | section)
     found = [str(mistake) for each in INPUTS.values() for mistake in each.mistakes(params)]
     named = next(iter(section))
-    expected = f"tasks.number.kind: regression is not a kind with classes, {words}; leave the task out, or {named}.x"
+    expected = f"tasks.number.kind: regression has no classes, {words}; leave the task out, or {named}.x"
     assert found == ([] if words is None else [expected])
 
 

@@ -70,7 +70,7 @@ def test_an_entry_reads_what_was_learned_of_deltas_or_differences(tmp_path: Path
         (
             lambda c: (c["tasks"].update(stsb=REGRESSION), c["base"].update(family="encoder")),
             "tasks.stsb.kind: ",
-            "regression is not a kind with classes, whose probabilities learned.* need",
+            "regression has no classes, but learned.* need class probabilities",
         ),
         (
             lambda c: (c["learned"]["ada"].update(learner="wemoe"), c["base"].update(family="seq2seq")),

@@ -356,7 +356,7 @@ def test_the_projects_own_params_are_right() -> None:
         (
             lambda c: c.update(routers={"x": {"of": "svd"}}),
             "routers.x.of: ",
-            "expected differences/NAME, whose start is the merged model, or deltas, whose start is the base",
+            "expected differences/NAME, which start from the merged model, or deltas, which start from the base",
         ),
         (lambda c: c.update(surgery={"x": {"of": "deltas"}}), "surgery.x.of: ", "expected differences/NAME"),
         (
@@ -399,7 +399,7 @@ def test_the_projects_own_params_are_right() -> None:
         (lambda c: c["evaluation"].update(batch_size=0.5), "evaluation.batch_size: ", "got 0.5"),
         (
             lambda c: c["evaluation"].update(server="vllm serve {model}"),
-            "evaluation.server: lacks {port}, in whose place",
+            "evaluation.server: lacks {port}: Merganser replaces",
             "got 'vllm serve {model}'",
         ),
         (lambda c: c["evaluation"].update(server="serve '{model} {port}"), "evaluation.server: is not a command", ""),
@@ -415,7 +415,7 @@ def test_the_projects_own_params_are_right() -> None:
         ),
         (
             lambda c: c["evaluation"].update(server="serve {model} {port}"),
-            "evaluation.server: no task is of a kind that servers are asked, which is language_model",
+            "evaluation.server: no task is of a kind that a server can answer (language_model)",
             "leave it out",
         ),
         (lambda c: c["parameters"].update(matrices="any"), "parameters.matrices: ", "got 'any'"),

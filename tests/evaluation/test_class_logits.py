@@ -60,5 +60,5 @@ def test_texts_are_scored_without_the_outputs_that_are_no_class(tmp_path: Path) 
 
 def test_a_kind_without_classes_is_refused_by_name(tmp_path: Path) -> None:
     network = open_network("open_clip", (write_clip(tmp_path), tmp_path)[1])
-    with pytest.raises(InputError, match="regression: not a kind with classes"):
+    with pytest.raises(InputError, match="regression: this kind has no classes"):
         open_evaluator("regression", {}, None).class_logits(network, Prepared(tmp_path), {}, [0])

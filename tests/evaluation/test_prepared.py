@@ -54,7 +54,7 @@ def test_data_that_is_missing_or_not_whole_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="truncated or corrupt"):
         Prepared(tmp_path).array("label")
     (tmp_path / "prepared.json").write_text('{"kind": "x"}')
-    with pytest.raises(InputError, match="does not say what was prepared"):
+    with pytest.raises(InputError, match="does not describe the prepared data"):
         len(Prepared(tmp_path))
 
 

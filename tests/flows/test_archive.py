@@ -263,7 +263,7 @@ def test_without_data_all_that_is_there_is_compared_and_what_is_not_is_said(
 
 def test_what_is_not_as_recorded_is_not_archived(ran: Toy, tmp_path: Path, refused: Refused) -> None:
     ran.write("score", "better")
-    assert "not archived, as it is not what was recorded: changed: score" in refused(
+    assert "not archived, as it differs from its record: changed: score" in refused(
         ran.path, "archive", str(tmp_path / "all.tar")
     )
     assert list(tmp_path.glob("*.tar*")) == []

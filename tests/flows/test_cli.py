@@ -348,7 +348,7 @@ def test_merge_refuses_mistakes_about_class_names(tmp_path: Path, models: Path, 
     args = [*merge_arguments(), "--classes", "task0=light.txt"]
     assert "ties does not use class names" in refused(models, *args)
     named = [word for t in range(3) for word in ("--classes", f"task{t}=light.txt")]
-    assert "not of a family that has one" in refused(models, *merge_arguments("dts_unseen"), *named)
+    assert "this model's family does not have one" in refused(models, *merge_arguments("dts_unseen"), *named)
 
 
 def test_reconstruct_gives_back_a_task_of_a_method_with_parts_per_task(

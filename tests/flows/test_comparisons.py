@@ -83,7 +83,7 @@ def test_a_comparison_with_the_cache_of_another_has_its_choices_and_a_repository
     assert (place / FILE).exists()
     assert (place / "hub/base").resolve() == root / "hub/base"
     assert not (place / "datasets/light").exists()  # nor is it here
-    assert sum("which git does not keep" in line for line in said) == 4
+    assert sum("git does not track it" in line for line in said) == 4
 
 
 def test_it_may_begin_with_a_suite_of_the_other_and_new_says_what_replaced_it(

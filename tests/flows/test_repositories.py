@@ -85,7 +85,9 @@ def test_a_command_before_the_first_run_of_a_short_params_yaml_names_what_comple
     text = (begun / "params.yaml").read_text()
     (begun / "params.yaml").write_text(text.replace("  family: open_clip\n", ""))
     said = refused(begun, "lineage", "verify")
-    assert "Could not find 'base.family'; run `merganser status` first: it writes into params.yaml" in said
+    assert (
+        "Could not find 'base.family'; run `merganser status` first: it adds the missing values to params.yaml" in said
+    )
     done(begun, "status")
     assert "family: open_clip" in (begun / "params.yaml").read_text()
 

@@ -301,7 +301,7 @@ def test_a_change_of_all_records_together_is_found_by_verify_with_the_key_alone(
         main()
     assert "dvc.lock: signatures/record.intoto.json" in capsys.readouterr().out
     ran.write("data/merged/ties/model", "")
-    assert "not signed, as it is not what was recorded" in refused(ran.path, "lineage", "sign", str(keys / "ec.pem"))
+    assert "not signed, as it differs from its record" in refused(ran.path, "lineage", "sign", str(keys / "ec.pem"))
 
 
 def test_the_password_of_an_encrypted_key_is_asked_for(

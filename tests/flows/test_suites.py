@@ -272,8 +272,7 @@ def test_the_pointer_files_of_a_suite_are_written_and_then_left_as_they_are(
     assert "by a run" in base.read_text()
     assert "own/dark" in dark.read_text()
     assert (
-        capsys.readouterr().err
-        == "models/far/dark.yaml: left as it is, which is not what suites/tables/pointers.yaml says\n"
+        capsys.readouterr().err == "models/far/dark.yaml: kept, although it differs from suites/tables/pointers.yaml\n"
     )
 
 
@@ -315,10 +314,10 @@ def test_what_papers_report_of_a_suite_is_written_where_it_names_it_and_then_lef
         "notes": {"average": "tuned"},
     }
     use(root, "far", force=True)
-    assert "left as it is" not in capsys.readouterr().err
+    assert "kept, although it differs" not in capsys.readouterr().err
     (root / file).write_text((root / file).read_text().replace("60.0", "61.0"))
     use(root, "far", force=True)
-    assert capsys.readouterr().err == f"{file}: left as it is, which is not what published says; remove it for that\n"
+    assert capsys.readouterr().err == f"{file}: kept, although it differs from published; remove it to get that one\n"
     assert read_published(root / file).tables[0].rows["average"] == [61.0]
 
 

@@ -40,7 +40,7 @@ def test_coefficients_are_weights_of_the_mean() -> None:
 
 @pytest.mark.parametrize("given", [{"task0": 1.0, "task1": -1.0}, {"task0": 0.3, "task1": -0.1, "task2": -0.2}])
 def test_weights_that_add_up_to_nothing_are_refused(given: dict[str, float]) -> None:
-    with pytest.raises(InputError, match="coefficients: they add up to 0, by which the mean would be divided"):
+    with pytest.raises(InputError, match="coefficients: they add up to 0, so the mean would divide by 0"):
         merged_vector("average", network(len(given)), coefficients=given)
 
 

@@ -70,7 +70,7 @@ def test_a_card_that_names_files_elsewhere_is_refused(
     hub.heads["datasets/org/rows"] = commit
     (tmp_path / "rows/a.txt").write_text("a\n")
     (tmp_path / "rows/README.md").write_text(card(wrapped(name)))
-    with pytest.raises(InputError, match=r"README\.md of org/rows names '.*', which is not a file of its own"):
+    with pytest.raises(InputError, match=r"README\.md of org/rows names '.*', which is not a plain file"):
         fetch(tmp_path, commit)
 
 

@@ -103,7 +103,7 @@ def test_a_merge_without_a_recipe_gives_the_bases_head_and_says_so(merged: Path,
     shutil.copytree(merged / "out", tmp_path / "out")
     (tmp_path / "out/merge.yaml").unlink()
     (note,) = write_model_of(tmp_path / "out", "task1", tmp_path / "own")
-    assert "what was not merged, such as a head, and the configuration are the base's" in note
+    assert "unmerged weights, such as a head, and the configuration come from the base" in note
     base, own = stored(merged / "base"), stored(tmp_path / "own")
     assert torch.equal(own["classifier.dense.weight"], base["classifier.dense.weight"])
     load(tiny("roberta"), tmp_path / "own")
@@ -209,9 +209,9 @@ def test_a_merge_that_is_no_adapter_is_refused(merged: Path, adapters: Path, tmp
     merge_checkpoints("ties", {}, adapters / "base", models, tmp_path / "ties", device="cpu")
     (tmp_path / "none").mkdir()
     for folder, said in (
-        (tmp_path / "ties", "has more than the adapters' rank together, 3; load the merged model itself"),
+        (tmp_path / "ties", "has a higher rank than all adapters together, 3; load the merged model itself"),
         (merged / "one", "task0 is not an adapter, so the merge is not one"),
-        (tmp_path / "none", "has no merge.yaml, which says what was merged; name a task by --task"),
+        (tmp_path / "none", "has no merge.yaml, which lists the merged models; name a task by --task"),
     ):
         with pytest.raises(InputError) as refusal:
             write_merged_adapter(folder, tmp_path / "adapter")

@@ -144,7 +144,7 @@ MISTAKES = [
     ({"at": [0.0]}, r"at\.0: .*greater than 0"),
     ({"at": [0.1, 0.1]}, r"at: expected different shares"),
     ({"methods": {"x": {"method": "average", "reads": "deltas"}}}, r"methods\.x: average keeps no part per task"),
-    ({"methods": {"x": FITTED["svd"] | {"ratio": 0.1}}}, r"methods\.x\.ratio: is what the bytes decide"),
+    ({"methods": {"x": FITTED["svd"] | {"ratio": 0.1}}}, r"methods\.x\.ratio: is decided by the bytes"),
     ({"methods": {"x": {"method": "smile", "reads": "svd"}}}, r"methods\.x: smile puts something into the network"),
     ({"methods": {"a/b": FITTED["svd"]}}, r"methods\.a/b: not a name"),
 ]

@@ -263,7 +263,7 @@ def test_unlabelled_data_are_refused_where_labels_are_learned_from_and_not_elsew
     save_tensors(file, {"label": labels})
     learn.main(["ada"])
     with pytest.raises(
-        InputError, match=r"light: example 4 has the label -1; the classes are 0 to 2: labels are learned"
+        InputError, match=r"light: example 4 has the label -1; the classes are 0 to 2: the labels are needed"
     ):
         learn.main(["regions"])
 

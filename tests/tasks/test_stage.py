@@ -134,5 +134,5 @@ def test_a_card_is_written_by_what_a_family_said_when_it_was_digested_whatever_e
 @pytest.mark.parametrize("path", ["none/x", "/proc/self/mem/x", "."])
 def test_a_file_that_the_system_refuses_is_named_in_one_line(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DVC_STAGE", raising=False)
-    with pytest.raises(SystemExit, match=rf"^{re.escape(path)}: .*; fix that, and run again: what is done is kept$"):
+    with pytest.raises(SystemExit, match=rf"^{re.escape(path)}: .*; fix that, and run again: finished work is kept$"):
         end_well(lambda argv: Path(path).write_text("x"))

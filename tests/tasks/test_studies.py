@@ -174,7 +174,7 @@ def test_the_file_of_points_is_written_when_it_follows_from_another_params_yaml(
     check_points(params)
     change(folder, lambda params: params["studies"]["tasks"].update(subsets=1))
     with pytest.raises(
-        InputError, match=r"points\.yaml: is of another params\.yaml; `merganser status` writes it anew"
+        InputError, match=r"points\.yaml: is of another params\.yaml; run `merganser status` to rewrite it"
     ):
         check_points(load_params())
 

@@ -244,5 +244,5 @@ def test_the_lines_of_the_card_load_and_run_the_merge(entry: str, carried: Path,
 
 def test_a_network_that_writes_text_is_refused(tmp_path: Path) -> None:
     write_model(tmp_path, "gpt2")
-    with pytest.raises(InputError, match=r"routers\.x, a: examples are routed where classes or numbers are scored"):
+    with pytest.raises(InputError, match=r"routers\.x, a: routing works only for tasks with classes or numbers"):
         check_scores(open_network("causal", tmp_path), "routers.x, a")

@@ -136,7 +136,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"held": {"kind": "text_classification", "data": {"source": "x"}}},
-        r"unseen\.held\.kind: text_classification needs a head of its own; .*held\.head, .*open_clip does image_cl",
+        r"unseen\.held\.kind: text_classification needs its own head; .*held\.head, .*open_clip does image_cl",
     ),
     (
         {"held": HELD | {"head": "sources/red"}},

@@ -46,7 +46,7 @@ def why_refused(name: str) -> str:
         return why
     parts = [_IGNORED.sub("", part).casefold().rstrip(". ") for part in name.split("/")]
     if any(_GIT.fullmatch(part) for part in parts):
-        return "git's own folder, whose settings run commands"
+        return "git's own folder: its settings can run commands"
     if parts[0] == ".dvc" and not _DVC.fullmatch(name):
         return "not one of the files in .dvc that an archive has: config, .gitignore, plots/*.json"
     if parts[0] == ".dvcfleet" and not _ENGINE.fullmatch(name):

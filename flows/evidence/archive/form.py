@@ -92,7 +92,7 @@ class _Reader:
             yield self._damaged(BUNDLE, "it is not there")
         if self._at(place, len(_END) + 1) != _END:
             last = next(reversed(self._digests), "its begin")
-            yield self._damaged(self._name, f"what follows {last}, from byte {place} on, was not written so")
+            yield self._damaged(self._name, f"the bytes after {last}, from byte {place} on, are not an archive's")
         yield from self._compared()
 
     def _member(self, found: tarfile.TarInfo) -> Iterator[Finding]:

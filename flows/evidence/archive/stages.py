@@ -86,7 +86,7 @@ def check_tree(root: Path, revision: str, environment: Mapping[str, str]) -> Non
         )
     links = [(path, name) for mode, name, size, path in listed if mode == "120000" and size <= _LONGEST_LINK]
     if len(links) < sum(mode == "120000" for mode, *_ in listed):
-        raise InputError(f"{BUNDLE}: has a link whose target is longer than {_LONGEST_LINK} bytes")
+        raise InputError(f"{BUNDLE}: has a link with a target longer than {_LONGEST_LINK} bytes")
     targets = dict(
         zip((path for path, _ in links), _blobs(root, [name for _, name in links], environment), strict=True)
     )
@@ -191,7 +191,7 @@ def _check_lock_file(repo: Repo, path: str) -> None:
 
 
 def _elsewhere(stage: Stage, does: str, path: str) -> str:
-    cure = "an archive takes along what lies in the repository alone; move it there"
+    cure = "an archive takes only files in the repository; move it there"
     return f"{stage.addressing}: {does} {path}, outside the repository; {cure}"
 
 

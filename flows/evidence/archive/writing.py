@@ -75,11 +75,11 @@ def archive(root: Path, out: Path, data: bool) -> list[str]:
     size = out.stat().st_size / 1e6
     lines = [f"{out}: {len(lineage.steps)} stages in {len(content.members)} files, {size:.1f} MB"]
     if not data:
-        lines.append("without models and data: what it was made from is named, and --data takes it along")
+        lines.append("without models and data: it only names them; --data includes them")
     if content.left_out:
         lines.append(f"not in it, although stages read it: {some(content.left_out)}")
     if spoken:
-        lines.append(f"holds what looks like a credential, and goes along as it is: {some(spoken)}")
+        lines.append(f"looks like it has a credential, and is archived unchanged: {some(spoken)}")
     return lines
 
 

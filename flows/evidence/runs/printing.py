@@ -49,7 +49,7 @@ def lineage_diff_lines(found: LineageDiff) -> Iterator[str]:
 def history_lines(points: "list[Point]") -> Iterator[str]:
     """Say in the terminal what each run brought, and how each entry stands against its first and its best score."""
     for point in points:
-        changes = "; ".join(point.changed[:_MOST]) or "nothing that differs reached the results"
+        changes = "; ".join(point.changed[:_MOST]) or "none of the differences reached the results"
         more = f" and {len(point.changed) - _MOST} more" if len(point.changed) > _MOST else ""
         yield f"{point.saved[:16]}  {point.run}: {'the first run' if point is points[0] else changes + more}"
         for line in point.worse:

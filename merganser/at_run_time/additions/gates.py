@@ -113,4 +113,4 @@ def read_gates(folder: Path) -> int:
             return k_gate
         raise ValueError(f"k_gate is {k_gate!r}")
     except (KeyError, ValueError, TypeError) as error:
-        raise InputError(f"{folder / FILE}: does not say what the gates are ({error}); merge again") from error
+        raise InputError(f"{folder / FILE}: does not describe the gates ({error}); merge again") from error

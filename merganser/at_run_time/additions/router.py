@@ -131,4 +131,6 @@ class MixedNetwork:
 def check_scores(network: Network, where: str) -> None:
     """Refuse a network that writes text, naming the place: its answers are not scored example by example."""
     if isinstance(network, Generates):
-        raise InputError(f"{where}: examples are routed where classes or numbers are scored, not where text is written")
+        raise InputError(
+            f"{where}: routing works only for tasks with classes or numbers, not for tasks that generate text"
+        )

@@ -77,7 +77,7 @@ def _bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) 
     merged = {prefix: bound for prefix, bound in fitting.items() if bound.updates}
     if not merged:
         keys = "--only and --except" if rules.flags else "parameters.merged"
-        raise InputError(f"{task}: the adapter touches no parameter that is merged; see {keys}")
+        raise InputError(f"{task}: the adapter changes no merged parameter; see {keys}")
     if len(merged) > 1:
         places = " and ".join(repr(prefix.removesuffix(".") or "the whole") for prefix in sorted(merged))
         key = "--only" if rules.flags else "parameters.merged"
@@ -120,7 +120,7 @@ def _misfits(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: 
         if not found and not source and (wanted or adapter.updates[own].of_layer):
             yield name, f"the adapter's {own} is not in the base; give the base it was trained on{_hint(adapter, own)}"
         elif not found and source and wanted and not _is_copy(adapter, base, own, source, others[source]):
-            yield name, f"the adapter's {own} is no weight of its own in the base, which ties it to {source}"
+            yield name, f"the adapter's {own} is not a separate weight in the base: it is tied to {source}"
         elif found and wanted and shapes and shapes != {ours := stored_spec(base, found).shape}:
             theirs = " and ".join(str(list(shape)) for shape in sorted(shapes))
             yield name, f"the adapter's {own} is for shape {theirs}, in the base {found} has {list(ours)}"

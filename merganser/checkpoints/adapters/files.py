@@ -77,7 +77,7 @@ def _check(path: Path, kind: PeftKind, module: str, is_wrapped: bool) -> None:
         raise InputError(f"{path}: target_modules and target_parameters both name {module}, which PEFT refuses")
     if f"{INSIDE}." in module:
         attention = f"{module.split(INSIDE)[0]} is an nn.MultiheadAttention"
-        raise InputError(f"{path}: {attention}, of which only plain low-rank updates are read; {kind.remedy}")
+        raise InputError(f"{path}: {attention}; only plain low-rank updates are read; {kind.remedy}")
 
 
 TOKENS = "TRAINABLE_TOKENS"

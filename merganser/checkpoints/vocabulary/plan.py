@@ -229,7 +229,9 @@ def _lead(name: str, path: Path) -> Member:
     model, rows, vocabulary = open_checkpoint(path), rows_in(read_config(path / CONFIG) or {}), any_vocabulary_of(path)
     who = "the base" if name == BASE else name
     if vocabulary is None:
-        raise InputError(f"{who}: {path} has no tokenizer that is read, by which rows could be matched")
+        raise InputError(
+            f"{who}: {path} has no tokenizer in a format that Merganser reads, so rows cannot be matched by token"
+        )
     tables = {} if rows is None else tables_of(model, rows)
     if rows is None or not tables:
         raise InputError(f"{who}: {path} has no embeddings with the rows of the vocab_size in its {CONFIG}")
@@ -298,7 +300,7 @@ def _check_adapter(name: str, theirs: Vocabulary, ours: Vocabulary) -> None:
     if moved:
         numbers = f"the number {theirs[moved[0]]}, that of the base {ours[moved[0]]}"
         raise InputError(
-            f"{name}: its tokenizer gives {moved[0]!r} {numbers}, and the adapter has no embeddings of its own; "
+            f"{name}: its tokenizer gives {moved[0]!r} {numbers}, but the adapter saves no embeddings; "
             "give it the tokenizer that it was trained with"
         )
 

@@ -93,7 +93,9 @@ def content_of(folder: Path, who: str) -> dict[str, Any]:
         backend = getattr(loaded_tokenizer(folder), "backend_tokenizer", None)
         content = parse_json(backend.to_str()) if backend else None
     if not isinstance(content, dict):
-        raise InputError(f"{who}: {folder} has no {FAST}, and none can be made of what it has; {ONE_OF_THEM}")
+        raise InputError(
+            f"{who}: {folder} has no {FAST}, and its other files are not enough to build one; {ONE_OF_THEM}"
+        )
     return content
 
 

@@ -143,7 +143,7 @@ def without_classes(params: Params, what: str, remedy: str) -> Iterator[Mistake]
     """Say which tasks have no classes, which `what` needs."""
     for name, task in params.tasks.items():
         if task.kind in kind_names() and not isinstance(get_kind(task.kind), GivesClasses):
-            reason = f"{task.kind} is not a kind with classes, {what}"
+            reason = f"{task.kind} has no classes, {what}"
             yield Mistake(("tasks", name, "kind"), f"{reason}; leave the task out, or {remedy}")
 
 

@@ -22,7 +22,7 @@ from merganser.merging.method import Method
 from merganser.plugins import STATISTICS, constants, module_names, places_of
 from merganser.studies.candidates import default_grid, value_combinations
 
-START = "expected differences/NAME, whose start is the merged model"
+START = "expected differences/NAME, which start from the merged model"
 
 
 class EmbeddingsInput(OfAnother):
@@ -44,7 +44,7 @@ class EmbeddingsInput(OfAnother):
         """Check that all tasks have classes, whose names are embedded."""
         yield from super().mistakes(params)
         for name in params.embeddings:
-            yield from without_classes(params, f"whose names embeddings.{name} embeds", f"embeddings.{name}")
+            yield from without_classes(params, f"but embeddings.{name} embeds class names", f"embeddings.{name}")
 
 
 class RoutersInput(OfAnother):
@@ -54,7 +54,7 @@ class RoutersInput(OfAnother):
     validation = every_task = True
     not_of_subsets = Mistake((), "{method} needs routers, trained for a merge of all tasks; take it out")
     needed, unused = "reads routers/NAME", "takes nothing of routers"
-    expected, others = f"{START}, or deltas, whose start is the base", ("deltas",)
+    expected, others = f"{START}, or deltas, which start from the base", ("deltas",)
 
 
 class SurgeryInput(OfAnother):
@@ -102,7 +102,7 @@ class LearnedValuesInput(OfAnother):
         for name, learned in params.learned.items():
             yield from _learner_mistakes(params, ("learned", name), learned)
         if params.learned:
-            yield from without_classes(params, "whose probabilities learned.* need", "learned")
+            yield from without_classes(params, "but learned.* need class probabilities", "learned")
 
     def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
         """Check that the values are those of the method's own learner too."""
@@ -155,7 +155,9 @@ class StatisticsInput(Input):
                 yield Mistake((self.name, name, "kind"), text)
                 continue
             if kind.get("NEEDS_CLASSES"):
-                yield from without_classes(params, f"whose probabilities statistics.{name} needs", f"statistics.{name}")
+                yield from without_classes(
+                    params, f"but statistics.{name} needs class probabilities", f"statistics.{name}"
+                )
             if statistic.base and not kind.get("OF_BASE"):
                 of_base = " or ".join(each for each in known if constants(STATISTICS, each).get("OF_BASE"))
                 text = f"only kind: {of_base} measures the base model too; leave it out"

@@ -133,7 +133,9 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
         try:
             firsts = _firsts(rows, settings)
         except TypeError as error:
-            raise InputError(f"{source}: split {split} holds what is not a text, number or list ({error})") from error
+            raise InputError(
+                f"{source}: split {split} has a value that is not a text, number or list ({error})"
+            ) from error
         tasks = tasks_of(settings) if firsts else {}
         if others := sorted(firsts.keys() - tasks):
             raise InputError(f"data.group: split {split} of {source} has {', '.join(others)} too; name a task for each")

@@ -173,7 +173,7 @@ def _results(
             return compare_texts(metric, [text.strip() for text in texts], [text.split(BETWEEN) for text in right])
         return compare_predictions(metric, [text.strip() for text in texts], [text.strip() for text in right])
     if metric in WRITTEN:
-        raise InputError(f"data.metric: {metric} needs the column answer, in place of `answers`")
+        raise InputError(f"data.metric: {metric} needs the column answer instead of `answers`")
     chosen = np.concatenate([_chosen(network, batch, settings, settings.answers) for batch in batches])
     return compare_predictions(metric, chosen, prepared.array("label").numpy())
 

@@ -122,7 +122,7 @@ def open_network(
 def check(folder: Path, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint without open_clip's configuration, or with one that leads elsewhere."""
     if not (folder / CONFIG).exists():
-        raise InputError(f"{folder}: no {CONFIG}, which a model of the family open_clip has beside its weights")
+        raise InputError(f"{folder}: no {CONFIG}, which models of the family open_clip need next to their weights")
     _check_config(folder / CONFIG)
 
 

@@ -51,7 +51,7 @@ class Seq2SeqNetwork(TextModule):
         self._settings: GenerationConfig = greedy(folder, module.config)
         self._start = self._settings.decoder_start_token_id
         if self._start is None:
-            raise InputError(f"{folder}: config.json has no decoder_start_token_id, with which every answer begins")
+            raise InputError(f"{folder}: config.json has no decoder_start_token_id, and every answer begins with it")
 
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:

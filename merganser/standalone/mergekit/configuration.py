@@ -100,7 +100,7 @@ class Configuration:
         if any(fnmatchcase(parameter, pattern) for pattern in BEFORE_LAYERS):
             return self.slices[0]
         reason = "its name says neither that it comes before the layers nor after them, and the slices' values differ"
-        raise InputError(f"slices: {parameter}: {reason}; write `models` with lists of values in place of slices")
+        raise InputError(f"slices: {parameter}: {reason}; write `models` with lists of values instead of slices")
 
 
 def read_configuration(path: Path) -> Configuration:

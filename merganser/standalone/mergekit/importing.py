@@ -71,7 +71,7 @@ def imported(path: Path) -> Imported:
     method, values = _entry(config, kin, named, base)
     taken = {name: each for name, each in named.items() if kin.takes_base or each != config.base}
     if not taken:
-        raise InputError("models: none beside the base_model")
+        raise InputError("models: none except the base_model")
     tokens, more = import_tokenizer(config.rest, base, named)
     return Imported(base, taken, method, values, _dtype(config.rest), tokens, [*notes, *more])
 

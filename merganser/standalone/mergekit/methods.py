@@ -152,7 +152,7 @@ def _two(inputs: Inputs, models: tuple[str, ...]) -> tuple[str, ...]:
 
 def _model_stock(inputs: Inputs) -> Entry:
     if len(inputs.tuned) < 2:
-        raise InputError(f"models: expected two or more beside the base, got {len(inputs.tuned)}")
+        raise InputError(f"models: expected two or more besides the base, got {len(inputs.tuned)}")
     return "model_stock", {"granularity": "row" if inputs.flag("filter_wise", False) else "parameter"}
 
 

@@ -98,5 +98,5 @@ def _template_notes(template: Any) -> list[str]:
     if template == "auto":
         return ["chat_template: auto: the merge has the base's own, where mergekit takes the most common one"]
     raise InputError(
-        "chat_template: a merge has that of a model; leave it out, and say in merge.yaml which (chat_template: NAME)"
+        "chat_template: a merge takes a model's; leave it out, and name the model in merge.yaml (chat_template: NAME)"
     )

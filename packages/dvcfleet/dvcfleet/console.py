@@ -131,18 +131,18 @@ def show_summary(endings: dict[str, Ending], console: Console) -> None:
             console.print(f"{ending.name} failed: {ending.why}{last}", style="red", markup=False)
     console.print(", ".join(f"{counts[result]} {result}" for result in Result if counts[result]))
     if counts[Result.STOPPED]:
-        also = "; what failed will be tried again" if counts[Result.FAILED] else ""
+        also = "; failed stages will be tried again" if counts[Result.FAILED] else ""
         console.print(f"Stopped. Finished stages are kept: run the same command again to go on{also}.")
     elif any(counts[result] for result in _STYLES):
-        console.print("Finished stages are kept. Fix what failed and run the same command again to continue.")
+        console.print("Finished stages are kept. Fix the failed stages and run the same command again to continue.")
 
 
 def show_unproven(stages: Sequence[str], console: Console) -> None:
     """Print which stages were restored from the run cache though no ledger tells that commands made this."""
     if stages:
         console.print(
-            f"restored from the run cache, and no ledger says that a run made it: {some(stages)}; what `dvc repro` or "
-            "another user of the cache made has no line here. To make it again: --force with these names; to know who "
+            f"restored from the run cache, and no ledger records its run: {some(stages)}; ledgers have no lines for "
+            "results of `dvc repro` or other users of the cache. To recreate it: --force with these names; to know who "
             "made it: copy their ledger into .dvcfleet/ledgers",
             style="yellow",
             markup=False,

@@ -121,7 +121,7 @@ def _basis(time: KnownAmounts, took: Mapping[str, float]) -> str:
     by_rule = [name for name in others if took[name] == time.expected.get(name)]
     parts = [f"what {stage_count(len(took) - len(others))} took before"] if len(others) < len(took) else []
     parts += [f"for {len(others) - len(by_rule)} more the median of their kind"] if len(by_rule) < len(others) else []
-    parts += [f"for {len(by_rule)} that never ran a rule, which may be wrong by a factor of three"] if by_rule else []
+    parts += [f"for {len(by_rule)} that never ran, a rule of thumb, up to a factor of three off"] if by_rule else []
     return f"time: {', and '.join(parts)}; stages found up to date are not run"
 
 

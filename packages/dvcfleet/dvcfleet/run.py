@@ -89,7 +89,7 @@ def run(
     running: RepositoryRun | None = None
     try:
         if platform.system() != "Linux":
-            raise UserError("runs need Linux: on other systems nothing ends stages whose run was killed")
+            raise UserError("runs need Linux: on other systems nothing ends the stages of a killed run")
         with opened(repo) as dvc_repo:
             root = Path(dvc_repo.root_dir)
             place = choose_placement(root, profile, runner=runner, address=address, workers=workers)
@@ -100,7 +100,7 @@ def run(
                     found = validated_plan(dvc_repo, options, _checks_for(recorded), step)
                     if validated and found.work:  # as a run does: what the files name may have changed
                         validate(dvc_repo)
-                    step("reckoning what the stages will take")
+                    step("estimating the time of the stages")
                     show_plan(found, place, root, console)
                 return 0
             with write_lock(dvc_repo, when_busy(busy, console.print), console.print) as lock, stop.on_signals(*ENDING):

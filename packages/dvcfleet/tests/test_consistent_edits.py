@@ -183,7 +183,7 @@ def test_an_experiment_of_another_ledger_is_counted_and_no_finding(toy: Make, tm
         os.system(f"git fetch -q {other.path} '+refs/exps/*:refs/exps/*'")
     done = audit(made.path)
     assert done.findings == ()
-    assert "1 experiment whose ledger is not here" in done.also
+    assert "1 experiment without their ledger here" in done.also
 
 
 def test_the_anchored_head_must_stay_in_its_place(chain: Toy) -> None:
@@ -266,7 +266,7 @@ def test_an_output_changed_with_the_cache_and_dvc_lock_is_made_by_no_line(chain:
     (chain.path / ".dvc/cache/away").rename(chain.path / ".dvc/cache/runs")
     forget_experiments(chain)
     (one,) = audit(chain.path).findings
-    assert "nor have DVC's run cache and git" in one.message
+    assert "nor DVC's run cache or git" in one.message
     chain.run("end", force=True, save_experiment=True)
     assert found(chain) == []
     # Its readers agree with it too.
@@ -335,7 +335,7 @@ def test_a_planted_entry_of_the_run_cache_is_named_when_it_is_restored_and_found
     assert any("1 made by no run in a ledger" in each for each in audit(chain.path).also)
     chain.write("params.yaml", "turn: {times: 2, more: {deep: 1}}\n")
     code, said = chain.run(save_experiment=True)
-    assert (code, "no ledger says that a run made it: turn" in said) == (0, True), said
+    assert (code, "no ledger records its run: turn" in said) == (0, True), said
     assert lines_of(chain)[-1]["unproven"] is True
     assert found(chain) == [("unproven", "turn")]
     # Whoever made it says so in a ledger.

@@ -61,7 +61,7 @@ def test_dvcs_damaged_databases_are_made_anew(chain: Toy, way: str, capsys: pyte
         assert is_damaged(database)
     assert set(chain.states().values()) == {"up to date"}
     said = capsys.readouterr().err
-    assert all(f"{database} was damaged: DVC makes it anew" in said for database in databases)
+    assert all(f"{database} was damaged: DVC recreates it" in said for database in databases)
     assert chain.settled()
 
 

@@ -85,7 +85,7 @@ def test_an_edited_output_is_restored_as_dvc_restores_it_and_the_edit_is_kept_an
     ran, text = both(done, toy.copy_of(done))
     assert ran == []
     assert kept(done) == {"two.txt": "work of a day", "score.json": "work of a day"}
-    assert "two.txt was not what two wrote, and in no cache: kept as .dvcfleet/kept-aside/" in text
+    assert "two.txt was changed since two wrote it, and is in no cache: kept as .dvcfleet/kept-aside/" in text
     # What the cache has need not be kept.
     done.write("two.txt", "2")
     assert done.run()[0] == 0
@@ -129,7 +129,7 @@ def test_a_folder_with_a_link_to_an_object_that_is_gone_is_kept_and_its_stage_ru
     assert code == 0, text
     assert made.read("out/one") == "new\n"
     assert kept(made) == {"out/own": "of the user's"}
-    assert "out was not what a wrote, and in no cache" in text
+    assert "out was changed since a wrote it, and is in no cache" in text
 
 
 def test_a_frozen_stage_is_up_to_date_whatever_it_reads(toy: Make) -> None:

@@ -88,8 +88,7 @@ def test_of_time_a_rule_stands_for_stages_that_never_ran(toy: Make) -> None:
     assert says(new.path, new.plan(), {}, expected=expected)[:3] == [
         "expected: 22 min of CPU time, 10 min of GPU time",
         "no less than 11 min with 2 workers",
-        "time: for 3 that never ran a rule, which may be wrong by a factor of three; "
-        "stages found up to date are not run",
+        "time: for 3 that never ran, a rule of thumb, up to a factor of three off; stages found up to date are not run",
     ]
     # Of new sources it says more than what others of their kind took, else less.
     other = {"fetch@z": 5.0, "use@z": 5.0}

@@ -95,7 +95,7 @@ def test_a_dvc_without_what_is_needed_is_refused_by_name(toy: Make, tmp_path: Pa
     chain = toy(CHAIN, CHAIN_FILES)
     ended = run_with(renamed_dvc(tmp_path / "dvc", [rf"\b{name.rpartition('.')[2]}\b"]), chain)
     assert ended.returncode == 2
-    assert f"has no {name}, which every run needs" in ended.stdout
+    assert f"has no {name}, and every run needs it" in ended.stdout
     assert "dvc>=3." in ended.stdout
     assert "Traceback" not in ended.stderr
 

@@ -58,7 +58,7 @@ def test_on_another_device_metrics_are_compared_within_tolerances_and_bytes_wher
     stamp, beyond = done.findings
     assert done.run_again
     assert (stamp.name, stamp.message) == ("stamp.txt", "stamp writes different bytes when run again")
-    said = "0.93 was recorded, 0.88 written when run again, further apart than 0.01 (device cpu in place of cuda)"
+    said = "0.93 was recorded, 0.88 written when run again, further apart than 0.01 (device cpu instead of cuda)"
     assert str(beyond) == f"not reproduced: beyond.json: scores.b: {said}"
 
 

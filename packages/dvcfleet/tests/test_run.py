@@ -453,7 +453,7 @@ def test_an_interrupted_run_ends_its_commands_and_goes_on_later(toy: Make) -> No
     assert code == 128 + signal.SIGINT
     assert "1 done, 1 stopped" in text
     assert "Stopped. Finished stages are kept: run the same command again to go on." in text
-    assert "Fix what failed" not in text
+    assert "Fix the failed stages" not in text
     assert "sleep 600" not in commands_in(slow.path)
     (slow.path / "hurry").touch()
     assert slow.run()[0] == 0

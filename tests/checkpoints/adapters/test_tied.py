@@ -17,7 +17,7 @@ EMBEDDING, HEAD = "embed_tokens", "lm_head"
 TOKENS = torch.arange(8)[None]
 COPIES = {"save_embedding_layers": True}
 ONE_WEIGHT = (
-    r"the adapter's lm_head\.weight is no weight of its own.* ties it to model\.embed_tokens.*--except 'lm_head"
+    r"lm_head\.weight is not a separate weight in the base: it is tied to model\.embed_tokens.*--except 'lm_head"
 )
 OF_THE_INPUT = (
     r"the adapter's model\.embed_tokens\.weight is for the input alone.*--except 'model\.embed_tokens\.weight'"

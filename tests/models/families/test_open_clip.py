@@ -222,7 +222,7 @@ def test_a_configuration_that_is_missing_or_cannot_be_built_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=r"no open_clip_config\.json"):
         loaded(tmp_path, parameters)
-    with pytest.raises(InputError, match=r"no open_clip_config\.json, which a model of the family open_clip has"):
+    with pytest.raises(InputError, match=r"no open_clip_config\.json, which models of the family open_clip need"):
         check(tmp_path, open_checkpoint(save(tmp_path, parameters)))
     (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": CONFIG["model_cfg"] | {"odd": 1}}))
     with pytest.raises(InputError, match="odd"):

@@ -400,7 +400,7 @@ def test_other_files_of_training_beside_it_are_let_be(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_configuration_or_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no config\.json, which a model of the family causal has"):
+    with pytest.raises(InputError, match=r"no config\.json, which models of the family causal need"):
         open_network("causal", tmp_path)
     write_model(tmp_path, "gpt2")
     for file in tmp_path.glob("tokenizer*"):

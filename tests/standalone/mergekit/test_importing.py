@@ -235,7 +235,7 @@ WRONG: dict[str, tuple[Mapping[str, Any], str]] = {
         r"resize_token_embeddings\(pad_to_multiple_of=8",
     ),
     "another's tokenizer": ({"tokenizer_source": "c"}, "tokenizer_source: c is none of the models"),
-    "a template": ({"chat_template": "chatml"}, "chat_template: a merge has that of a model"),
+    "a template": ({"chat_template": "chatml"}, "chat_template: a merge takes a model's"),
     "a dtype": ({"dtype": "float64"}, "dtype: expected float32, float16, bfloat16, got 'float64'"),
     "twice": ({"models": [{"model": "a"}, {"model": "a"}]}, "models\\[1\\]: a is there twice"),
     "a bad filter": ({"parameters": {"weight": [{"filtr": "mlp", "value": 1}]}}, "weight: expected a number, a list"),

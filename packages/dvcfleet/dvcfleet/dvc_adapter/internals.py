@@ -104,7 +104,9 @@ def check_needed() -> None:
     """Raise UserError if the installed DVC lacks an internal that nothing can replace."""
     names = [name.replace(":", ".") for name in NEEDED if not _is_there(name)]
     if names:
-        raise UserError(f"{DVC.version} has no {', '.join(names)}, which every run needs: install a release of {RANGE}")
+        raise UserError(
+            f"{DVC.version} has no {', '.join(names)}, and every run needs it: install a release of {RANGE}"
+        )
 
 
 def _is_there(internal: str) -> bool:

@@ -89,8 +89,8 @@ def words_of(error: Exception) -> str:
         return text
     path = found[0].removeprefix("./")
     return (
-        f"{text}: it is damaged; `git checkout {path}` brings back the last one that was committed, "
-        "or remove it: stages whose results are in DVC's cache are restored"
+        f"{text}: it is damaged; `git checkout {path}` restores the committed one, "
+        "or remove it: DVC restores the results that are in its cache"
     )
 
 
@@ -149,7 +149,7 @@ def _remove_damaged(folder: Path) -> None:
         path = folder / name
         if path.exists() and is_damaged(path):
             shutil.rmtree(path.parent)
-            print(f"{path} was damaged: DVC makes it anew", file=sys.stderr)
+            print(f"{path} was damaged: DVC recreates it", file=sys.stderr)
 
 
 @lru_cache(maxsize=1)

@@ -139,7 +139,9 @@ def _lines_counted(chains: Mapping[Path, Chain]) -> Iterator[str]:
     older = sum(chain.older for chain in chains.values())
     of = " of the ledger" + f" ({older} without a chain)" * bool(older)
     yield from _counted(sum(chain.lines for chain in chains.values()), "line", of=of)
-    yield from _counted(sum(chain.elsewhere for chain in chains.values()), "experiment", of=" whose ledger is not here")
+    yield from _counted(
+        sum(chain.elsewhere for chain in chains.values()), "experiment", of=" without their ledger here"
+    )
 
 
 def _entries_counted(kept: Collection[tuple[Path, dict[str, Any]]], made: Collection[str]) -> Iterator[str]:
@@ -164,7 +166,7 @@ def _lost_environments(folder: Path, lineage: Lineage, damaged: Collection[Path]
     for digest, names in stages.items():
         path = environment_file(folder, digest)
         if digest in lineage.environments:
-            message = "was another than its name says; it is that of this process, and was written anew"
+            message = "did not match its name; it is this process's, and was rewritten"
         elif path.exists():
             ran = some(names) if names else "stages"
             message = f"damaged: the environment in which {ran} ran is not known any more; remove it"

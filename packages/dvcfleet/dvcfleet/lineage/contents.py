@@ -81,7 +81,9 @@ def is_checked(item: Item) -> bool:
     if item.protocol != "local" or not item.hash_info:
         return False
     if item.hash_info.name == "md5-dos2unix":
-        raise UserError(f"{path_from_root(item)}: recorded by DVC 2, whose hashes leave bytes out; run its stage again")
+        raise UserError(
+            f"{path_from_root(item)}: recorded by DVC 2, and its hashes leave bytes out; run its stage again"
+        )
     return bool(item.hash_info.name == "md5")
 
 

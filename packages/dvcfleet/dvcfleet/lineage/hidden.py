@@ -102,7 +102,7 @@ def check_bytecode(root: Path, lineage: Lineage) -> Iterator[Finding]:
             if not path.with_suffix(".py").exists():
                 yield Finding(FindingKind.CODE, name, "compiled code without its source, which is imported; remove it")
         elif (source := _source_of(path)) and not _says_the_same(source, path):
-            message = f"Python runs it in place of {os.path.relpath(source, root)}, and it says other code; remove it"
+            message = f"Python runs it instead of {os.path.relpath(source, root)}, and its code differs; remove it"
             yield Finding(FindingKind.CODE, name, message)
 
 

@@ -231,7 +231,7 @@ def _compare_metric(hooks: LineageHooks, out: Output, scratch: Path, how: Rerun)
     name = path_from_root(out)
     if not os.path.isfile(out.fs_path):
         return  # a finding of its own
-    changed = ", ".join(f"{key} {value} in place of {declared}" for key, (declared, value) in how.params.items())
+    changed = ", ".join(f"{key} {value} instead of {declared}" for key, (declared, value) in how.params.items())
     for difference in differences(Path(out.fs_path), scratch / name, partial(hooks.tolerance, name)):
         yield Finding(FindingKind.NOT_REPRODUCED, name, f"{difference} ({changed})", (out.stage.addressing,))
 

@@ -75,7 +75,7 @@ def _description(step: LineageStep) -> Iterator[str]:
     yield f"ran      {_execution(step.execution)}"
     if step.renamed:
         was = (step.renamed.was or {}).get("stage")
-        yield f"renamed  {step.renamed.began}, since when what it read and wrote has these names; it ran as {was}"
+        yield f"renamed  {step.renamed.began}, since when its inputs and outputs have these names; it ran as {was}"
 
 
 def _items(word: str, items: Iterable[Artifact]) -> Iterator[str]:

@@ -199,9 +199,9 @@ def as_text(value: Any) -> str:
 
 _CURE = "`run --force` with its name makes it again"
 _RESTORED = f"a run restored it from DVC's run cache, and no ledger says who made it: copy theirs here, or {_CURE}"
-_EDITED = f"no ledger has a line of what dvc.lock says it wrote, nor have DVC's run cache and git: edited; {_CURE}"
+_EDITED = f"no ledger, nor DVC's run cache or git, has the output that dvc.lock records: edited; {_CURE}"
 _OTHER = (
-    f"no ledger has a line of what dvc.lock says it wrote, and a run wrote other bytes from the same inputs: it was "
+    f"no ledger has the output that dvc.lock records, and a run wrote other bytes from the same inputs: it was "
     f"edited, or `dvc commit` or `dvc repro --force` wrote it; {_CURE}"
 )
 _COMMITS = 20  # of git that are asked for an entry

@@ -50,7 +50,7 @@ def check_inputs(repo: Repo, lineage: Lineage, contents: Contents, found: Collec
             unknown_file = f"no stage makes it, and {some(stages)} read its folder; remove it"
             yield from (Finding(FindingKind.UNKNOWN, path, unknown_file, tuple(stages)) for path in strangers)
             if not strangers:
-                message = f"{some(stages)} read what was there before; the next run brings them up to date"
+                message = f"{some(stages)} read the previous version; the next run brings them up to date"
                 yield Finding(FindingKind.OUTDATED, name, message, tuple(stages))
         else:
             yield _edited(repo, lineage, name, item, stages)
@@ -137,7 +137,9 @@ def _check_unlisted(stage: Stage, out: Output, contents: Contents) -> Iterator[F
         message = f"the listing of {path_from_root(out)} in DVC's cache has changed; remove it"
         yield Finding(FindingKind.CACHE, os.path.relpath(path), message, _only(stage))
     if contents.digest(out.fs_path) != out.hash_info.value:
-        message = f"not what {stage.addressing} wrote; DVC's cache has no listing of it to tell which file changed"
+        message = (
+            f"changed since {stage.addressing} wrote it; DVC's cache has no list of its files to name the changed ones"
+        )
         yield Finding(FindingKind.CHANGED, path_from_root(out), message, _only(stage))
 
 
@@ -160,7 +162,7 @@ def _check_file(
         yield Finding(FindingKind.CACHE, copy, f"this copy of {name} has changed; remove it", _only(stage))
     elif link:
         message = (
-            f"a link to {link}, in place of the file that {wrote}; remove it, and `dvc checkout {path_from_root(out)}`"
+            f"a link to {link} instead of the file that {wrote}; remove it, and `dvc checkout {path_from_root(out)}`"
         )
         yield Finding(FindingKind.CHANGED, name, message, _only(stage))
 
@@ -170,7 +172,7 @@ def _check_folders(lineage: Lineage) -> Iterator[Finding]:
     for stage in (lineage.stages[step.stage] for step in lineage.steps.values() if step.execution):
         for out in stage.outs:
             if out.use_cache and out.hash_info.isdir and os.path.islink(out.fs_path) and os.path.isdir(out.fs_path):
-                where = f"a link to {os.readlink(out.fs_path)}, in place of the folder that {stage.addressing} wrote"
+                where = f"a link to {os.readlink(out.fs_path)} instead of the folder that {stage.addressing} wrote"
                 message = f"{where}; remove it, and `dvc checkout {path_from_root(out)}`"
                 yield Finding(FindingKind.CHANGED, path_from_root(out), message, _only(stage))
 

@@ -86,7 +86,7 @@ def flush() -> bool:
     return is_received
 
 
-@PREFECT.otherwise("ending a run whose server is gone", lambda: None)
+@PREFECT.otherwise("ending a run without its server", lambda: None)
 def drop_unsent() -> None:
     """Drop what a lost server has not received, so that this process can end: Prefect would retry for a minute."""
     from prefect.events.worker import EventsWorker

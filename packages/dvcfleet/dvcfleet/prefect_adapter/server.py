@@ -201,7 +201,7 @@ def _prepare_database(path: Path) -> None:
             for suffix in ("-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
             path.rename(kept)
-            said = f"{path} was damaged: Prefect begins a new one, the old one is {kept.name} beside it"
+            said = f"{path} was damaged: Prefect creates a new one, and {kept.name} next to it is the old one"
             print(f"{_NOTE}{said}", flush=True)
         if not path.exists():
             make_database(path)

@@ -48,7 +48,7 @@ def found_in_code(stages: Iterable[Stage], groups: Mapping[str, str]) -> list[st
             members.setdefault(groups[stage.addressing], []).append(stage.addressing)
     return [
         f"{some(names)} use dvclive, which rewrites dvc.yaml: they run one at a time, in the order of dvc repro "
-        "(meta: {dvcfleet: {exclusive: false}} lets a stage run beside the others)"
+        "(meta: {dvcfleet: {exclusive: false}} lets a stage run with the others)"
         for names in members.values()
         if len(names) > 1
     ]

@@ -48,7 +48,7 @@ def keep_aside(stage: Stage, say: Callable[[str], None]) -> None:
     """
     if not attempt(stage).exists():
         for out in filter(_is_lone, stage.outs):
-            say(f"{out} was not what {stage.addressing} wrote, and in no cache: kept as {_moved(out)}")
+            say(f"{out} was changed since {stage.addressing} wrote it, and is in no cache: kept as {_moved(out)}")
 
 
 def attempt(stage: Stage) -> Path:

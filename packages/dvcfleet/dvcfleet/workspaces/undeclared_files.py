@@ -29,7 +29,7 @@ _OF_DVCLIVE = ("params", "metrics", "plots", "artifacts")
 _QUIET_S = 1.0
 # The share of a run's time that looking at tracked files may take.
 _SHARE = 0.01
-_REMEDY = "let them take turns (meta: {dvcfleet: {exclusive: NAME}}), or declare what each writes"
+_REMEDY = "let them take turns (meta: {dvcfleet: {exclusive: NAME}}), or declare their outputs"
 
 Seen = tuple[int, int, int] | None
 
@@ -197,7 +197,7 @@ class UndeclaredFiles:
             stages = some(list(self._writers.get(path, {})), 6)
             self._say(
                 f"{self._name(path)} lost {some(list(lost), 6)} while these ran at the same time: {stages}; it is "
-                f"restored, but may lack more of what they wrote there: {_REMEDY}"
+                f"restored, but more of their output there may be missing: {_REMEDY}"
             )
         same = unmodified(self._repo, [path for path in self._writers if path in self._tracked])
         changed = [path for path in self._writers if path not in self._lost and path not in same]
@@ -207,7 +207,7 @@ class UndeclaredFiles:
             self._say(
                 f"{names} changed while these ran at the same time: {stages}. No stage declares "
                 f"{'it as an output' if len(changed) == 1 else 'them as outputs'}: if several write the same file, one "
-                f"may have overwritten what another wrote; {_REMEDY}"
+                f"may have overwritten another's; {_REMEDY}"
             )
 
     def _name(self, path: str) -> str:

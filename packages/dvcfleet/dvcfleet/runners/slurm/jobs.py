@@ -105,7 +105,7 @@ class Jobs(SchedulerPlugin):
             try:
                 await self._look()
             except SlurmError as error:
-                self._say_seldom("away", f"SLURM does not do what it is asked, and is asked again: {error}")
+                self._say_seldom("away", f"SLURM refuses a request, which is repeated: {error}")
             await asyncio.sleep(TICK_S)
 
     def update_graph(self, scheduler: Scheduler, **_: Any) -> None:

@@ -32,8 +32,8 @@ def make_node(folder: Path) -> Path:
         unsaved = sorted(set(_unsaved(repo)))
         if unsaved:
             raise UserError(
-                f"{repo.root_dir}: a node may overwrite or delete what neither git nor DVC's cache has, and here that "
-                f"is {some(unsaved, _LISTED)}; make a fresh clone for the node, or commit these first"
+                f"{repo.root_dir}: a node may overwrite or delete files that neither git nor DVC's cache has: "
+                f"{some(unsaved, _LISTED)}; make a fresh clone for the node, or commit these first"
             )
         root = Path(repo.root_dir).resolve()
         node_folder(root).mkdir(exist_ok=True)

@@ -74,7 +74,7 @@ def test_dvc_itself_writes_the_hashes_of_the_flow_which_finds_nothing_to_do_afte
 
 
 def test_a_run_ends_with_the_best_entries_and_the_place_of_the_report(tiny_said: str) -> None:
-    assert "what to take: mean ± its sampling error" in tiny_said
+    assert "which one to use: mean ± its sampling error" in tiny_said
     assert tiny_said.splitlines()[-1] == "the report: report/index.html"
 
 

@@ -1,9 +1,10 @@
-"""Check the language of the docs: lengths, and the words that make a page hard to read.
+"""Check the language of the docs and of messages: lengths, and the words that make a text hard to read.
 
-`python -m tools.prose` checks all pages, `python -m tools.prose PAGE ...` some of them, `--figures` prints the counts.
-Code blocks and pages that a tool writes are left out.
+`python -m tools.prose` checks all pages and the code's messages, `python -m tools.prose PAGE ...` some pages,
+`--figures` prints the counts. Code blocks and pages that a tool writes are left out.
 """
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,10 @@ GENERATED = ("<!-- written by", "# Results on the embedded suite")  # how a page
 MOST_WORDS, MOST_LINES, LINE, CELL, PARAGRAPH = 40_000, 250, 120, 160, 120
 # Of what, which, that and whose, in 1,000 words: of all pages, of a page, and the words from which a page counts.
 CLAUSES, PAGE_CLAUSES, FEW = 16, 24, 200
+CODE = ("merganser", "tasks", "flows", "packages/dvcfleet/dvcfleet")  # whose strings of some words are messages
+SOME = 4
+# Their texts stand in results, which an audit compares with those of earlier versions.
+RECORDED = {"merganser/merging/cards.py", "tasks/recorded.py"}
 CLAUSE = re.compile(r"\b(?:what|which|that|whose)\b", re.IGNORECASE)
 WORD = re.compile(r"[^\W_](?:[\w'’.,:/=+-]*\w)?")
 INSTEAD = {
@@ -102,6 +107,45 @@ def faults(source: str) -> Iterator[tuple[int, str]]:
         yield 1, f"{rate:.0f} of 1,000 words are what, which, that, whose: at most {PAGE_CLAUSES}; name things"
 
 
+def messages(source: str) -> Iterator[Text]:
+    """Give the texts of some words in a module, without docstrings; what is formatted into one is an X."""
+    tree = ast.parse(source)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    firsts = (node.body[0] for node in ast.walk(tree) if isinstance(node, documented) and node.body)
+    skipped = {id(first.value) for first in firsts if isinstance(first, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            skipped |= {id(part) for part in ast.walk(node)} - {id(node)}
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        else:
+            continue
+        if len(text.split()) >= SOME:
+            yield Text(node.lineno, text)
+
+
+def message_faults() -> Iterator[str]:
+    """Give each message with a word not to use, and say if all have too many clauses."""
+    said = []
+    for path in sorted(file for folder in CODE for file in (ROOT / folder).rglob("*.py")):
+        # `merganser/flows` is a link to `flows`
+        if path.resolve() != path or path.relative_to(ROOT).as_posix() in RECORDED:
+            continue
+        for message in messages(path.read_text()):
+            said += WORD.findall(message.text)
+            for pattern, instead in INSTEAD.items():
+                if used := re.search(pattern, message.text):
+                    yield f'{path.relative_to(ROOT)}:{message.line}: "{used[0].strip()}": say {instead}'
+    rate = 1000 * sum(bool(CLAUSE.fullmatch(word)) for word in said) / len(said)
+    print(f"{len(said):,} words in messages, {rate:.1f} of 1,000 are what, which, that, whose", file=sys.stderr)
+    if rate > CLAUSES:
+        yield f"{rate:.1f} of 1,000 words in messages are what, which, that, whose: at most {CLAUSES}"
+
+
 def main(arguments: list[str]) -> int:
     """Print the faults of the pages named, or of all; return 1 if there are any."""
     named = [Path(each).resolve() for each in arguments if not each.startswith("-")]
@@ -119,6 +163,7 @@ def main(arguments: list[str]) -> int:
         found.append(f"{count:,} words in all: at most {MOST_WORDS:,}")
     if not named and rate > CLAUSES:
         found.append(f"{rate:.1f} of 1,000 words are what, which, that, whose: at most {CLAUSES}")
+    found += [] if named else message_faults()
     print("\n".join(found))
     return bool(found)
 

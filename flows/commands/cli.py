@@ -231,7 +231,9 @@ def init(
         ways = "--suite NAME, --models base=MODEL one=MODEL ..., --from CLONE, or --cache-of DIR"
         raise InputError(f"say what it compares, in one way: {ways}")
     if clone is not None and other:
-        raise InputError("--cache-of: what --from takes out of a clone has a cache of its own; leave one of them out")
+        raise InputError(
+            "--cache-of: a comparison taken out of a clone by --from has its own cache; leave one of them out"
+        )
     print(*map(printable, init(folder, given[0], other)), sep="\n")
     print(f"`cd {folder} && merganser run` makes it")
 

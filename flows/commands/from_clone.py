@@ -43,7 +43,7 @@ class Clone:
         """Bring the comparison; return what there is to say. Raises InputError where there is none."""
         refuse_other_folders(self.path)
         if not (root / ".git").exists():
-            raise InputError(f"{folder}: lies in a git repository, and a clone's comparison has a history of its own")
+            raise InputError(f"{folder}: lies in a git repository, and a clone's comparison brings its own history")
         clone = self.path.absolute()
         import_clone(clone, root)
         with opened(root) as repo, write_lock(repo):

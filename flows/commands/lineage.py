@@ -85,7 +85,7 @@ def diff(
     first: Annotated[str, typer.Argument(metavar="A", help="A target, or a run as `merganser diff` takes it.")],
     second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
     of: Annotated[
-        str | None, typer.Option(metavar="TARGET", help="Of two runs: the result in question. All if not given.")
+        str | None, typer.Option(metavar="TARGET", help="The result to compare in two runs; all if not given.")
     ] = None,
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
@@ -130,7 +130,7 @@ def verify(
     ] = None,
     archive: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Verify what `merganser archive` wrote, in place of this folder."),
+        typer.Option(metavar="FILE", help="Verify an archive instead of this folder."),
     ] = None,
     anchored: Annotated[
         str | None,

@@ -57,7 +57,10 @@ def suites_check(
 @app.command("diff", epilog=example("merganser suites diff --all --page papers.html", EXIT_CODES))
 def suites_diff(
     of_all: Annotated[
-        bool, typer.Option("--all", help="Of all suites that were run: what of each paper reproduces, what not, why.")
+        bool,
+        typer.Option(
+            "--all", help="For all suites that were run: which figures of each paper reproduce, which not, why."
+        ),
     ] = False,
     page: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --all: write it as an HTML page, too.")

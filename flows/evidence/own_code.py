@@ -42,7 +42,7 @@ class OwnCode:
         return [self._not_compared(what, "; ".join(map(str, found[:_NAMED])))] if found else []
 
     def _not_compared(self, what: str, why: str) -> Finding:
-        cure = "compare it by the repository's own code, in an environment of its own"
+        cure = "compare it with the repository's own code, in a separate environment"
         message = f"this Merganser has other code than {some(self.differing)} here, and by it differs: {why}; {cure}"
         return Finding(CodeKind.NOT_COMPARED, what, message)
 

@@ -211,7 +211,7 @@ def read_table(root: Path, name: str) -> list[Row]:
 
 def choice_lines(choices: list[Row], results: list[Row]) -> Iterator[str]:
     """Name for each budget the best entry and those within the error of it, by the lines of `choices.csv`."""
-    yield "what to take: mean ± its sampling error, memory per task, seconds; and which entries are within that error"
+    yield "which one to use: mean ± its sampling error, memory per task, seconds; and the entries within that error"
     data = {row["entry"]: row["data"] for row in results}
     alone, allowed = ([row for row in choices if row["data"] == had] for had in ("none", "any"))
     yield from _budget_lines(alone, data)

@@ -192,7 +192,7 @@ def without_weights(path: Path, names: Collection[str]) -> str:
             return f"shards without their index, such as {NAMES[1]}; fetch the whole model"
         return f"several files of weights, and none of a usual name; give one of them: {some(several, SHOWN)}"
     if adapters := [part.name for part in sorted(path.iterdir()) if (part / ADAPTER_CONFIG).is_file()]:
-        return f"several adapters, each in a folder of its own; give one of them: {', '.join(adapters)}"
+        return f"several adapters, each in its own folder; give one of them: {', '.join(adapters)}"
     if known is not None:
         return known
     if dangling := [link.name for link in sorted(path.iterdir()) if link.is_symlink() and not link.exists()]:

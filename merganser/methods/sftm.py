@@ -44,7 +44,7 @@ def trimmed(deltas: Tensor, densities: Sequence[float]) -> Iterator[Tensor]:
 
 def of_models(layer: LayerDeltas | LayerLowRank) -> tuple[Tensor, LayerDeltas]:
     """Return the base's matrix, and the tasks' own in place of their deltas, in float64: they differ in last digits."""
-    assert isinstance(layer, LayerDeltas), "with the base beside them adapters are multiplied out"
+    assert isinstance(layer, LayerDeltas), "adapters are multiplied out if the base is read too"
     assert layer.base is not None, f"{layer.name} was read without the base's weights"
     base = layer.base.double()
     return base, replace(layer, deltas=base + layer.deltas, base=None)

@@ -32,7 +32,7 @@ def write_merged_adapter(merged: Path, out: Path) -> None:
     if recipe.base is None:
         raise InputError(f"{file}: the merge has no base to load an adapter onto")
     if recipe.tokenizer:
-        raise InputError(f"{file}: the merge has tokens of its own (tokenizer: {recipe.tokenizer}); load it itself")
+        raise InputError(f"{file}: the merge has its own tokens (tokenizer: {recipe.tokenizer}); load it itself")
     path = path_of(recipe.base, merged)
     check_model(path)
     check_unchanged(file, "base", recipe.base, path, copied=True)

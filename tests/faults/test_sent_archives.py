@@ -171,11 +171,11 @@ REFUSED: dict[str, tuple[Sent, str]] = {
     ),
     "an import by settings of its own": (
         Sent({"x.dvc": IMPORT.replace("url:", "config: OUTSIDE/one.yaml\n    url:")}),
-        "x.dvc: imports by settings of its own",
+        "x.dvc: imports with its own settings",
     ),
     "an import of a database": (
         Sent({"x.dvc": IMPORT_DB}),
-        "x.dvc: imports by settings of its own, or from a database",
+        "x.dvc: imports with its own settings, or from a database",
     ),
     "parameters elsewhere": (
         Sent({"dvc.yaml": "stages:\n  a:\n    cmd: x\n    params: [OUTSIDE/one.yaml: [a]]\n    outs: [x]\n"}),

@@ -198,7 +198,7 @@ def _refuse_imports(content: Any, name: str) -> None:
         repo = dep.get("repo", {}) if isinstance(dep, dict) else None
         if not isinstance(repo, dict) or "db" in dep or not repo.keys() <= {"url", "rev", "rev_lock"}:
             raise InputError(
-                f"{name}: imports by settings of its own, or from a database; an archive has no such import"
+                f"{name}: imports with its own settings, or from a database; an archive has no such import"
             )
 
 

@@ -70,7 +70,7 @@ def write_linked(stored: StoredCheckpoint, changed: Mapping[str, Made], folder: 
 def _file(stored: StoredCheckpoint, name: str) -> Path:
     file = stored.shards[name] if isinstance(stored, ShardedCheckpoint) else stored
     if not isinstance(file, Stored):
-        raise InputError(f"{name}: lies in no file of its own; save the model as safetensors first")
+        raise InputError(f"{name}: is not in a separate file; save the model as safetensors first")
     return file.path
 
 

@@ -72,7 +72,7 @@ def run(
         str | None,
         WHERE(
             metavar="NAME",
-            help=f"Where stages run: {', '.join(own_names())}, or another package's; threads if not given.",
+            help=f"Runner: {', '.join(own_names())}, or another package's; threads if not given.",
             autocompletion=complete_runner,
         ),
     ] = None,
@@ -85,7 +85,7 @@ def run(
     profile: Annotated[str | None, WHERE(metavar="NAME", help="Where to run, by a name of profiles.yaml.")] = None,
     fetch_results: Annotated[
         bool,
-        WHERE("--fetch-results", help="Fetch the results at the end, where nodes with clones of their own have them."),
+        WHERE("--fetch-results", help="Fetch the results at the end if nodes with their own clones have them."),
     ] = False,
     in_order: Annotated[
         bool, WHERE("--in-order", help="One stage at a time in the order of `dvc repro`, and none after a failure.")

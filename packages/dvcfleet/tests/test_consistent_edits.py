@@ -183,7 +183,7 @@ def test_an_experiment_of_another_ledger_is_counted_and_no_finding(toy: Make, tm
         os.system(f"git fetch -q {other.path} '+refs/exps/*:refs/exps/*'")
     done = audit(made.path)
     assert done.findings == ()
-    assert "1 experiment without their ledger here" in done.also
+    assert "1 experiment without a ledger here" in done.also
 
 
 def test_the_anchored_head_must_stay_in_its_place(chain: Toy) -> None:

@@ -76,7 +76,7 @@ def test_a_folder_of_adapters_is_refused_with_their_folders(tmp_path: Path) -> N
     write_adapter(tmp_path, "llama", "LOHA")
     for name in ("one", "two"):
         shutil.copytree(tmp_path / "adapter", tmp_path / "adapters" / name)
-    with pytest.raises(InputError, match="several adapters, each in a folder of its own; give one of them: one, two"):
+    with pytest.raises(InputError, match="several adapters, each in its own folder; give one of them: one, two"):
         open_model(tmp_path / "adapters")
 
 

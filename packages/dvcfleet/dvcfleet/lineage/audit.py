@@ -139,9 +139,7 @@ def _lines_counted(chains: Mapping[Path, Chain]) -> Iterator[str]:
     older = sum(chain.older for chain in chains.values())
     of = " of the ledger" + f" ({older} without a chain)" * bool(older)
     yield from _counted(sum(chain.lines for chain in chains.values()), "line", of=of)
-    yield from _counted(
-        sum(chain.elsewhere for chain in chains.values()), "experiment", of=" without their ledger here"
-    )
+    yield from _counted(sum(chain.elsewhere for chain in chains.values()), "experiment", of=" without a ledger here")
 
 
 def _entries_counted(kept: Collection[tuple[Path, dict[str, Any]]], made: Collection[str]) -> Iterator[str]:

@@ -212,7 +212,7 @@ def refuse_wrong_gpus(gpus: Mapping[str, Sequence[str]], declared: Mapping[str, 
         if owner != worker:
             raise UserError(
                 f"the workers {owner} and {worker} are on one machine, and both have GPU {gpu}; start each with "
-                "CUDA_VISIBLE_DEVICES naming GPUs of its own"
+                "CUDA_VISIBLE_DEVICES naming other GPUs"
             )
 
 

@@ -25,7 +25,7 @@ from merganser.operators.drop import generator_of
 from merganser.overlays import task_model
 
 FILE = "bottlenecks.safetensors"
-HOLDS = "layers that each task's features pass through before its head; no parameters of a model"
+HOLDS = "what each task's features pass through before its head; no parameters of a model"
 TRAINED: Section | None = "surgery"
 TASK_GIVEN = True
 CHECK = 10  # steps between two looks at the whole loss

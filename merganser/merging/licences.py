@@ -74,7 +74,7 @@ def _warnings(models: Collection[ModelOrigin]) -> Iterator[str]:
         yield f"non-commercial: {named(closed)} does not allow commercial use, {named(free)} does"
     kept = asking(SHARE_ALIKE)
     if len({_text_of(licence) for licence in kept}) > 1:
-        yield f"share alike: models made with {named(kept)} must keep their licences, and these differ"
+        yield f"share alike: what is made with each of {named(kept)} is to keep its licence, and these differ"
     unknown = [licence for licence, terms in asks.items() if terms is None]
     if unknown and len(has) > 1:
         yield f"other terms, which are not known here: {named(unknown)}"

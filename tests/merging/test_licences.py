@@ -51,7 +51,10 @@ def test_the_terms_of_a_licence_are_those_of_its_name(licence: str, terms: set[s
         ),
         (
             {"a": "gpl-3.0", "b": "cc-by-sa-4.0", "c": "mit"},
-            ["share alike: models made with cc-by-sa-4.0 (b), gpl-3.0 (a) must keep their licences, and these differ"],
+            [
+                "share alike: what is made with each of cc-by-sa-4.0 (b), gpl-3.0 (a) is to keep its licence, "
+                "and these differ"
+            ],
         ),
         (
             {"a": "other", "b": "mit", "c": ""},
@@ -61,7 +64,7 @@ def test_the_terms_of_a_licence_are_those_of_its_name(licence: str, terms: set[s
             {"a": "cc-by-nc-sa-4.0", "b": "gpl-2.0"},
             [
                 "non-commercial: cc-by-nc-sa-4.0 (a) does not allow commercial use, gpl-2.0 (b) does",
-                "share alike: models made with cc-by-nc-sa-4.0 (a), gpl-2.0 (b) must keep their licences, "
+                "share alike: what is made with each of cc-by-nc-sa-4.0 (a), gpl-2.0 (b) is to keep its licence, "
                 "and these differ",
             ],
         ),

@@ -114,7 +114,7 @@ def test_what_a_suite_leaves_out_is_written_into_the_file_in_use_which_stays_the
     (root / "suites/two.yaml").write_text(OTHER.replace("seed: 1\n", "").replace(", reads: svd", ""))
     use(root, "two")
     assert (
-        "params.yaml: wrote what suites/two.yaml leaves out: seed, studies.tasks.methods.tsv_c"
+        "params.yaml: added the values that suites/two.yaml leaves out: seed, studies.tasks.methods.tsv_c"
         in capsys.readouterr().err
     )
     assert yaml.safe_load((root / "params.yaml").read_text()) == yaml.safe_load(TINY)

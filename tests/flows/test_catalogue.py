@@ -70,4 +70,4 @@ def test_methods_are_classed_as_the_survey_does_but_for_the_five_that_the_page_n
     printed = {name: classes for classes, names in SURVEY.items() for name in names}
     ours = {name: (registry.get(name).involvement, registry.get(name).efficiency) for name in printed}
     assert {name: classes for name, classes in ours.items() if classes != printed[name]} == OTHERWISE
-    assert "what it prints but for five methods" in " ".join(rendered()["README"].split())
+    assert "They differ from its entries for five methods" in " ".join(rendered()["README"].split())

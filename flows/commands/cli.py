@@ -34,7 +34,7 @@ from merganser.tasks.tracking import store_words
 LEFT_OUT = re.compile(r"failed to parse .*'dvc\.yaml': Could not find")  # DVC's words
 app = empty_app()
 app.add_typer(lineage_cli.app, name="lineage")
-node = typer.Typer(help="Clones that serve as a cluster's nodes.", no_args_is_help=True)
+node = typer.Typer(help="Prepare clones as cluster nodes.", no_args_is_help=True)
 app.add_typer(node, name="node")
 app.add_typer(suites_cli.app, name="suites")
 
@@ -79,7 +79,7 @@ def mlflow_words(error: BaseException) -> str | None:
 
 
 TRIAL = partial(
-    typer.Option, rich_help_panel="A trial: other values, with params.yaml, dvc.lock and report left as they are"
+    typer.Option, rich_help_panel="Trial: try other values; params.yaml, dvc.lock and the report stay as they are"
 )
 
 
@@ -87,19 +87,19 @@ TRIAL = partial(
 @with_options_of(command_line.run)
 def run(
     settings: Annotated[
-        list[str] | None, TRIAL("--set", metavar="KEY=VALUE", help="A value of params.yaml, by its key path.")
+        list[str] | None, TRIAL("--set", metavar="KEY=VALUE", help="Try another value, by its key path. Repeatable.")
     ] = None,
     only: Annotated[
         str | None,
-        TRIAL(metavar="ENTRY,...", help="Only these entries of methods, what they read, and the references."),
+        TRIAL(metavar="ENTRY,...", help="Run only these entries, their inputs, base and individual."),
     ] = None,
-    tasks: Annotated[str | None, TRIAL(metavar="TASK,...", help="Only these tasks.")] = None,
+    tasks: Annotated[str | None, TRIAL(metavar="TASK,...", help="Use only these tasks.")] = None,
     examples: Annotated[
-        int | None, TRIAL(min=1, metavar="N", help="Measure on at most so many examples of each task.")
+        int | None, TRIAL(min=1, metavar="N", help="Measure on at most N examples of each task.")
     ] = None,
     **options: Any,
 ) -> None:
-    """Run every stage that is not up to date, in parallel; run it again to go on after a failure or a kill."""
+    """Run every stale stage in parallel. After a failure or a kill, run it again to resume."""
     if not options["dry_run"]:
         trust_own_methods()
     if settings or only is not None or tasks is not None or examples is not None:
@@ -122,19 +122,19 @@ app.command(epilog=example("merganser status --json"))(command_line.status)
 @app.command(epilog=example("merganser report --tex --errors --out table.tex", EXIT_CODES))
 def report(
     tex: Annotated[
-        bool, typer.Option("--tex", help="Print the table of all entries for a paper: LaTeX, needs booktabs.")
+        bool, typer.Option("--tex", help="Print the table of all entries as LaTeX for a paper; it needs booktabs.")
     ] = False,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the best entries and all entries as Markdown, for a pull request.")
     ] = False,
-    errors: Annotated[bool, typer.Option("--errors", help="With --tex: each number with its sampling error.")] = False,
+    errors: Annotated[bool, typer.Option("--errors", help="With --tex: add each number's sampling error.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --tex or --markdown: write it here instead of printing it."),
+        typer.Option(metavar="FILE", help="With --tex or --markdown: write to FILE instead of printing."),
     ] = None,
     repo: RepoOption = Path(),
 ) -> None:
-    """Say which entries are the best, as the report's page does; with --tex or --markdown, give its table."""
+    """Print the best entries, as the report names them. With --tex or --markdown, print its table."""
     from merganser.flows.steps.answer import markdown_lines, paper_table, report_lines
 
     if tex and markdown:
@@ -155,14 +155,14 @@ def report(
 @app.command("diff", epilog=example("merganser diff brave-otter workspace", EXIT_CODES))
 def diff(
     first: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's name, a commit, a comparison's folder, a trial.")
+        str, typer.Argument(metavar="RUN", help="A run's name, a commit, a comparison's folder or a trial.")
     ],
-    second: Annotated[str, typer.Argument(metavar="RUN", help="Another one; `workspace` is what is here.")],
-    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as an HTML page, too.")] = None,
+    second: Annotated[str, typer.Argument(metavar="RUN", help="Another run, or `workspace`: the current state.")],
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write an HTML page.")] = None,
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Print two runs side by side: parameters, code, environment, and scores with paired tests."""
+    """Compare two runs: parameters, code, environment, and scores with paired tests."""
     from merganser.flows.evidence.runs.diff import diff_runs
     from merganser.flows.evidence.runs.printing import as_page, diff_lines
 
@@ -184,39 +184,39 @@ app.command(epilog=example("merganser use encoder", EXIT_CODES))(suites_cli.use)
     ),
 )
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is new or empty.")],
-    suite: Annotated[str | None, typer.Option(metavar="NAME", help="The suite that it compares.")] = None,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    suite: Annotated[str | None, typer.Option(metavar="NAME", help="Start from this suite.")] = None,
     models: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=MODEL ...",
-            help="Your models, each a folder, a file, an adapter's folder or org/name@revision of a hub; base=MODEL is "
-            "what they were fine-tuned from, by default their mean.",
+            help="Your models: each a folder, a file, an adapter's folder or org/name@revision on a hub. base=MODEL is "
+            "the model they were fine-tuned from; default: their mean.",
         ),
     ] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=DATA ...",
-            help="What each is measured on: a folder of DatasetDict.save_to_disk, or org/name@revision of a hub.",
+            help="The data of each model: a folder saved by DatasetDict.save_to_disk, or org/name@revision on a hub.",
         ),
     ] = None,
     clone: Annotated[
         Path | None,
-        typer.Option("--from", metavar="CLONE", help="Take the comparison out of a clone of Merganser's repository."),
+        typer.Option("--from", metavar="CLONE", help="Copy the comparison out of a clone of Merganser's repository."),
     ] = None,
     cache_of: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="A comparison whose DVC cache it shares: what either computes the other restores. Without --suite and "
-            "--models it has that one's params.yaml too.",
+            help="Share the DVC cache of this comparison: each restores the other's results. Without --suite and "
+            "--models, copy its params.yaml too.",
         ),
     ] = None,
 ) -> None:
-    """Begin a comparison in a repository of its own, run by the installed Merganser.
+    """Create a repository for a comparison. It runs the installed Merganser.
 
-    In a git repository it becomes a folder of it.
+    Inside a git repository, the comparison becomes a folder there.
     """
     from merganser.flows.commands.init import Choices, Clone, Models, Same, Suite, init
 
@@ -242,13 +242,13 @@ def init(
 def update(
     keep: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Keep the results of a method or stage that changed; `all`: of each."),
+        typer.Option(metavar="NAME", help="Keep the results of a changed method or stage; `all` keeps every result."),
     ] = None,
     repo: RepoOption = Path(),
 ) -> None:
-    """Bring a comparison to the installed Merganser, and say what the next run runs again and what that takes.
+    """Update a comparison to the installed Merganser. Lists what the next run will rerun, and the expected cost.
 
-    A run does so by itself; what was kept stays so until an update without --keep.
+    `merganser run` updates by itself. Results kept by --keep stay until an update without it.
     """
     from dvcfleet.run import run as run_stages
     from merganser.flows.steps.updating import update
@@ -260,13 +260,13 @@ def update(
 
 @app.command(deprecated=True, epilog=example("merganser new ../clip --suite clip-vit-b-32-8"))
 def new(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that does not exist yet.")],
     suite: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Begin with this suite; without, with the params.yaml here.")
+        str | None, typer.Option(metavar="NAME", help="Start from this suite; default: the params.yaml here.")
     ] = None,
     repo: RepoOption = Path(),
 ) -> None:
-    """Begin a comparison with the cache of this one: `merganser init DIR --cache-of .` has replaced it."""
+    """Create a comparison with the cache of this one. Use `merganser init DIR --cache-of .` instead."""
     root = root_around(repo)
     more = f" --suite {suite}" if suite else ""
     print(f"`merganser new` goes in 0.3: say `merganser init {folder}{more} --cache-of {os.path.relpath(root)}`")
@@ -275,11 +275,11 @@ def new(
 
 @app.command(epilog=example("merganser rename digits numerals", EXIT_CODES))
 def rename(
-    old: Annotated[str, typer.Argument(metavar="TASK", help="A task of params.yaml.")],
+    old: Annotated[str, typer.Argument(metavar="TASK", help="A task in params.yaml.")],
     new: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")],
     repo: RepoOption = Path(),
 ) -> None:
-    """Give a task another name, and keep what was computed under the old one and does not follow from it."""
+    """Rename a task. Results that do not depend on its name are kept."""
     from merganser.flows.commands.renaming import rename
 
     for line in rename(root_around(repo), old, new):
@@ -290,17 +290,17 @@ def rename(
     epilog=example("merganser archive comparison.tar --data", "merganser archive --restore comparison.tar ../again")
 )
 def archive(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; with --restore, an archive.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive to write; with --restore, to read.")],
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[FOLDER]", help="With --restore: a folder that is not there yet.")
+        Path | None, typer.Argument(metavar="[FOLDER]", help="With --restore: a folder that does not exist yet.")
     ] = None,
     data: Annotated[
-        bool, typer.Option("--data", help="With all that stages read and wrote: what is restored runs nothing again.")
+        bool, typer.Option("--data", help="Include all data of the stages, so that nothing runs again after --restore.")
     ] = False,
-    restore: Annotated[bool, typer.Option("--restore", help="Make the archived repository again in FOLDER.")] = False,
+    restore: Annotated[bool, typer.Option("--restore", help="Restore the archived repository into FOLDER.")] = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Write the comparison as one file, which `merganser lineage verify --archive` checks anywhere; or restore it."""
+    """Save the comparison as one file, or restore it. `merganser lineage verify --archive` checks it anywhere."""
     if restore != (folder is not None) or (restore and data):
         raise InputError("merganser archive FILE [--data] writes an archive, --restore FILE FOLDER restores one")
     if folder:
@@ -318,11 +318,11 @@ def archive(
 
 @app.command("history", epilog=example("merganser history --page history.html", EXIT_CODES))
 def history(
-    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as an HTML page, too.")] = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write an HTML page.")] = None,
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Print what each saved run changed, which scores got worse, and how each entry's score went."""
+    """Show each saved run's changes and lower scores, and each entry's score over time."""
     from merganser.flows.evidence.runs.history import read_history
     from merganser.flows.evidence.runs.printing import history_lines
     from merganser.flows.pages.history_page import history_page
@@ -335,15 +335,15 @@ def history(
 
 @app.command("gc", epilog=example("merganser gc --keep 30d --keep-best --yes", EXIT_CODES))
 def gc(
-    keep: Annotated[str, typer.Option(metavar="TIME", help="Keep what is newer: hours, days, weeks (12h, 30d, 8w).")],
+    keep: Annotated[str, typer.Option(metavar="TIME", help="Keep all data newer than this: 12h, 30d or 8w.")],
     keep_best: Annotated[
-        bool, typer.Option("--keep-best", help="Keep also the run with the best mean score of each entry.")
+        bool, typer.Option("--keep-best", help="Also keep the run with the best mean score of each entry.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Free it; without this, say what would be freed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Really delete. Without --yes, only report.")] = False,
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Free what old runs left and no kept result needs: data, records in MLflow and Prefect, ledger, logs."""
+    """Delete leftovers of old runs that no kept result needs: data, MLflow and Prefect records, ledger, logs."""
     from merganser.flows.commands.gc import collect_garbage, lines_of, time_before
 
     found = collect_garbage(repo, time_before(keep), keep_best, yes)
@@ -358,14 +358,14 @@ node.command("init", epilog=example("merganser node init ~/node"))(command_line.
 @app.command(epilog=example("merganser ui --port 4280"))
 def ui(
     port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Port of the start page; a free one if it is in use.")
+        int, typer.Option(min=1, max=65535, help="Port of the start page; a free one if this is in use.")
     ] = 4280,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the addresses, open no browser.")] = False,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the addresses.")] = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Serve a start page with the last run's answer, the report, and the pages of Prefect and MLflow, until stopped.
+    """Serve the start page, the report, Prefect and MLflow, until stopped.
 
-    They are reachable from this machine only. Example: merganser ui --no-browser
+    Only this machine can reach them. Example: merganser ui --no-browser
     """
     from merganser.flows.pages.ui import has_browser, serve_pages
 
@@ -374,7 +374,7 @@ def ui(
 
 @app.command(epilog=example("merganser serve"))
 def serve(repo: RepoOption = Path()) -> None:
-    """Run what prefect.yaml schedules on this machine, until stopped."""
+    """Run the schedules of prefect.yaml on this machine, until stopped."""
     from merganser.flows.serve import serve_deployments
 
     serve_deployments(repo)

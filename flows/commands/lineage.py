@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from merganser.flows.evidence.keys import PublicKey
 
 app = typer.Typer(
-    help="Show where a result comes from, and verify that nothing has changed since.", no_args_is_help=True
+    help="Trace results to their sources, and verify that nothing has changed since.", no_args_is_help=True
 )
 
-_ABOUT_TARGET = (
-    "A stage, one of its outputs or a file in one, an MLflow run's id, or a cell of the report: ENTRY/COLUMN."
-)
+_ABOUT_TARGET = "A stage, an output or a file in it, an MLflow run ID, or a cell of the report (ENTRY/COLUMN)."
 
 
 @app.command(epilog=example("merganser lineage show ties/digits"))
@@ -53,7 +51,7 @@ def why(
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Say in ten lines why a result is what it is: made by what, from what, when, where, by whom."""
+    """Explain a result in ten lines: command, parameters, sources, code, time, machine and user."""
     from dvcfleet.lineage.audit import look_up
     from dvcfleet.lineage.show import why, why_lines
 
@@ -66,12 +64,14 @@ def why(
 def find(
     text: Annotated[
         str,
-        typer.Argument(metavar="TEXT", help="A hash or its begin, a path, a source, a package or PACKAGE==VERSION."),
+        typer.Argument(
+            metavar="TEXT", help="A hash or the beginning of one, a path, a source, a package or PACKAGE==VERSION."
+        ),
     ],
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Find every result that depends on a content, a path, a source or a package; paths and sources may be patterns."""
+    """Find all results that depend on a hash, path, source or package. Paths and sources may be patterns."""
     from dvcfleet.lineage.tree import dependents_lines, find_dependents, read_lineage
     from dvcfleet.repository import opened
 
@@ -82,15 +82,15 @@ def find(
 
 @app.command("diff", epilog=example("merganser lineage diff brave-otter workspace --of ties/digits"))
 def diff(
-    first: Annotated[str, typer.Argument(metavar="A", help="A target, or a run as `merganser diff` takes it.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
+    first: Annotated[str, typer.Argument(metavar="A", help="A target, or a run as for `merganser diff`.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The target or run to compare with.")],
     of: Annotated[
         str | None, typer.Option(metavar="TARGET", help="The result to compare in two runs; all if not given.")
     ] = None,
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Say what differs between the lineages of two results, or of one in two runs, and what of it reached them."""
+    """Compare the lineages of two results, or of one in two runs. Shows which differences reached them."""
     from merganser.flows.evidence.runs.diff import diff_lineages
     from merganser.flows.evidence.runs.printing import lineage_diff_lines
 
@@ -109,24 +109,24 @@ def say(content: Any, lines: Iterable[str], as_json: bool) -> None:
 
 @app.command(epilog=example("merganser lineage verify merge@ties --rerun"))
 def verify(
-    target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help=f"{_ABOUT_TARGET} All if not given.")] = None,
+    target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help=f"{_ABOUT_TARGET} Default: all.")] = None,
     rerun: Annotated[
         bool, typer.Option("--rerun", help="Also run all stages again in a scratch copy, and compare the bytes.")
     ] = False,
     profile: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --rerun: where to run, by a name of profiles.yaml.")
+        str | None, typer.Option(metavar="NAME", help="With --rerun: where to run, a profile of profiles.yaml.")
     ] = None,
     device: Annotated[
         Literal["cpu", "cuda"] | None,
         typer.Option(
-            help="With --rerun: compute on this device; where another is declared, compare scores within a tolerance."
+            help="With --rerun: compute on this device. If another is declared, compare scores within a tolerance."
         ),
     ] = None,
     signed_by: Annotated[
-        Path | None, typer.Option(metavar="KEY", help="Also check the signatures, by a public key in PEM.")
+        Path | None, typer.Option(metavar="KEY", help="Also check the signatures with this public key (PEM).")
     ] = None,
     models_signed_by: Annotated[
-        Path | None, typer.Option(metavar="KEY", help="With --signed-by: the key of the merges, if it is another.")
+        Path | None, typer.Option(metavar="KEY", help="With --signed-by: the key for merges, if it differs.")
     ] = None,
     archive: Annotated[
         Path | None,
@@ -134,12 +134,12 @@ def verify(
     ] = None,
     anchored: Annotated[
         str | None,
-        typer.Option(metavar="LINE", help="Also hold the ledger to what `merganser lineage anchor` printed once."),
+        typer.Option(metavar="LINE", help="Also check the ledger against a line of `merganser lineage anchor`."),
     ] = None,
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Read every byte again and report what differs from the record; if nothing does, say what was compared."""
+    """Read every byte again and report differences from the record. If there are none, say what was compared."""
     if (profile or device) and not rerun:
         raise InputError("--profile and --device are for --rerun")
     from dvcfleet.record.chain import parse_anchor
@@ -210,7 +210,7 @@ def _verified_archive(path: Path, check: "Callable[..., Audit]") -> "Audit":
 
 @app.command(epilog=example("merganser lineage anchor"))
 def anchor(repo: RepoOption = Path()) -> None:
-    """Print the ledger's head as one line, to be kept elsewhere: in a commit's message, a mail, a timestamp service."""
+    """Print the ledger's head as one line. Keep it elsewhere: in a commit message, a mail, a timestamp service."""
     from dvcfleet.record.chain import anchor_of
     from dvcfleet.repository import STATE_FOLDER
 
@@ -219,16 +219,14 @@ def anchor(repo: RepoOption = Path()) -> None:
 
 @app.command(epilog=example("merganser lineage sign key.pem"))
 def sign(
-    key: Annotated[Path, typer.Argument(metavar="KEY", help="A private key in PEM: ed25519, or on P-256.")],
+    key: Annotated[Path, typer.Argument(metavar="KEY", help="A private key (PEM): ed25519 or P-256.")],
     model_key: Annotated[
         Path | None,
-        typer.Option(
-            metavar="KEY", help="A key on P-256, by which model-signing signs merges, if KEY is another kind."
-        ),
+        typer.Option(metavar="KEY", help="A P-256 key to sign merges with model-signing, if KEY is another kind."),
     ] = None,
     repo: RepoOption = Path(),
 ) -> None:
-    """Sign the record and each merge, if `verify` finds nothing: in-toto statements, and model-signing's signatures."""
+    """Sign the record and each merge, if `verify` finds nothing: in-toto statements, model-signing signatures."""
     from dvcfleet.lineage.audit import audit
     from merganser.flows.evidence.keys import PrivateKey
     from merganser.flows.evidence.signing import sign
@@ -290,14 +288,14 @@ def export(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="A new file: .json for W3C PROV-JSON, .jsonl for OpenLineage events, .zip for an RO-Crate; or a new "
-            "folder, for an RO-Crate.",
+            help="A new file: .json (W3C PROV-JSON), .jsonl (OpenLineage events) or .zip (RO-Crate). Or a new folder "
+            "(RO-Crate).",
         ),
     ],
-    target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help=f"{_ABOUT_TARGET} All if not given.")] = None,
+    target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help=f"{_ABOUT_TARGET} Default: all.")] = None,
     repo: RepoOption = Path(),
 ) -> None:
-    """Export the lineage of results to other tools."""
+    """Export lineage as PROV-JSON, OpenLineage events or an RO-Crate."""
     from dvcfleet.lineage.export import exported
     from merganser.outputs import new_folder, new_output, refuse_existing, replacing
 

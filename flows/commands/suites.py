@@ -14,12 +14,12 @@ from merganser.command_line.app import example
 from merganser.flows.commands.lineage import say
 from merganser.outputs import write_whole
 
-app = typer.Typer(help="The ready comparisons: list and check them, and compare with what papers report.")
+app = typer.Typer(help="List and check the ready-made comparisons, and compare with papers.")
 
 
 @app.callback(invoke_without_command=True, epilog=example("merganser suites --json"))
 def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
-    """List the ready comparisons: family, tasks, entries, download, GPU; * is the one in use."""
+    """List the ready-made comparisons: family, tasks, entries, download, GPU; * marks the one in use."""
     if context.invoked_subcommand:
         return
     from merganser.command_line.output import print_table
@@ -37,14 +37,14 @@ def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption
 @app.command("check", epilog=example("merganser suites check encoder", EXIT_CODES))
 def suites_check(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A suite; `merganser suites` lists them.")],
-    offline: Annotated[bool, typer.Option("--offline", help="Ask no hub.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Contact no hub.")] = False,
     pin: Annotated[
-        bool, typer.Option("--pin", help="Write the present commit of each followed branch into its pointer.")
+        bool, typer.Option("--pin", help="Pin each followed branch to its current commit, in the pointer file.")
     ] = False,
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Check a suite without downloading it: choices, pointers, figures; with a network that its sources exist."""
+    """Check a suite without downloading it: choices, pointers, figures and, online, that its sources exist."""
     from merganser.flows.suites.check import check_lines, validate_suite
     from merganser.flows.suites.files import suites_root
 
@@ -62,13 +62,11 @@ def suites_diff(
             "--all", help="For all suites that were run: which figures of each paper reproduce, which not, why."
         ),
     ] = False,
-    page: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --all: write it as an HTML page, too.")
-    ] = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="With --all: also write an HTML page.")] = None,
     as_json: JsonOption = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Print what papers report beside what the last run measured, and which differences exceed our sampling error."""
+    """Compare papers' figures with the last run's. Marks differences beyond the sampling error."""
     if page and not of_all:
         raise typer.BadParameter("is a page of all suites; give --all too, or open the report", param_hint="--page")
     from merganser.flows.evidence.runs.printing import as_page
@@ -89,11 +87,11 @@ def use(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A suite; `merganser suites` lists them.")],
     force: Annotated[bool, typer.Option("--force", help="Replace params.yaml even if changes in it are lost.")] = False,
     grids: Annotated[
-        bool, typer.Option("--grids", help="The suite's comparison with parameters searched on validation data.")
+        bool, typer.Option("--grids", help="Use the variant with parameters searched on validation data.")
     ] = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Put a suite's params.yaml in place; what was computed for another stays in DVC's cache."""
+    """Switch to a suite: put its params.yaml in place. Results of other suites stay in DVC's cache."""
     from merganser.flows.suites.ready import GRIDS, PARAMS, SUITES, use
 
     params = use(root_around(repo), name, force, grids=grids)

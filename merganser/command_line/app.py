@@ -38,19 +38,19 @@ class Listed(TyperCommand):
 
 
 def list_methods(
-    name: Annotated[str | None, typer.Argument(help="Show this method's parameters.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show everything about this method.")] = None,
     wanted: Annotated[
         str | None,
         typer.Option(
             "--for",
             metavar="KEY=VALUE,...",
-            help="Only these, such as data=none,parts=no: data none, validation or test; parts per task yes or no; "
-            "family; cost; needs.",
+            help="Filter, such as data=none,parts=no. Keys: data (none, validation, test), parts per task (yes, no), "
+            "family, cost, needs.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
 ) -> None:
-    """List the registered methods and what each does, in the terminal's width; of one NAME, all about it."""
+    """List the methods; with NAME, show everything about one."""
     from merganser import registry
     from merganser.command_line import output
     from merganser.descriptions import describe_method, matching
@@ -72,10 +72,10 @@ def explain_params(
     ] = None,
     schema: Annotated[
         bool,
-        typer.Option("--schema", help="Print a JSON Schema of the file, with which editors check and complete it."),
+        typer.Option("--schema", help="Print a JSON Schema, for checks and completion in editors."),
     ] = False,
 ) -> None:
-    """Explain a key of params.yaml: what it holds, its default and an example; without KEY list the keys."""
+    """Explain a key of params.yaml: type, default and an example. Without KEY, list all keys."""
     from merganser.config.describing import json_schema, key_lines
 
     if schema and key:
@@ -84,13 +84,13 @@ def explain_params(
 
 
 def import_mergekit(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A configuration of mergekit, such as config.yml.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A mergekit configuration, such as config.yml.")],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A new folder for merge.yaml and params.yaml; by default named as CONFIG."),
+        typer.Option(metavar="DIR", help="A new folder for merge.yaml and params.yaml; default: CONFIG's name."),
     ] = None,
 ) -> None:
-    """Turn a configuration of mergekit into merge.yaml, which `merganser merge` does, and params.yaml, to compare."""
+    """Convert a mergekit configuration to merge.yaml (for `merganser merge`) and params.yaml (for a comparison)."""
     from merganser.config.recipes import RECIPE
     from merganser.standalone.mergekit.importing import PARAMS, imported, write_imported
 

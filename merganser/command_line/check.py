@@ -18,21 +18,22 @@ SHOWN = 5
 
 def check(
     model: Annotated[
-        list[str], typer.Argument(metavar="MODEL...", help="Each a folder, a file, or org/name@revision of a hub.")
+        list[str],
+        typer.Argument(metavar="MODEL...", help="Models: each a folder, a file, or org/name@revision on a hub."),
     ],
     base: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="What they were fine-tuned from; by default the first MODEL.")
+        str | None, typer.Option(metavar="MODEL", help="The model they were fine-tuned from; default: the first.")
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Merge these parameters only.")] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Merge only these parameters.")] = None,
     excepted: Annotated[
         list[str] | None, typer.Option("--except", metavar="PATTERN", help="Keep these as in the base, such as heads.")
     ] = None,
     matrices: Annotated[
-        Literal["linear", "any_2d"], typer.Option(help="What counts as a matrix, as for `merganser merge`.")
+        Literal["linear", "any_2d"], typer.Option(help="Parameters that count as matrices, as for `merge`.")
     ] = "linear",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
 ) -> None:
-    """Say what models are, whether they belong together, and what merging them would copy, write and take."""
+    """Inspect models: architecture, compatibility, and what a merge would copy, write and cost."""
     from merganser.checkpoints.kinds import ParameterRules
     from merganser.config.recipes import path_of, source_named
     from merganser.standalone.check import check_models

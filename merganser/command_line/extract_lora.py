@@ -19,16 +19,16 @@ SHOWN = 5
 def extract_lora(
     model: Annotated[
         str,
-        typer.Argument(metavar="MODEL", help="The fine-tuned model: a folder, a file, or org/name@revision of a hub."),
+        typer.Argument(metavar="MODEL", help="The fine-tuned model: a folder, a file, or org/name@revision on a hub."),
     ],
-    base: Annotated[str, typer.Option(metavar="MODEL", help="What it was fine-tuned from, named as it is.")],
+    base: Annotated[str, typer.Option(metavar="MODEL", help="The model it was fine-tuned from, in the same form.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the adapter.")],
     rank: Annotated[int | None, typer.Option(min=1, metavar="R", help="The rank of each layer's update.")] = None,
     energy: Annotated[
         float | None,
         typer.Option(
             metavar="E",
-            help="In place of a rank: the least in each layer that keeps this share of its change's squared norm.",
+            help="Instead of --rank: each layer's lowest rank that keeps this share of its change's squared norm.",
         ),
     ] = None,
     saved: Annotated[
@@ -38,16 +38,16 @@ def extract_lora(
         ),
     ] = None,
     biases: Annotated[bool, typer.Option("--biases", help="Save the biases.")] = False,
-    only: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Take these parameters only.")] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Extract only these parameters.")] = None,
     excepted: Annotated[
         list[str] | None, typer.Option("--except", metavar="PATTERN", help="Leave these as in the base, such as heads.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Layers at once; by default OMP_NUM_THREADS or the CPUs.")
+        int | None, typer.Option(min=1, metavar="N", help="Layers at once; default: OMP_NUM_THREADS, or all CPUs.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each layer's error as JSON with stable keys.")] = False,
 ) -> None:
-    """Write what fine-tuning changed of MODEL as a LoRA adapter for its base, and say what each layer loses."""
+    """Extract a LoRA adapter from a fine-tuned model and its base. Prints each layer's error."""
     from merganser.checkpoints.kinds import ParameterRules
     from merganser.command_line.output import progress_bar
     from merganser.config.recipes import source_named

@@ -21,7 +21,7 @@ def merge(
         str,
         typer.Argument(
             metavar="METHOD|RECIPE",
-            help="A registered method, which `merganser methods` lists; or a merge.yaml, to do that merge again.",
+            help="A method (`merganser methods` lists them), or a merge.yaml, to repeat that merge.",
         ),
     ],
     model: Annotated[
@@ -29,34 +29,34 @@ def merge(
         typer.Option(
             metavar="NAME=MODEL",
             help="A fine-tuned model, once per task: a checkpoint's folder or file, an adapter's folder, or "
-            "org/name@revision of a hub.",
+            "org/name@revision on a hub.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="A new folder for the merged checkpoint; for a recipe by default its folder's name with -again.",
+            help="A new folder for the merged checkpoint. Default for a recipe: its folder's name with -again.",
         ),
     ] = None,
     base: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The base, named as a model is; by default the models' mean.")
+        str | None, typer.Option(metavar="MODEL", help="The base model, in the same form; default: the models' mean.")
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A parameter of the method; merged=METHOD: start from what that method makes, not from the base; "
-            "seed=N: of random masks.",
+            help="A parameter of the method. merged=METHOD starts from the merge by METHOD instead of the base; seed=N "
+            "seeds random masks.",
         ),
     ] = None,
     classes: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=FILE", help="A task's class names, one a line, for a method that needs them."),
+        typer.Option(metavar="NAME=FILE", help="A task's class names, one per line, for methods that need them."),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Merge these parameters only; the rest is the base's.")
+        list[str] | None, typer.Option(metavar="PATTERN", help="Merge only these parameters; the rest is the base's.")
     ] = None,
     excepted: Annotated[
         list[str] | None, typer.Option("--except", metavar="PATTERN", help="Keep these as in the base, such as heads.")
@@ -64,23 +64,23 @@ def merge(
     matrices: Annotated[
         Literal["linear", "any_2d"] | None,
         typer.Option(
-            help="What counts as a matrix: linear maps, stacks of them and convolutions (the default), or all of two "
-            "dimensions."
+            help="Parameters that count as matrices: linear maps, stacks of them and convolutions (default), or all "
+            "with two dimensions."
         ),
     ] = None,
     dtype: Annotated[
         Literal["float32", "float16", "bfloat16"] | None,
-        typer.Option(help="The merged model's dtype; by default as in the base."),
+        typer.Option(help="The merged model's dtype; default: as in the base."),
     ] = None,
     max_shard_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Largest file of weights, such as 5GB; by default as the base's.")
+        str | None, typer.Option(metavar="SIZE", help="Largest file of weights, such as 5GB; default: as in the base.")
     ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(
             metavar="base|union|NAME",
-            help="Whose tokenizer the merge has: the base's, that with the models' added tokens, or a model's. Rows of "
-            "embeddings and heads are then matched by token. By default the vocabularies must be the same.",
+            help="The merge's tokenizer: the base's, the base's plus the models' added tokens, or a model's. Rows of "
+            "embeddings and heads are then matched by token. Without it, all vocabularies must be the same.",
         ),
     ] = None,
     rows: Annotated[
@@ -88,24 +88,22 @@ def merge(
         typer.Option(metavar="TOKEN=NAME", help="Take a token's rows from this model, or from base."),
     ] = None,
     chat_template: Annotated[
-        str | None, typer.Option(metavar="base|NAME", help="Whose chat template; by default the tokenizer's.")
+        str | None, typer.Option(metavar="base|NAME", help="The merge's chat template; default: the tokenizer's.")
     ] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"] | None,
-        typer.Option(help="Where to compute; by default as the recipe says, or auto."),
+        typer.Option(help="Where to compute; default: as in the recipe, or auto."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Layers at once; by default OMP_NUM_THREADS or the CPUs.")
+        int | None, typer.Option(min=1, metavar="N", help="Layers at once; default: OMP_NUM_THREADS, or all CPUs.")
     ] = None,
     profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Write time, memory and bytes as JSON.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Merge nothing: say what the models are, and what the merge would do.")
+        bool, typer.Option("--dry-run", help="Merge nothing. Inspect the models, and show what the merge would do.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print what --dry-run says as JSON with stable keys.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Like --dry-run, as JSON with stable keys.")] = False,
 ) -> None:
-    """Merge checkpoints into DIR: model.safetensors or shards, overlays.safetensors for parts per task, merge.yaml."""
+    """Merge checkpoints into a new folder: weights, overlays.safetensors for parts per task, and merge.yaml."""
     from merganser.config.recipes import read_recipe
 
     options: dict[str, Any] = {
@@ -186,20 +184,20 @@ def _recipe(method: str, given: dict[str, Any]) -> "Recipe":
 
 
 def reconstruct(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `merge` wrote.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder written by `merganser merge`.")],
     out: Annotated[
         Path,
-        typer.Option(metavar="PATH", help="A new folder; or a new .safetensors file of the weights alone."),
+        typer.Option(metavar="PATH", help="A new folder, or a new .safetensors file for the weights alone."),
     ],
     task: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The task whose own model is wanted; leave it out for a merge of adapters."),
+        typer.Option(metavar="NAME", help="The task to restore; leave it out for a merge of adapters."),
     ] = None,
     as_adapter: Annotated[
-        bool, typer.Option("--as-adapter", help="Write low-rank parts as an adapter in PEFT's format, into a folder.")
+        bool, typer.Option("--as-adapter", help="Write low-rank parts as a PEFT adapter, into a folder.")
     ] = False,
 ) -> None:
-    """Write a task's own model, the shared part plus its overlay, with its head and configuration."""
+    """Restore one task's model from a merge: the shared part plus its overlay, with head and configuration."""
     from merganser.standalone import merged_adapter, reconstruct
 
     refuse_existing(out)

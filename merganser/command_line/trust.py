@@ -18,12 +18,12 @@ FILE = Path("merganser/trusted")  # in the user's settings: an absolute path a l
 
 def trust(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="A clone of Merganser.", show_default=False)] = Path(),
-    remove: Annotated[bool, typer.Option("--remove", help="Trust it no longer.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Stop trusting it.")] = False,
     show: Annotated[bool, typer.Option("--list", help="List the trusted folders.")] = False,
 ) -> None:
-    """Trust a clone's own code: commands of a repository may run it from any environment.
+    """Trust a clone's code: commands in the clone may then run it from any environment.
 
-    Needed only for a clone that has no environment of its own; `make venv` there makes one.
+    Only a clone without an environment needs this; `make venv` there creates one.
     """
     if show:
         print(*trusted_folders(), sep="\n")

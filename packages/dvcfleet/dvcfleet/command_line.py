@@ -44,30 +44,32 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="[TARGET ...]",
-            help="Only these and what they need: stages, templates, outputs, FOLDER/dvc.yaml[:STAGE], .dvc files.",
+            help="Only these and their inputs: stages, templates, outputs, FOLDER/dvc.yaml[:STAGE], .dvc files.",
             autocompletion=complete_stage,
         ),
     ] = None,
-    force: Annotated[bool, REPRO("--force", "-f", help="Run also what is up to date.")] = False,
-    single_item: Annotated[bool, REPRO("--single-item", "-s", help="Only the targets, not what they need.")] = False,
-    downstream: Annotated[bool, REPRO("--downstream", help="The targets and the stages that read from them.")] = False,
-    pipeline: Annotated[bool, REPRO("--pipeline", "-p", help="The targets' whole pipelines.")] = False,
-    all_pipelines: Annotated[bool, REPRO("--all-pipelines", "-P", help="All stages of the repository.")] = False,
-    recursive: Annotated[bool, REPRO("--recursive", "-R", help="All stages in a target that is a folder.")] = False,
-    glob: Annotated[bool, REPRO("--glob", help="The targets are patterns of stages' names.")] = False,
+    force: Annotated[bool, REPRO("--force", "-f", help="Also run stages that are up to date.")] = False,
+    single_item: Annotated[bool, REPRO("--single-item", "-s", help="Run only the targets, not their inputs.")] = False,
+    downstream: Annotated[bool, REPRO("--downstream", help="Run the targets and all downstream stages.")] = False,
+    pipeline: Annotated[bool, REPRO("--pipeline", "-p", help="Run the targets' whole pipelines.")] = False,
+    all_pipelines: Annotated[bool, REPRO("--all-pipelines", "-P", help="Run all stages of the repository.")] = False,
+    recursive: Annotated[bool, REPRO("--recursive", "-R", help="Run all stages in the target folders.")] = False,
+    glob: Annotated[bool, REPRO("--glob", help="Treat targets as patterns of stage names.")] = False,
     force_downstream: Annotated[
-        bool, REPRO("--force-downstream", help="Run also what reads from a stage that ran.")
+        bool, REPRO("--force-downstream", help="Also run everything downstream of a stage that ran.")
     ] = False,
     pull: Annotated[bool, REPRO("--pull", help="Pull missing data, and the run cache, from the remote.")] = False,
     allow_missing: Annotated[
-        bool, REPRO("--allow-missing", help="Leave stages of which only the data is missing.")
+        bool, REPRO("--allow-missing", help="Skip stages with missing data but no other changes.")
     ] = False,
-    no_run_cache: Annotated[bool, REPRO("--no-run-cache", help="Run also what ran before on the same inputs.")] = False,
+    no_run_cache: Annotated[bool, REPRO("--no-run-cache", help="Do not restore results from the run cache.")] = False,
     no_commit: Annotated[bool, REPRO("--no-commit", help="Do not store outputs in DVC's cache.")] = False,
     keep_going: Annotated[
-        bool, REPRO("--keep-going", "-k", help="What a run always does: go on after a failure.")
+        bool, REPRO("--keep-going", "-k", help="No effect: a run always goes on after a failure.")
     ] = False,
-    dry_run: Annotated[bool, REPRO("--dry-run", "--dry", help="Say what would run, why, and what it takes.")] = False,
+    dry_run: Annotated[
+        bool, REPRO("--dry-run", "--dry", help="Show what would run, why, and the expected cost.")
+    ] = False,
     runner: Annotated[
         str | None,
         WHERE(
@@ -77,37 +79,34 @@ def run(
         ),
     ] = None,
     address: Annotated[
-        str | None, WHERE(metavar="HOST:PORT", help="The cluster of the runner; without it one starts on this machine.")
+        str | None, WHERE(metavar="HOST:PORT", help="The runner's cluster; without it, one starts on this machine.")
     ] = None,
-    workers: Annotated[
-        int | None, WHERE(min=1, metavar="N", help="Threads at once; as many as CPUs if not given.")
-    ] = None,
-    profile: Annotated[str | None, WHERE(metavar="NAME", help="Where to run, by a name of profiles.yaml.")] = None,
+    workers: Annotated[int | None, WHERE(min=1, metavar="N", help="Threads at once; default: one per CPU.")] = None,
+    profile: Annotated[str | None, WHERE(metavar="NAME", help="Where to run: a profile of profiles.yaml.")] = None,
     fetch_results: Annotated[
         bool,
         WHERE("--fetch-results", help="Fetch the results at the end if nodes with their own clones have them."),
     ] = False,
     in_order: Annotated[
-        bool, WHERE("--in-order", help="One stage at a time in the order of `dvc repro`, and none after a failure.")
+        bool, WHERE("--in-order", help="Run one stage at a time in `dvc repro`'s order; stop at a failure.")
     ] = False,
     prune: Annotated[
         bool,
         WHERE(
             "--prune",
-            help="Take the outputs of stages that are no longer in dvc.yaml out of the workspace; "
-            "DVC's cache keeps them.",
+            help="Remove outputs of stages that are no longer in dvc.yaml from the workspace; DVC's cache keeps them.",
         ),
     ] = False,
     save_experiment: Annotated[
         bool,
-        WHERE("--save-experiment", help="Save a run that succeeds as a DVC experiment of its name."),
+        WHERE("--save-experiment", help="Save a successful run as a DVC experiment of its name."),
     ] = False,
     busy: Annotated[
-        Literal["refuse", "wait", "skip"], WHERE(help="What to do while another run is at work here.")
+        Literal["refuse", "wait", "skip"], WHERE(help="What to do while another run is active here.")
     ] = "refuse",
     repo: RepoOption = Path(),
 ) -> None:
-    """Run every stage that is not up to date, in parallel; run it again to go on after a failure or a kill."""
+    """Run every stale stage in parallel. After a failure or a kill, run it again to resume."""
     from dvcfleet.options import Options
     from dvcfleet.run import run as run_stages
 
@@ -161,12 +160,13 @@ def status(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
 
 def logs(
     stage: Annotated[
-        str, typer.Argument(metavar="STAGE", help="Its name as `run` prints it.", autocompletion=complete_stage)
+        str,
+        typer.Argument(metavar="STAGE", help="The stage's name, as `run` prints it.", autocompletion=complete_stage),
     ],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the stage ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the stage ends.")] = False,
     repo: RepoOption = Path(),
 ) -> None:
-    """Print what a stage printed when it last ran."""
+    """Print the output of a stage's last run."""
     from dvcfleet.logs import output_of
 
     for data in output_of(stage, repo, follow):
@@ -179,7 +179,7 @@ def node_init(
         Path, typer.Argument(metavar="[DIR]", help="A clone of the repository, for the node alone.")
     ] = Path(),
 ) -> None:
-    """Make a clone a node: runs on a cluster may then rewrite its parameter files and delete what they do not need."""
+    """Make a clone a node. Cluster runs may then rewrite its parameter files and delete files they do not need."""
     from dvcfleet.workspaces.nodes.clone import make_node
 
     print(f"{make_node(folder)} is a node now: runs that use it may overwrite and delete its files")
@@ -204,7 +204,7 @@ def new_app() -> typer.Typer:
     app.command(epilog=f"Example: dvcfleet run --workers 4\n\n{EXIT_CODES}")(run)
     app.command(epilog="Example: dvcfleet status --json")(status)
     app.command(epilog="Example: dvcfleet logs train --follow")(logs)
-    node = typer.Typer(help="Clones that serve as a cluster's nodes.", no_args_is_help=True)
+    node = typer.Typer(help="Prepare clones as cluster nodes.", no_args_is_help=True)
     node.command("init", epilog="Example: dvcfleet node init ~/node")(node_init)
     app.add_typer(node, name="node")
     return app

@@ -4,13 +4,19 @@ from importlib.metadata import version
 from pathlib import Path
 
 from merganser.code_digest import CodeTree, listing_digest, texts_as_json
+from merganser.config import PARAMS
 from merganser.errors import InputError
+from merganser.limits import read_yaml
 from merganser.outputs import fresh_folder, read_json, write_json
 from merganser.tasks.code_record import RECORD, Code, Digest, kept_digests, read_record, refuse_other_code
 from merganser.tasks.stage import FOUND_BY_NAME, LISTINGS, TEXTS, card_line, class_line, code_tree, end_well
 from merganser.tasks.stages import CODE, KEPT
 
 CARDS = "cards"  # of families
+# Stages depend on the folder of all kinds. It has later kinds if a task has them: else each would run all stages again.
+FIRST_KINDS = {
+    *("image_classification", "language_model", "regression", "text_classification", "text_generation", "unmeasured"),
+}
 
 
 def modules(code: CodeTree) -> dict[str, str]:
@@ -64,10 +70,18 @@ def texts(code: CodeTree, recorded: Code | None = None) -> dict[str, str]:
     Of a family, merges depend on what it says of its models in cards alone (`cards/<name>.txt`).
     """
     kept = {file: f"{digest.of}\n" for file, digest in kept_digests(recorded).items()}
-    found = {file: class_line(code, module) for file, module in modules(code).items()}
+    left_out = {f"kinds/{name}.txt" for name in {*code.names(FOUND_BY_NAME["kinds"])} - FIRST_KINDS - _kinds_of_tasks()}
+    found = {file: class_line(code, module) for file, module in modules(code).items() if file not in left_out}
     cards = {f"{CARDS}/{name}.txt": card_line(code, name) for name in code.names(FOUND_BY_NAME["families"])}
     said = (f"{file.removesuffix('.txt')} {digest.kept}\n" for file, digest in kept_digests(recorded).items())
     return found | kept | cards | {KEPT: "".join(sorted(said))}
+
+
+def _kinds_of_tasks() -> set[str]:
+    """Return the kinds that tasks of params.yaml name."""
+    said = read_yaml(PARAMS) if PARAMS.is_file() else {}
+    tasks = (about for section in ("tasks", "unseen") for about in (said.get(section) or {}).values())
+    return {about["kind"] for about in tasks if isinstance(about, dict) and "kind" in about}
 
 
 def write_code() -> int:

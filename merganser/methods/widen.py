@@ -41,7 +41,7 @@ def widen(layer: LayerDeltas, *, limit: NonNegative = 1.0, boost: NonNegative = 
     length, direction = changes(layer.deltas, base_vectors(layer, "column"))
     mean = (length.shape[1] - 1) / (2 * length.shape[1])  # of ranks, exactly: no rounding lifts equal ones above it
     by_length, by_direction = (
-        scores(ranked(each), each.new_tensor(mean), limit, boost) for each in (length, direction)
+        scores(ranked(each), torch.tensor(mean, dtype=each.dtype), limit, boost) for each in (length, direction)
     )
     weights = (by_length + by_direction) * (scaling / 2)
     merged = torch.zeros(layer.shape, dtype=torch.float64, device=layer.deltas.device)

@@ -171,8 +171,9 @@ def write_parquet(path: Path, header: Sequence[str], lines: Iterable[Sequence[An
     import pyarrow
     from pyarrow import parquet
 
-    columns = zip(*lines, strict=True)
-    parquet.write_table(pyarrow.table(list(map(list, columns)), names=list(header)), path, compression="zstd")
+    rows = list(lines)
+    columns = [[row[place] for row in rows] for place in range(len(header))]
+    parquet.write_table(pyarrow.table(columns, names=list(header)), path, compression="zstd")
 
 
 def write_tables(folder: Path, tables: Tables) -> None:

@@ -15,7 +15,7 @@ def test_it_says_what_each_layer_loses_and_what_is_left_out(tmp_path: Path, done
     assert said[0].split() == ["parameter", "rank", "error"]
     assert any(line.split()[:2] == ["model.layers.0.mlp.up_proj.weight", "3"] for line in said)
     assert said[-2].startswith("changed, and not in the adapter: lm_head.weight, model.embed_tokens.weight")
-    assert said[-1].startswith("the adapter of task0 for base is in adapter: it lacks ")
+    assert said[-1].startswith("the adapter of task0 for base is in adapter: it loses ")
 
 
 def test_the_same_as_json_without_what_is_excepted(tmp_path: Path, done: Done) -> None:

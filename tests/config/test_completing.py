@@ -273,7 +273,7 @@ def test_pictures_get_the_usual_template_said_once(tmp_path: Path) -> None:
     )
     said = complete_file(path)
     assert said is not None
-    assert "left out: templates: ['a photo of a {}.'] of dark, kind, seed" in said
+    assert "added the missing values: templates: ['a photo of a {}.'] of dark, kind, seed" in said
     found = [task.data.values["templates"] for task in load_params(path).tasks.values()]
     assert found == [["a photo of a {}."], ["a drawing of a {}."], ["a photo of a {}."]]
     assert (

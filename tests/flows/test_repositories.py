@@ -162,7 +162,7 @@ def test_plain_dvc_refuses_other_code_and_a_kept_method_does_not_run(
     monkeypatch.chdir(begun)
     as_by(begun, "0.0.9", ties={"of": "0" * 64, "digest": "1" * 64})
     with pytest.raises(
-        InputError, match=r"by Merganser 0\.0\.9, .* has other code of methods/ties; `merganser update`"
+        InputError, match=r"by Merganser 0\.0\.9, .* has other code of methods/ties; run `merganser update`"
     ):
         write_code()
     update(begun, ["all"])

@@ -26,7 +26,7 @@ from merganser.inputs.deltas import open_deltas
 from merganser.inputs.learned import read_learned
 from merganser.learning.batches import Batches
 from merganser.models import open_network
-from merganser.tasks import learn, merge, prepare_validation, route, surgery
+from merganser.tasks import learn, merge, prepare_validation, surgery
 from tests import PYTHONPATH
 from tests.support import python
 from tests.tasks.comparison import TASKS, inside
@@ -300,33 +300,29 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_bytes(folder: Path) -> None
     assert content("long") == whole
 
 
-@pytest.mark.parametrize("stage", [route, surgery])
-def test_what_is_trained_beside_a_merge_loses_one_task_at_most_to_a_kill(stage: Any, folder: Path) -> None:
-    section, name = ("routers", "surgery")[stage is surgery], stage.__name__.rpartition(".")[2]
-    of = {"of": "differences/x"}
+def test_bottlenecks_that_are_trained_lose_one_task_at_most_to_a_kill(folder: Path) -> None:
     change(
         methods=METHODS | {"average": {"method": "average", "reads": "deltas"}},
         differences={"x": {"merged": "average"}},
-        routers={"x": of},
-        surgery={"x": of | {"steps": 20}},
+        surgery={"x": {"of": "differences/x", "steps": 20}},
     )
     shutil.copytree("data/base", "data/differences/x/base")
     for task in TASKS:
         shutil.copyfile(f"data/deltas/{task}.safetensors", f"data/differences/x/{task}.safetensors")
-    out = Path("data") / section / "x"
-    kept, result = out / "state/dark.safetensors", {"route": "router", "surgery": "bottlenecks"}[name]
-    for killed_at in ("light.safetensors", f"{result}.safetensors"):  # in the second of three tasks, and after the last
-        kill(stage, "x", killed_at)
+    out = Path("data/surgery/x")
+    kept, result = out / "state/dark.safetensors", "bottlenecks.safetensors"
+    for killed_at in ("light.safetensors", result):  # in the second of three tasks, and after the last
+        kill(surgery, "x", killed_at)
         assert kept.is_file()
-        assert not (out / f"{result}.safetensors").exists()
+        assert not (out / result).exists()
     first = kept.stat().st_mtime_ns
-    stage.main(["x"])
+    surgery.main(["x"])
     assert kept.stat().st_mtime_ns == first
     again = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
     shutil.rmtree(out)
-    stage.main(["x"])
+    surgery.main(["x"])
     assert again == {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    assert json.loads((out / "cost.json").read_text())["forwards"] == 3 * 6 * (1 + (stage is surgery))
+    assert json.loads((out / "cost.json").read_text())["forwards"] == 3 * 6 * 2
 
 
 def kill(stage: ModuleType, name: str, file: str, times: int = 1) -> None:

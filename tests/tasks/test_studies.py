@@ -181,7 +181,7 @@ def test_the_file_of_points_is_written_when_it_follows_from_another_params_yaml(
 
 def test_an_entry_or_a_task_that_is_not_declared_is_refused(folder: Path) -> None:
     with pytest.raises(
-        InputError, match=r"points\.yaml lists a point that params\.yaml does not have: dare-0; `merganser"
+        InputError, match=r"points\.yaml lists a point that params\.yaml does not have: dare-0; run `merganser"
     ):
         point.main(["dare-0"])
     with pytest.raises(InputError, match='no "drak" under tasks'):

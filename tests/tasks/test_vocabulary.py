@@ -103,7 +103,11 @@ def test_the_mean_of_models_is_brought_into_a_vocabulary(made: Path) -> None:
             {"ours": UNION | {"rows": {"<q>": "a"}}},
             "vocabularies.ours.rows '<q>': the merge's tokenizer has no such",
         ),
-        (None, {"ours": UNION | {"source": "sources/a/model.safetensors"}}, "no tokenizer that is read"),
+        (
+            None,
+            {"ours": UNION | {"source": "sources/a/model.safetensors"}},
+            "no tokenizer in a format that Merganser reads",
+        ),
     ],
 )
 def test_what_means_nothing_is_refused_before_a_run(made: Path, base: str | None, vocabularies: Any, told: str) -> None:

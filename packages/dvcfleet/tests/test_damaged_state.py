@@ -32,7 +32,7 @@ def test_a_damaged_dvc_lock_is_named_with_what_to_do(chain: Toy) -> None:
     whole = chain.read("dvc.lock")
     for way in ("empty", "half", "NULs", "random", "other JSON", "a JSON list", "folder"):
         WAYS[way](chain.path / "dvc.lock")
-        with pytest.raises(UserError, match=r"dvc\.lock.*: it is damaged; `git checkout .*dvc\.lock` brings back"):
+        with pytest.raises(UserError, match=r"dvc\.lock.*: it is damaged; `git checkout .*dvc\.lock` restores"):
             chain.plan()
         if way == "folder":
             (chain.path / "dvc.lock").rmdir()
@@ -107,7 +107,7 @@ def test_the_present_environments_description_is_written_anew_and_anothers_is_na
         WAYS[way](file)
         (finding,) = audit(chain.path).findings
         assert finding.name == str(file.relative_to(chain.path))
-        assert "written anew" in finding.message
+        assert "was rewritten" in finding.message
         assert file.read_text() == whole
         assert audit(chain.path).findings == ()
     other = file.rename(file.with_name(f"{'0' * 64}.json"))

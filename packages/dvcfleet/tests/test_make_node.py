@@ -73,7 +73,7 @@ def test_a_clone_with_work_that_would_be_lost_is_refused_and_kept(clone: Toy, na
     done = merganser("node", "init", str(clone.path))
     assert done.returncode == 2, done.stdout
     assert str(clone.path) in done.stderr
-    assert f"that is {name};" in done.stderr
+    assert f"has: {name};" in done.stderr
     assert clone.read(name) == text
     assert not is_node(clone.path)
 
@@ -83,7 +83,7 @@ def test_outputs_that_dvcs_cache_holds_are_no_reason_to_refuse(clone: Toy) -> No
     commit(clone.path)
     assert is_node(make_node(clone.path))
     clone.write("all.txt", "edited")
-    with pytest.raises(UserError, match=r"that is all\.txt;"):
+    with pytest.raises(UserError, match=r"has: all\.txt;"):
         make_node(clone.path)
 
 

@@ -27,7 +27,7 @@ SPREAD = 0.02  # standard deviation of the first factor's entries, before the fi
     vectors=scaled_mean,
     in_order=True,
     ours=("scaling",),
-    copies=7,
+    copies=8,
     draws=lambda *, steps, rank, **_: steps > 0 and rank > 0,
 )
 def nufilt(

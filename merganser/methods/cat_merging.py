@@ -35,8 +35,8 @@ def cat_merging(
     A direction disturbs task j by what the others' maps do there to its inputs, less `eta` times what they do to their
     own; the `k` largest are taken out of the others, if above 0. `eta` is the paper's lambda. Directions of several
     tasks are taken out one task after another. With `rescale: true` a delta keeps its length each time, as in a port of
-    the authors' code, whose values the defaults are. A map of which no inputs were seen is added as it is, and so is
-    all else; the paper also masks some entries of norms and biases.
+    the authors' code, whose values the defaults are. Maps without measured inputs are added unchanged, and so are
+    all other parameters; the paper also masks some entries of norms and biases.
     """
     gram, side = layer.statistics.measured.get("gram"), layer.statistics.side
     if gram is None:

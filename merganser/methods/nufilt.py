@@ -45,8 +45,8 @@ def nufilt(
     Then `steps` of Adam learn a factor of rank `rank` on the task's side, so that in the task's `k_own` leading
     directions the merge is as the task is, and in its own as it was. The factor begins with random numbers. Parameters
     that are not matrices are averaged. The tasks come in the order of their names; another order gives another merge.
-    The authors' code merges the attention's and the first of the MLP's maps alone, leaves all else at the base's
-    weights, and takes the first `k` inputs out of the first task.
+    The authors' code merges only the attention's maps and the first of the MLP's, leaves every other parameter at the
+    base's weights, and takes the first `k` inputs out of the first task.
     """
     merged = layer.deltas[0].double()
     for task, delta in zip(layer.tasks[1:], layer.deltas[1:], strict=True):

@@ -444,7 +444,7 @@ PROPERTIES = (
         ),
     ),
     Property(
-        "code of its own, `auto_map`", then(saved(PLAIN), text("config.json", {"auto_map": {"AutoModel": "own.Own"}}))
+        "its own code, `auto_map`", then(saved(PLAIN), text("config.json", {"auto_map": {"AutoModel": "own.Own"}}))
     ),
     Property("a token with another number", vocabulary(WORDS, {"<pad>": 0, "b": 1, "a": 2})),
     Property("a token that the base has not", vocabulary(WORDS, {**WORDS, "c": 3})),
@@ -480,11 +480,11 @@ PROPERTIES = (
         "an adapter that names another base", lora({"base_model_name_or_path": "org/other"}), check=holds(a__weight=2)
     ),
     Property("an adapter as the base", then(lora({}), by(base="model", model="base"))),
-    Property("a module with weights of its own", module("base", "model"), check=lambda case: dense(case) == 1),
+    Property("a module with its own weights", module("base", "model"), check=lambda case: dense(case) == 1),
     Property("a module that the base alone has", module("base"), check=lambda case: dense(case) == 0),
     Property("a module that the model alone has", module("model")),
     Property(
-        "a head in a file of its own",
+        "a head in a separate file",
         then(saved(PLAIN), instead(lambda model: save_file(PLAIN, model / "value_head.safetensors"))),
     ),
     Property(

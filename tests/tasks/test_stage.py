@@ -14,8 +14,21 @@ from merganser.errors import InputError
 from merganser.tasks.code import texts
 from merganser.tasks.stage import check_card, check_code, class_line, end_well, names_of, stage_arguments
 from tests.support import python
+from tests.tiny import ROOT
 
 HOSTILE = "x; touch y $(touch y) `touch y` @ z"
+
+
+def test_a_kind_that_came_later_is_among_the_kinds_only_if_a_task_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stages depend on the folder of all kinds: an update that adds a kind runs none of them again."""
+    monkeypatch.chdir(tmp_path)
+    later, code = "kinds/image_classifier.txt", CodeTree(ROOT)
+    for kind, is_there in (("text_classification", False), ("image_classifier", True)):
+        Path("params.yaml").write_text(f"tasks: {{a: {{kind: {kind}}}}}\n")
+        assert (later in texts(code)) is is_there
+        assert "kinds/unmeasured.txt" in texts(code)
 
 
 @pytest.mark.parametrize("name", ["ties", "a-b", HOSTILE])

@@ -13,10 +13,9 @@ from merganser.tasks.stage import FOUND_BY_NAME, LISTINGS, TEXTS, card_line, cla
 from merganser.tasks.stages import CODE, KEPT
 
 CARDS = "cards"  # of families
-# Stages depend on the folder of all kinds. It has later kinds if a task has them: else each would run all stages again.
-FIRST_KINDS = {
-    *("image_classification", "language_model", "regression", "text_classification", "text_generation", "unmeasured"),
-}
+# Stages depend on the folder of all kinds. One that some families alone score is in it for these: a new kind then runs
+# no stage of another family again.
+OF_FAMILIES = {"image_classifier": {"vision"}}
 
 
 def modules(code: CodeTree) -> dict[str, str]:
@@ -70,18 +69,12 @@ def texts(code: CodeTree, recorded: Code | None = None) -> dict[str, str]:
     Of a family, merges depend on what it says of its models in cards alone (`cards/<name>.txt`).
     """
     kept = {file: f"{digest.of}\n" for file, digest in kept_digests(recorded).items()}
-    left_out = {f"kinds/{name}.txt" for name in {*code.names(FOUND_BY_NAME["kinds"])} - FIRST_KINDS - _kinds_of_tasks()}
+    family = read_yaml(PARAMS)["base"].get("family") if PARAMS.is_file() else None
+    left_out = {f"kinds/{kind}.txt" for kind, families in OF_FAMILIES.items() if family not in families}
     found = {file: class_line(code, module) for file, module in modules(code).items() if file not in left_out}
     cards = {f"{CARDS}/{name}.txt": card_line(code, name) for name in code.names(FOUND_BY_NAME["families"])}
     said = (f"{file.removesuffix('.txt')} {digest.kept}\n" for file, digest in kept_digests(recorded).items())
     return found | kept | cards | {KEPT: "".join(sorted(said))}
-
-
-def _kinds_of_tasks() -> set[str]:
-    """Return the kinds that tasks of params.yaml name."""
-    said = read_yaml(PARAMS) if PARAMS.is_file() else {}
-    tasks = (about for section in ("tasks", "unseen") for about in (said.get(section) or {}).values())
-    return {about["kind"] for about in tasks if isinstance(about, dict) and "kind" in about}
 
 
 def write_code() -> int:

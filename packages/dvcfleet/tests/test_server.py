@@ -1,3 +1,4 @@
+import asyncio
 import contextlib
 import os
 import re
@@ -9,15 +10,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryFile
 
+import httpx
 import psutil
 import pytest
+from prefect.client.base import PrefectHttpxAsyncClient
+from prefect.exceptions import PrefectHTTPStatusError
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from dvcfleet.errors import FailedError
-from dvcfleet.prefect_adapter.server import PrefectServer
+from dvcfleet.prefect_adapter.server import BUSY_LIMIT_S, BusyDatabase, PrefectServer
 from dvcfleet.services import check_server
+from dvcfleet.web_guard import App, Receive, Scope, Send, answer
 from tests import PYTHONPATH
 from tests.dvcfleet.test_safety import listening
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
@@ -193,3 +200,39 @@ def test_a_mistake_leaves_no_server_behind(toy: Make) -> None:
     assert "dvc.yaml" in ended.stdout
     assert "Traceback" not in ended.stdout + ended.stderr
     assert servers_of(broken.path) == []
+
+
+def test_a_busy_database_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect's own client asks again for as long as the server says so, beyond its number of tries."""
+    now, times = [0.0], []
+
+    async def busy(scope: Scope, receive: Receive, send: Send) -> None:
+        times.append(now[0])
+        now[0] += 1
+        status = HTTPStatus.OK if len(times) == 6 else HTTPStatus.SERVICE_UNAVAILABLE
+        await answer(send, status, "{}", "application/json")
+
+    async def slept(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr("prefect.client.base.anyio.sleep", slept)
+    assert asked(BusyDatabase(busy, clock=lambda: now[0])) == HTTPStatus.OK
+    assert len(times) == 6
+    # A database that never answers is not waited for without end.
+    assert asked(BusyDatabase(busy, clock=lambda: now[0])) == 503
+    assert BUSY_LIMIT_S < now[0] - times[6] < 2 * BUSY_LIMIT_S
+
+
+def asked(app: App) -> int:
+    """Return the status of an application's answer to Prefect's client."""
+
+    async def ask() -> int:
+        transport = httpx.ASGITransport(app)
+        async with PrefectHttpxAsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            try:
+                return (await client.get("/flow_runs")).status_code
+            except PrefectHTTPStatusError as error:
+                return error.response.status_code
+
+    with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 2}):
+        return asyncio.run(ask())

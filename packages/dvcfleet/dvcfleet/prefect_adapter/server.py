@@ -13,8 +13,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from dvcfleet.errors import FailedError
 from dvcfleet.prefect_adapter.access import Access
 from dvcfleet.prefect_adapter.database import is_current, make_database
 from dvcfleet.prefect_adapter.internals import PREFECT, server_app, wait_for_events
-from dvcfleet.web_guard import Guard, own_origins
+from dvcfleet.web_guard import App, Guard, Receive, Scope, Send, own_origins
 
 START_LIMIT_S = 120.0
+BUSY_LIMIT_S = 300.0  # for as long a database that is busy is waited for
 _NOTE = "dvcfleet: "  # prefix of the lines in the server's log that are for the user
 _SETTINGS = {
     # Store events of task runs in groups.
@@ -33,8 +35,11 @@ _SETTINGS = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
     # Disable run-time type checks of a store that is not used here: compiling them slows each start.
     "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
-    "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    # Of its log, the errors: also those that it answers with 503, after which the client tries again.
+    "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+    "PREFECT_LOGGING_LEVEL": "ERROR",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR",
+    "PREFECT_SERVER_LOG_RETRYABLE_ERRORS": "true",
 }
 # Only the services that store what a run reports: no schedules, and no data sent elsewhere.
 _FOR_ONE_RUN = {
@@ -136,6 +141,34 @@ class PrefectServer:
         self.secret.unlink(missing_ok=True)
 
 
+class BusyDatabase:
+    """An ASGI application that asks the client to wait while the database of `app`, Prefect's server, is busy.
+
+    On a machine with a slow disk Prefect answers 503, and its client gives up after a few tries. It waits as long as
+    the answer has this header, `Prefect-Maintenance`: here until no request has succeeded for BUSY_LIMIT_S.
+    """
+
+    def __init__(self, app: App, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app, self._clock = app, clock
+        self._busy_since: float | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and add the header to an answer of 503."""
+
+        async def send_on(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                if message["status"] != HTTPStatus.SERVICE_UNAVAILABLE:
+                    self._busy_since = None
+                else:
+                    now = self._clock()
+                    self._busy_since = now if self._busy_since is None else self._busy_since
+                    if now - self._busy_since < BUSY_LIMIT_S:
+                        message["headers"] = [*message.get("headers", ()), (b"prefect-maintenance", b"true")]
+            await send(message)
+
+        await self._app(scope, receive, send_on)
+
+
 def answers(address: str, server: subprocess.Popen[bytes]) -> bool:
     """Wait until a server that has just been started answers at an address; tell whether it does."""
     deadline = time.monotonic() + START_LIMIT_S
@@ -167,7 +200,7 @@ def main() -> None:
     gc.enable()
     listener = socket.socket(fileno=int(sys.argv[1]))
     secret = _secret_file(home, listener.getsockname()[1])
-    _serve(Guard(Access(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"])), listener)
+    _serve(Guard(Access(BusyDatabase(app), os.environ["PREFECT_SERVER_API_AUTH_STRING"])), listener)
     secret.unlink(missing_ok=True)  # here too: the run may have been killed
 
 

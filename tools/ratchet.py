@@ -23,9 +23,12 @@ PACKAGES = ("merganser", "tasks", "flows", ENGINE)
 PLUGINS = (
     *(
         f"merganser/{room}"
-        for room in ("evaluation/kinds", "statistics/kinds", "models/families", "at_run_time/additions", "methods")
+        for room in (
+            *("evaluation/kinds", "statistics/kinds", "models/families", "at_run_time/additions", "methods"),
+            "report/sections",
+        )
     ),
-    f"{ENGINE}/runners",
+    *(f"{ENGINE}/runners{runner}" for runner in ("", "/dask", "/ray", "/slurm")),
 )
 # By commands, the modules that they begin with.
 COMMANDS = {

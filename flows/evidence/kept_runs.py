@@ -68,7 +68,7 @@ def _read(ref: str, commit: str, date: str, message: str) -> SavedRun:
     return SavedRun(name, ref, commit, saved, by_engine, identity_in(message))
 
 
-def numbers_of(root: Path, run: SavedRun, object_path: Callable[[str], str]) -> dict[str, dict[str, Any]]:
+def numbers_of_run(root: Path, run: SavedRun, object_path: Callable[[str], str]) -> dict[str, dict[str, Any]]:
     """Return a run's numbers by entry, from git or DVC's cache; empty if neither has them.
 
     Earlier versions wrote them to metrics.json. `object_path`: where DVC's cache keeps a content, by its md5.
@@ -102,7 +102,7 @@ def split_runs(
 def _best(root: Path, runs: list[SavedRun], object_path: Callable[[str], str]) -> Iterator[str]:
     found: dict[str, tuple[float, str]] = {}
     for run in runs:
-        for entry, values in numbers_of(root, run, object_path).items():
+        for entry, values in numbers_of_run(root, run, object_path).items():
             mean = values.get("mean")
             if isinstance(mean, int | float) and mean >= found.get(entry, (mean, ""))[0]:
                 found[entry] = float(mean), run.ref

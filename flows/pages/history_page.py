@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from merganser.flows.evidence.runs.history import Point
+from merganser.flows.evidence.runs.history import SavedPoint
 from merganser.flows.evidence.runs.printing import as_page, by_entry
 
 WIDTH, HEIGHT = 1000, 320  # of the drawing, without its margin
@@ -11,7 +11,7 @@ _DASHES = ("", "9 4", "2 3", "9 3 2 3")  # of SVG's lines; the first is whole
 
 
 @dataclass(frozen=True)
-class Curve:
+class EntryCurve:
     """An entry's mean over the runs: the points of its line in the drawing, and those where it got worse.
 
     Colour, dashes and whether points are hollow tell 64 entries apart.
@@ -30,7 +30,7 @@ class Curve:
         return " ".join(f"{x:.1f},{y:.1f}" for x, y in self.points)
 
 
-def curves(points: list[Point]) -> tuple[list[Curve], tuple[float, float]]:
+def curves(points: list[SavedPoint]) -> tuple[list[EntryCurve], tuple[float, float]]:
     """Return each entry's line, and the least and the greatest mean, which are at the drawing's edges."""
     means = [mean for point in points for mean, _ in point.scores.values()]
     low, high = (min(means), max(means)) if means else (0.0, 1.0)
@@ -40,7 +40,7 @@ def curves(points: list[Point]) -> tuple[list[Curve], tuple[float, float]]:
     for number, (entry, series) in enumerate(by_entry(points).items()):
         at = [(places[point.commit], HEIGHT * (high - mean) / span, point) for point, mean in series]
         worse = tuple((x, y) for x, y, point in at if any(line.entry == entry for line in point.worse))
-        found.append(Curve(entry, *_look(number), tuple((x, y) for x, y, _ in at), worse))
+        found.append(EntryCurve(entry, *_look(number), tuple((x, y) for x, y, _ in at), worse))
     return found, (low, high)
 
 
@@ -51,7 +51,7 @@ def _look(number: int) -> tuple[str, str, bool]:
     return _COLOURS[colour], _DASHES[dashes], hollow % 2 == 1
 
 
-def history_page(points: list[Point]) -> str:
+def history_page(points: list[SavedPoint]) -> str:
     """Return the page of a history."""
     lines, (low, high) = curves(points)
     size = {"low": low, "high": high, "width": WIDTH, "height": HEIGHT}

@@ -47,7 +47,7 @@ ROW = ("", "suite", "family", "tasks", "entries", "GPU", "download")
 MOST_TASKS = 8  # that are named in a row
 
 
-class About(Strict):
+class SuiteCost(Strict):
     """What a suite costs before it is begun: `about` in its file.
 
     `download`: how much, in words; `gpu`: whether it is needed, makes hours out of days, or is of no use.
@@ -111,14 +111,14 @@ def load_suite(root: Path, name: str, *, grids: bool = False) -> Params:
 
 def about_mistakes(name: str, content: Any) -> list[str]:
     """List what is wrong in what a suite says of its cost, if it does."""
-    mistakes = [] if content is None else mistakes_in(content, About, (ABOUT,))
+    mistakes = [] if content is None else mistakes_in(content, SuiteCost, (ABOUT,))
     return [f"{SUITES / name}.yaml: {mistake}" for mistake in mistakes]
 
 
-def _about(name: str, content: Any) -> About | None:
+def _about(name: str, content: Any) -> SuiteCost | None:
     if mistakes := about_mistakes(name, content):
         raise InputError("\n".join(mistakes))
-    return None if content is None else About.model_validate(content)
+    return None if content is None else SuiteCost.model_validate(content)
 
 
 def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> Params:

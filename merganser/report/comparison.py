@@ -15,7 +15,7 @@ from merganser.outputs import read_json
 from merganser.report.formats import Wording, wording_of
 from merganser.report.paired import MANY, Significance, read_significance
 from merganser.report.rows import REFERENCES, Row, best, in_group, make_rows, with_data
-from merganser.report.scores import Measured, Scores, read_scores
+from merganser.report.scores import MergeMeasures, Scores, read_scores
 
 T = TypeVar("T")
 DIGITS = 8  # of a digest in DVC's tables
@@ -76,10 +76,10 @@ class Comparison:
         return wording_of(next(iter(self.scores.values())).metrics.values())
 
     @cached_property
-    def measured(self) -> Measured:
+    def measured(self) -> MergeMeasures:
         """The measures of the tasks, and of every entry's merge."""
         merges = {row.entry: read_json(self.paths.MERGE_MEASURES / f"{row.entry}.json") for row in self.rows}
-        return Measured(read_json(self.paths.TASK_MEASURES), merges)
+        return MergeMeasures(read_json(self.paths.TASK_MEASURES), merges)
 
     @cached_property
     def significance(self) -> Significance:

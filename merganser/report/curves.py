@@ -112,7 +112,7 @@ WIDTH, HEIGHT = 10.8, 2.1  # inches: of the page, of a panel
 ABREAST = 5
 
 
-class Line(NamedTuple):
+class LineStyle(NamedTuple):
     """How a measure is drawn."""
 
     measure: str
@@ -122,7 +122,7 @@ class Line(NamedTuple):
 
 
 def over_depth(
-    lines: Sequence[tuple[Line, Mapping[str, float]]], names: Sequence[str], label: str, log: bool = False
+    lines: Sequence[tuple[LineStyle, Mapping[str, float]]], names: Sequence[str], label: str, log: bool = False
 ) -> str:
     """Draw lines over the layers of each kind, all panels on one scale."""
     kinds = panels(names)

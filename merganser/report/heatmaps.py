@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgba
 
 from merganser.report.formats import short_names
 from merganser.report.plots import HEAT, INK, MUTED, canvas, to_svg
-from merganser.report.scores import Grid, Measured, mean_over
+from merganser.report.scores import Grid, MergeMeasures, mean_over
 
 POSITIVE, NEGATIVE = HEAT
 LIGHTEST, DEEPEST = 0.04, 0.65  # opacity of the ends of the range: the ink on it stays readable in both themes
@@ -59,7 +59,7 @@ def entries_by_task(grid: Grid, entries: Sequence[str], tasks: Sequence[str]) ->
     return to_svg(figure)
 
 
-def entries_by_layer(measured: Measured, entries: Sequence[str]) -> str:
+def entries_by_layer(measured: MergeMeasures, entries: Sequence[str]) -> str:
     """Draw the mean alignment of the tasks with each entry's merge in each matrix (E, L)."""
     means = [mean_over(measured.alignment(entry), axis=1) for entry in entries]
     names = short_names(measured.matrices)

@@ -62,7 +62,7 @@ def read_significance(rows: Sequence[Row], examples: Path) -> Significance:
     return Significance([row.entry for row in rows], pairs, {(v.entry, v.column): v for v in verdicts})
 
 
-def tables_of(significance: Significance, prefix: str = "") -> Tables:
+def pair_tables(significance: Significance, prefix: str = "") -> Tables:
     """Return entries against the best of their group, and all pairs of entries; `prefix`: of the tables' names.
 
     Of more than `MANY` entries the pairs are those of the means, in Parquet alone.
@@ -136,7 +136,7 @@ FindFile = Callable[[str], Path | None]  # of a run: the file at a path in `data
 
 
 @dataclass(frozen=True)
-class Line:
+class PairedScore:
     """An entry's score on a task, or its mean, in both runs; `p`: two-sided, after Holm's correction over all lines.
 
     None: there are not the same examples on both sides.
@@ -173,7 +173,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTasks:
     """Tasks that two runs measured, and where each run has their files; `unseen`: they have no model."""
 
     tasks: Sequence[str]
@@ -191,17 +191,17 @@ class Measured:
         return f"unseen_{task}" if self.unseen else task
 
 
-def compare_runs(entries: Sequence[str], measured: Sequence[Measured]) -> list[Line]:
+def compare_runs(entries: Sequence[str], measured: Sequence[MeasuredTasks]) -> list[PairedScore]:
     """Compare entries on the tasks that both runs measured, each entry's mean before its tasks."""
     lines = [line for entry in entries for each in measured for line in _lines(entry, each)]
     corrected = iter(holm(np.array([line.p for line in lines if line.p is not None])).tolist())
     return [each if each.p is None else replace(each, p=next(corrected)) for each in lines]
 
 
-def _lines(entry: str, measured: Measured) -> list[Line]:
+def _lines(entry: str, measured: MeasuredTasks) -> list[PairedScore]:
     """Compare an entry on tasks of one kind, their mean first; p as yet without a correction."""
     pairs: list[Pairs | None] = []
-    own: list[Line] = []
+    own: list[PairedScore] = []
     for task in measured.tasks:
         runs = (measured.first, measured.second)
         found = [run.metric(entry, task) for run in runs]
@@ -211,13 +211,13 @@ def _lines(entry: str, measured: Measured) -> list[Line]:
         results = [read_results(path) for path in files if path]
         tested = len(results) == len(files) and same_examples(*results)
         pairs.append(compare_models(found[0]["metric"], results) if tested else None)
-        own.append(Line(entry, measured.column(task), found[0]["value"], found[1]["value"], _p(pairs[-1])))
+        own.append(PairedScore(entry, measured.column(task), found[0]["value"], found[1]["value"], _p(pairs[-1])))
     if not own:
         return []
     means = [float(np.mean([getattr(line, side) for line in own])) for side in ("first", "second")]
     known = [each for each in pairs if each is not None]
     whole = mean_of_tasks(known) if len(known) == len(pairs) else None
-    return [Line(entry, measured.mean, means[0], means[1], _p(whole)), *own]
+    return [PairedScore(entry, measured.mean, means[0], means[1], _p(whole)), *own]
 
 
 def _p(pairs: Pairs | None) -> float | None:
@@ -226,7 +226,7 @@ def _p(pairs: Pairs | None) -> float | None:
 
 def worse_scores(
     entries: Sequence[str], tasks: Sequence[str], unseen: Sequence[str], before: Path, after: Path
-) -> tuple[Line, ...]:
+) -> tuple[PairedScore, ...]:
     """Return the scores that fell since then beyond the sampling error, on tasks with a model and without.
 
     Each folder has `metrics`, `examples` and, where tasks are unseen, `measures/unseen`.
@@ -237,12 +237,12 @@ def worse_scores(
 
 def compare_scores(
     entries: Sequence[str], tasks: Sequence[str], unseen: Sequence[str], first: FindFile, second: FindFile
-) -> list[Line]:
+) -> list[PairedScore]:
     """Compare the scores of two runs, on tasks with a model and without."""
     held_out = [score_files(find, UNSEEN, UNSEEN) for find in (first, second)]
     measured = [
-        Measured(tasks, score_files(first), score_files(second)),
-        Measured(unseen, held_out[0], held_out[1], unseen=True),
+        MeasuredTasks(tasks, score_files(first), score_files(second)),
+        MeasuredTasks(unseen, held_out[0], held_out[1], unseen=True),
     ]
     return compare_runs(entries, measured)
 

@@ -189,7 +189,7 @@ BY_LAYER: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Measured:
+class MergeMeasures:
     """What `measure` and `measure_merged` wrote. All grids follow `tasks`, and `matrices` or `names`."""
 
     of_tasks: Mapping[str, Any]
@@ -225,7 +225,7 @@ class Measured:
 
     def by_layer(self, measure: str) -> dict[str, float]:
         """Return one number a matrix, of a measure in BY_LAYER."""
-        return {name: mean_of(self.at(name, *BY_LAYER[measure])) for name in self.matrices}
+        return {name: grid_mean(self.at(name, *BY_LAYER[measure])) for name in self.matrices}
 
     def merges(self, *, parts: bool) -> list[str]:
         """List the entries that give one model, or that have parts per task."""
@@ -251,7 +251,7 @@ def grid(values: Any) -> Grid:
     return np.array(values, dtype=np.float64)
 
 
-def mean_of(value: Any) -> float:
+def grid_mean(value: Any) -> float:
     """Return a number, the mean of a list, or that of a square list's entries off the diagonal; NaN for none."""
     found = grid(value)
     if found.ndim == 2:

@@ -13,7 +13,7 @@ FOLDER = Path(".dvcfleet/so-far")  # not in report/, which is an output of a sta
 PAGE = FOLDER / "index.html"
 
 
-class Line(NamedTuple):
+class EntryScores(NamedTuple):
     """An entry's scores on the tasks that it has been evaluated on, and their mean once it has on all."""
 
     entry: str
@@ -37,8 +37,10 @@ def write_so_far(scores: Mapping[tuple[str, str], float], entries: Sequence[str]
     draft.replace(PAGE)  # a browser that loads it again finds a whole page
 
 
-def _lines(scores: Mapping[tuple[str, str], float], entries: Sequence[str], tasks: Sequence[str]) -> Iterator[Line]:
+def _lines(
+    scores: Mapping[tuple[str, str], float], entries: Sequence[str], tasks: Sequence[str]
+) -> Iterator[EntryScores]:
     for entry in entries:
         values = {task: scores[entry, task] for task in tasks if (entry, task) in scores}
         if values:
-            yield Line(entry, values, fmean(values.values()) if len(values) == len(tasks) else None)
+            yield EntryScores(entry, values, fmean(values.values()) if len(values) == len(tasks) else None)

@@ -14,10 +14,10 @@ from dvcfleet.run_names import RUN_NAME_VARIABLE
 from merganser.errors import InputError
 from merganser.flows.commands.gc import collect_garbage
 from merganser.flows.evidence.runs.diff import diff_lineages, diff_runs
-from merganser.flows.evidence.runs.history import FILE, Point, read_history
+from merganser.flows.evidence.runs.history import FILE, SavedPoint, read_history
 from merganser.flows.evidence.runs.printing import diff_lines, history_lines, lineage_diff_lines
 from merganser.flows.pages.history_page import HEIGHT, WIDTH, curves, history_page
-from merganser.report.paired import Line
+from merganser.report.paired import PairedScore
 from tests.dvcfleet.test_experiments import committed, run
 from tests.dvcfleet.toy import Make, Toy
 from tests.report.test_changes import write_scores
@@ -173,12 +173,12 @@ def test_a_damaged_line_is_computed_again(made: Toy) -> None:
     assert read_history(made.path) == before
 
 
-def point(number: int, mean: float, worse: tuple[Line, ...] = ()) -> Point:
-    return Point(f"run-{number}", f"c{number}", f"2026-01-0{number}T02:00:00", {"ties": (mean, None)}, (), worse)
+def point(number: int, mean: float, worse: tuple[PairedScore, ...] = ()) -> SavedPoint:
+    return SavedPoint(f"run-{number}", f"c{number}", f"2026-01-0{number}T02:00:00", {"ties": (mean, None)}, (), worse)
 
 
 def test_the_drawing_has_each_mean_in_its_place_and_rings_where_it_got_worse() -> None:
-    fallen = Line("ties", "mean", 0.75, 0.5, 0.01)
+    fallen = PairedScore("ties", "mean", 0.75, 0.5, 0.01)
     (line,), edges = curves([point(1, 0.25), point(2, 0.75), point(3, 0.5, (fallen,))])
     assert edges == (0.25, 0.75)
     assert line.points == ((0, HEIGHT), (WIDTH / 2, 0), (WIDTH, HEIGHT / 2))

@@ -11,12 +11,12 @@ import pytest
 from merganser import registry
 from merganser.evaluation.scoring import Score
 from merganser.report.comparison import numbers_of
-from merganser.report.curves import Line, over_depth
+from merganser.report.curves import LineStyle, over_depth
 from merganser.report.formats import Wording
 from merganser.report.heatmaps import DEEPEST, LIGHTEST, Shades, between_tasks, entries_by_task
 from merganser.report.plots import LABEL_HEIGHT, STYLE, place_labels
 from merganser.report.rows import Row, front, lowest
-from merganser.report.scores import Grid, Measured, Scores, mean_of
+from merganser.report.scores import Grid, MergeMeasures, Scores, grid_mean
 from merganser.report.sections.glance import (
     against_memory,
     against_time,
@@ -151,7 +151,7 @@ def test_an_axis_of_seconds_has_two_ticks_at_least(slowest: float) -> None:
 def test_plots_over_depth_name_their_axis() -> None:
     with matplotlib.rc_context(STYLE):
         svg = over_depth(
-            [(Line("m", "m"), {"block.0.w": 1.0, "block.1.w": 2.0, "proj": 3.0})],
+            [(LineStyle("m", "m"), {"block.0.w": 1.0, "block.1.w": 2.0, "proj": 3.0})],
             ["block.0.w", "block.1.w", "proj"],
             "ratio",
         )
@@ -159,18 +159,18 @@ def test_plots_over_depth_name_their_axis() -> None:
 
 
 def test_means_leave_out_what_is_not_defined() -> None:
-    assert mean_of(0.3) == 0.3
-    assert mean_of([1.0, None, 3.0]) == 2
-    assert mean_of([[1.0, 0.5], [0.1, 1.0]]) == pytest.approx(0.3)
-    assert np.isnan(mean_of(None))
-    assert np.isnan(mean_of([[1.0]]))
+    assert grid_mean(0.3) == 0.3
+    assert grid_mean([1.0, None, 3.0]) == 2
+    assert grid_mean([[1.0, 0.5], [0.1, 1.0]]) == pytest.approx(0.3)
+    assert np.isnan(grid_mean(None))
+    assert np.isnan(grid_mean([[1.0]]))
 
 
 def test_matrices_without_a_measure_leave_the_mean_to_the_others() -> None:
     def layer(value: float | None) -> dict:
         return {"kind": "matrix", "row_space_interference": {"own": [[1.0, value], [value, 1.0]]}}
 
-    measured = Measured({"tasks": ["a", "b"], "layers": {"w10": layer(0.2), "w9": layer(None)}}, {})
+    measured = MergeMeasures({"tasks": ["a", "b"], "layers": {"w10": layer(0.2), "w9": layer(None)}}, {})
     assert measured.matrices == ["w9", "w10"]
     assert measured.row_spaces("own").tolist() == [[1.0, 0.2], [0.2, 1.0]]
 
@@ -221,7 +221,7 @@ def test_a_logarithmic_axis_has_small_ticks_only_where_powers_of_ten_are_too_few
     names = ["block.0.w", "block.1.w"]
     with matplotlib.rc_context(STYLE):
         wide, narrow = (
-            over_depth([(Line("m", "m"), dict(zip(names, values, strict=True)))], names, "ratio", log=True)
+            over_depth([(LineStyle("m", "m"), dict(zip(names, values, strict=True)))], names, "ratio", log=True)
             for values in ((1e-3, 1.0), (2.0, 5.0))
         )
     assert wide.count('id="ytick_') <= 6

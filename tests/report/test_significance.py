@@ -11,22 +11,24 @@ from merganser.config.sections import Studies
 from merganser.limits import read_yaml
 from merganser.report.comparison import Comparison
 from merganser.report.sections import sections, studies
-from merganser.report.sections.study_tasks import Point, p_value, summarise
+from merganser.report.sections.study_tasks import SubsetScore, paired_p_value, summarise
 from merganser.tasks import stages
 
 DRM = Path("published/drm.yaml")
 
 
-def points(entry: str, values: list[float], size: int = 2, normalised: bool = False) -> list[Point]:
+def points(entry: str, values: list[float], size: int = 2, normalised: bool = False) -> list[SubsetScore]:
     """Make one entry's results on subsets 0, 1, ... of one size."""
     subsets = [tuple(f"{i}{j}" for j in range(size)) for i in range(len(values))]
-    return [Point(entry, size, s, v, v / 0.8 if normalised else None) for s, v in zip(subsets, values, strict=True)]
+    return [
+        SubsetScore(entry, size, s, v, v / 0.8 if normalised else None) for s, v in zip(subsets, values, strict=True)
+    ]
 
 
 def test_the_p_value_is_that_of_the_formula_worked_by_hand() -> None:
     """Differences 1, 2, 3, 6: mean 3, variance 14/3, t = 3 / sqrt(14/12) on three degrees of freedom."""
     expected = t.sf(3 / math.sqrt(14 / 12), df=3)
-    assert p_value([11, 12, 13, 16], [10, 10, 10, 10]) == pytest.approx(expected, rel=1e-12)
+    assert paired_p_value([11, 12, 13, 16], [10, 10, 10, 10]) == pytest.approx(expected, rel=1e-12)
     # its distribution function at three degrees of freedom, in closed form
     x = 3 / math.sqrt(14 / 12) / math.sqrt(3)
     assert expected == pytest.approx(0.5 - (math.atan(x) + x / (1 + x * x)) / math.pi, rel=1e-9)
@@ -34,11 +36,11 @@ def test_the_p_value_is_that_of_the_formula_worked_by_hand() -> None:
 
 def test_the_test_is_one_sided_and_paired() -> None:
     first, other = [0.8, 0.7, 0.9, 0.6], [0.78, 0.69, 0.85, 0.59]
-    p = p_value(first, other)
+    p = paired_p_value(first, other)
     assert p is not None
     assert p < 0.05
-    assert p_value(other, first) == pytest.approx(1 - p)
-    unpaired = p_value(first, [other[i] for i in (1, 0, 3, 2)])
+    assert paired_p_value(other, first) == pytest.approx(1 - p)
+    unpaired = paired_p_value(first, [other[i] for i in (1, 0, 3, 2)])
     assert unpaired is not None
     assert unpaired > 0.05
 
@@ -53,7 +55,7 @@ def test_the_test_is_one_sided_and_paired() -> None:
     ],
 )
 def test_pairs_without_spread_have_no_p_value(first: list[float], other: list[float]) -> None:
-    assert p_value(first, other) is None
+    assert paired_p_value(first, other) is None
 
 
 def test_each_size_is_summed_up_and_tested_against_the_first_entry() -> None:
@@ -68,7 +70,7 @@ def test_each_size_is_summed_up_and_tested_against_the_first_entry() -> None:
     assert ours.mean == pytest.approx(0.8)
     assert ours.deviation == pytest.approx(0.1)
     assert (ours_3.subsets, ours_3.mean, ours_3.deviation, ours_3.p) == (1, 0.6, None, None)
-    assert theirs.p == p_value([0.8, 0.9, 0.7], [0.7, 0.6, 0.68])
+    assert theirs.p == paired_p_value([0.8, 0.9, 0.7], [0.7, 0.6, 0.68])
     assert theirs_3.p is None
     assert not theirs_3.tests["subsets"].significant
 
@@ -101,7 +103,7 @@ def test_the_test_over_tasks_gives_the_p_values_of_drms_appendix_c() -> None:
     rows = table["rows"]["clip-vit-b-32-8"]
     own = rows["individual"][:-1]
     found = [
-        Point(
+        SubsetScore(
             entry,
             8,
             tuple(table["columns"][:-1]),
@@ -122,8 +124,12 @@ def test_the_test_over_tasks_gives_the_p_values_of_drms_appendix_c() -> None:
 
 
 def test_the_pairs_over_tasks_are_every_task_of_every_subset() -> None:
-    first = [Point("ours", 2, (a, b), 0.0, None, None, pair) for a, b, pair in (("x", "y", (1, 2)), ("x", "z", (1, 4)))]
-    other = [Point("other", 2, (a, b), 0.0, None, None, p) for a, b, p in (("x", "y", (0, 2)), ("x", "z", (1, 3)))]
+    first = [
+        SubsetScore("ours", 2, (a, b), 0.0, None, None, pair) for a, b, pair in (("x", "y", (1, 2)), ("x", "z", (1, 4)))
+    ]
+    other = [
+        SubsetScore("other", 2, (a, b), 0.0, None, None, p) for a, b, p in (("x", "y", (0, 2)), ("x", "z", (1, 3)))
+    ]
     (_, theirs) = summarise(first + other)
-    assert theirs.p_over_tasks == p_value([1, 2, 1, 4], [0, 2, 1, 3])
+    assert theirs.p_over_tasks == paired_p_value([1, 2, 1, 4], [0, 2, 1, 3])
     assert theirs.tests["tasks"].pairs == 4

@@ -7,7 +7,7 @@ import matplotlib
 import pytest
 import yaml
 
-from merganser.report.curves import Line, over_depth
+from merganser.report.curves import LineStyle, over_depth
 from merganser.report.plots import STYLE
 from merganser.report.sections.glance import against_memory, against_time
 from merganser.tasks import evaluate, measure, measure_merged, merge, name_classes, record, report
@@ -46,7 +46,9 @@ def test_a_report_of_one_task_and_one_entry_is_written_with_its_plots(folder: Pa
 def test_lines_over_depth_are_drawn_whatever_the_numbers_are(values: list[float]) -> None:
     names = [f"blocks.{number}.mlp.weight" for number in range(len(values))]
     with matplotlib.rc_context(STYLE):
-        assert "<svg" in over_depth([(Line("m", "m"), dict(zip(names, values, strict=True)))], names, "m", log=True)
+        assert "<svg" in over_depth(
+            [(LineStyle("m", "m"), dict(zip(names, values, strict=True)))], names, "m", log=True
+        )
 
 
 @pytest.mark.parametrize("cost", [0.0, 1e-9, 1.0, 1e6])

@@ -24,7 +24,7 @@ from merganser.flows.evidence.runs.run import WORKSPACE, Run, read_run
 from merganser.tasks.stages import CODE
 
 if TYPE_CHECKING:
-    from merganser.report.paired import Line
+    from merganser.report.paired import PairedScore
 
 
 _FILES = "files"  # the kind of a difference between two builds of one version
@@ -159,7 +159,7 @@ class RunDiff:
         self.only = {run: names for run, names in only.items() if names}
 
     @cached_property
-    def scores(self) -> "list[Line]":
+    def scores(self) -> "list[PairedScore]":
         """Compare the scores of entries and tasks that both runs have, on tasks with a model and without."""
         from merganser.report.paired import compare_scores  # loads PyTorch
 
@@ -167,7 +167,7 @@ class RunDiff:
         return compare_scores(entries, tasks, unseen, *(run.in_data for run in self._runs))
 
     @property
-    def worse(self) -> "list[Line]":
+    def worse(self) -> "list[PairedScore]":
         """Return the scores that fell by more than the sampling error."""
         return [line for line in self.scores if line.is_worse]
 

@@ -17,13 +17,13 @@ from merganser.flows.evidence.kept_runs import SavedRun, saved_runs
 from merganser.flows.evidence.runs.diff import RunDiff
 from merganser.flows.evidence.runs.run import Run, read_run
 from merganser.measures.scores import error_of_mean
-from merganser.report.paired import Line, score_files
+from merganser.report.paired import PairedScore, score_files
 
 FILE = Path(STATE_FOLDER, "history.jsonl")
 
 
 @dataclass(frozen=True)
-class Point:
+class SavedPoint:
     """A run: its name and commit, when it was saved (ISO 8601), and each entry's mean score with its standard error.
 
     `changed`: in words what reached its results and was otherwise in the run before; `worse`: the scores that fell
@@ -35,10 +35,10 @@ class Point:
     saved: str
     scores: Mapping[str, tuple[float, float | None]]
     changed: tuple[str, ...]
-    worse: tuple[Line, ...]
+    worse: tuple[PairedScore, ...]
 
 
-def read_history(root: Path) -> list[Point]:
+def read_history(root: Path) -> list[SavedPoint]:
     """Return the points of all saved runs, oldest first, those that `merganser gc` removed too; keep new ones."""
     known = {point.commit: point for point in _kept(root)}
     runs = saved_runs(root)
@@ -55,20 +55,20 @@ def read_history(root: Path) -> list[Point]:
     return points
 
 
-def _kept(root: Path) -> Iterator[Point]:
+def _kept(root: Path) -> Iterator[SavedPoint]:
     """Read the points that are kept; damaged lines are skipped, and computed again while their runs are there."""
     path = root / FILE
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             found = json.loads(line)
-            worse = tuple(Line(**each) for each in found.pop("worse"))
+            worse = tuple(PairedScore(**each) for each in found.pop("worse"))
             scores = {entry: (float(mean), error) for entry, (mean, error) in found.pop("scores").items()}
-            yield Point(**found | {"changed": tuple(found["changed"])}, scores=scores, worse=worse)
+            yield SavedPoint(**found | {"changed": tuple(found["changed"])}, scores=scores, worse=worse)
 
 
-def _point(saved: SavedRun, run: Run, before: Run | None) -> Point:
+def _point(saved: SavedRun, run: Run, before: Run | None) -> SavedPoint:
     diff = RunDiff(before, run) if before else None
-    return Point(
+    return SavedPoint(
         run=run.name,
         commit=saved.commit,
         saved=saved.saved.isoformat(),

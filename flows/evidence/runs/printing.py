@@ -10,7 +10,7 @@ from merganser.report import formats
 from merganser.report.templates import open_templates
 
 if TYPE_CHECKING:
-    from merganser.flows.evidence.runs.history import Point
+    from merganser.flows.evidence.runs.history import SavedPoint
 
 _MOST = 5  # changes of a run in the history that a line names
 
@@ -46,7 +46,7 @@ def lineage_diff_lines(found: LineageDiff) -> Iterator[str]:
         yield "nothing else differs"
 
 
-def history_lines(points: "list[Point]") -> Iterator[str]:
+def history_lines(points: "list[SavedPoint]") -> Iterator[str]:
     """Say in the terminal what each run brought, and how each entry stands against its first and its best score."""
     for point in points:
         changes = "; ".join(point.changed[:_MOST]) or "none of the differences reached the results"
@@ -66,7 +66,7 @@ def history_lines(points: "list[Point]") -> Iterator[str]:
         yield "no run is saved yet: `merganser run` saves each that ends well, in a repository with a commit"
 
 
-def by_entry(points: "list[Point]") -> "dict[str, list[tuple[Point, float]]]":
+def by_entry(points: "list[SavedPoint]") -> "dict[str, list[tuple[SavedPoint, float]]]":
     """Return each entry's mean over the runs that have it."""
     entries = dict.fromkeys(entry for point in points for entry in point.scores)
     return {entry: [(each, each.scores[entry][0]) for each in points if entry in each.scores] for entry in entries}

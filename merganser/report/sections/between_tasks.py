@@ -7,11 +7,11 @@ import numpy as np
 
 from merganser.report.formats import Tables, Wording
 from merganser.report.heatmaps import between_tasks
-from merganser.report.scores import Measured
+from merganser.report.scores import MergeMeasures
 from merganser.report.sections import Section
 
 
-def tables(measured: Measured) -> Tables:
+def tables(measured: MergeMeasures) -> Tables:
     """Return the measures of all sections as JSON, and the cosines."""
     pairs = zip(product(measured.tasks, measured.tasks), measured.cosines.ravel().tolist(), strict=True)
     return {
@@ -20,7 +20,7 @@ def tables(measured: Measured) -> Tables:
     }
 
 
-def plots(measured: Measured, wording: Wording) -> dict[str, str]:
+def plots(measured: MergeMeasures, wording: Wording) -> dict[str, str]:
     """Draw the measures that there are, pair by pair."""
     if len(measured.tasks) < 2:
         return {}

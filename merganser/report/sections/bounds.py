@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from merganser.report.curves import Line, over_depth
+from merganser.report.curves import LineStyle, over_depth
 from merganser.report.formats import Wording, short_names
 from merganser.report.plots import COLOURS, OTHERS
-from merganser.report.scores import Measured
+from merganser.report.scores import MergeMeasures
 from merganser.report.sections import Section
 
 
@@ -42,12 +42,12 @@ CLAIMS = {
     ),
 }
 LINES = (
-    Line("drm_h", "DRM, side by side"),
-    Line("drm_v", "DRM, one above the other", COLOURS["single"], "--"),
-    Line("tsv", "TSV", COLOURS["parts"]),
-    Line("star", "STAR, whole", OTHERS[0]),
-    Line("star_truncated", "STAR, truncated", OTHERS[0], "--"),
-    Line("emr_masks", "EMR, mask", OTHERS[1]),
+    LineStyle("drm_h", "DRM, side by side"),
+    LineStyle("drm_v", "DRM, one above the other", COLOURS["single"], "--"),
+    LineStyle("tsv", "TSV", COLOURS["parts"]),
+    LineStyle("star", "STAR, whole", OTHERS[0]),
+    LineStyle("star_truncated", "STAR, truncated", OTHERS[0], "--"),
+    LineStyle("emr_masks", "EMR, mask", OTHERS[1]),
 )
 
 
@@ -69,7 +69,7 @@ class Checked(NamedTuple):
     where: str
 
 
-def check_claims(measured: Measured) -> list[Checked]:
+def check_claims(measured: MergeMeasures) -> list[Checked]:
     """Return each claim at its largest ratio of left to right side; of none that was not measured."""
     found = []
     for name, claim in CLAIMS.items():
@@ -85,7 +85,7 @@ def check_claims(measured: Measured) -> list[Checked]:
     return found
 
 
-def bound_lines(measured: Measured) -> list[tuple[Any, ...]]:
+def bound_lines(measured: MergeMeasures) -> list[tuple[Any, ...]]:
     """Return both sides of every claim in every layer, and of the whole vector: the lines of `bounds.csv`."""
     lines = []
     for name in CLAIMS:
@@ -94,7 +94,7 @@ def bound_lines(measured: Measured) -> list[tuple[Any, ...]]:
     return lines
 
 
-def plots(measured: Measured, wording: Wording) -> dict[str, str]:
+def plots(measured: MergeMeasures, wording: Wording) -> dict[str, str]:
     """Draw the ratio of left to right side of each claim over the depth, if any was measured."""
     if not (measured.matrices and check_claims(measured)):
         return {}
@@ -106,19 +106,19 @@ def plots(measured: Measured, wording: Wording) -> dict[str, str]:
     return {"bounds": over_depth(lines, measured.matrices, "left / right", log=True)}
 
 
-def _by_layer(measured: Measured, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _by_layer(measured: MergeMeasures, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for layer in measured.of_tasks["layers"]:
         found = measured.at(layer, "bounds", name)
         if found:
             yield layer, found
 
 
-def _whole(measured: Measured, name: str) -> dict[str, Mapping[str, Any]]:
+def _whole(measured: MergeMeasures, name: str) -> dict[str, Mapping[str, Any]]:
     found = measured.of_tasks.get("bounds", {}).get(name)
     return {"": found} if found else {}
 
 
-def _ratio(measured: Measured, layer: str, name: str) -> float:
+def _ratio(measured: MergeMeasures, layer: str, name: str) -> float:
     """Return a ratio as it stands on a logarithmic axis: NaN where there is none, or nothing to compare."""
     found = measured.at(layer, "bounds", name)
     return found["ratio"] or float("nan") if found else float("nan")

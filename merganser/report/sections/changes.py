@@ -9,7 +9,7 @@ from typing import Any
 
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Tables
-from merganser.report.paired import Line, worse_scores
+from merganser.report.paired import PairedScore, worse_scores
 from merganser.report.sections import Section
 
 Numbers = Mapping[str, Mapping[str, Any]]  # of metrics.json: by entry, nested by metric and task
@@ -38,7 +38,7 @@ class Changes:
     causes: Mapping[str, list[str]]  # by stage
     changed: list[Change]
     same: int  # how many numbers did not change
-    worse: tuple[Line, ...] = ()  # the scores that fell by more than which examples there are explains
+    worse: tuple[PairedScore, ...] = ()  # the scores that fell by more than which examples there are explains
 
 
 def read(comparison: Comparison) -> Changes | None:

@@ -7,11 +7,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from merganser.report.curves import Line, over_depth
+from merganser.report.curves import LineStyle, over_depth
 from merganser.report.formats import Tables, Wording, short_names
 from merganser.report.heatmaps import Shades, fill_cells
 from merganser.report.plots import COLOURS, INK, MUTED, OTHERS, canvas, to_svg
-from merganser.report.scores import BY_LAYER, Measured, grid
+from merganser.report.scores import BY_LAYER, MergeMeasures, grid
 from merganser.report.sections import Section
 
 BLUE, ORANGE = COLOURS["single"], COLOURS["parts"]
@@ -19,41 +19,41 @@ BLUE, ORANGE = COLOURS["single"], COLOURS["parts"]
 FIGURES = {
     "interference": (
         "interference (STI)",
-        (Line("interference", "tasks' own bases"), Line("interference_after_tsv_m", "after TSV-M", ORANGE)),
+        (LineStyle("interference", "tasks' own bases"), LineStyle("interference_after_tsv_m", "after TSV-M", ORANGE)),
     ),
     "procrustes": (
         "Procrustes error",
-        (Line("procrustes_u", "left vectors"), Line("procrustes_v", "right vectors", ORANGE)),
+        (LineStyle("procrustes_u", "left vectors"), LineStyle("procrustes_v", "right vectors", ORANGE)),
     ),
     "overlap": (
         "mean over pairs",
         (
-            Line("cosine", "cosine", OTHERS[0]),
-            Line("row_spaces", "row spaces, own deltas"),
-            Line("row_spaces_centred", "row spaces, centred deltas", ORANGE),
+            LineStyle("cosine", "cosine", OTHERS[0]),
+            LineStyle("row_spaces", "row spaces, own deltas"),
+            LineStyle("row_spaces_centred", "row spaces, centred deltas", ORANGE),
         ),
     ),
     "agreement": (
         "sign agreement",
         (
-            Line("agreement_weights", "weights"),
-            Line("agreement_weights_pruned", "weights, pruned", BLUE, "--"),
-            Line("agreement_joint", "joint basis", ORANGE),
-            Line("agreement_joint_pruned", "joint basis, pruned", ORANGE, "--"),
-            Line("agreement_joint_pruned_back", "pruned in the joint basis, back in the weights", OTHERS[1], ":"),
+            LineStyle("agreement_weights", "weights"),
+            LineStyle("agreement_weights_pruned", "weights, pruned", BLUE, "--"),
+            LineStyle("agreement_joint", "joint basis", ORANGE),
+            LineStyle("agreement_joint_pruned", "joint basis, pruned", ORANGE, "--"),
+            LineStyle("agreement_joint_pruned_back", "pruned in the joint basis, back in the weights", OTHERS[1], ":"),
         ),
     ),
     "reconstruction": (
         "relative error",
-        (Line("error", "own deltas"), Line("error_centred", "centred deltas", ORANGE)),
+        (LineStyle("error", "own deltas"), LineStyle("error_centred", "centred deltas", ORANGE)),
     ),
-    "effective_rank": ("effective rank", (Line("effective_rank", "mean over tasks"),)),
+    "effective_rank": ("effective rank", (LineStyle("effective_rank", "mean over tasks"),)),
 }
 FIRST = 0.5  # the least share that a majority can have
 WIDE = 5.2  # inches
 
 
-def tables(measured: Measured) -> Tables:
+def tables(measured: MergeMeasures) -> Tables:
     """Return every measure of each matrix."""
     columns = {name: measured.by_layer(name) for name in BY_LAYER}
     lines = [
@@ -63,7 +63,7 @@ def tables(measured: Measured) -> Tables:
     return {"plots/layers.csv": (["layer", *columns, "depth"], lines)}  # DVC draws lines over numbers only
 
 
-def plots(measured: Measured, wording: Wording) -> dict[str, str]:
+def plots(measured: MergeMeasures, wording: Wording) -> dict[str, str]:
     """Draw every measure over the depth, and what lies inside some."""
     over = {
         name: over_depth([(line, measured.by_layer(line.measure)) for line in lines], measured.matrices, label)
@@ -73,7 +73,7 @@ def plots(measured: Measured, wording: Wording) -> dict[str, str]:
     return over | draw_spaces(measured)
 
 
-def draw_spaces(measured: Measured) -> dict[str, str]:
+def draw_spaces(measured: MergeMeasures) -> dict[str, str]:
     """Draw what was measured of the middle matrix, and the signs of all; return SVG text by name."""
     plots = {}
     middle = middle_matrix(measured)
@@ -87,12 +87,12 @@ def draw_spaces(measured: Measured) -> dict[str, str]:
     return plots
 
 
-def middle_matrix(measured: Measured) -> str | None:
+def middle_matrix(measured: MergeMeasures) -> str | None:
     """Return the matrix in the middle of the depth, None without any."""
     return measured.matrices[len(measured.matrices) // 2] if measured.matrices else None
 
 
-def middle_name(measured: Measured) -> str | None:
+def middle_name(measured: MergeMeasures) -> str | None:
     """Return its short name."""
     names = dict(zip(measured.matrices, short_names(measured.matrices), strict=True))
     return names.get(middle_matrix(measured) or "")
@@ -153,7 +153,7 @@ def _name_blocks(axes: Axes, sizes: Sequence[int], tasks: Sequence[str]) -> None
         axes.axhline(end, color=MUTED, linewidth=0.4)
 
 
-def page(measured: Measured) -> dict[str, Any]:
+def page(measured: MergeMeasures) -> dict[str, Any]:
     """Return each matrix's name, short name and measures, by depth."""
     columns = [measured.by_layer(measure) for measure in BY_LAYER]
     names = zip(measured.matrices, short_names(measured.matrices), strict=True)

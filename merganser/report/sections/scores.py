@@ -53,7 +53,7 @@ def baseline(task: str, metric: str, results: Results) -> Baseline:
     return Baseline(task, len(classes), float(chance), float(majority))
 
 
-def mean_of(baselines: Sequence[Baseline], name: str) -> float | None:
+def baseline_mean(baselines: Sequence[Baseline], name: str) -> float | None:
     """Return the mean over the tasks; None where a task has none."""
     values = [getattr(each, name) for each in baselines]
     return None if None in values else float(np.mean(values))
@@ -127,7 +127,7 @@ def page(comparison: Comparison) -> dict[str, Any]:
         "verdicts": comparison.significance.verdicts,
         "below": _below_chance(rows, baselines),
         "baselines": {
-            name: [mean_of(baselines, name), *(getattr(each, name) for each in baselines)]
+            name: [baseline_mean(baselines, name), *(getattr(each, name) for each in baselines)]
             for name in ("chance", "majority")
             if any(getattr(each, name) is not None for each in baselines)
         },
@@ -136,7 +136,7 @@ def page(comparison: Comparison) -> dict[str, Any]:
 
 def _below_chance(rows: Sequence[Row], baselines: Sequence[Baseline]) -> dict[tuple[str, str], float]:
     """Return the chance of a task's classes for each score below it, and for each `mean` below that of all tasks."""
-    chances = {each.task: each.chance for each in baselines} | {"mean": mean_of(baselines, "chance")}
+    chances = {each.task: each.chance for each in baselines} | {"mean": baseline_mean(baselines, "chance")}
     values = {(row.entry, name): value for row in rows for name, value in row.scores.values.items()}
     values |= {(row.entry, "mean"): row.scores.mean for row in rows}
     known = {key: chances[key[1]] for key in values}

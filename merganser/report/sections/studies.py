@@ -9,8 +9,8 @@ from merganser.report.sections import Section, study_ablations, study_budgets, s
 
 def read(comparison: Comparison) -> dict[str, Any]:
     """Return all numbers as plain data."""
-    tasks = comparison.of(study_tasks.read) or study_tasks.TaskStudy([], [])
-    rank = comparison.of(study_rank.read) or study_rank.RankStudy([])
+    tasks = comparison.of(study_tasks.read) or study_tasks.SubsetResults([], [])
+    rank = comparison.of(study_rank.read) or study_rank.RankResults([])
     budgets = comparison.of(study_budgets.read) or study_budgets.Matched({}, {}, {})
     return {
         "tasks": tasks.as_json(),

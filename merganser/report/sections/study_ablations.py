@@ -21,7 +21,7 @@ from merganser.report.sections import Section
 Values = Mapping[str, Any]
 
 
-class Compared(NamedTuple):
+class StepDifference(NamedTuple):
     """A step's mean score minus another's, on the same examples."""
 
     difference: float
@@ -43,8 +43,8 @@ class Step(MeanScore):
     changed: Values  # what takes the step out; nothing of the whole
     chosen: Values  # by its search
     tried: int  # candidates
-    whole: Compared | None  # with the whole entry
-    above: Compared | None  # with the step above
+    whole: StepDifference | None  # with the whole entry
+    above: StepDifference | None  # with the step above
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class Ablated:
         """Give the lines of a table, one a step."""
         for step in self.steps:
             about = [self.name, self.method, step.name, settings(step.changed), settings(step.chosen), step.tried]
-            compared = [list(each or [None] * len(Compared._fields)) for each in (step.whole, step.above)]
+            compared = [list(each or [None] * len(StepDifference._fields)) for each in (step.whole, step.above)]
             scores = [step.by_task[task]["value"] for task in self.tasks]
             yield [*about, step.score, step.stderr, *compared[0], *compared[1], *scores]
 
     @property
     def header(self) -> list[str]:
         """Name the columns of `lines`."""
-        numbers = [f"{each}_{field}" for each in ("whole", "above") for field in Compared._fields]
+        numbers = [f"{each}_{field}" for each in ("whole", "above") for field in StepDifference._fields]
         about = ["ablation", "method", "step", "changed", "chosen", "candidates", "score", "stderr"]
         return [*about, *numbers, *self.tasks]
 
@@ -113,7 +113,7 @@ def read(comparison: Comparison) -> list[Ablated] | None:
     return found or None
 
 
-def _compared(pairs: Pairs, scores: Sequence[Mapping[str, Score]], others: Sequence[int]) -> list[Compared]:
+def _compared(pairs: Pairs, scores: Sequence[Mapping[str, Score]], others: Sequence[int]) -> list[StepDifference]:
     """Compare each step after the first with another one."""
     at = list(range(1, len(scores))), list(others)
     differences, p = pairs.difference[at], pairs.p[at]
@@ -123,7 +123,7 @@ def _compared(pairs: Pairs, scores: Sequence[Mapping[str, Score]], others: Seque
     ]
     of_tasks = [None if test is None else test.p for test in tested]
     numbers = zip(differences.tolist(), p.tolist(), holm(np.asarray(p)).tolist(), of_tasks, strict=True)
-    return list(map(Compared._make, numbers))
+    return list(map(StepDifference._make, numbers))
 
 
 def tables(ablations: list[Ablated]) -> Tables:

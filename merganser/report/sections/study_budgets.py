@@ -30,7 +30,7 @@ class Fitted(MeanScore):
 
 
 @dataclass(frozen=True)
-class Compared:
+class BudgetRow:
     """An entry at a budget: how it differs from the best one there; `best` itself has no p-value."""
 
     fitted: Fitted
@@ -61,7 +61,7 @@ class Matched:
     """Every entry's merges by ascending bytes, and the entries that fit into each budget, by their names."""
 
     curves: Mapping[str, list[Fitted]]
-    budgets: Mapping[float, Mapping[str, Compared]]
+    budgets: Mapping[float, Mapping[str, BudgetRow]]
     too_small: Mapping[tuple[float, str], str]  # by budget and entry: why nothing fits
 
     @property
@@ -120,7 +120,7 @@ def read(comparison: Comparison) -> Matched | None:
     return Matched(curves, compared, too_small) if curves else None
 
 
-def _compared(found: Sequence[Fitted]) -> dict[str, Compared]:
+def _compared(found: Sequence[Fitted]) -> dict[str, BudgetRow]:
     """Compare the entries of a budget with its best one, on the same examples."""
     if not found:
         return {}
@@ -132,7 +132,7 @@ def _compared(found: Sequence[Fitted]) -> dict[str, Compared]:
     p = pairs.p[others, [best] * len(others)]
     corrected = dict(zip(others, zip(p.tolist(), holm(p).tolist(), strict=True), strict=True))
     return {
-        one.entry: Compared(one, one.score - found[best].score, *corrected.get(number, (None, None)))
+        one.entry: BudgetRow(one, one.score - found[best].score, *corrected.get(number, (None, None)))
         for number, one in enumerate(found)
     }
 

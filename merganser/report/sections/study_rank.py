@@ -25,7 +25,7 @@ TABLE = "plots/study_rank.csv"
 
 
 @dataclass(frozen=True)
-class RankStudy:
+class RankResults:
     """What the study found."""
 
     points: list[RankPoint]
@@ -46,16 +46,16 @@ class RankStudy:
         return {"tasks": [point._asdict() for point in self.points], "mean": means}
 
 
-def read(comparison: Comparison) -> RankStudy | None:
+def read(comparison: Comparison) -> RankResults | None:
     """Read what each task's cut models scored, if any; raise InputError naming a file that is missing."""
     params, folder = comparison.params, comparison.paths.RANK_STUDIES
     studied = params.tasks if params.studies.rank.fractions else ()
     curves = {task: read_json(folder / f"{task}.json")["curve"] for task in studied}
     points = [RankPoint(task, p["fraction"], p["value"]) for task, curve in curves.items() for p in curve]
-    return RankStudy(points) if points else None
+    return RankResults(points) if points else None
 
 
-def plots(study: RankStudy, wording: Wording) -> dict[str, str]:
+def plots(study: RankResults, wording: Wording) -> dict[str, str]:
     """Draw the mean score over the share of the rank, each task as a thin line, the whole models' mean across."""
     figure, axes = canvas(5.2, 3.8)
     fractions = study.fractions

@@ -26,7 +26,7 @@ LEVEL = 0.05  # p-values below are marked
 DODGE = 0.09  # between the entries' dots of one size, in tasks
 
 
-class Point(NamedTuple):
+class SubsetScore(NamedTuple):
     """One entry's merge of one subset: mean scores over the subset's tasks, as fractions."""
 
     entry: str
@@ -43,7 +43,7 @@ class Point(NamedTuple):
         return self.score if self.normalised is None else self.normalised
 
 
-TABLE, HEADER = "plots/study_tasks.csv", Point._fields[:-1]
+TABLE, HEADER = "plots/study_tasks.csv", SubsetScore._fields[:-1]
 
 
 class Test(NamedTuple):
@@ -77,10 +77,10 @@ class Summary(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TaskStudy:
+class SubsetResults:
     """What the study found."""
 
-    points: list[Point]
+    points: list[SubsetScore]
     summaries: list[Summary]
 
     @property
@@ -118,15 +118,15 @@ class TaskStudy:
         return {"subsets": [p._asdict() for p in self.points], "sizes": [s._asdict() for s in self.summaries]}
 
 
-def read(comparison: Comparison) -> TaskStudy | None:
+def read(comparison: Comparison) -> SubsetResults | None:
     """Read what every merge of some tasks scored, if any; raise InputError naming a file that is missing."""
     params, scores = comparison.params, comparison.scores
     individual = individual_values(params, {entry: found.values for entry, found in scores.items()})
     points = _read_points(params, individual, comparison.paths.POINTS)
-    return TaskStudy(points, summarise(points)) if points else None
+    return SubsetResults(points, summarise(points)) if points else None
 
 
-def _read_points(params: Params, individual: Mapping[str, float] | None, folder: Path) -> list[Point]:
+def _read_points(params: Params, individual: Mapping[str, float] | None, folder: Path) -> list[SubsetScore]:
     points = []
     for entry in params.studies.tasks.methods:
         for subset, point in Points(params).task_study(entry).items():
@@ -137,7 +137,7 @@ def _read_points(params: Params, individual: Mapping[str, float] | None, folder:
             others = _means(left, individual) if left else (None, None)
             unseen = others[0] if others[1] is None else others[1]
             each = tuple(value / (individual[task] if individual else 1) for task, value in values_of(merged).items())
-            points.append(Point(entry, len(subset), subset, score, normalised, unseen, each))
+            points.append(SubsetScore(entry, len(subset), subset, score, normalised, unseen, each))
     return points
 
 
@@ -148,7 +148,7 @@ def _means(scores: Mapping[str, Score], individual: Mapping[str, float] | None) 
     return sum(values.values()) / len(values), normalised_score(values, own) if own else None
 
 
-def summarise(points: Sequence[Point]) -> list[Summary]:
+def summarise(points: Sequence[SubsetScore]) -> list[Summary]:
     """Take the mean and the spread of each entry at each size, and test the first entry against each other one."""
     values: dict[tuple[str, int], list[float]] = {}
     by_task: dict[tuple[str, int], list[float]] = {}
@@ -167,14 +167,14 @@ def summarise(points: Sequence[Point]) -> list[Summary]:
             mean=sum(found) / len(found),
             deviation=float(np.std(found, ddof=1)) if len(found) > 1 else None,
             unseen=fmean(unseen[entry, size]) if (entry, size) in unseen else None,
-            p=p_value(values[first, size], found) if entry != first else None,
-            p_over_tasks=p_value(by_task[first, size], by_task[entry, size]) if entry != first else None,
+            p=paired_p_value(values[first, size], found) if entry != first else None,
+            p_over_tasks=paired_p_value(by_task[first, size], by_task[entry, size]) if entry != first else None,
         )
         for (entry, size), found in values.items()
     ]
 
 
-def p_value(first: Sequence[float], other: Sequence[float]) -> float | None:
+def paired_p_value(first: Sequence[float], other: Sequence[float]) -> float | None:
     """Test whether the first is better on the same subsets, or on the same tasks: one-sided paired t-test.
 
     DRM's appendix C tests over tasks, each score over that of the task's own model.
@@ -186,7 +186,7 @@ def p_value(first: Sequence[float], other: Sequence[float]) -> float | None:
     return float(ttest_rel(first, other, alternative="greater").pvalue)
 
 
-def tables(study: TaskStudy) -> Tables:
+def tables(study: SubsetResults) -> Tables:
     """Return every subset, and every size."""
     lines = [[*p[:2], "+".join(p.subset), *p[3:-1]] for p in study.points]
     return {
@@ -195,7 +195,7 @@ def tables(study: TaskStudy) -> Tables:
     }
 
 
-def plots(study: TaskStudy, wording: Wording) -> dict[str, str]:
+def plots(study: SubsetResults, wording: Wording) -> dict[str, str]:
     """Draw each subset's score as a dot, each entry's mean as a line with one standard deviation about it."""
     figure, axes = canvas(5.2, 3.8)
     middle = (len(study.entries) - 1) / 2

@@ -14,7 +14,7 @@ import numpy as np
 from merganser.measures.significance import LEVEL, Pairs, holm
 from merganser.report.comparison import Comparison
 from merganser.report.formats import BUDGETS, Budget, Tables
-from merganser.report.paired import MEAN, tables_of
+from merganser.report.paired import MEAN, pair_tables
 from merganser.report.rows import Row, best, front, with_data
 from merganser.report.sections import Section
 
@@ -120,7 +120,7 @@ def tables(comparison: Comparison) -> Tables:
         for r, p in zip(c.members, [None, *c.p], strict=False)
     ]
     header = ["budget", "data", "entry", "of", "p", "mean", "stderr", "amr", "seconds"]
-    return {"choices.csv": (header, lines), **tables_of(comparison.significance)}
+    return {"choices.csv": (header, lines), **pair_tables(comparison.significance)}
 
 
 def page(comparison: Comparison) -> dict[str, Any]:

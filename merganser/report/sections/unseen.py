@@ -4,7 +4,7 @@ from typing import Any
 
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Tables
-from merganser.report.paired import Significance, on_unseen, read_significance, tables_of
+from merganser.report.paired import Significance, on_unseen, pair_tables, read_significance
 from merganser.report.rows import best_values
 from merganser.report.sections import Section
 
@@ -24,7 +24,7 @@ def tables(comparison: Comparison) -> Tables:
     keys = ("metric", "value", "stderr", "count", "uniform", "similar", "oracle", "oracle_task")
     scores = [(row.entry, task, score) for row in comparison.rows for task, score in row.scores.unseen.items()]
     lines = [[entry, task, *map(score.get, keys)] for entry, task, score in scores]
-    return {"unseen.csv": (["entry", "task", *keys], lines), **tables_of(comparison.of(read_tests), "unseen_")}
+    return {"unseen.csv": (["entry", "task", *keys], lines), **pair_tables(comparison.of(read_tests), "unseen_")}
 
 
 def page(comparison: Comparison) -> dict[str, Any]:

@@ -271,7 +271,7 @@ def test_a_stage_must_fit_one_node_as_a_whole(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_dask_worker_that_has_not_declared_yet_what_it_has_is_not_counted() -> None:
     distributed = pytest.importorskip("distributed")
-    from dvcfleet.runners.dask.cluster import DaskCluster, Declaration
+    from dvcfleet.runners.dask.cluster import DaskCluster, DeclaredResources
 
     here = {"host": "127.0.0.1", "protocol": "tcp://", "dashboard_address": None, "processes": False}
     with (
@@ -280,7 +280,7 @@ def test_a_dask_worker_that_has_not_declared_yet_what_it_has_is_not_counted() ->
     ):
         cluster = DaskCluster(None, client, local.scheduler_address, None)
         assert cluster.machines() == []  # as one that joins when a run begins
-        client.register_plugin(Declaration({}))
+        client.register_plugin(DeclaredResources({}))
         assert [machine.has.threads for machine in cluster.machines()] == [3]
 
 

@@ -14,7 +14,7 @@ from dvcfleet.heartbeat import Heartbeat, describe_longest
 from dvcfleet.logs import output_of
 from dvcfleet.waiting import said_if_long
 from dvcfleet.worker import output
-from dvcfleet.worker.output import Lines, log_path, logged
+from dvcfleet.worker.output import Lines, log_path, logging_to
 from tests.dvcfleet.toy import Make, Printed
 from tests.support import LIMIT_S, wait_until
 
@@ -66,7 +66,7 @@ def test_a_full_disk_does_not_fail_a_stage(tmp_path: Path) -> None:
     lines: list[str] = []
     log = tmp_path / "full.log"
     log.symlink_to("/dev/full")
-    with logged(log, lines.append) as write:
+    with logging_to(log, lines.append) as write:
         write("heard all the same\n")
     assert lines == ["heard all the same\n"]
 
@@ -182,7 +182,7 @@ def test_what_is_said_during_a_sign_restarts_the_intervals(monkeypatch: pytest.M
 
 
 def test_a_sign_says_what_runs_for_how_long_and_its_last_line(tmp_path: Path) -> None:
-    with logged(log_path(tmp_path, "train"), lambda text: None) as write:
+    with logging_to(log_path(tmp_path, "train"), lambda text: None) as write:
         write("epoch 3: loss 0.1\n")
         write("\n")
     began = {"train": 0.0, "b": 7100.0, "c": 7190.0, "d": 7195.0, "e": 7199.0}

@@ -11,29 +11,29 @@ from matplotlib.figure import Figure
 
 from merganser.measures.significance import Correlation, correlate
 from merganser.report.comparison import Comparison
-from merganser.report.curves import WIDTH, Line, over_depth
+from merganser.report.curves import WIDTH, LineStyle, over_depth
 from merganser.report.formats import Tables, Wording
 from merganser.report.plots import COLOURS, INK, MUTED, OTHERS, to_svg
-from merganser.report.scores import Measured
+from merganser.report.scores import MergeMeasures
 from merganser.report.sections import Section, study_tasks
-from merganser.report.sections.explanations.points import Points, find_points
+from merganser.report.sections.explanations.points import KindPoints, find_points
 
 ABREAST, HEIGHT = 5, 2.05  # panels in a row, inches of each
 FEW = 30  # points, up to which they are drawn large
 MOST_DOTS = 1000  # of a panel: more are a picture in the plot, whose size does not grow with them
 LINES = {
     "merges": (
-        Line("sar", "SAR"),
-        Line("cosine_with_merge", "cosine", OTHERS[0]),
-        Line("effective_rank_of_merge", "effective rank", COLOURS["parts"]),
+        LineStyle("sar", "SAR"),
+        LineStyle("cosine_with_merge", "cosine", OTHERS[0]),
+        LineStyle("effective_rank_of_merge", "effective rank", COLOURS["parts"]),
     ),
     "subsets": (
-        Line("interference", "STI"),
-        Line("row_spaces", "row spaces", COLOURS["parts"]),
-        Line("row_spaces_centred", "row spaces, centred", COLOURS["parts"], "--"),
-        Line("agreement", "sign agreement", OTHERS[0]),
-        Line("cosine", "cosine", OTHERS[1]),
-        Line("effective_rank", "effective rank", COLOURS["reference"]),
+        LineStyle("interference", "STI"),
+        LineStyle("row_spaces", "row spaces", COLOURS["parts"]),
+        LineStyle("row_spaces_centred", "row spaces, centred", COLOURS["parts"], "--"),
+        LineStyle("agreement", "sign agreement", OTHERS[0]),
+        LineStyle("cosine", "cosine", OTHERS[1]),
+        LineStyle("effective_rank", "effective rank", COLOURS["reference"]),
     ),
 }
 
@@ -107,7 +107,7 @@ class Explained(NamedTuple):
 class Explanations:
     """All points, and how each measure of theirs goes with what they lost."""
 
-    points: list[Points]
+    points: list[KindPoints]
     explained: list[Explained]
     matrices: list[str]  # by depth
 
@@ -129,7 +129,7 @@ def read(comparison: Comparison) -> Explanations | None:
     return Explanations(points, explain(points, measured), measured.matrices) if points else None
 
 
-def explain(points: Sequence[Points], measured: Measured) -> list[Explained]:
+def explain(points: Sequence[KindPoints], measured: MergeMeasures) -> list[Explained]:
     """Correlate every measure of every kind of points with the lost score: the mean over matrices, then each matrix."""
     found = []
     for each in points:
@@ -164,7 +164,7 @@ def plots(explanations: Explanations, wording: Wording) -> dict[str, str]:
     return found
 
 
-def _panels(points: Points, found: dict[str, Explained]) -> str:
+def _panels(points: KindPoints, found: dict[str, Explained]) -> str:
     """Draw the lost score over each measure, a panel each."""
     abreast = min(ABREAST, len(found))
     down = ceil(len(found) / abreast)
@@ -179,7 +179,7 @@ def _panels(points: Points, found: dict[str, Explained]) -> str:
     return to_svg(figure)
 
 
-def _dots(axes: Axes, points: Points, name: str, found: Explained) -> None:
+def _dots(axes: Axes, points: KindPoints, name: str, found: Explained) -> None:
     values, lost = points.overall(name), 100 * points.lost
     known = ~np.isnan(values)
     size = 18 if len(lost) <= FEW else 7

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from merganser.report.rows import Row, in_group
-from merganser.report.scores import Grid, Measured, grid, mean_over
-from merganser.report.sections.study_tasks import TaskStudy
+from merganser.report.scores import Grid, MergeMeasures, grid, mean_over
+from merganser.report.sections.study_tasks import SubsetResults
 
 PAIRS = {  # measures of two tasks, and where they stand in a layer's record
     "cosine": ("cosines",),
@@ -26,7 +26,7 @@ SUMMED = {"i_k": "row_spaces", "i_k_centred": "row_spaces_centred"}  # over the 
 
 
 @dataclass(frozen=True)
-class Points:
+class KindPoints:
     """The points of one kind: what each lost, the group it shares its draw with, and measures by matrix (L, n)."""
 
     kind: str  # a key of `explanations.KINDS`
@@ -39,7 +39,7 @@ class Points:
         return mean_over(self.measures[measure], axis=0)
 
 
-def find_points(rows: Sequence[Row], measured: Measured, study: TaskStudy | None) -> list[Points]:
+def find_points(rows: Sequence[Row], measured: MergeMeasures, study: SubsetResults | None) -> list[KindPoints]:
     """Return the points of every kind that this comparison has; none without individual models or matrices."""
     individual = next((row.scores.values for row in rows if row.about.name == "individual"), None)
     if not individual or not measured.matrices or any(value <= 0 for value in individual.values()):
@@ -60,7 +60,7 @@ def find_points(rows: Sequence[Row], measured: Measured, study: TaskStudy | None
     return [points for points in found if len(points.lost) > 1]
 
 
-def _merges(rows: Sequence[Row], tasks: Sequence[str], lost: Mapping[str, Any], measured: Measured) -> Points:
+def _merges(rows: Sequence[Row], tasks: Sequence[str], lost: Mapping[str, Any], measured: MergeMeasures) -> KindPoints:
     places = [measured.tasks.index(task) for task in tasks]
 
     def by_layer(key: str) -> Grid:
@@ -71,7 +71,7 @@ def _merges(rows: Sequence[Row], tasks: Sequence[str], lost: Mapping[str, Any], 
         return np.array(values)[:, :, places].reshape(len(measured.matrices), -1)
 
     measures = {"sar": "sar", "cosine_with_merge": "cosines", "effective_rank_of_merge": "effective_rank"}
-    return Points(
+    return KindPoints(
         "merges",
         np.concatenate([lost[row.entry] for row in rows]),
         [row.entry for row in rows for _ in tasks],
@@ -79,24 +79,24 @@ def _merges(rows: Sequence[Row], tasks: Sequence[str], lost: Mapping[str, Any], 
     )
 
 
-def _errors(rows: Sequence[Row], tasks: Sequence[str], lost: Mapping[str, Any], measured: Measured) -> Points:
+def _errors(rows: Sequence[Row], tasks: Sequence[str], lost: Mapping[str, Any], measured: MergeMeasures) -> KindPoints:
     places = [measured.tasks.index(task) for task in tasks]
     errors = np.concatenate([measured.overall(row.entry)[places] for row in rows])
     groups = [row.entry for row in rows for _ in tasks]
     values = np.concatenate([lost[row.entry] for row in rows])
-    return Points("errors", values, groups, {"relative_error": errors[None]})
+    return KindPoints("errors", values, groups, {"relative_error": errors[None]})
 
 
-def _tasks(rows: Sequence[Row], tasks: Sequence[str], lost: Mapping[str, Any], measured: Measured) -> Points:
+def _tasks(rows: Sequence[Row], tasks: Sequence[str], lost: Mapping[str, Any], measured: MergeMeasures) -> KindPoints:
     """Set each task's measures, of pairs the mean with all others, beside what it lost on average over the entries."""
     places = [measured.tasks.index(task) for task in tasks]
     measures = {name: by_task[:, places] for name, by_task in _of_tasks(measured).items()}
     for name, pairs in _of_pairs(measured).items():
         measures[name] = mean_over(pairs, axis=2)[:, places]
-    return Points("tasks", np.mean([lost[row.entry] for row in rows], axis=0), list(tasks), measures)
+    return KindPoints("tasks", np.mean([lost[row.entry] for row in rows], axis=0), list(tasks), measures)
 
 
-def _subsets(study: TaskStudy, measured: Measured) -> Points:
+def _subsets(study: SubsetResults, measured: MergeMeasures) -> KindPoints:
     """Set each subset's measures beside what an entry lost on it, less what the entry loses on average."""
     subsets = [[measured.tasks.index(task) for task in point.subset] for point in study.points]
     means = {entry: float(np.mean([s.value for s in study.points if s.entry == entry])) for entry in study.entries}
@@ -111,7 +111,7 @@ def _subsets(study: TaskStudy, measured: Measured) -> Points:
     sizes = np.array([len(places) for places in subsets], dtype=np.float64)
     measures |= {name: measures[of] * sizes * (sizes - 1) for name, of in SUMMED.items()}
     measures["reconstruction"] = measures["reconstruction"] * sizes
-    return Points(
+    return KindPoints(
         "subsets",
         np.array([means[point.entry] - point.value for point in study.points]),
         [point.subset for point in study.points],
@@ -119,7 +119,7 @@ def _subsets(study: TaskStudy, measured: Measured) -> Points:
     )
 
 
-def _of_tasks(measured: Measured) -> dict[str, Grid]:
+def _of_tasks(measured: MergeMeasures) -> dict[str, Grid]:
     """Return the measures of single tasks by matrix (L, T)."""
     return {
         "effective_rank": _stacked(measured, "effective_rank"),
@@ -128,14 +128,14 @@ def _of_tasks(measured: Measured) -> dict[str, Grid]:
     }
 
 
-def _of_pairs(measured: Measured) -> dict[str, Grid]:
+def _of_pairs(measured: MergeMeasures) -> dict[str, Grid]:
     """Return the measures of two tasks by matrix (L, T, T), NaN on the diagonal."""
     count = len(measured.tasks)
     found = {name: _stacked(measured, *keys, shape=(count, count)) for name, keys in PAIRS.items()}
     return {name: np.where(np.eye(count, dtype=bool), nan, values) for name, values in found.items()}
 
 
-def _centred_squares(measured: Measured) -> Grid:
+def _centred_squares(measured: MergeMeasures) -> Grid:
     """Return the squared norms of the tasks' deltas minus their mean, by matrix (L, T), from norms and cosines."""
     norms = _stacked(measured, "norms")
     cosines = np.nan_to_num(_stacked(measured, "cosines", shape=(len(measured.tasks),) * 2))
@@ -144,7 +144,7 @@ def _centred_squares(measured: Measured) -> Grid:
     return np.asarray(np.maximum(own - 2 * rows + rows.mean(1, keepdims=True), 0))
 
 
-def _stacked(measured: Measured, *keys: str, shape: tuple[int, ...] | None = None) -> Grid:
+def _stacked(measured: MergeMeasures, *keys: str, shape: tuple[int, ...] | None = None) -> Grid:
     """Return what was measured of every matrix (L, *shape), NaN where it was not."""
     whole = shape or (len(measured.tasks),)
     found = [measured.at(name, *keys) for name in measured.matrices]

@@ -102,12 +102,12 @@ def prepare_imports(loaded_at_start: Set[str]) -> frozenset[str]:
 def _forget_modules(folder: Path, loaded_at_start: Set[str]) -> None:
     """Drop the engine's modules, and those whose name a module in the folder also has."""
     sys.path_importer_cache.pop(str(folder), None)
-    dropped = {"dvcfleet", *(modules_in(folder) - loaded_at_start)}
+    dropped = {"dvcfleet", *(modules_of_folder(folder) - loaded_at_start)}
     for name in [name for name in sys.modules if name.partition(".")[0] in dropped]:
         del sys.modules[name]
 
 
-def modules_in(folder: Path) -> set[str]:
+def modules_of_folder(folder: Path) -> set[str]:
     """Return the modules and packages in a folder."""
     names = set()
     for entry in os.scandir(folder):

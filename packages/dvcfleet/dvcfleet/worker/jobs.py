@@ -21,7 +21,7 @@ from dvcfleet.project import project_of
 from dvcfleet.worker.dask_tasks import as_task
 from dvcfleet.worker.fork_client import is_own_python, keep_reading, own_fork_servers, run_command
 from dvcfleet.worker.gpus import GPUS_VARIABLE, own_gpus
-from dvcfleet.worker.output import Lines, log_path, logged
+from dvcfleet.worker.output import Lines, log_path, logging_to
 
 # Words that a shell passes on unchanged.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ \t-]+")
@@ -80,7 +80,7 @@ def run_job(job: Job, on_text: Callable[[str], None]) -> Outcome:
         else:
             path.unlink(missing_ok=True)
     project = project_of(Path(job.root)).variables(job.run)
-    with logged(log_path(Path(job.root), job.name), on_text) as write:
+    with logging_to(log_path(Path(job.root), job.name), on_text) as write:
         if job.fork_servers is not None:
             environment = stage_environment(job, project, job.gpus)
             return _run_commands(job, environment, _fitting(environment, project, job.fork_servers), write)

@@ -4,13 +4,13 @@ import os
 import sys
 from pathlib import Path
 
-from dvcfleet.worker.output import Lines, logged
+from dvcfleet.worker.output import Lines, logging_to
 
 
 def main() -> None:
     """Append standard input to the log until it ends; if the log cannot be written, read on nevertheless."""
     os.set_blocking(0, True)
-    with logged(Path(sys.argv[1]), lambda text: None) as write:
+    with logging_to(Path(sys.argv[1]), lambda text: None) as write:
         lines = Lines(write)
         while data := os.read(0, 1 << 16):
             lines.feed(data)

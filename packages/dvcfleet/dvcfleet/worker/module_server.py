@@ -32,7 +32,7 @@ from dvcfleet.worker.child import (
     connect,
     end_with,
     enter,
-    modules_in,
+    modules_of_folder,
     noted_names,
     prepare_imports,
 )
@@ -209,7 +209,7 @@ class Imports:
 
     def __init__(self, request: Mapping[str, Any], others: Set[str]) -> None:
         self._folder = Path(request["folder"])
-        self._names = modules_in(self._folder)
+        self._names = modules_of_folder(self._folder)
         started, before = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE), _traces()
         main = _import_imports_of(request["module"])
         for name in request["names"]:
@@ -225,7 +225,7 @@ class Imports:
     def are_current(self) -> bool:
         """Tell whether a command would import the same now."""
         is_same = all(_state(place) == state for place, state in self._files.items())
-        return is_same and self._are_old and modules_in(self._folder) == self._names
+        return is_same and self._are_old and modules_of_folder(self._folder) == self._names
 
 
 def _import_imports_of(module: str) -> ModuleSpec:

@@ -125,7 +125,7 @@ def log_path(root: Path, stage: str) -> Path:
 
 
 @contextmanager
-def logged(path: Path, on_text: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+def logging_to(path: Path, on_text: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
     """Yield a function that appends text to a log and passes it to `on_text`.
 
     The log is locked within the block, so that a reader knows that more may come. A log that cannot be written (the

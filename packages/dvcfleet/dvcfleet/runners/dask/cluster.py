@@ -53,7 +53,7 @@ class OpenDaskTaskRunner(DaskTaskRunner):
         return future
 
 
-class Declaration(WorkerPlugin):
+class DeclaredResources(WorkerPlugin):
     """A plugin by which each worker of a Dask cluster, also one that joins later, declares its resources.
 
     Resources given to the worker by `--resources` take precedence.
@@ -152,7 +152,7 @@ def at(address: str, workers: int | None) -> Iterator[DaskCluster]:
     except (OSError, ValueError) as error:
         raise UserError(f"no Dask scheduler answers at {address}: {error}") from error
     with client:
-        client.register_plugin(Declaration({"PREFECT_API_URL": os.environ["PREFECT_API_URL"]}))
+        client.register_plugin(DeclaredResources({"PREFECT_API_URL": os.environ["PREFECT_API_URL"]}))
         client.register_plugin(FreeTasks())
         cluster = DaskCluster(OpenDaskTaskRunner(address=address), client, address, workers)
         yield cluster

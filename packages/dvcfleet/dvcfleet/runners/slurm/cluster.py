@@ -23,7 +23,7 @@ from dvcfleet.messages import Job
 from dvcfleet.planning.resources import Resources
 from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.runners import RunnerRequest
-from dvcfleet.runners.dask.cluster import LOSSES, DaskCluster, Declaration
+from dvcfleet.runners.dask.cluster import LOSSES, DaskCluster, DeclaredResources
 from dvcfleet.runners.dask.frames import collect_no_garbage_while_listing_frames
 from dvcfleet.runners.slurm.commands import ALIVE, SlurmError, cancel, jobs_named, read_site, test
 from dvcfleet.runners.slurm.jobs import HELD, JobLostError, Jobs, Shape, request
@@ -125,7 +125,7 @@ def opened(asked: RunnerRequest) -> Iterator[SlurmCluster]:
     folder.mkdir(mode=0o700)
     unknown_s = min(seconds_of(_configured("walltime")), site.most_s)
     with _cluster(name, folder) as cluster, Client(cluster, set_as_default=False) as client:
-        client.register_plugin(Declaration({"PREFECT_API_URL": os.environ["PREFECT_API_URL"]}))
+        client.register_plugin(DeclaredResources({"PREFECT_API_URL": os.environ["PREFECT_API_URL"]}))
         durations = Durations(last_durations(folder.parent))
         scripts = JobScripts(cluster, name, folder, unknown_s)
         scheduler = cluster.scheduler

@@ -63,6 +63,7 @@ def test_what_an_extra_brings_is_named_with_it(tmp_path: Path) -> None:
     assert "transformers, which is not installed: pip install 'merganser[text]'" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.drill  # imports each module of a comparison, and what those import
 def test_the_extra_pipeline_brings_what_the_modules_of_a_comparison_import(tmp_path: Path) -> None:
     done = run_light(tmp_path, MODULES, extras=("pipeline",))
     assert done.returncode == 0, done.stderr

@@ -33,7 +33,7 @@ def lost(slow: Toy, prefect_api: str, *prefix: str) -> Iterator["subprocess.Pope
         yield process
 
 
-@pytest.mark.slow
+@pytest.mark.drill  # half a minute of waiting for Dask
 def test_a_cluster_that_goes_away_costs_the_stages_it_had_in_work(slow: Toy, prefect_api: str) -> None:
     with lost(slow, prefect_api) as process:
         said, _ = process.communicate(timeout=LIMIT_S)

@@ -108,7 +108,7 @@ def lose_and_join(field: Field, made: Cluster, printed: Printed) -> str:
     return before
 
 
-@pytest.mark.slow
+@pytest.mark.drill  # waits for a node that is lost
 def test_stages_go_to_a_node_that_has_what_they_ask_for_and_wait_for_one_that_was_lost(
     field: Field, flow: Toy, unlike: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

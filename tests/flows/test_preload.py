@@ -106,6 +106,7 @@ def test_the_hooks_of_a_run_load_no_library_that_takes_seconds() -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.drill  # imports the modules of each stage twice
 def test_importing_a_stages_modules_depends_on_code_alone() -> None:
     """As the engine demands of `packages`: commands of other stages and of other runs take over what was imported."""
     done = subprocess.run([sys.executable, "-c", WATCHED], check=True, capture_output=True, text=True, cwd=ROOT)

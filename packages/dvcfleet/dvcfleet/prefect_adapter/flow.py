@@ -29,6 +29,7 @@ from dvcfleet.prefect_adapter.internals import (
     count_lost_logs,
     drop_unsent,
     flush,
+    heartbeats_left_to_end,
     settings_sent_once,
     share_tls_context,
 )
@@ -247,7 +248,8 @@ def run_flow(
     token = _CURRENT.set(execute_once)
     try:
         begun = repository_run.with_options(flow_run_name=name, task_runner=runner)
-        state = begun(dict(parameters), return_state=True)
+        with heartbeats_left_to_end():
+            state = begun(dict(parameters), return_state=True)
         is_received = flush()
         error = state.result(raise_on_failure=False)
     except (httpx.HTTPError, PrefectException) as lost:

@@ -5,7 +5,8 @@ import pickle
 import ssl
 import time
 from contextlib import AbstractContextManager
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,6 +85,16 @@ def flush() -> bool:
         if loop and sending and not sending.done():
             loop.call_soon_threadsafe(sending.cancel)
     return is_received
+
+
+@PREFECT.otherwise("ending a flow", no_shortcut)
+def heartbeats_left_to_end() -> AbstractContextManager[None]:
+    """Within the block a flow does not wait at its end for the thread of its heartbeats, which sleeps for a second."""
+    from prefect import flow_engine
+
+    send = flow_engine._send_heartbeats
+    signature(send).bind_partial(join_on_exit=False)
+    return replaced(flow_engine, "_send_heartbeats", partial(send, join_on_exit=False))
 
 
 @PREFECT.otherwise("ending a run without its server", lambda: None)

@@ -35,22 +35,20 @@ class SavedRun:
 
 
 def saved_runs(root: Path) -> list[SavedRun]:
-    """List the runs of this comparison that the engine saved as experiments, oldest first; none of DVC's own.
-
-    Those of one second, which is all that git knows of a time, are in the ledger's order.
-    """
-    order = {line.run: number for number, line in enumerate(executions(root / STATE_FOLDER))}
-    found = [run for run in own_experiments(root) if run.by_engine]
-    return sorted(found, key=lambda run: (run.saved, order.get(run.name, -1)))
+    """List the runs of this comparison that the engine saved as experiments, oldest first; none of DVC's own."""
+    return [run for run in own_experiments(root) if run.by_engine]
 
 
 def own_experiments(root: Path) -> list[SavedRun]:
     """List the experiments of this comparison, and those that do not say whose they are: DVC's own, older ones.
 
-    Other comparisons in the git repository have theirs in the same place.
+    Other comparisons in the git repository have theirs in the same place. The oldest is first; those of one second,
+    which is all that git knows of a time, are in the ledger's order.
     """
     own = own_identities(root)
-    return [run for run in experiments(root) if run.identity in own]
+    order = {line.run: number for number, line in enumerate(executions(root / STATE_FOLDER))}
+    found = [run for run in experiments(root) if run.identity in own]
+    return sorted(found, key=lambda run: (run.saved, order.get(run.name, -1)))
 
 
 def experiments(root: Path) -> list[SavedRun]:

@@ -49,7 +49,8 @@ def read_history(root: Path) -> list[SavedPoint]:
             for before, run in new:
                 with suppress(InputError):  # a run without params.yaml is no comparison's
                     known[run.commit] = _point(run, read(run.name), read(before.name) if before else None)
-    points = sorted(known.values(), key=lambda point: point.saved)
+    places = {run.commit: place for place, run in enumerate(runs)}  # several may be saved in one second
+    points = sorted(known.values(), key=lambda point: (point.saved, places.get(point.commit, -1)))
     if new:
         write_durably(root / FILE, "".join(f"{json.dumps(asdict(point))}\n" for point in points))
     return points

@@ -110,8 +110,7 @@ def read_run(repo: Repo, name: str, here: Path = Path()) -> Run:
 
 def run_names(root: Path) -> dict[str, str]:
     """Return the git reference of each run of this comparison that `dvc exp show` lists, by name, the newest first."""
-    newest_first = sorted(own_experiments(root), key=lambda run: run.saved, reverse=True)
-    return {run.name: run.ref for run in newest_first}
+    return {run.name: run.ref for run in reversed(own_experiments(root))}
 
 
 def _no_run(root: Path, name: str, saved: Mapping[str, str]) -> str:

@@ -20,7 +20,7 @@ from dvcfleet.planning.orphans import Orphan, orphan_lines
 from dvcfleet.planning.plan import Plan, PlannedStage, State
 from dvcfleet.project import project_of
 from dvcfleet.repository import STATE_FOLDER
-from dvcfleet.scheduling.order import last_durations
+from dvcfleet.scheduling.order import last_cpu_times, last_durations
 
 _STYLES = {Result.FAILED: "red", Result.BLOCKED: "yellow", Result.STOPPED: "yellow"}
 
@@ -168,7 +168,8 @@ def show_plan(plan: Plan, place: Placement, root: Path, console: Console) -> Non
     console.print(", ".join(f"{counts[state]} {state}" for state in State if counts[state]) or "no stages")
     project = project_of(root)
     with chdir(root):
-        for line in estimate(plan, seconds, place.resources, place.workers, project.is_download, project.expect):
+        before = seconds, last_cpu_times(root / STATE_FOLDER)
+        for line in estimate(plan, *before, place.resources, place.workers, project.is_download, project.expect):
             console.print(line, markup=False)
 
 

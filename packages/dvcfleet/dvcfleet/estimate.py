@@ -44,6 +44,7 @@ class KnownAmounts:
 def estimate(
     plan: Plan,
     seconds: Mapping[str, float],
+    cpu_s: Mapping[str, float],
     resources: Callable[[Stage], Resources],
     workers: int | None,
     is_download: Callable[[Path], bool],
@@ -51,7 +52,8 @@ def estimate(
 ) -> Iterator[str]:
     """Say what the stages that a run would run will take; nothing if it would run none.
 
-    `seconds`: what stages took before; `resources`: what a stage requests; `workers`: threads at once, None: unknown;
+    `seconds`, `cpu_s`: what stages took and used before, of CPU time where the ledger has it, else their threads times
+    their seconds; `resources`: what a stage requests; `workers`: threads at once, None: unknown;
     `is_download`, `expect`: as in `Project`, of files that stages read.
     """
     names = [planned.name for planned in plan.work if planned.state not in (State.RESTORABLE, State.BLOCKED)]
@@ -75,7 +77,8 @@ def estimate(
     downloaded = float(sum(expected.downloads.get(source, 0) for source in new))
     downloaded += sum(sizes[name] for name in fetched if name in ran)
     if took or written:
-        yield _total(took, wanted, sum(written.values()), downloaded)
+        used = KnownAmounts(cpu_s, medians(cpu_s)).among(took)
+        yield _total(took, used, wanted, sum(written.values()), downloaded)
     if took:
         yield _at_least(plan, took, wanted, workers)
         yield _basis(time, took)
@@ -97,8 +100,14 @@ def _of_these_sources(plan: Plan) -> set[str]:
     return found
 
 
-def _total(took: Mapping[str, float], wanted: Mapping[str, Resources], written: float, downloaded: float) -> str:
-    cpu = sum(wanted[name].threads * each for name, each in took.items())
+def _total(
+    took: Mapping[str, float],
+    used: Mapping[str, float],
+    wanted: Mapping[str, Resources],
+    written: float,
+    downloaded: float,
+) -> str:
+    cpu = sum(used.get(name, wanted[name].threads * each) for name, each in took.items())
     gpu = sum(wanted[name].gpus * each for name, each in took.items())
     parts = [f"{format_duration(cpu)} of CPU time"] if took else []
     parts += [f"{format_duration(gpu)} of GPU time"] if any(wanted[name].gpus for name in took) else []

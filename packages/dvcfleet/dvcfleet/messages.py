@@ -77,6 +77,20 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Usage:
+    """What a stage's commands and the processes that they waited for used, in seconds and bytes.
+
+    `gpu_s`: for how long GPUs were held, summed over them. `read_bytes`, `written_bytes`: from and to disks, without
+    what came from the page cache.
+    """
+
+    cpu_s: float = 0.0
+    gpu_s: float = 0.0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a stage's commands ended; `exit_code` is negative for a signal, None if they were stopped or lost.
 
@@ -89,6 +103,7 @@ class Outcome:
     exit_code: int | None
     seconds: float = 0.0
     peak_rss_bytes: int = 0
+    usage: Usage = field(default_factory=Usage)
     tail: tuple[str, ...] = ()
     entry: dict[str, Any] | None = None
     lost: bool = False

@@ -20,12 +20,18 @@ FILES = {"a.yaml": "1", "b.yaml": "1", "source": "1"}
 
 
 def says(
-    toy_path: Path, plan: object, seconds: dict[str, float], workers: int = 2, expected: Expected | None = None
+    toy_path: Path,
+    plan: object,
+    seconds: dict[str, float],
+    workers: int = 2,
+    expected: Expected | None = None,
+    cpu_s: dict[str, float] | None = None,
 ) -> list[str]:
     return list(
         estimate(
             plan,  # type: ignore[arg-type]
             seconds,
+            cpu_s or {},
             lambda stage: Resources(threads=2, gpus=1) if stage.addressing.startswith("use") else Resources(),
             workers,
             lambda path: path.suffix == ".yaml",
@@ -55,6 +61,11 @@ def test_what_stages_took_is_summed_by_resource_and_others_take_the_median_of_th
         "time: what 2 stages took before, and for 2 more the median of their kind; stages found up to date are not run",
         "not known, and not counted: the size of the download of 1 stage (fetch)",
     ]
+    # Where the ledger has the CPU time, it counts: 2 x 30 s, and 1200 s for each `use`, whose two threads took 600 s.
+    used = {"fetch@a": 30.0}
+    assert says(one.path, one.plan(), {"fetch@a": 60.0, "use@a": 600.0}, cpu_s=used)[0].startswith(
+        "expected: 41 min of CPU time, 20 min of GPU time,"
+    )
     # With more workers the longest path is what counts.
     assert says(one.path, one.plan(), {"fetch@a": 60.0, "use@a": 600.0}, 64)[1] == "no less than 11 min with 64 workers"
     assert one.run()[0] == 0

@@ -259,6 +259,23 @@ def test_peak_memory_is_that_of_the_command(root: Path, job: Job) -> None:
     assert 0 < run(job, shell("true"))[0].peak_rss_bytes < large.peak_rss_bytes
 
 
+def test_what_commands_used_is_summed_with_that_of_the_processes_they_waited_for(job: Job, tmp_path: Path) -> None:
+    busy = f"{sys.executable} -c 'import time\nwhile time.process_time() < 0.3: pass'"
+    written = f"dd if=/dev/zero of={tmp_path}/x bs=1M count=4 conv=fsync 2>{os.devnull}"
+    commands = (shell(f"sleep 0.3; ({busy})"), shell(busy), shell(written))
+    outcome = run(replace(job, gpus=("0", "1")), *commands)[0]
+    assert 0.6 <= outcome.usage.cpu_s < outcome.seconds * (os.cpu_count() or 1)
+    assert outcome.usage.gpu_s == 2 * outcome.seconds
+    assert outcome.usage.written_bytes >= 4 << 20 or on_memory(tmp_path)
+    assert run(job, shell("sleep 0.2"))[0].usage.cpu_s < 0.1
+
+
+def on_memory(path: Path) -> bool:
+    """Tell whether a path's file system has no disk, whose bytes the kernel does not count."""
+    kind = subprocess.run(["stat", "-f", "-c", "%T", path], capture_output=True, text=True, check=True).stdout
+    return kind.strip() in ("tmpfs", "ramfs", "overlayfs")
+
+
 def test_a_shell_command_gets_its_environment(job: Job) -> None:
     _, lines = run(job, shell("echo $DVC_STAGE; pwd"))
     assert lines[1:] == ["a", job.folder]

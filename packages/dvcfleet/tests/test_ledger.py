@@ -59,6 +59,10 @@ def test_each_stage_that_ran_has_a_line_with_its_entry_time_place_and_commit(toy
     assert {line.dirty for line in lines} == {False}
     assert len({(line.run, line.flow_run, line.host, line.environment) for line in lines}) == 1
     assert lines[0].flow_run
+    for line in lines:
+        assert line.cpu_s is not None
+        assert 0 < line.cpu_s <= 1 + line.seconds * (os.cpu_count() or 1)
+        assert (line.gpu_s, type(line.read_bytes), type(line.written_bytes)) == (0, int, int)
     began = [datetime.fromisoformat(line.began) for line in lines]
     moments = [start, *began, datetime.now(UTC)]
     assert moments == sorted(moments)

@@ -92,6 +92,8 @@ class _Writer:
         if done is None:
             return self.document.activity(identifier("stage", stage), other_attributes=_values(about))
         about |= {"about:result": done.result, "about:host": done.host, "about:peak_rss_bytes": done.peak_rss_bytes}
+        about |= {"about:cpu_s": done.cpu_s, "about:gpu_s": done.gpu_s}
+        about |= {"about:read_bytes": done.read_bytes, "about:written_bytes": done.written_bytes}
         about |= {"about:why": done.why, "about:identity": done.identity, "about:other_ledger": done.ledger}
         name = identifier("execution", f"{done.flow_run or done.run}/{stage}/{done.began}{by_ledger(done)}")
         run = self.document.activity(name, done.began, done.ended, _values(about))

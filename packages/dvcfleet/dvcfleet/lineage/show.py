@@ -102,10 +102,18 @@ def _execution(execution: Execution | None) -> str:
     changes = " with changes" if execution.dirty else ""
     changes += f" (patch {execution.changes[:SHORT]})" if execution.changes else ""
     return (
-        f"{execution.began}, {execution.seconds:.1f} s, {execution.peak_rss_bytes / 2**20:.0f} MiB, on {execution.host}"
+        f"{execution.began}, {execution.seconds:.1f} s{_used(execution)}, {execution.peak_rss_bytes / 2**20:.0f} MiB, "
+        f"on {execution.host}"
         f"{restored}; run {execution.run}, flow run {execution.flow_run}; {commit}{changes}; "
         f"environment {execution.environment[:SHORT]}{by_another(execution)}"
     )
+
+
+def _used(execution: Execution) -> str:
+    """Say the CPU and GPU time of an execution, where its ledger has them."""
+    parts = [f" ({execution.cpu_s:.1f} s of CPU time" if execution.cpu_s else ""]
+    parts += [f", {execution.gpu_s:.1f} s of GPU time" if execution.cpu_s and execution.gpu_s else ""]
+    return "".join([*parts, ")" if execution.cpu_s else ""])
 
 
 def by_another(execution: Execution) -> str:

@@ -39,11 +39,12 @@ class Execution:
     time in UTC (ISO 8601), `dirty` whether files that git tracks differed from the commit, `changes` the digest of a
     patch in `changes/` of what differed when the run began, untracked code included. `varies`: the outputs that
     dvc.yaml said to differ from run to run; `before`: the sha256 of the line before, see
-    `dvcfleet.record.chain`. `identity`: which repository's run it is, see `dvcfleet.project.Project.identity`. All of
-    these and `user` are None in lines of older versions. `was`: of a change of names, the
-    `stage` that it was before, and the digest of the `entry` that this had. `why`: why a stage failed, in words.
-    `unproven`: of a restoration from the run cache, whether no ledger told that commands had made this entry. `ledger`
-    is not in the line: the file of another machine's ledger that has it, None for the repository's own.
+    `dvcfleet.record.chain`. `identity`: which repository's run it is, see `dvcfleet.project.Project.identity`.
+    `cpu_s` to `written_bytes`: see `dvcfleet.messages.Usage`. All of these and `user` are None in lines of older
+    versions. `was`: of a change of names, the `stage` that it was before, and the digest of the `entry` that this had.
+    `why`: why a stage failed, in words. `unproven`: of a restoration from the run cache, whether no ledger told that
+    commands had made this entry. `ledger` is not in the line: the file of another machine's ledger that has it, None
+    for the repository's own.
     """
 
     stage: str
@@ -66,6 +67,10 @@ class Execution:
     why: str | None = None
     unproven: bool | None = None
     identity: str | None = None
+    cpu_s: float | None = None
+    gpu_s: float | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
     ledger: str | None = None
 
     @property
@@ -114,7 +119,7 @@ class Ledger:
 
         `was`: what it was called before, and its entry then. `cached`: whether it was restored from the run cache.
         """
-        start = ending.outcome.start or begin()
+        start, used = ending.outcome.start or begin(), ending.outcome.usage
         unproven = entry_digest(entry) not in self._made if entry and cached else None
         if unproven:
             self.unproven.append(ending.name)
@@ -138,6 +143,10 @@ class Ledger:
             was=was and {"stage": was[0], "entry": entry_digest(was[1])},
             why=ending.why or None,
             unproven=unproven,
+            cpu_s=round(used.cpu_s, 3),
+            gpu_s=round(used.gpu_s, 3),
+            read_bytes=used.read_bytes,
+            written_bytes=used.written_bytes,
             identity=self._identity,
         )
         line = execution.line
@@ -294,6 +303,8 @@ def _is_sound(execution: Execution) -> bool:
     others.append(execution.identity)
     is_known &= all(each is None or isinstance(each, str) for each in others)
     is_known &= isinstance(execution.varies, dict | None) and isinstance(execution.peak_rss_bytes, int)
+    amounts = (execution.cpu_s, execution.gpu_s, execution.read_bytes, execution.written_bytes)
+    is_known &= all(isinstance(each, int | float | None) for each in amounts)
     # Digests that are names of files.
     is_known &= not any("/" in (each or "") for each in (execution.environment, execution.changes))
     return (

@@ -11,9 +11,10 @@ How long stages are expected to take: what they took before, else what others of
 """
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heappop, heappush
 from math import log
 from pathlib import Path
@@ -65,11 +66,36 @@ class Dependencies:
 
 # Of a stage of which nothing is known; the order of stages depends on how durations compare, not on their unit.
 _UNKNOWN_S = 1.0
+_RUNS, _ALIKE = 8, 1.5  # the runs of a stage that are looked at, and the ratio of CPU times that are alike
 
 
 def last_durations(folder: Path) -> dict[str, float]:
-    """Return how long each stage took when it last ended well; `folder`: where the ledger is."""
-    return {one.stage: one.seconds for one in executions(folder, older=False) if one.result == Result.DONE}
+    """Return how long each stage took when it last ended well; `folder`: where the ledger is.
+
+    Of its last runs with about the same CPU time, the shortest counts: the others waited for a busy machine.
+    """
+    ended = defaultdict[str, deque[tuple[float, float | None]]](partial(deque, maxlen=_RUNS))
+    for one in executions(folder, older=False):
+        if one.result == Result.DONE:
+            ended[one.stage].append((one.seconds, one.cpu_s))
+    return {stage: _unhindered(runs) for stage, runs in ended.items()}
+
+
+def last_cpu_times(folder: Path) -> dict[str, float]:
+    """Return the CPU seconds of each stage when it last ended well, where the ledger in a folder has them."""
+    done = (one for one in executions(folder, older=False) if one.result == Result.DONE)
+    return {one.stage: one.cpu_s for one in done if one.cpu_s is not None}
+
+
+def _unhindered(runs: Sequence[tuple[float, float | None]]) -> float:
+    """Return the shortest of the seconds of runs whose CPU time is about the last one's.
+
+    >>> _unhindered([(9.0, None), (3.0, 2.4), (1.0, 0.2), (30.0, 2.5)])
+    3.0
+    """
+    seconds, last = runs[-1]
+    alike = [took for took, cpu_s in runs if last and cpu_s and last / _ALIKE <= cpu_s <= last * _ALIKE]
+    return min(alike, default=seconds)
 
 
 class Durations:

@@ -35,6 +35,7 @@ from dvcfleet.worker.termination import GRACE_S, KILL, LEAVE, Termination, desce
 
 _PR_SET_CHILD_SUBREAPER = 36
 _REQUEST_LIMIT = 1 << 20
+_BLOCK = 512  # bytes, in which the kernel counts what is read and written
 # Seconds between checks whether ended commands are gone.
 _POLL_S = 0.05
 
@@ -236,6 +237,9 @@ class ForkingServer:
                             "exit_code": os.waitstatus_to_exitcode(status),
                             "seconds": time.monotonic() - connection.started,
                             "peak_rss_bytes": usage.ru_maxrss * 1024,
+                            "cpu_s": usage.ru_utime + usage.ru_stime,
+                            "read_bytes": usage.ru_inblock * _BLOCK,
+                            "written_bytes": usage.ru_oublock * _BLOCK,
                         }
 
     def _answer(self) -> None:

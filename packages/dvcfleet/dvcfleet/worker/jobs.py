@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.stages import command_environment, shell_command
-from dvcfleet.messages import OUT_OF_MEMORY, Command, Job, Outcome
+from dvcfleet.messages import OUT_OF_MEMORY, Command, Job, Outcome, Usage
 from dvcfleet.planning.resources import THREAD_VARIABLES, Resources, thread_variables
 from dvcfleet.project import project_of
 from dvcfleet.worker.dask_tasks import as_task
@@ -129,7 +129,7 @@ def _run_commands(
     """
     end = time.monotonic() + (job.resources.timeout_s or math.inf)
     is_limited = job.resources.timeout_s is not None or is_wanted is not None
-    seconds, peak, lines = 0.0, 0, Lines(on_text)
+    seconds, peak, used, lines = 0.0, 0, Usage(), Lines(on_text)
     cold, warm = fork_servers
     packages = project_of(Path(job.root)).packages
     on_left = partial(keep_reading, log_path(Path(job.root), job.name))
@@ -138,7 +138,7 @@ def _run_commands(
         return time.monotonic() > end or not (is_wanted is None or is_wanted())
 
     def outcome(code: int | None, why: str = "", lost: bool = False) -> Outcome:
-        return Outcome(job.name, code, seconds, peak, lines.last(), lost=lost, why=why)
+        return Outcome(job.name, code, seconds, peak, used, lines.last(), lost=lost, why=why)
 
     for command in job.commands:
         lines.say(f"> {command.line}")
@@ -156,6 +156,12 @@ def _run_commands(
         if answer is None:
             return outcome(None, f"the process that started its command died, {OUT_OF_MEMORY}", lost=True)
         seconds, peak = seconds + answer["seconds"], max(peak, answer["peak_rss_bytes"])
+        used = Usage(
+            cpu_s=used.cpu_s + answer["cpu_s"],
+            gpu_s=seconds * len(job.gpus or ()),
+            read_bytes=used.read_bytes + answer["read_bytes"],
+            written_bytes=used.written_bytes + answer["written_bytes"],
+        )
         if answer["ended"] and time.monotonic() > end:
             return outcome(TIMED_OUT, f"took longer than the {job.resources.timeout_s:g} s of its timeout")
         if answer["ended"]:

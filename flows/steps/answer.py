@@ -210,8 +210,8 @@ def read_table(root: Path, name: str) -> list[Row]:
 
 
 def choice_lines(choices: list[Row], results: list[Row]) -> Iterator[str]:
-    """Name for each budget the best entry and those within the error of it, by the lines of `choices.csv`."""
-    yield "which one to use: mean ± its sampling error, memory per task, seconds; and the entries within that error"
+    """Name for each budget the best entry and those tied for best with it, by the lines of `choices.csv`."""
+    yield "which one to use: mean ± its sampling error, memory per task, seconds; and the entries tied for best with it"
     data = {row["entry"]: row["data"] for row in results}
     alone, allowed = ([row for row in choices if row["data"] == had] for had in ("none", "any"))
     yield from _budget_lines(alone, data)
@@ -223,7 +223,7 @@ def choice_lines(choices: list[Row], results: list[Row]) -> Iterator[str]:
         yield from _budget_lines(better, data, alone=False)
     references = [f"{row['entry']} {_score(row)}" for row in results if row["group"] == "reference"]
     if references:
-        yield f"beside them: {', '.join(references)}"
+        yield f"references: {', '.join(references)}"
 
 
 def _budget_lines(choices: list[Row], data: dict[str, str], *, alone: bool = True) -> Iterator[str]:
@@ -241,7 +241,7 @@ def _budget_lines(choices: list[Row], data: dict[str, str], *, alone: bool = Tru
 
 def _told(members: list[Row], data: dict[str, str]) -> str:
     best, *tied = members
-    also = f"; or {_some([row['entry'] for row in tied])}" if tied else ""
+    also = f"; tied: {_some([row['entry'] for row in tied])}" if tied else ""
     had = "" if data[best["entry"]] == "no data" else f", {data[best['entry']]}"
     return (
         f"{best['entry']} {_score(best)}, {100 * float(best['amr']):.2g} %, {float(best['seconds']):.2g} s{had}{also}"

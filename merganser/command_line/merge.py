@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from merganser.config.recipes import Recipe
 
 RECIPES = (".yaml", ".yml")
+RECIPE_KEYS = {"--model": "models", "--set": "parameters"}  # of options not called like their key in a recipe
 NAMES_LIMIT = 2**25  # bytes: of a file of class names
 
 
@@ -114,7 +115,9 @@ def merge(
     given = {name: value for name, value in options.items() if value}
     if method.endswith(RECIPES):
         if given:
-            raise InputError(f"{next(iter(given))}: {method} sets it; change it there, or name a method")
+            option = next(iter(given))
+            key = RECIPE_KEYS.get(option) or option.removeprefix("--").replace("-", "_")
+            raise InputError(f"{option}: set `{key}` in {method} instead, or name a method")
         recipe, where = read_recipe(Path(method)), Path(method)
         out = out or where.resolve().parent.with_name(f"{where.resolve().parent.name}-again")
     else:

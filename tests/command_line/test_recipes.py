@@ -133,8 +133,8 @@ def test_a_recipe_written_by_hand_needs_no_checksums(models: Path, done: Done) -
         ("{method: average, models: {a: {path: x}}, densty: 1}", (), "mine.yaml: densty: Extra inputs"),
         ("{method: average, models: {../a: {path: x}}}", (), "mine.yaml: models.../a"),
         ("{method: average, models: {a: {path: x}}}", (), "x: no such checkpoint"),
-        ("{method: average, models: {a: {path: x}}}", ("--dtype", "float16"), "--dtype: mine.yaml sets it"),
-        ("{method: average, models: {a: {path: x}}}", ("--model", "a=x"), "--model: mine.yaml sets it"),
+        ("{method: average, models: {a: {path: x}}}", ("--dtype", "float16"), "--dtype: set `dtype` in mine"),
+        ("{method: average, models: {a: {path: x}}}", ("--model", "a=x"), "--model: set `models` in mine"),
         ("[", (), "mine.yaml"),
     ],
 )

@@ -33,13 +33,13 @@ ALONE = [
 ]
 
 
-def test_each_budgets_best_is_named_with_those_within_its_error_and_a_budget_without_entries() -> None:
+def test_each_budgets_best_is_named_with_those_tied_for_best_and_a_budget_without_entries() -> None:
     assert list(choice_lines(ALONE, RESULTS))[1:] == [
-        "  one model for all tasks    tsv_m 72.0 ± 0.4, 0 %, 1.2 s; or ties",
+        "  one model for all tasks    tsv_m 72.0 ± 0.4, 0 %, 1.2 s; tied: ties",
         "  at most 1 % more per task  no entry but those above",
         "  at most 5 % more per task  emr 90.0 ± 0.4, 3.2 %, 1.2 s",
         "  any size                   no entry but those above",
-        "beside them: individual 96.0",
+        "references: individual 96.0",
     ]
 
 

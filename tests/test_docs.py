@@ -1,10 +1,15 @@
 """What the pages of docs tell the reader to type: blocks that are run, commands that exist, keys that are accepted."""
 
+import os
 import re
 import shlex
+import shutil
+import signal
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +22,8 @@ from typer.core import TyperGroup
 from merganser.config.completing import additions, filled
 from merganser.config.params import Params
 from merganser.flows.commands.cli import app
+from tests.hub import serve
+from tests.support import copy_repository, wait_until
 from tests.tiny import ROOT, environment
 
 FOLDERS = (ROOT / "docs", ROOT / "packages")
@@ -29,6 +36,16 @@ PAGES = [
 BLOCK = re.compile(
     r"(?:^ *<!-- test: (?P<test>\S+) -->\n)?^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$", re.M | re.S
 )
+
+
+# A page that goes on with the folders and in the folder in which another one ends.
+AFTER = re.compile(r"^<!-- test: after (\S+) -->$", re.M)
+FIRST = {(page.parent / found[1]).resolve() for page in PAGES if (found := AFTER.search(page.read_text()))}
+HUB = "models/our-lab/feeling"
+LONG_S = 900.0
+READER = {f"GIT_{who}_{what}": "reader@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+# Pages about a server or a hub of the reader's, by the variables that would name another one.
+ALONE = {"docs/tutorials/scheduled-lab.md": ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "HF_HUB_OFFLINE")}
 
 
 @dataclass(frozen=True)
@@ -97,23 +114,104 @@ def test_the_keys_and_values_of_params_yaml_in_a_page_are_accepted(page: Path) -
             assert mistakes == [], f"{section}: {mistakes}"
 
 
+class Shell:
+    """The shell in which a reader types the blocks of a page, one after the other."""
+
+    def __init__(self, folder: Path, begin: Path, variables: dict[str, str]) -> None:
+        (folder / "bin").mkdir(parents=True)
+        command = folder / "bin/merganser"
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m merganser.flows "$@"\n')
+        command.chmod(0o755)
+        path = f"{command.parent}{os.pathsep}{variables['PATH']}"
+        self.folder, self.log = folder, folder / "log"
+        with self.log.open("w") as log:
+            self._bash = subprocess.Popen(
+                ["bash", "-e"],
+                cwd=begin,
+                env=variables | {"PATH": path},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+
+    def run(self, text: str) -> Path:
+        """Run a block; return the folder in which it leaves the reader, and fail if one of its commands did."""
+        block, where = self.folder / "block", self.folder / "where"
+        where.unlink(missing_ok=True)
+        block.write_text(text)
+        assert self._bash.stdin
+        self._bash.stdin.write(f". {block} < /dev/null\npwd > {where}.new; mv {where}.new {where}\n")
+        self._bash.stdin.flush()
+        wait_until(lambda: where.exists() or self._bash.poll() is not None, LONG_S)
+        assert where.exists(), self.log.read_text()
+        return Path(where.read_text().strip())
+
+    def end(self) -> None:
+        """End the shell, and with it a command that the page left in the background."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._bash.pid, signal.SIGTERM)
+        self._bash.wait(LONG_S)
+
+
+class Pages:
+    """Pages whose blocks were run, for the pages that go on where another ends: `<!-- test: after PAGE -->`.
+
+    All begin at the same path, because a comparison's files name paths.
+    """
+
+    def __init__(self, folder: Path, prefect_api: str) -> None:
+        self.folder, self.server = folder, {"PREFECT_API_URL": prefect_api}
+        self._kept: dict[Path, tuple[Path, Path]] = {}  # by page: a copy of the folder, and where the reader is in it
+
+    def run(self, page: Path) -> None:
+        """Run the blocks of a page in order, in one shell and one session of Python."""
+        begin = self._start_of(page)
+        variables = environment() | READER | self.server | {"CLONE": str(ROOT)}
+        for name in ALONE.get(str(page.relative_to(ROOT)), ()):
+            variables.pop(name, None)
+        with pytest.MonkeyPatch.context() as patch, serve({HUB: self.folder / "mine/feeling"}) as hub:
+            folder, names = self.folder.parent / page.stem, {"__name__": "__main__"}
+            shell = Shell(folder, begin, variables | {"HF_ENDPOINT": hub.url})
+            patch.chdir(begin)
+            try:
+                for block in blocks(page):
+                    if block.test == "python":
+                        exec(compile(block.text, str(page), "exec"), names)
+                    elif block.test == "sh":
+                        patch.chdir(shell.run(block.text))
+                shell.run('[ -z "$(jobs -r)" ]')
+                self._keep(page, Path.cwd())
+            finally:
+                shell.end()
+
+    def _start_of(self, page: Path) -> Path:
+        after = AFTER.search(page.read_text())
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if after is None:
+            self.folder.mkdir()
+            return self.folder
+        earlier = (page.parent / after[1]).resolve()
+        if earlier not in self._kept:
+            self.run(earlier)
+            shutil.rmtree(self.folder)
+        copy, where = self._kept[earlier]
+        copy_repository(copy, self.folder)
+        return where
+
+    def _keep(self, page: Path, where: Path) -> None:
+        if page in FIRST and page not in self._kept:
+            copy = self.folder.with_name(f"after-{page.stem}")
+            self._kept[page] = copy_repository(self.folder, copy), where
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Pages:
+    return Pages(tmp_path_factory.mktemp("pages") / "reader", prefect_api)
+
+
 @pytest.mark.drill
 @pytest.mark.parametrize("page", [page for page in PAGES if any(block.test for block in blocks(page))], ids=name)
-def test_the_blocks_of_a_page_do_what_it_says(
-    page: Path, tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = {"__name__": "__main__"}  # a reader goes on in one session
-    for block in blocks(page):
-        if block.test == "python":
-            exec(compile(block.text, str(page), "exec"), names)
-        elif block.test == "sh":
-            script = f'merganser() {{ python -m merganser.flows "$@"; }}\n{block.text}\npwd > {tmp_path}/folder'
-            done = subprocess.run(
-                ["bash", "-e", "-c", script],
-                env=environment() | {"PREFECT_API_URL": prefect_api, "CLONE": str(ROOT)},
-                text=True,
-                capture_output=True,
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-            monkeypatch.chdir((tmp_path / "folder").read_text().strip())  # a reader goes on in one shell
+def test_the_blocks_of_a_page_do_what_it_says(page: Path, pages: Pages) -> None:
+    pages.run(page)

@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 from merganser.config.completing import additions, filled
 from merganser.config.params import Params
 from merganser.flows.commands.cli import app
+from tests.dvcfleet.test_slurm import write_commands
 from tests.hub import serve
 from tests.support import copy_repository, wait_until
 from tests.tiny import ROOT, environment
@@ -171,6 +172,10 @@ class Pages:
         variables = environment() | READER | self.server | {"CLONE": str(ROOT)}
         for name in ALONE.get(str(page.relative_to(ROOT)), ()):
             variables.pop(name, None)
+        if page.stem == "slurm":
+            commands, jobs = write_commands(self.folder.parent / "slurm")
+            variables |= {"PATH": f"{commands}{os.pathsep}{variables['PATH']}", "SLURM_STAND_IN": str(jobs)}
+            variables |= {"DASK_JOBQUEUE__SLURM__INTERFACE": "lo", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
         with pytest.MonkeyPatch.context() as patch, serve({HUB: self.folder / "mine/feeling"}) as hub:
             folder, names = self.folder.parent / page.stem, {"__name__": "__main__"}
             shell = Shell(folder, begin, variables | {"HF_ENDPOINT": hub.url})

@@ -18,16 +18,22 @@ from tests.warm import program
 COMMANDS = Path(__file__).with_name("slurm_commands.py")
 
 
+def write_commands(folder: Path) -> tuple[Path, Path]:
+    """Write stand-ins for SLURM's commands; return their folder and that of their jobs, for SLURM_STAND_IN."""
+    commands, state = folder / "commands", folder / "jobs"
+    for each in (commands, state):
+        each.mkdir(parents=True)
+    for name in ("sbatch", "squeue", "scancel", "sinfo"):
+        (commands / name).write_text(f'#!/bin/sh\nexec {sys.executable} -S {COMMANDS} {name} "$@"\n')
+        (commands / name).chmod(0o755)
+    return commands, state
+
+
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of the stand-ins' jobs."""
     pytest.importorskip("dask_jobqueue")  # which brings its own settings
-    commands, state = tmp_path / "commands", tmp_path / "jobs"
-    for folder in (commands, state):
-        folder.mkdir()
-    for name in ("sbatch", "squeue", "scancel", "sinfo"):
-        (commands / name).write_text(f'#!/bin/sh\nexec {sys.executable} -S {COMMANDS} {name} "$@"\n')
-        (commands / name).chmod(0o755)
+    commands, state = write_commands(tmp_path)
     monkeypatch.setenv("SLURM_STAND_IN", str(state))
     monkeypatch.setenv("PATH", str(commands), prepend=":")
     monkeypatch.delenv("SBATCH_PARTITION", raising=False)

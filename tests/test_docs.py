@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ AFTER = re.compile(r"^<!-- test: after (\S+) -->$", re.M)
 FIRST = {(page.parent / found[1]).resolve() for page in PAGES if (found := AFTER.search(page.read_text()))}
 HUB = "models/our-lab/feeling"
 LONG_S = 900.0
+REDIRECTIONS = ("|", ">", "&", "&&")
 READER = {f"GIT_{who}_{what}": "reader@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 # Pages about a server or a hub of the reader's, by the variables that would name another one.
 ALONE = {"docs/tutorials/scheduled-lab.md": ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "HF_HUB_OFFLINE")}
@@ -69,7 +71,7 @@ def commands(page: Path) -> Iterator[list[str]]:
         for line in block.text.replace("\\\n", "").splitlines():
             said = re.match(r"(?:\$ |> )?merganser ((?:\S+ ?)+)", line)
             if block.language in ("", "sh") and said:
-                yield shlex.split(said[1], comments=True)
+                yield list(takewhile(lambda each: each not in REDIRECTIONS, shlex.split(said[1], comments=True)))
 
 
 def name(page: Path) -> str:

@@ -1,7 +1,8 @@
 """Merging on a GPU: while one layer is merged there, the next is read and copied to it, the last result copied back.
 
 Copies run each way on a stream of their own, beside the stream that computes. Two layers at most are on the GPU, the
-one in work and the next, besides what the method makes of the one in work and the result on its way back.
+one in work and the next, besides what the method makes of the one in work and the result on its way back. Large
+parameters are divided into layers of `PIECE` values where the method allows it.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,15 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
+from math import prod
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.inputs.layers import Layer, WrappedSource
+from merganser.inputs.layers import Layer, LayerSource, WrappedSource
+from merganser.linalg.svd import free_memory
 
 R = TypeVar("R")
+PIECE = 1 << 26  # values of all tasks together: 256 MiB in float32; the same on every GPU, as sums depend on it
+ON_THEIR_WAY = 2  # layers, at most, besides the one in work: the next, and a result as large as all that is merged
+GB = 1e9
 
 
 @contextmanager
@@ -40,6 +46,20 @@ def enough_memory() -> Iterator[None]:
         raise InputError(
             "--device cuda: the GPU's memory cannot hold two layers of all tasks and the work on one; use --device cpu"
         ) from error
+
+
+def check_memory(layers: LayerSource, copies: float, device: torch.device) -> None:
+    """Raise InputError if the GPU's free memory is too small for the largest layer.
+
+    `copies`: the most that is there at a time, in float32 copies of all tasks' and the base's values in a layer.
+    """
+    sizes = {name: prod(shape) for name, shape in layers.shapes.items()}
+    name = max(sizes, key=lambda each: sizes[each], default="")
+    needed = 4 * sizes.get(name, 0) * copies * (len(layers.tasks) + 1)
+    free = free_memory(device)
+    if needed > free:
+        size = f"{name} of {len(layers.tasks)} tasks needs {needed / GB:.3g} GB of the GPU's memory"
+        raise InputError(f"--device cuda: {size}, {free / GB:.3g} GB are free; use --device cpu")
 
 
 def each_tensor(value: R, change: Callable[[Tensor], Tensor]) -> R:

@@ -1,8 +1,8 @@
 """The driver: walk the layers, merge each, add the base, write. Written once, for all methods and devices.
 
 Memory is O(T x largest layer): layers are read, merged and written one at a time, or one a thread, or on a GPU while
-the next is on its way there. On a CPU it is O(T x piece), whatever the size, for methods that merge by rows or read a
-parameter's pieces before they merge them.
+the next is on its way there. It is O(T x piece), whatever the size, for methods that merge by rows or read a
+parameter's pieces before they merge them; a GPU's pieces are larger.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -36,6 +36,7 @@ from merganser.inputs.layers import (
 )
 from merganser.inputs.model_deltas import ModelDeltas
 from merganser.inputs.pieces import PIECE, PiecedLayers, in_pieces, pieces_of
+from merganser.merging import devices
 from merganser.merging.binding import check_patterns
 from merganser.merging.devices import CudaStreams, DeviceLayers, full_precision
 from merganser.merging.method import Method, Result
@@ -74,7 +75,9 @@ def merge_layers(
     if device.type == "cpu":
         layers: LayerSource = ThreadedLayers(in_pieces(source, method.divided), threads, method.copies)
     else:
-        layers = DeviceLayers(source, CudaStreams(device))
+        layers = DeviceLayers(in_pieces(source, method.divided, devices.PIECE), CudaStreams(device))
+        passes = 2 if method.by_parameter else 1  # at a time: one over a parameter while its first piece waits
+        devices.check_memory(layers, method.copies + passes * devices.ON_THEIR_WAY, device)
     check_patterns(values, base.names)
     with one_blas_thread(), full_precision(), torch.inference_mode():
         merge_weights = method.bind(values, WatchedLayers(weights_of(layers), f"{method.name}: first pass", progress))
@@ -156,7 +159,8 @@ def _merged(
     if isinstance(layers, ThreadedLayers):
         results = layers.map(lambda layer: onto_base(part_of(layer), merge_layer(layer), getattr(layer, "start", None)))
     else:  # results come back from a GPU, which goes on with the next meanwhile
-        results = map(onto_base, layers.names, layers.map(merge_layer))
+        parts = (layers.table.rows.get(name, name) for name in layers.names)
+        results = map(onto_base, parts, layers.map(merge_layer))
     left = iter(others)
     for part, result in results:
         if isinstance(result, Parts):

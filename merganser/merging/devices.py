@@ -1,14 +1,16 @@
 """Merging on a GPU: while one layer is merged there, the next is read and copied to it, the last result copied back.
 
-Copies run each way on a stream of their own, beside the stream that computes. Two layers at most are on the GPU, the
+Weights go there as they are stored. Copies run each way on a stream of
+their own, beside the stream that computes. Two layers at most are on the GPU, the
 one in work and the next, besides what the method makes of the one in work and the result on its way back. Large
 parameters are divided into layers of `PIECE` values where the method allows it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from itertools import islice
 from math import prod
 from typing import Any, TypeVar, cast
@@ -16,6 +18,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
+from merganser.checkpoints.tensors import Checkpoint
 from merganser.errors import InputError
 from merganser.inputs.layers import Layer, LayerSource, WrappedSource
 from merganser.linalg.svd import free_memory
@@ -85,10 +88,10 @@ class CudaStreams:
         self.device, self.compute = device, torch.cuda.default_stream(device)
         self.up, self.down = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
-    def send(self, layer: Layer) -> Layer:
-        """Copy a layer to the GPU by way of page-locked memory; return when it is there and that memory free again."""
+    def send(self, value: R) -> R:
+        """Copy all tensors of a value to the GPU by way of page-locked memory; return when they are there."""
         with torch.cuda.stream(self.up):
-            sent = each_tensor(layer, self._sent)
+            sent = each_tensor(value, self._sent)
         self.up.synchronize()
         return sent
 
@@ -121,13 +124,27 @@ class CudaStreams:
 
 @dataclass(frozen=True)
 class DeviceLayers(WrappedSource):
-    """A source whose layers are read and copied to a GPU one ahead of their use."""
+    """A source whose layers are read and copied to a GPU one ahead of their use; made there of what was read.
+
+    With a base each layer has that parameter's values in it, as `start`.
+    """
 
     streams: CudaStreams
+    base: Checkpoint | None = None
 
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks, on the GPU."""
-        return self.streams.send(self.source.layer(name))
+        return self._sent(name, map)()
+
+    def _sent(self, name: str, each: Callable[..., Iterable[Any]]) -> Callable[[], Layer]:
+        """Read the parts of a layer and copy them to the GPU, by a kind of `map`; return what makes the layer there."""
+        unread, inference = self.source.unread(name, self.base), torch.is_inference_mode_enabled()
+
+        def send(read: Callable[[], Any]) -> Any:
+            with torch.inference_mode(inference):  # a thread begins without it
+                return self.streams.send(read())
+
+        return partial(unread.make, *each(send, unread.reads))
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
         """Apply a function to each layer on the GPU; give the results, with all their tensors on the CPU.
@@ -136,23 +153,27 @@ class DeviceLayers(WrappedSource):
         """
         inference = torch.is_inference_mode_enabled()
 
-        def sent(name: str) -> list[Layer]:
-            with torch.inference_mode(inference):  # a thread begins without it
-                return [self.layer(name)]
+        def sent(name: str) -> list[Callable[[], Layer]]:
+            with torch.inference_mode(inference):
+                return [self._sent(name, map)]
 
-        def work(box: list[Layer]) -> Callable[[], R]:
+        def work(box: list[Callable[[], Layer]]) -> Callable[[], R]:
             torch.cuda.set_device(torch.cuda.current_device())  # a new thread has no context, of which cuBLAS warns
             with torch.inference_mode(inference):
-                fetched = self.streams.fetch(function(box.pop()))
+                fetched = self.streams.fetch(function(box.pop()()))
                 self.streams.compute.synchronize()  # memory that is no longer referenced is free then
             return fetched
 
         names, before = iter(self.names), None
-        with enough_memory(), ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as worker:
-            coming = [reader.submit(sent, name) for name in islice(names, 1)]
+        with (
+            enough_memory(),
+            ThreadPoolExecutor(1) as ahead,
+            ThreadPoolExecutor(1) as worker,
+        ):
+            coming = [ahead.submit(sent, name) for name in islice(names, 1)]
             while coming:
                 box = coming.pop().result()
-                coming = [reader.submit(sent, name) for name in islice(names, 1)]
+                coming = [ahead.submit(sent, name) for name in islice(names, 1)]
                 running = worker.submit(work, box)
                 if before:
                     yield before()  # and whatever is done with it, while this layer is merged

@@ -1,6 +1,6 @@
 """Merging on a GPU: while one layer is merged there, the next is read and copied to it, the last result copied back.
 
-Weights go there as they are stored. Copies run each way on a stream of
+The files of the base and of all models are read in threads, into page-locked memory. Copies run each way on a stream of
 their own, beside the stream that computes. Two layers at most are on the GPU, the
 one in work and the next, besides what the method makes of the one in work and the result on its way back. Large
 parameters are divided into layers of `PIECE` values where the method allows it.
@@ -155,7 +155,7 @@ class DeviceLayers(WrappedSource):
 
         def sent(name: str) -> list[Callable[[], Layer]]:
             with torch.inference_mode(inference):
-                return [self._sent(name, map)]
+                return [self._sent(name, readers.map)]
 
         def work(box: list[Callable[[], Layer]]) -> Callable[[], R]:
             torch.cuda.set_device(torch.cuda.current_device())  # a new thread has no context, of which cuBLAS warns
@@ -167,6 +167,7 @@ class DeviceLayers(WrappedSource):
         names, before = iter(self.names), None
         with (
             enough_memory(),
+            ThreadPoolExecutor(1 + len(self.tasks)) as readers,  # one for each model: each file is read in its order
             ThreadPoolExecutor(1) as ahead,
             ThreadPoolExecutor(1) as worker,
         ):

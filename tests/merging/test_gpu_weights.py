@@ -1,17 +1,21 @@
 """Weights go over to a GPU as they are stored, and are checked and made deltas there."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from merganser.checkpoints.kinds import ParameterRules
-from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.reading import open_checkpoint, read_pinned
+from merganser.checkpoints.tensors import Checkpoint, Part
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
+from merganser.inputs import model_deltas
 from merganser.inputs.layers import LayerDeltas
 from merganser.inputs.model_deltas import ModelDeltas, open_models
 from merganser.inputs.pieces import in_pieces
@@ -94,3 +98,21 @@ def test_a_merge_of_one_model_is_that_model_to_the_last_bit(gpu: Gpu, tmp_path: 
         found = merge(models, tmp_path / "out", "task_arithmetic", "cuda", scaling=1.0)
     for name, expected in load_file(models["task0"] / "model.safetensors").items():
         assert torch.equal(found[name], expected)
+
+
+@every_gpu
+def test_the_models_are_read_at_the_same_time_each_in_the_order_of_its_file(
+    gpu: Gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models, together, read = large_models(tmp_path), Barrier(3, timeout=30), defaultdict[int, list[str]](list)
+
+    def waiting(checkpoint: Checkpoint, part: Part) -> torch.Tensor:
+        together.wait()
+        read[id(checkpoint)].append(str(part))
+        return read_pinned(checkpoint, part)
+
+    monkeypatch.setattr(model_deltas, "read_pinned", waiting)
+    source = in_pieces(opened(models), EVERYTHING, 20_000)
+    with gpu():
+        names = list(DeviceLayers(source, CudaStreams(torch.device("cuda"))).map(lambda layer: layer.name))
+    assert [*read.values()] == 3 * [names]

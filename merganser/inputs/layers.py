@@ -17,7 +17,6 @@ from merganser.checkpoints.kinds import Kind, is_measured
 from merganser.checkpoints.reading import read_part
 from merganser.checkpoints.tensors import Checkpoint, Part, Rows, tensor_name
 from merganser.linalg.decompositions import Basis, Factors
-from merganser.progress import Progress, watched
 from merganser.workers import map_in_order
 
 R = TypeVar("R")
@@ -322,34 +321,6 @@ class ThreadedLayers(WrappedSource):
         """Apply a function to as many names at a time as there are threads, fewer if memory is short."""
         shapes, each = self.shapes, self.work * 4 * len(self.tasks)
         return map_in_order(function, self.names, self.threads, lambda name: round(each * prod(shapes[name])))
-
-
-@dataclass(frozen=True)
-class WatchedLayers(WrappedSource):
-    """A source that tells how far each pass over its layers is, by their sizes."""
-
-    what: str
-    progress: Progress
-
-    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Apply a function to each layer in the source's way."""
-        return self._watched(self.source.map(function))
-
-    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
-        """Apply a function to each name in the source's way."""
-        return self._watched(self.source.spread(function))
-
-    def _watched(self, results: Iterator[R]) -> Iterator[R]:
-        sizes = [prod(self.shapes[name]) for name in self.names]
-        left = iter(sizes)
-        return watched(results, lambda _: next(left), sum(sizes), self.what, self.progress)
-
-
-def unreported(source: LayerSource) -> LayerSource:
-    """Return a source whose passes are not reported as progress."""
-    if isinstance(source, WatchedLayers):
-        return unreported(source.source)
-    return replace(source, source=unreported(source.source)) if isinstance(source, WrappedSource) else source
 
 
 def part_of(layer: Layer) -> Part:

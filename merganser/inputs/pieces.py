@@ -24,8 +24,8 @@ from merganser.inputs.layers import (
     UnreadLayer,
     beneath,
     unread_layer,
-    unreported,
 )
+from merganser.inputs.watched import unreported
 
 PIECE = 1 << 20  # values of all tasks together: 4 MiB in float32, of which malloc reuses what it frees
 

@@ -28,7 +28,6 @@ from merganser.inputs.layers import (
     LayerSource,
     MappedLayers,
     ThreadedLayers,
-    WatchedLayers,
     WrappedSource,
     dense_layer,
     part_of,
@@ -36,6 +35,7 @@ from merganser.inputs.layers import (
 )
 from merganser.inputs.model_deltas import ModelDeltas
 from merganser.inputs.pieces import PIECE, PiecedLayers, in_pieces, pieces_of
+from merganser.inputs.watched import WatchedLayers
 from merganser.merging import devices
 from merganser.merging.binding import check_patterns
 from merganser.merging.devices import CudaStreams, DeviceLayers, full_precision

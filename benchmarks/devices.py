@@ -1,9 +1,9 @@
-"""Stages on a GPU beside the CPU: `python -m benchmarks.devices merge evaluate@ties-movies ...`.
+"""Stages on a GPU beside the CPU: `python -m benchmarks.devices merge evaluate@ties-movies ...`, or `--large` merges.
 
 In a comparison that `merganser run` has made, on a machine with a GPU. A stage has its name in dvc.lock; `merge` means
 all of that kind. The stages of a device run one after another in one process, in a copy of the comparison: once on the
 CPU and twice on the GPU. Shown are the seconds of the last time, without the start of the libraries, the peak memory,
-whether the GPU wrote the same bytes twice, and how far they are from the CPU's.
+whether the GPU wrote the same bytes twice, and how far they are from the CPU's. `--large`: see large_models.py.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -25,6 +24,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from benchmarks import large_models
 from benchmarks.harness import MB, RESULTS, ROOT, as_table, described, machine, write_results
 from benchmarks.projects import environment
 from merganser.flows.steps.devices import changes_for
@@ -50,10 +50,20 @@ class Took:
 def main() -> None:
     """Measure the stages named; print a table, and write the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stages", nargs="+", metavar="STAGE", help="such as merge@ties, or a kind, such as merge")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help="such as merge@ties, or a kind, such as merge")
+    parser.add_argument("--large", action="store_true", help="merge models of 1.1 and 8 billion parameters, made here")
+    parser.add_argument("--tiny", action="store_true", help="with --large: tiny models, also without a GPU")
+    parser.add_argument("--folder", type=Path, default=Path(), help="with --large: where the models are made (here)")
+    parser.add_argument("--minutes", type=float, default=10, help="with --large: after which no merge begins (10)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of the CPU (all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     options = parser.parse_args()
+    if bool(options.stages) == options.large:
+        parser.error("give stages, or --large")
+    options.json = options.json or RESULTS / ("large_models.json" if options.large else "devices.json")
+    if options.large and (options.tiny or torch.cuda.is_available()):
+        large_models.main(options)
+        return
     if not torch.cuda.is_available():
         parser.error("torch finds no GPU here")
     outputs = chosen(yaml.safe_load(Path("dvc.lock").read_text())["stages"], options.stages)
@@ -63,7 +73,7 @@ def main() -> None:
         took = {device: measured(folder, outputs, options.threads) for device, folder in copies.items()}
         moved = {stage: differences(copies["cpu"], copies["cuda"], outs) for stage, outs in outputs.items()}
     print(table(took, moved))
-    write_results(options.json or RESULTS / "devices.json", {"took": took, "moved": moved})
+    write_results(options.json, {"took": took, "moved": moved})
 
 
 def chosen(stages: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, list[str]]:
@@ -130,14 +140,8 @@ def timed(stage: str, outs: Sequence[str]) -> Took:
     stage_main = import_module(f"tasks.{kind}").main
     for out in outs:  # what is there would be gone on with
         shutil.rmtree(out) if Path(out).is_dir() else Path(out).unlink()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak, from here on
-    torch.cuda.reset_peak_memory_stats()
-    begun = time.perf_counter()
-    stage_main([name] if name else [])
-    seconds = time.perf_counter() - begun
-    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
-    held = next(1024 * int(line[1]) for line in lines if line[0] == "VmHWM:")
-    return Took(seconds, held, torch.cuda.max_memory_allocated(), digest(outs))
+    seconds, host_bytes, gpu_bytes = large_models.peaks_of(lambda: stage_main([name] if name else []))
+    return Took(seconds, host_bytes, gpu_bytes, digest(outs))
 
 
 def digest(outs: Iterable[str]) -> str:

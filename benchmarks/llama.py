@@ -35,6 +35,7 @@ def specs(
     hidden: int = HIDDEN,
     intermediate: int = INTERMEDIATE,
     narrow: int = HIDDEN // HEADS * KEY_VALUE_HEADS,
+    vocabulary: int = VOCABULARY,
 ) -> dict[str, Spec]:
     """Return every parameter's name, shape and dtype; `narrow`: the outputs of the maps to keys and to values."""
     block = {
@@ -49,9 +50,9 @@ def specs(
         "post_attention_layernorm": (hidden,),
     }
     shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens": (VOCABULARY, hidden),
+        "model.embed_tokens": (vocabulary, hidden),
         "model.norm": (hidden,),
-        "lm_head": (VOCABULARY, hidden),
+        "lm_head": (vocabulary, hidden),
     }
     shapes |= {f"model.layers.{layer}.{name}": shape for layer in range(layers) for name, shape in block.items()}
     return {f"{name}.weight": Spec("BF16", shape) for name, shape in shapes.items()}

@@ -4,11 +4,14 @@ As with a real one, what is on it and what is not cannot be computed with togeth
 copies to and fro make new memory. It says nothing about speed, and rounds as the CPU does.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from threading import RLock
 from typing import Any
+from weakref import finalize
 
 import pytest
 import torch
@@ -26,6 +29,37 @@ MIXED = {aten.copy_.default, aten._to_copy.default, aten.to.device, aten.to.dtyp
 INDEXED = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default}
 
 
+class Memory:
+    """The bytes of the storages of all tensors on the pretended GPU, and the most since `reset`."""
+
+    def __init__(self) -> None:
+        self.used = self.peak = 0
+        self._holders = Counter[int]()  # tensors, by where their storage begins
+        self._lock = RLock()  # a finalizer may run within `hold`
+
+    def reset(self) -> None:
+        """Forget the peak."""
+        self.peak = self.used
+
+    def hold(self, tensor: "OnGpu") -> None:
+        """Count a tensor's storage, once, until no tensor has it."""
+        storage = tensor.held.untyped_storage()
+        place, size = storage.data_ptr(), storage.nbytes()
+        with self._lock:
+            self._holders[place] += 1
+            self.used += size if self._holders[place] == 1 else 0
+            self.peak = max(self.peak, self.used)
+        finalize(tensor, self._release, place, size)
+
+    def _release(self, place: int, size: int) -> None:
+        with self._lock:
+            self._holders[place] -= 1
+            self.used -= 0 if self._holders[place] else size
+
+
+MEMORY = Memory()
+
+
 class OnGpu(Tensor):
     """A tensor that says it is on the GPU; `held` is what it stands for."""
 
@@ -41,6 +75,7 @@ class OnGpu(Tensor):
 
     def __init__(self, held: Tensor) -> None:
         self.held = held
+        MEMORY.hold(self)
 
     def record_stream(self, stream: Any) -> None:
         """Keep nothing: memory that is pretended is not given away."""

@@ -134,6 +134,15 @@ def read_part(checkpoint: Checkpoint, part: Part) -> Tensor:
     return file.read_rows(replace(part, name=stored))
 
 
+def read_pinned(checkpoint: Checkpoint, part: Part) -> Tensor:
+    """Read a tensor, or some of its rows, into page-locked memory, from which a GPU copies while others compute."""
+    whole = checkpoint.spec(tensor_name(part))
+    spec = whole if isinstance(part, str) else part.spec(whole)
+    values = torch.empty(spec.shape, dtype=DTYPES[spec.dtype], pin_memory=True)
+    read_into(values, checkpoint, part)
+    return values
+
+
 def read_into(values: Tensor, checkpoint: Checkpoint, part: Part) -> None:
     """Read a tensor, or some of its rows, in any dtype and shape; straight from the file where it is stored so."""
     name, rows = (part, None) if isinstance(part, str) else (part.name, part)

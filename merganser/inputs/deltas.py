@@ -38,6 +38,7 @@ from merganser.workers import BufferPool
 
 ROW = 2**12  # entries whose squares are summed in float32
 LEAST_NORM = 1e-12  # its square and the square of its inverse are within float32's range
+CPU = torch.device("cpu")
 LEFT, RIGHT = ".left", ".right"  # suffixes that no parameter's name can have, since a parameter has no children
 
 
@@ -134,14 +135,14 @@ def checked_norm(weights: Tensor, name: str, model: str) -> float:
     return norm
 
 
-def stored_norm(checkpoint: Checkpoint, name: str) -> float:
-    """Return the Frobenius norm of a parameter, with a piece of it in memory at a time where it lies in a file."""
+def stored_norm(checkpoint: Checkpoint, name: str, device: torch.device = CPU) -> float:
+    """Return the Frobenius norm of a parameter, computed on a device, a piece at a time where it lies in a file."""
     place, spec = place_of(checkpoint, name), checkpoint.spec(name)
     if place is None or spec.dtype == "F64":
         return _norm(checkpoint.read(name))
     (file, stored), size = place, prod(spec.shape)
     pieces = (file.read_piece(stored, start, (min(PIECE, size - start),)) for start in range(0, size, PIECE))
-    norm = _norm_of([part for piece in pieces for part in _row_norms(piece)])
+    norm = _norm_of([part for piece in pieces for part in _row_norms(piece.to(device))])
     return norm if LEAST_NORM < norm < 1 / LEAST_NORM else _norm(checkpoint.read(name))
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.kinds import Kind, is_measured
-from merganser.checkpoints.tensors import Part, Rows, tensor_name
+from merganser.checkpoints.reading import read_part
+from merganser.checkpoints.tensors import Checkpoint, Part, Rows, tensor_name
 from merganser.linalg.decompositions import Basis, Factors
-from merganser.progress import Progress, watched
 from merganser.workers import map_in_order
 
 R = TypeVar("R")
@@ -56,7 +56,7 @@ class LayerDeltas:
     weights: Sequence[float] = ()  # T, of the deltas in the merge, for a method that weighs them itself; none: 1 each
     base: Tensor | None = None  # the base's weights, of the shape of one delta, for methods on the models' weights
     rows: Rows | None = None  # which rows of a parameter these are, if not all; norms are the whole parameter's
-    start: Tensor | None = None  # the base's values as its file has them, where they were read for these deltas
+    start: Tensor | None = None  # the base's values as its file has them, where they were read with these deltas
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -80,6 +80,7 @@ class LayerFactors:
     norms: Sequence[float] = ()
     stored: torch.dtype = torch.float32  # dtype of the vectors on disk: casting them back to it loses nothing
     kind: Literal["matrix"] = "matrix"
+    start: Tensor | None = None  # the base's values as its file has them, where they were read with these factors
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -99,6 +100,7 @@ class LayerLowRank:
     seed: int = 0
     norms: Sequence[float] = ()
     kind: Literal["matrix"] = "matrix"
+    start: Tensor | None = None  # the base's values as its file has them, where they were read with these factors
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -113,7 +115,7 @@ class LayerLowRank:
     def dense(self) -> LayerDeltas:
         """Multiply the adapters out."""
         deltas = torch.stack([left @ right for left, right in zip(self.left, self.right, strict=True)])
-        return LayerDeltas(self.name, "matrix", self.tasks, deltas, self.seed, self.norms)
+        return LayerDeltas(self.name, "matrix", self.tasks, deltas, self.seed, self.norms, start=self.start)
 
 
 Layer = LayerDeltas | LayerFactors | LayerLowRank
@@ -147,6 +149,24 @@ class LayerTable:
         return tensor_name(self.rows.get(name, name))
 
 
+@dataclass(frozen=True)
+class UnreadLayer:
+    """A layer that is read in parts, and made where these are: on the CPU or a GPU.
+
+    `reads`: functions that return values with tensors on the CPU; `make`: takes these values, on one device.
+    """
+
+    reads: Sequence[Callable[[], Any]]
+    make: Callable[..., Layer]
+
+
+def unread_layer(read: Callable[[], Layer], part: Part, base: Checkpoint | None) -> UnreadLayer:
+    """Return a layer that is read at once, and the values in a base of the parameter or rows that it is."""
+    if base is None:
+        return UnreadLayer([read], lambda layer: layer)
+    return UnreadLayer([read, partial(read_part, base, part)], lambda layer, start: replace(layer, start=start))
+
+
 class LayerSource(ABC):
     """Layers that can be read repeatedly, one at a time or a few in threads: memory holds only those being read."""
 
@@ -158,6 +178,10 @@ class LayerSource(ABC):
     @abstractmethod
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks; may be called from several threads."""
+
+    def unread(self, name: str, base: Checkpoint | None = None) -> UnreadLayer:
+        """Return what reads one parameter for a GPU: as `layer` does, and with its values in `base` as `start`."""
+        return unread_layer(partial(self.layer, name), self.table.rows.get(name, name), base)
 
     def map(self, function: Callable[[Any], R]) -> Iterator[R]:
         """Read each layer and apply a function, possibly in threads or on a GPU; the function must not keep the layer.
@@ -245,6 +269,10 @@ class GivenLayers(WrappedSource):
         """Return the source's table with what is given."""
         return replace(self.source.table, **self.about)
 
+    def unread(self, name: str, base: Checkpoint | None = None) -> UnreadLayer:
+        """Return what reads one parameter for a GPU."""
+        return self.source.unread(name, base)
+
 
 @dataclass(frozen=True)
 class SomeLayers(LayerSource):
@@ -263,6 +291,10 @@ class SomeLayers(LayerSource):
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks."""
         return self.source.layer(name)
+
+    def unread(self, name: str, base: Checkpoint | None = None) -> UnreadLayer:
+        """Return what reads one parameter for a GPU."""
+        return self.source.unread(name, base)
 
 
 def beneath(source: LayerSource, change: Callable[[LayerSource], LayerSource]) -> LayerSource:
@@ -289,34 +321,6 @@ class ThreadedLayers(WrappedSource):
         """Apply a function to as many names at a time as there are threads, fewer if memory is short."""
         shapes, each = self.shapes, self.work * 4 * len(self.tasks)
         return map_in_order(function, self.names, self.threads, lambda name: round(each * prod(shapes[name])))
-
-
-@dataclass(frozen=True)
-class WatchedLayers(WrappedSource):
-    """A source that tells how far each pass over its layers is, by their sizes."""
-
-    what: str
-    progress: Progress
-
-    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Apply a function to each layer in the source's way."""
-        return self._watched(self.source.map(function))
-
-    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
-        """Apply a function to each name in the source's way."""
-        return self._watched(self.source.spread(function))
-
-    def _watched(self, results: Iterator[R]) -> Iterator[R]:
-        sizes = [prod(self.shapes[name]) for name in self.names]
-        left = iter(sizes)
-        return watched(results, lambda _: next(left), sum(sizes), self.what, self.progress)
-
-
-def unreported(source: LayerSource) -> LayerSource:
-    """Return a source whose passes are not reported as progress."""
-    if isinstance(source, WatchedLayers):
-        return unreported(source.source)
-    return replace(source, source=unreported(source.source)) if isinstance(source, WrappedSource) else source
 
 
 def part_of(layer: Layer) -> Part:

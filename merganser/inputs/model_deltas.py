@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import repeat
 from math import isfinite, prod
 from typing import Any
 
@@ -13,10 +14,10 @@ from merganser.checkpoints.adapters.binding import bind
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.kinds import Kind, ParameterRules, delta_shape
 from merganser.checkpoints.matching import matched
-from merganser.checkpoints.reading import Checkpoint, place_of, read_into, read_part
-from merganser.checkpoints.tensors import Rows
-from merganser.inputs.deltas import check_pair, checked_norm, stored_norm
-from merganser.inputs.layers import Layer, LayerDeltas, LayerLowRank, LayerTable
+from merganser.checkpoints.reading import Checkpoint, place_of, read_into, read_part, read_pinned
+from merganser.checkpoints.tensors import Part, Rows, tensor_name
+from merganser.inputs.deltas import CPU, check_pair, checked_norm, stored_norm
+from merganser.inputs.layers import Layer, LayerDeltas, LayerLowRank, LayerTable, UnreadLayer
 from merganser.inputs.pieces import PIECE, DivisibleSource, pieces_of
 from merganser.workers import BufferPool
 
@@ -91,6 +92,36 @@ class ModelDeltas(DivisibleSource):
         kind, tasks = self.kinds[name], self.tasks
         return LayerDeltas(str(rows), kind, tasks, stacked, self.seed, norms=norms, rows=rows, start=base)
 
+    def unread(self, part: Part, base: Checkpoint | None = None) -> UnreadLayer:
+        """Return what reads one parameter, or some rows of one, for a GPU: weights as stored, the base's as `start`.
+
+        Adapters, and the other models beside them, are read as `layer` does.
+        """
+        models = [model for model in self.models.values() if not isinstance(model, Adapter)]
+        if len(models) < len(self.models):
+            return super().unread(part, base)
+        return UnreadLayer(
+            [partial(read_pinned, model, part) for model in (self.base, *models)], partial(self._made, part)
+        )
+
+    def _made(self, part: Part, start: Tensor, *models: Tensor) -> LayerDeltas:
+        """Subtract the base's weights from the models', and check them, on their device."""
+        name, rows = tensor_name(part), None if isinstance(part, str) else part
+        if rows is None:
+            self._norm(start, name, None)
+            norms: Sequence[float] = tuple(map(self._norm, models, repeat(name), self.tasks))
+        else:
+            norms = WholeNorms([partial(self._whole_norm, task, name, start.device) for task in self.models])
+        deltas, weights = start.new_empty(len(models), *start.shape, dtype=torch.float32), start.to(torch.float32)
+        for delta, own in zip(deltas, models, strict=True):
+            delta.copy_(own).sub_(weights)
+        if rows and not isfinite(deltas.sum()):
+            for task, values in zip(("base", *self.tasks), (start, *models), strict=True):
+                checked_norm(values, str(rows), task)
+        shape = (*start.shape[:1], *self.shapes[name][1:]) if start.ndim else ()
+        kind, stacked = self.kinds[name], deltas.view(len(deltas), *shape)
+        return LayerDeltas(str(part), kind, self.tasks, stacked, self.seed, norms=norms, rows=rows, start=start)
+
     def _stacked(self, name: str, weights: Tensor, own_norm: float) -> tuple[Tensor, tuple[float, ...]]:
         """Read a parameter of all tasks; return the deltas from the base's weights, and norms."""
         deltas = self.buffers.empty(len(self.models), *weights.shape)
@@ -104,11 +135,11 @@ class ModelDeltas(DivisibleSource):
                 delta.sub_(weights)
         return deltas, tuple(norms)
 
-    def _whole_norm(self, task: str, name: str) -> float:
+    def _whole_norm(self, task: str, name: str, device: torch.device = CPU) -> float:
         model = self.models[task]
         assert not isinstance(model, Adapter), "an adapter's parameters are read whole"
         if (task, name) not in self.norms:
-            self.norms[task, name] = stored_norm(model, name)
+            self.norms[task, name] = stored_norm(model, name, device)
         return self.norms[task, name]
 
     def _norm(self, weights: Tensor, name: str, task: str | None) -> float:

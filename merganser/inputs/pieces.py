@@ -14,16 +14,18 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.kinds import Kind
-from merganser.checkpoints.tensors import Part, Rows
+from merganser.checkpoints.tensors import Checkpoint, Part, Rows
 from merganser.inputs.layers import (
     Layer,
     LayerDeltas,
     LayerSource,
     LayerTable,
     SomeLayers,
+    UnreadLayer,
     beneath,
-    unreported,
+    unread_layer,
 )
+from merganser.inputs.watched import unreported
 
 PIECE = 1 << 20  # values of all tasks together: 4 MiB in float32, of which malloc reuses what it frees
 
@@ -38,6 +40,11 @@ class DivisibleSource(LayerSource):
     @abstractmethod
     def rows(self, rows: Rows) -> LayerDeltas:
         """Read some rows of a parameter of all tasks, as a layer named by them."""
+
+    def unread(self, part: Part, base: Checkpoint | None = None) -> UnreadLayer:
+        """Return what reads one parameter, or some rows of one, for a GPU."""
+        read = partial(self.layer, part) if isinstance(part, str) else partial(self.rows, part)
+        return unread_layer(read, part, base)
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,10 @@ class PiecedLayers(LayerSource):
         """Read one parameter, or a piece of one, of all tasks."""
         rows = self.table.rows.get(name)
         return self.source.rows(rows) if rows else self.source.layer(name)
+
+    def unread(self, name: str, base: Checkpoint | None = None) -> UnreadLayer:
+        """Return what reads one parameter, or a piece of one, for a GPU."""
+        return self.source.unread(self.table.rows.get(name, name), base)
 
 
 def in_pieces(source: LayerSource, kinds: frozenset[Kind], size: int = PIECE) -> LayerSource:

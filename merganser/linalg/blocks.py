@@ -1,4 +1,4 @@
-"""Work through a layer in blocks that fit into the CPU's cache together with their intermediate results.
+"""Work through a layer in blocks: they bound the memory of intermediate results, and fit with them into a CPU's cache.
 
 Legend: T tasks, C entries of a block.
 """
@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 BLOCK = 1 << 17  # values of all tasks together
+GPU_BLOCK = 1 << 23  # the same on a GPU: each kernel has enough to do
 LOOPED = (torch.float32, torch.float64)
 
 
 def blocks(stack: Tensor, unit: int = 1) -> tuple[Tensor, ...]:
-    """Cut the tasks' tensors (T, ...) into blocks (T, C), in reading order; on a GPU into a single block.
+    """Cut the tasks' tensors (T, ...) into blocks (T, C), in reading order.
 
     C is a multiple of `unit`.
 
@@ -21,7 +22,12 @@ def blocks(stack: Tensor, unit: int = 1) -> tuple[Tensor, ...]:
     [torch.Size([2, 15])]
     """
     flat = stack.reshape(len(stack), -1)
-    return flat.split(max(1, BLOCK // len(stack) // unit) * unit, dim=1) if flat.device.type == "cpu" else (flat,)
+    return flat.split(max(1, block_size(flat.device) // len(stack) // unit) * unit, dim=1)
+
+
+def block_size(device: torch.device) -> int:
+    """Return how many values of all tasks make a block on a device."""
+    return BLOCK if device.type == "cpu" else GPU_BLOCK
 
 
 def is_looped(values: Tensor) -> bool:

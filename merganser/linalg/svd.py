@@ -236,10 +236,14 @@ def factorise_all(matrices: Tensor, rank: int | None = None) -> tuple[Factors, .
 def batch_size(matrices: Tensor) -> int:
     """Return how many of the matrices (T, M, N) can be decomposed together in the GPU's free memory."""
     _, rows, columns = matrices.shape
-    free, _ = torch.cuda.mem_get_info(matrices.device)
-    kept = torch.cuda.memory_reserved(matrices.device) - torch.cuda.memory_allocated(matrices.device)
     each = 8 * (2 * rows * columns + GRAM_COPIES * min(rows, columns) ** 2)
-    return max(1, int(SHARE * (free + kept) / max(each, 1)))
+    return max(1, int(SHARE * free_memory(matrices.device) / max(each, 1)))
+
+
+def free_memory(device: torch.device) -> int:
+    """Return how many bytes of a GPU's memory torch can allocate."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def factorise_together(matrices: Tensor, rank: int | None = None) -> list[Factors]:

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from merganser.linalg.blocks import blocks
+from merganser.linalg.blocks import block_size, blocks
 from merganser.linalg.counts import count_of, note_kept
 
 Change = Callable[[Tensor], Tensor]
@@ -183,7 +183,7 @@ def _total(counted: Iterable[Histogram | Tensor], bins: Bins | None) -> Histogra
         # without bins no leading bits are fixed yet
         leading, before = bins or Bins((0,) * len(more), 8 * more.itemsize - 1)
         following = max(0, before - DIGITS[more.itemsize])
-        total = total or Histogram(torch.zeros(len(leading), 1 << before - following, dtype=torch.int64), following)
+        total = total or Histogram(more.new_zeros(len(leading), 1 << before - following, dtype=torch.int64), following)
         for row, own, counts in zip(_rows(more, len(leading)), leading, total.counts, strict=True):
             _count(row, own, before, following, counts)
     assert total, "there is a stack, and it has pieces"
@@ -199,8 +199,9 @@ def _count(row: Tensor, leading: int, before: int, following: int, counts: Tenso
         loops.count(numbers, mask, before, leading, following, counts.numpy())
     else:
         patterns = magnitude_patterns(row)
-        patterns = patterns[patterns >> before == leading]
-        counts += (patterns >> following).bitwise_and_(len(counts) - 1).bincount(minlength=len(counts)).cpu()
+        bins = (patterns >> following).bitwise_and_(len(counts) - 1).to(torch.int32)
+        bins.masked_fill_(patterns >> before != leading, len(counts))  # one more bin, which is not kept
+        counts += bins.bincount(minlength=len(counts) + 1)[:-1]
 
 
 def _distinct(stack: Tensor, change: Change | None, bins: Bins) -> list[Distinct]:
@@ -244,7 +245,8 @@ def _numbers(row: Tensor) -> tuple[NDArray, int]:
 
 def _pieces(stack: Tensor, change: Change | None) -> Iterator[Tensor]:
     """Cut a stack (T, ...) into pieces (T, C), and apply `change` to each."""
-    for piece in stack.reshape(len(stack), -1).split(PIECE, dim=1):
+    size = PIECE if stack.device.type == "cpu" else max(1, block_size(stack.device) // len(stack))
+    for piece in stack.reshape(len(stack), -1).split(size, dim=1):
         yield change(piece) if change else piece
 
 

@@ -1,23 +1,32 @@
 """Merging on a GPU: while one layer is merged there, the next is read and copied to it, the last result copied back.
 
-Copies run each way on a stream of their own, beside the stream that computes. Two layers at most are on the GPU, the
-one in work and the next, besides what the method makes of the one in work and the result on its way back.
+The files of the base and of all models are read in threads, into page-locked memory. Copies run each way on a stream of
+their own, beside the stream that computes. Two layers at most are on the GPU, the
+one in work and the next, besides what the method makes of the one in work and the result on its way back. Large
+parameters are divided into layers of `PIECE` values where the method allows it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from itertools import islice
+from math import prod
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from merganser.checkpoints.tensors import Checkpoint
 from merganser.errors import InputError
-from merganser.inputs.layers import Layer, WrappedSource
+from merganser.inputs.layers import Layer, LayerSource, WrappedSource
+from merganser.linalg.svd import free_memory
 
 R = TypeVar("R")
+PIECE = 1 << 26  # values of all tasks together: 256 MiB in float32; the same on every GPU, as sums depend on it
+ON_THEIR_WAY = 2  # layers, at most, besides the one in work: the next, and a result as large as all that is merged
+GB = 1e9
 
 
 @contextmanager
@@ -40,6 +49,20 @@ def enough_memory() -> Iterator[None]:
         raise InputError(
             "--device cuda: the GPU's memory cannot hold two layers of all tasks and the work on one; use --device cpu"
         ) from error
+
+
+def check_memory(layers: LayerSource, copies: float, device: torch.device) -> None:
+    """Raise InputError if the GPU's free memory is too small for the largest layer.
+
+    `copies`: the most that is there at a time, in float32 copies of all tasks' and the base's values in a layer.
+    """
+    sizes = {name: prod(shape) for name, shape in layers.shapes.items()}
+    name = max(sizes, key=lambda each: sizes[each], default="")
+    needed = 4 * sizes.get(name, 0) * copies * (len(layers.tasks) + 1)
+    free = free_memory(device)
+    if needed > free:
+        size = f"{name} of {len(layers.tasks)} tasks needs {needed / GB:.3g} GB of the GPU's memory"
+        raise InputError(f"--device cuda: {size}, {free / GB:.3g} GB are free; use --device cpu")
 
 
 def each_tensor(value: R, change: Callable[[Tensor], Tensor]) -> R:
@@ -65,10 +88,10 @@ class CudaStreams:
         self.device, self.compute = device, torch.cuda.default_stream(device)
         self.up, self.down = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
-    def send(self, layer: Layer) -> Layer:
-        """Copy a layer to the GPU by way of page-locked memory; return when it is there and that memory free again."""
+    def send(self, value: R) -> R:
+        """Copy all tensors of a value to the GPU by way of page-locked memory; return when they are there."""
         with torch.cuda.stream(self.up):
-            sent = each_tensor(layer, self._sent)
+            sent = each_tensor(value, self._sent)
         self.up.synchronize()
         return sent
 
@@ -101,13 +124,27 @@ class CudaStreams:
 
 @dataclass(frozen=True)
 class DeviceLayers(WrappedSource):
-    """A source whose layers are read and copied to a GPU one ahead of their use."""
+    """A source whose layers are read and copied to a GPU one ahead of their use; made there of what was read.
+
+    With a base each layer has that parameter's values in it, as `start`.
+    """
 
     streams: CudaStreams
+    base: Checkpoint | None = None
 
     def layer(self, name: str) -> Layer:
         """Read one parameter of all tasks, on the GPU."""
-        return self.streams.send(self.source.layer(name))
+        return self._sent(name, map)()
+
+    def _sent(self, name: str, each: Callable[..., Iterable[Any]]) -> Callable[[], Layer]:
+        """Read the parts of a layer and copy them to the GPU, by a kind of `map`; return what makes the layer there."""
+        unread, inference = self.source.unread(name, self.base), torch.is_inference_mode_enabled()
+
+        def send(read: Callable[[], Any]) -> Any:
+            with torch.inference_mode(inference):  # a thread begins without it
+                return self.streams.send(read())
+
+        return partial(unread.make, *each(send, unread.reads))
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
         """Apply a function to each layer on the GPU; give the results, with all their tensors on the CPU.
@@ -116,23 +153,28 @@ class DeviceLayers(WrappedSource):
         """
         inference = torch.is_inference_mode_enabled()
 
-        def sent(name: str) -> list[Layer]:
-            with torch.inference_mode(inference):  # a thread begins without it
-                return [self.layer(name)]
+        def sent(name: str) -> list[Callable[[], Layer]]:
+            with torch.inference_mode(inference):
+                return [self._sent(name, readers.map)]
 
-        def work(box: list[Layer]) -> Callable[[], R]:
+        def work(box: list[Callable[[], Layer]]) -> Callable[[], R]:
             torch.cuda.set_device(torch.cuda.current_device())  # a new thread has no context, of which cuBLAS warns
             with torch.inference_mode(inference):
-                fetched = self.streams.fetch(function(box.pop()))
+                fetched = self.streams.fetch(function(box.pop()()))
                 self.streams.compute.synchronize()  # memory that is no longer referenced is free then
             return fetched
 
         names, before = iter(self.names), None
-        with enough_memory(), ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as worker:
-            coming = [reader.submit(sent, name) for name in islice(names, 1)]
+        with (
+            enough_memory(),
+            ThreadPoolExecutor(1 + len(self.tasks)) as readers,  # one for each model: each file is read in its order
+            ThreadPoolExecutor(1) as ahead,
+            ThreadPoolExecutor(1) as worker,
+        ):
+            coming = [ahead.submit(sent, name) for name in islice(names, 1)]
             while coming:
                 box = coming.pop().result()
-                coming = [reader.submit(sent, name) for name in islice(names, 1)]
+                coming = [ahead.submit(sent, name) for name in islice(names, 1)]
                 running = worker.submit(work, box)
                 if before:
                     yield before()  # and whatever is done with it, while this layer is merged

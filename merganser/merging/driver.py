@@ -1,8 +1,8 @@
 """The driver: walk the layers, merge each, add the base, write. Written once, for all methods and devices.
 
 Memory is O(T x largest layer): layers are read, merged and written one at a time, or one a thread, or on a GPU while
-the next is on its way there. On a CPU it is O(T x piece), whatever the size, for methods that merge by rows or read a
-parameter's pieces before they merge them.
+the next is on its way there. It is O(T x piece), whatever the size, for methods that merge by rows or read a
+parameter's pieces before they merge them; a GPU's pieces are larger.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -28,7 +28,6 @@ from merganser.inputs.layers import (
     LayerSource,
     MappedLayers,
     ThreadedLayers,
-    WatchedLayers,
     WrappedSource,
     dense_layer,
     part_of,
@@ -36,6 +35,8 @@ from merganser.inputs.layers import (
 )
 from merganser.inputs.model_deltas import ModelDeltas
 from merganser.inputs.pieces import PIECE, PiecedLayers, in_pieces, pieces_of
+from merganser.inputs.watched import WatchedLayers
+from merganser.merging import devices
 from merganser.merging.binding import check_patterns
 from merganser.merging.devices import CudaStreams, DeviceLayers, full_precision
 from merganser.merging.method import Method, Result
@@ -70,11 +71,13 @@ def merge_layers(
     `threads`: layers at once; the bytes written do not depend on it. A GPU takes one layer after another. `progress`
     is told the bytes that are written, and before that the bytes of the layers of a first pass.
     """
-    source = with_base(source, base) if method.takes_base(values) else source
     if device.type == "cpu":
         layers: LayerSource = ThreadedLayers(in_pieces(source, method.divided), threads, method.copies)
     else:
-        layers = DeviceLayers(source, CudaStreams(device))
+        layers = DeviceLayers(in_pieces(source, method.divided, devices.PIECE), CudaStreams(device), base)
+        passes = 2 if method.by_parameter else 1  # at a time: one over a parameter while its first piece waits
+        devices.check_memory(layers, method.copies + passes * devices.ON_THEIR_WAY, device)
+    layers = with_base(layers, base) if method.takes_base(values) else layers
     check_patterns(values, base.names)
     with one_blas_thread(), full_precision(), torch.inference_mode():
         merge_weights = method.bind(values, WatchedLayers(weights_of(layers), f"{method.name}: first pass", progress))
@@ -140,12 +143,13 @@ def _merged(
 
     alone = _model_alone(layers)
 
-    def onto_base(part: Part, result: Result, read: Tensor | None = None) -> tuple[Part, Result]:
+    def merged_onto_base(layer: Layer) -> tuple[Part, Result]:
+        part, result = part_of(layer), merge_layer(layer)
         if isinstance(result, Parts):
             return part, result
-        start = read_part(base, part) if read is None else read
-        own = None if alone is None else read_part(alone, part).to(torch.float32)
-        is_own = own is not None and torch.equal(own - start.to(torch.float32), result.cpu().reshape(start.shape))
+        start = read_part(base, part) if layer.start is None else layer.start  # where the layer is
+        own = None if alone is None else read_part(alone, part).to(start.device, torch.float32)
+        is_own = own is not None and torch.equal(own - start.to(torch.float32), result.reshape(start.shape))
         merged = own if own is not None and is_own else added(start, result, torch.float32)
         return part, output.held(str(part), merged, base.spec(tensor_name(part)).dtype)
 
@@ -153,12 +157,8 @@ def _merged(
         stored, values = base.spec(tensor_name(part)).dtype, read_part(base, part)
         return values if output.dtype_of(stored) == values.dtype else output.held(str(part), values, stored)
 
-    if isinstance(layers, ThreadedLayers):
-        results = layers.map(lambda layer: onto_base(part_of(layer), merge_layer(layer), getattr(layer, "start", None)))
-    else:  # results come back from a GPU, which goes on with the next meanwhile
-        results = map(onto_base, layers.names, layers.map(merge_layer))
     left = iter(others)
-    for part, result in results:
+    for part, result in layers.map(merged_onto_base):
         if isinstance(result, Parts):
             assert overlay is not None, "a method that gives parts says so in its signature"
             name = tensor_name(part)

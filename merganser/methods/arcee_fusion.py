@@ -41,7 +41,7 @@ def arcee_fusion(parameter: LayerSource, *, scaling: Scaling = 1.0) -> Callable[
     moved = dict(parameter.map(lambda piece: (piece.name, divergences(*vectors_of(piece, "row", "models")))))
 
     def scores(piece: LayerDeltas) -> Tensor:
-        return importances(grouped(piece.deltas, "row"), moved[piece.name])
+        return importances(grouped(piece.deltas, "row"), moved[piece.name].to(piece.deltas.device))
 
     each_fence = fences(
         lambda function: parameter.map(lambda piece: function(scores(piece))), len(parameter.tasks), parameter.entries

@@ -27,7 +27,7 @@ from merganser.operators.drm import (
     law="without pruning, election and averaging it is the sum; the order of the tasks does not matter",
     joint="rows",
     searched={"scaling": spaced(0.8, 1.5, 0.1), "density": spaced(0.1, 1.0, 0.1)},
-    copies=8,
+    copies=10,
 )
 def drm_h(
     layer: LayerDeltas | LayerLowRank,

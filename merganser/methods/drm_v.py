@@ -16,7 +16,7 @@ from merganser.operators.drm import Averaging, Decomposition, Pruning, transpose
     law="it is DRM-H on the transposes",
     joint="columns",
     searched={"scaling": spaced(0.8, 1.5, 0.1), "density": spaced(0.1, 1.0, 0.1)},
-    copies=8,
+    copies=10,
 )
 def drm_v(
     layer: LayerDeltas | LayerLowRank,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.linalg.blocks import BLOCK
+from merganser.linalg.blocks import BLOCK, block_size
 
 Granularity = Literal["parameter", "row", "column"]
 VectorsOf = Literal["deltas", "models"]
@@ -62,11 +62,11 @@ def ungrouped(vectors: Tensor, shape: tuple[int, ...], granularity: Granularity 
 
 
 def tiles(vectors: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Cut (T, G, C) into tiles of some groups and some entries; on a GPU into a single one."""
+    """Cut (T, G, C) into tiles of some groups and some entries."""
     tasks, groups, entries = vectors.shape
-    cpu = vectors.device.type == "cpu"
-    columns = min(entries, TILE) if cpu else entries
-    rows = max(1, BLOCK // max(1, tasks * columns)) if cpu else max(1, groups)
+    size = block_size(vectors.device)
+    columns = min(entries, TILE if vectors.device.type == "cpu" else max(1, size // tasks))
+    rows = max(1, size // max(1, tasks * columns))
     for row in range(0, groups, rows):
         for column in range(0, entries, max(1, columns)):
             yield slice(row, row + rows), slice(column, column + columns)
@@ -240,6 +240,7 @@ def combined(vectors: Tensor, shares: Tensor, start: Tensor | None = None) -> Te
     >>> combined(vectors, half).item(), combined(vectors, 2 * half, torch.tensor([[10.0]])).item()
     (3.0, 16.0)
     """
+    shares = shares.to(vectors.device)  # those of a whole parameter came from a pass over its pieces
     beyond = shares.sum(0) - 1
     beyond = torch.where(beyond.abs() > ROUNDING, beyond, 0.0)
     found = torch.empty(vectors.shape[1:], dtype=vectors.dtype, device=vectors.device)

@@ -193,7 +193,7 @@ def drawn(layer: LayerDeltas, unit: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield a layer's deltas in blocks (T, C), C a multiple of `unit`, with their random numbers."""
     if layer.rows:
         drawn = torch.stack([draw_rows(layer.seed, task, layer.rows, prod(layer.shape[1:])) for task in layer.tasks])
-        yield from zip(blocks(layer.deltas, unit), blocks(drawn, unit), strict=True)
+        yield from zip(blocks(layer.deltas, unit), blocks(drawn.to(layer.deltas.device), unit), strict=True)
         return
     generators = [generator_of(layer.seed, task, layer.name) for task in layer.tasks]
     for block in blocks(layer.deltas, unit):

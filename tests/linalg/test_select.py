@@ -13,6 +13,7 @@ from torch import Tensor
 from merganser.linalg import blocks, thresholds
 from merganser.linalg.counts import count_of, share_of, tallied
 from merganser.linalg.thresholds import band_of, cut_at, cut_of, each_in_band, each_trimmed, in_memory, kept
+from tests.gpu import pretended, pretended_gpu
 from tests.support import steady
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -198,3 +199,20 @@ def test_two_passes_find_the_cut_and_another_where_many_entries_are_nearly_equal
         mask = kept(stack, cut_at(read, 0.3))
         assert torch.equal(mask, torch.stack([by_sorting(row, 0.3) for row in stack]))
         assert len(reads) == passes
+
+
+@pretended_gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_gpu_counts_as_the_cpu_does_and_keeps_its_counts_until_the_end(dtype: torch.dtype) -> None:
+    stack = torch.randn(2, 3, 9000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    ranks = [1, 7, 2600, 27_000, 0, 13_500]  # three of each task
+    expected = thresholds.thresholds(in_memory(stack, stack), lambda n: ranks)
+    with pretended():
+        there, copied = stack.to("cuda"), list[Tensor]()
+        assert thresholds.thresholds(in_memory(there, there), lambda n: ranks) == expected
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Tensor, "cpu", lambda tensor: copied.append(tensor))
+            counted = thresholds._counted(there, None, None)
+    assert isinstance(counted, thresholds.Histogram)
+    assert counted.counts.is_cuda
+    assert not copied

@@ -1,0 +1,36 @@
+"""Passes over layers that are reported as progress, and those that are not."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from merganser.inputs.layers import Layer, LayerSource, R, WrappedSource
+from merganser.progress import Progress, watched
+
+
+@dataclass(frozen=True)
+class WatchedLayers(WrappedSource):
+    """A source that tells how far each pass over its layers is, by their sizes."""
+
+    what: str
+    progress: Progress
+
+    def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
+        """Apply a function to each layer in the source's way."""
+        return self._watched(self.source.map(function))
+
+    def spread(self, function: Callable[[str], R]) -> Iterator[R]:
+        """Apply a function to each name in the source's way."""
+        return self._watched(self.source.spread(function))
+
+    def _watched(self, results: Iterator[R]) -> Iterator[R]:
+        sizes = [prod(self.shapes[name]) for name in self.names]
+        left = iter(sizes)
+        return watched(results, lambda _: next(left), sum(sizes), self.what, self.progress)
+
+
+def unreported(source: LayerSource) -> LayerSource:
+    """Return a source whose passes are not reported as progress."""
+    if isinstance(source, WatchedLayers):
+        return unreported(source.source)
+    return replace(source, source=unreported(source.source)) if isinstance(source, WrappedSource) else source

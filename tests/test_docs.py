@@ -121,7 +121,7 @@ class Shell:
     """The shell in which a reader types the blocks of a page, one after the other."""
 
     def __init__(self, folder: Path, begin: Path, variables: dict[str, str]) -> None:
-        (folder / "bin").mkdir(parents=True)
+        (folder / "bin").mkdir(parents=True, exist_ok=True)
         command = folder / "bin/merganser"
         command.write_text(f'#!/bin/sh\nexec {sys.executable} -m merganser.flows "$@"\n')
         command.chmod(0o755)
@@ -169,7 +169,9 @@ class Pages:
         self._kept: dict[Path, tuple[Path, Path]] = {}  # by page: a copy of the folder, and where the reader is in it
 
     def run(self, page: Path) -> None:
-        """Run the blocks of a page in order, in one shell and one session of Python."""
+        """Run the blocks of a page in order, in one shell and one session of Python, unless another page had it run."""
+        if page in self._kept:
+            return
         begin = self._start_of(page)
         variables = environment() | READER | self.server | {"CLONE": str(ROOT)}
         for name in ALONE.get(str(page.relative_to(ROOT)), ()):
@@ -195,20 +197,29 @@ class Pages:
 
     def _start_of(self, page: Path) -> Path:
         after = AFTER.search(page.read_text())
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._clear()
         if after is None:
             self.folder.mkdir()
             return self.folder
         earlier = (page.parent / after[1]).resolve()
         if earlier not in self._kept:
             self.run(earlier)
-            shutil.rmtree(self.folder)
+            self._clear()
         copy, where = self._kept[earlier]
         copy_repository(copy, self.folder)
         return where
 
+    def _clear(self) -> None:
+        """Remove what the page before has left; DVC's queue may write there a little longer."""
+
+        def gone() -> bool:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return not self.folder.exists()
+
+        wait_until(gone)
+
     def _keep(self, page: Path, where: Path) -> None:
-        if page in FIRST and page not in self._kept:
+        if page in FIRST:
             copy = self.folder.with_name(f"after-{page.stem}")
             self._kept[page] = copy_repository(self.folder, copy), where
 

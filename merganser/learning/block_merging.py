@@ -82,7 +82,8 @@ class BlockMerging:
         """
         blocks, values = self.blocks(), Values()
         folder.mkdir(parents=True, exist_ok=True)
-        remove_others(folder, {parameter_file_name(block.name) for block in blocks})
+        others = {path.name for path in folder.iterdir() if path.is_dir()}  # of other seeds
+        remove_others(folder, others | {parameter_file_name(block.name) for block in blocks})
         measured = {name for block in blocks for name in block.first}
         averages = {name: scaled_mean(self._layer(name)) for name in self.layers.names if name not in measured}
         for number, block in enumerate(blocks):

@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy, softmax
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
+from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.evaluation.prepared import Prepared
 from merganser.inputs.deltas import open_deltas
@@ -27,6 +28,7 @@ from merganser.inputs.learned import read_learned
 from merganser.learning.batches import Batches
 from merganser.models import open_network
 from merganser.tasks import learn, merge, prepare_validation, surgery
+from merganser.tasks.stages import STAGES, ComparisonSizes
 from tests import PYTHONPATH
 from tests.support import python
 from tests.tasks.comparison import TASKS, inside
@@ -320,6 +322,11 @@ def test_a_merge_block_by_block_is_written_with_its_blocks_and_merged_as_it_is(f
         delta = values.get(name, mean).reshape(base.spec(name).shape)
         torch.testing.assert_close(merged.read(name), base.read(name) + delta, rtol=1e-6, atol=1e-7)
         assert torch.equal(values.get(name, mean).flatten(), mean.flatten()) == (name not in values)
+
+
+def test_a_merge_block_by_block_is_expected_to_take_half_a_pass_a_block(folder: Path) -> None:
+    known = ComparisonSizes(load_params(Path("params.yaml")), {}, {}, 50, dict.fromkeys(TASKS, 100), {})
+    assert STAGES["learn"].tokens(known, "blocks") == 12 / 2 * len(TASKS) * 4 * 50
 
 
 def test_a_merge_block_by_block_loses_one_block_at_most_to_a_kill(folder: Path) -> None:

@@ -113,7 +113,7 @@ class BlockMerging:
         found: dict[str, list[Tensor]] = {first: [] for first in block.inputs}
         for number, (setup, sample) in enumerate(zip(self.setups, self.samples, strict=True)):
             setup.load(self._model({**before, **{name: layer.deltas[number] for name, layer in own.items()}}))
-            for first, gram in grams(setup.network, sample, block).items():
+            for first, gram in block_grams(setup.network, sample, block).items():
                 if not gram.isfinite().all():
                     raise InputError(
                         f"{sample.task}: the input of {first} is NaN or infinite behind the merged blocks before it"
@@ -199,7 +199,7 @@ def applied_maps(network: Network, sample: Sample, maps: Collection[str]) -> lis
 
 
 @torch.inference_mode()
-def grams(network: Network, sample: Sample, block: Block) -> dict[str, Tensor]:
+def block_grams(network: Network, sample: Sample, block: Block) -> dict[str, Tensor]:
     """Return the mean of x x^T (K, K) over all rows of all examples for each input of a block; 0 where there are none.
 
     A pass ends behind the block. Texts that are scored one by one come so, since only the first of a batch would.

@@ -252,7 +252,7 @@ def test_blocks_come_in_the_order_of_a_forward_pass(kind: str, tmp_path: Path) -
 def test_a_pass_that_ends_behind_a_block_measures_what_a_whole_one_does(tmp_path: Path) -> None:
     merging, _ = opened(tmp_path, "bert")
     block, sample, network = merging.blocks()[0], merging.samples[0], merging.setups[0].network
-    whole, cut = grams(network, sample, block.first), block_merging.grams(network, sample, block)
+    whole, cut = grams(network, sample, block.first), block_merging.block_grams(network, sample, block)
     assert cut.keys() == set(block.first.values())
     for name, gram in cut.items():
         torch.testing.assert_close(gram, whole[name], rtol=1e-5, atol=1e-6)

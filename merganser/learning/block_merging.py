@@ -28,6 +28,7 @@ from merganser.learning import Values
 from merganser.learning.by_blocks import BlockLearner, BlockSettings
 from merganser.learning.task_losses import share
 from merganser.models import DeviceName, Network
+from merganser.operators.depth import block_of
 from merganser.operators.vectors import scaled_mean
 from merganser.outputs import remove_others
 from merganser.statistics.kinds.gram import BATCH, distinct_inputs, refuse_parts
@@ -153,15 +154,14 @@ def open_setups(
     return setups
 
 
-def block_of(name: str) -> str:
-    """Return the block of a parameter: its name up to the first number, all of it where there is none.
+def block_name(name: str) -> str:
+    """Return the block of a parameter: its name up to the first number, or all of it outside blocks.
 
-    >>> block_of("encoder.layer.3.output.dense.weight"), block_of("visual.proj")
+    >>> block_name("encoder.layer.3.output.dense.weight"), block_name("visual.proj")
     ('encoder.layer.3', 'visual.proj')
     """
-    parts = name.split(".")
-    end = next((place + 1 for place, part in enumerate(parts) if part.isdigit()), len(parts))
-    return ".".join(parts[:end])
+    block = block_of(name)
+    return f"{block[0]}.{block[1]}" if block else name
 
 
 def blocks_in_order(
@@ -173,15 +173,15 @@ def blocks_in_order(
     """
     groups, applied = distinct_inputs(network, sample, maps), applied_maps(network, sample, maps)
     found = []
-    for name in dict.fromkeys(map(block_of, applied)):
-        inside = [([each for each in members if block_of(each) == name], size) for members, size in groups]
-        last = max(place for place, each in enumerate(applied) if block_of(each) == name)
+    for name in dict.fromkeys(map(block_name, applied)):
+        inside = [([each for each in members if block_name(each) == name], size) for members, size in groups]
+        last = max(place for place, each in enumerate(applied) if block_name(each) == name)
         found.append(
             Block(
                 name,
                 inputs={members[0]: size for members, size in inside if members},
                 first={each: members[0] for members, _ in inside for each in members},
-                parameters=[each for each in parameters if block_of(each) == name],
+                parameters=[each for each in parameters if block_name(each) == name],
                 later=frozenset(applied[last + 1 :]) - frozenset(applied[: last + 1]),
             )
         )

@@ -23,7 +23,14 @@ from merganser.inputs.deltas import extract, open_deltas
 from merganser.inputs.heads import Head
 from merganser.inputs.layers import LayerDeltas, SomeLayers, Statistics
 from merganser.learning import block_merging
-from merganser.learning.block_merging import BlockMerging, Merged, applied_maps, block_of, blocks_in_order, open_setups
+from merganser.learning.block_merging import (
+    BlockMerging,
+    Merged,
+    applied_maps,
+    block_name,
+    blocks_in_order,
+    open_setups,
+)
 from merganser.methods.regmean_plus_plus import Settings, merged_map
 from merganser.models import TakesImages, TakesTexts, open_network
 from merganser.registry import get_learner
@@ -246,7 +253,7 @@ def test_blocks_come_in_the_order_of_a_forward_pass(kind: str, tmp_path: Path) -
     assert [block.name for block in blocks] == ORDERS[kind]
     applied = applied_maps(network, sample, maps)
     assert {name for block in blocks for name in block.first} == {*applied}
-    assert blocks[0].later == {name for name in applied if block_of(name) != blocks[0].name}
+    assert blocks[0].later == {name for name in applied if block_name(name) != blocks[0].name}
 
 
 def test_a_pass_that_ends_behind_a_block_measures_what_a_whole_one_does(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,12 +20,14 @@ from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.inputs.deltas import open_deltas
 from merganser.inputs.embeddings import READ, link_read
 from merganser.inputs.factors import FactorSettings, factorised, open_factors
-from merganser.inputs.heads import read_head
+from merganser.inputs.heads import Head, read_head
 from merganser.inputs.layers import LayerSource, Learned, MappedLayers, ThreadedLayers, dense_layer, weights_of
 from merganser.inputs.learned import RESULT, TRACE, write_learned
 from merganser.learning import Learner
 from merganser.learning.batches import Batches
+from merganser.learning.block_merging import BlockMerging, Merged, open_setups
 from merganser.learning.block_routing import open_routing
+from merganser.learning.by_blocks import BlockLearner, BlockSettings
 from merganser.learning.labelled import looked_at
 from merganser.learning.loop import Learnable, LearningState, Loss, apart, forming, learn
 from merganser.learning.settings import LearnerSettings, RoutingSettings
@@ -32,11 +35,13 @@ from merganser.learning.task_losses import open_losses
 from merganser.models.device import usable
 from merganser.outputs import fresh_folder, write_json
 from merganser.registry import get, get_learner
+from merganser.statistics.sampling import draw
 from merganser.tasks.stage import check_found, digest_of_code, run_main, stage
 from merganser.tasks.stages import BASE, DATA, HEADS, LEARNED, VALIDATION, remove_other_seeds, seed_folders
 from merganser.workers import one_blas_thread, threads_wanted
 
 STATE = "state"
+DEVICE = "learned.*.device"
 SECONDS = 10  # between two lines on the terminal
 
 
@@ -58,6 +63,9 @@ def learn_once(params: Params, name: str, state: Path, result: Path) -> None:
     check_found("families", params.base.family)
     check_found("methods", entry.learner)
     learner, tasks = get_learner(entry.learner), sorted(params.tasks)
+    if isinstance(learner, BlockLearner):
+        merge_blocks(params, name, learner, state, result)
+        return
     settings = learner.settings.model_validate(entry.values)
     problem = open_problem(params, entry, learner, settings, tasks)
     with one_blas_thread():
@@ -73,16 +81,53 @@ def learn_once(params: Params, name: str, state: Path, result: Path) -> None:
     print(f"{name}: loss {found.checks[0]:.4f}, {found.checks[best]:.4f} after step {best} of {found.step}")
 
 
+def merge_blocks(params: Params, name: str, learner: BlockLearner, state: Path, result: Path) -> None:
+    """Merge block after block with one seed; write the merged deltas, and the blocks in their order."""
+    entry, tasks = params.learned[name], sorted(params.tasks)
+    settings = learner.settings.model_validate(entry.values)
+    data, heads = read_data(tasks)
+    setups = open_setups(params.base.family, start_folder(entry), data, heads, usable(settings.device, DEVICE))
+    samples = [draw(data[task], settings.examples, params.first_seed, task) for task in tasks]
+    layers = MappedLayers(open_deltas(DATA / entry.of, tasks), dense_layer)
+    merging = BlockMerging(learner, settings, layers, open_for_merging(start_folder(entry)), setups, samples)
+    with one_blas_thread():
+        found = merging.run(
+            state,
+            learning_fingerprint(params, entry, settings, tasks),
+            lambda done, blocks: print(f"{name}: {done} of {blocks} blocks merged", flush=True),
+        )
+    names, trace = list(weights_of(layers).names), trace_of_blocks(entry.learner, settings, found)
+    write_values(result, Learned(entry.learner, settings.model_dump(), tasks, names, found.values), trace)
+    print(f"{name}: {len(found.values)} linear maps merged in {len(found.blocks)} blocks")
+
+
+def trace_of_blocks(learner: str, settings: BlockSettings, found: Merged) -> dict[str, Any]:
+    """Return what is written of a merge block by block, which has neither losses nor steps."""
+    return {
+        "settings": {"learner": learner, **settings.model_dump()},
+        "forwards": found.forwards,
+        "backwards": 0,
+        "losses": [],
+        "checks": [],
+        "blocks": [{"block": block.name, "maps": sorted(block.first)} for block in found.blocks],
+    }
+
+
+def read_data(tasks: Sequence[str]) -> tuple[dict[str, Prepared], dict[str, Head]]:
+    """Read each task's validation data and its head."""
+    data = {task: Prepared(VALIDATION / task) for task in tasks}
+    for prepared in data.values():
+        check_found("kinds", prepared.about["kind"])
+    return data, {task: read_head(HEADS / f"{task}.safetensors") for task in tasks}
+
+
 def open_problem(
     params: Params, entry: LearnedEntry, learner: Learner, settings: LearnerSettings, tasks: list[str]
 ) -> Learnable:
     """Open what is learned: the layers and their form, and each task's network, head and examples."""
     layers = open_layers(entry, tasks)
-    folder, device = start_folder(entry), usable(settings.device, "learned.*.device")
-    data = {task: Prepared(VALIDATION / task) for task in tasks}
-    for prepared in data.values():
-        check_found("kinds", prepared.about["kind"])
-    heads = {task: read_head(HEADS / f"{task}.safetensors") for task in tasks}
+    folder, device = start_folder(entry), usable(settings.device, DEVICE)
+    data, heads = read_data(tasks)
     losses = open_losses(params.base.family, folder, data, heads, device)
     batches = [
         Batches(params.first_seed, task, params.validation_split_of(task), len(data[task]), settings.batch_size)
@@ -124,7 +169,9 @@ def start_folder(entry: LearnedEntry) -> Path:
     return own if own.is_dir() else BASE
 
 
-def learning_fingerprint(params: Params, entry: LearnedEntry, settings: LearnerSettings, tasks: list[str]) -> str:
+def learning_fingerprint(
+    params: Params, entry: LearnedEntry, settings: LearnerSettings | BlockSettings, tasks: list[str]
+) -> str:
     """Return a digest of all that a state follows from: settings but the number of steps, seed, code and files."""
     code = digest_of_code(params, "merganser.tasks.learn", f"merganser.methods.{entry.learner}")
     folder, source = start_folder(entry), DATA / entry.of
@@ -141,16 +188,21 @@ def learning_fingerprint(params: Params, entry: LearnedEntry, settings: LearnerS
 def write_result(out: Path, learner: str, settings: LearnerSettings, problem: Learnable, state: LearningState) -> None:
     """Write the best values, and the losses by step."""
     layers = problem.layers
+    tasks, names, blocks = list(layers.tasks), list(layers.names), dict(problem.blocks)
+    trace = {
+        "settings": {"learner": learner, **settings.model_dump()},
+        **examples_seen(problem, state),
+        "losses": list(state.losses),
+        "checks": [{"step": step, "loss": loss} for step, loss in state.checks.items()],
+        "best_step": state.best_step,
+    }
+    write_values(out, Learned(learner, settings.model_dump(), tasks, names, state.best, blocks), trace)
+
+
+def write_values(out: Path, learned: Learned, trace: dict[str, Any]) -> None:
+    """Write what was learned, and how, in place of what is there."""
     with fresh_folder(out) as folder:
-        tasks, names, blocks = list(layers.tasks), list(layers.names), dict(problem.blocks)
-        write_learned(folder, Learned(learner, settings.model_dump(), tasks, names, state.best, blocks))
-        trace = {
-            "settings": {"learner": learner, **settings.model_dump()},
-            **examples_seen(problem, state),
-            "losses": list(state.losses),
-            "checks": [{"step": step, "loss": loss} for step, loss in state.checks.items()],
-            "best_step": state.best_step,
-        }
+        write_learned(folder, learned)
         write_json(folder / TRACE, trace)
 
 

@@ -83,6 +83,7 @@ def remove_other_seeds(folder: Path, seeds: Sequence[int]) -> None:
 
 FLOAT = 4  # bytes of a value in float32
 BACKWARD = 3  # passes of a step: forward, and twice as much backward
+BLOCKS = 6  # whole passes of a merge block by block, for a network of twelve: each ends behind its block
 BASES = 3.5  # bytes of a joint's bases, a byte of one task's deltas
 OWN = 1 / 8  # bytes of a task's own part, masks or low rank, a byte of its deltas
 VECTORS = 1.5  # bytes of all singular vectors, a byte of the deltas
@@ -220,10 +221,15 @@ def _measured_statistics(known: ComparisonSizes, name: str) -> float:
 
 
 def _learned(known: ComparisonSizes, name: str) -> float:
+    from merganser.learning.by_blocks import BlockLearner
     from merganser.registry import get_learner
 
     learned = known.params.learned[name]
-    settings = get_learner(learned.learner).settings.model_validate(learned.values)
+    learner = get_learner(learned.learner)
+    if isinstance(learner, BlockLearner):
+        examples = learner.settings.model_validate(learned.values).examples
+        return BLOCKS * known.tokens(dict.fromkeys(known.params.measured, examples))
+    settings = learner.settings.model_validate(learned.values)
     return BACKWARD * settings.steps * known.tokens(dict.fromkeys(known.params.measured, settings.batch_size))
 
 

@@ -78,6 +78,11 @@ def test_an_entry_reads_what_was_learned_of_deltas_or_differences(tmp_path: Path
             "wemoe mixes the MLPs of blocks, which seq2seq does not name; the families that do are clip, encoder, ",
         ),
         (
+            lambda c: c["learned"]["ada"].update(learner="regmean_plus_plus"),
+            "learned.ada.steps: ",
+            "unknown key",
+        ),
+        (
             lambda c: c["methods"]["ada"].update(reads="learned/aad"),
             "methods.ada.reads: ",
             "no 'aad' under learned, there are ada, got 'learned/aad'; did you mean \"ada\"?",
@@ -110,3 +115,14 @@ def test_a_mistake_is_refused_by_its_place(
     path = write(tmp_path, changed(change))
     (line,) = [line for line in complaint(path).splitlines() if line.startswith(f"{path}: {place}")]
     assert words in line
+
+
+def test_a_merge_block_by_block_takes_tasks_without_classes(tmp_path: Path) -> None:
+    def by_blocks(content: Content) -> None:
+        content["learned"] = {"ada": {"learner": "regmean_plus_plus", "of": "deltas"}}
+        content["methods"]["ada"]["method"] = "regmean_plus_plus"
+        content["tasks"]["stsb"] = REGRESSION
+        content["base"]["family"] = "encoder"
+
+    path = write(tmp_path, changed(by_blocks))
+    assert "learned" not in complaint(path)

@@ -24,6 +24,7 @@ from merganser.inputs.layers import (
     Statistics,
     dense_layer,
 )
+from merganser.learning.by_blocks import BlockLearner
 from merganser.linalg.decompositions import Factors
 from merganser.merging.method import Method
 from merganser.operators.drop import generator_of
@@ -146,7 +147,8 @@ def taken_by(method: Method, layer: Layer) -> Layer:
 def with_start(method: Method, source: LayerSource) -> LayerSource:
     """Give a source the values that a method's learner begins with, and no more tasks than the method merges.
 
-    Where these are routers, they are of one block, whose MLP the first layer is.
+    Where these are routers, they are of one block, whose MLP the first layer is. A learner without steps merges by the
+    layers' own statistics, or by made-up ones.
     """
     if method.most_tasks:
         return FirstTasks(source, partial(taken_by, method), method.most_tasks)
@@ -156,11 +158,24 @@ def with_start(method: Method, source: LayerSource) -> LayerSource:
     settings, blocks = learner.settings(), dict[str, list[str]]()
     if learner.routers:
         values, blocks = learner.routers({"block": 4}, len(source.tasks), settings, 0), {"block": [source.names[0]]}
+    elif isinstance(learner, BlockLearner):
+        values = merged_maps(learner, source)
     else:
         assert learner.form
         values = learner.form(MappedLayers(source, dense_layer), settings).start()
     about = (method.name, settings.model_dump(), source.tasks, source.names)
     return GivenLayers(source, {"learned": Learned(*about, values, blocks)})
+
+
+def merged_maps(learner: BlockLearner, source: LayerSource) -> dict[str, Tensor]:
+    """Merge the matrices of which there are Gram matrices."""
+    found = {}
+    for layer in map(dense_layer, source):
+        assert isinstance(layer, LayerDeltas)
+        own = layer.statistics if layer.statistics.measured else statistics_of(layer.deltas, layer.kind, layer.name)
+        if "gram" in own.measured:
+            found[layer.name] = learner.merge(replace(layer, statistics=own), learner.settings())
+    return found
 
 
 def uniforms(shape: Sequence[int], *, seed: int, task: str, parameter: str) -> Tensor:

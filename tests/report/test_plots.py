@@ -195,7 +195,8 @@ def test_each_learned_entry_has_a_line_of_its_losses() -> None:
     trace = {"checks": [{"step": step, "loss": 5 - step / 10} for step in (0, 10, 20)], "best_step": 10}
     rows = [row("ada", "adamerging", 0.6, 0.0), row("ties", "ties", 0.6, 0.0)]
     learned = [replace(rows[0], scores=replace(rows[0].scores, profile={"learned": trace})), rows[1]]
-    assert [each.entry for each in learned_rows(learned)] == ["ada"]
+    by_blocks = replace(rows[1], scores=replace(rows[1].scores, profile={"learned": {"losses": [], "checks": []}}))
+    assert [each.entry for each in learned_rows([*learned, by_blocks])] == ["ada"]
     with matplotlib.rc_context(STYLE):
         found = learning_curves(learned)
         assert found == learning_curves(learned)

@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy, softmax
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
+from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.evaluation.prepared import Prepared
 from merganser.inputs.deltas import open_deltas
@@ -27,6 +28,7 @@ from merganser.inputs.learned import read_learned
 from merganser.learning.batches import Batches
 from merganser.models import open_network
 from merganser.tasks import learn, merge, prepare_validation, surgery
+from merganser.tasks.stages import STAGES, ComparisonSizes
 from tests import PYTHONPATH
 from tests.support import python
 from tests.tasks.comparison import TASKS, inside
@@ -38,6 +40,7 @@ LEARNED: dict[str, dict[str, Any]] = {
     "plus_plus": {**STEPS, "plus_plus": True, "granularity": "task"},
     "long": {**STEPS, "steps": 12, "every": 1},
     "regions": {**STEPS, "learner": "localize_stitch_learned", "lr": 2.5, "examples": 2, "density": 0.3},
+    "blocks": {"learner": "regmean_plus_plus", "of": "deltas", "examples": 4, "ratio": 0.9},
 }
 METHODS = {name: {"method": about["learner"], "reads": f"learned/{name}"} for name, about in LEARNED.items()}
 ROOT = Path(__file__).parents[2]
@@ -298,6 +301,59 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_bytes(folder: Path) -> None
     assert not Path("data/learned/long/result").exists()
     learn.main(["long"])
     assert content("long") == whole
+
+
+def test_a_merge_block_by_block_is_written_with_its_blocks_and_merged_as_it_is(folder: Path) -> None:
+    learn.main(["blocks"])
+    merge.main(["blocks"])
+    found = trace("blocks")
+    assert found["settings"] == {"learner": "regmean_plus_plus", "device": "cpu", "examples": 4, "ratio": 0.9}
+    names = [block["block"] for block in found["blocks"]]
+    assert names == ["visual.conv1.weight", "visual.transformer.resblocks.0", "visual.proj"]
+    assert (found["forwards"], found["backwards"]) == (len(TASKS) * 4 * len(names), 0)
+    profile = json.loads(Path("data/profiles/merge/blocks.json").read_text())
+    assert profile["learned"] == found
+    base, merged = open_checkpoint(Path("data/base")), open_checkpoint(Path("data/merged/blocks"))
+    deltas = open_deltas(Path("data/deltas"), list(TASKS))
+    values = read_learned(Path("data/learned/blocks/result"), sorted(TASKS)).values
+    assert values.keys() == {name for name, kind in deltas.kinds.items() if kind == "matrix"}
+    for name in deltas.names:
+        mean = torch.stack([file.delta(name) for file in deltas.files.values()]).mean(0)
+        delta = values.get(name, mean).reshape(base.spec(name).shape)
+        torch.testing.assert_close(merged.read(name), base.read(name) + delta, rtol=1e-6, atol=1e-7)
+        assert torch.equal(values.get(name, mean).flatten(), mean.flatten()) == (name not in values)
+
+
+def test_a_merge_block_by_block_is_expected_to_take_half_a_pass_a_block(folder: Path) -> None:
+    known = ComparisonSizes(load_params(Path("params.yaml")), {}, {}, 50, dict.fromkeys(TASKS, 100), {})
+    assert STAGES["learn"].tokens(known, "blocks") == 12 / 2 * len(TASKS) * 4 * 50
+
+
+def test_a_merge_block_by_block_loses_one_block_at_most_to_a_kill(folder: Path) -> None:
+    learn.main(["blocks"])
+    whole = content("blocks")
+    shutil.rmtree("data/learned/blocks")
+    kept = Path("data/learned/blocks/state/visual.conv1.weight.safetensors")
+    for killed_at in ("visual.transformer.resblocks.0.safetensors", "visual.proj.safetensors"):
+        kill(learn, "blocks", killed_at)
+        assert kept.is_file()
+        assert not Path("data/learned/blocks/result").exists()
+    first = kept.stat().st_mtime_ns
+    learn.main(["blocks"])
+    assert kept.stat().st_mtime_ns == first
+    assert content("blocks") == whole
+
+
+def test_other_settings_merge_all_blocks_again(folder: Path) -> None:
+    learn.main(["blocks"])
+    first = content("blocks")
+    change(learned={"blocks": {**LEARNED["blocks"], "ratio": 0.5}}, methods={"blocks": METHODS["blocks"]})
+    learn.main(["blocks"])
+    after = content("blocks")
+    assert all(after[name] != first[name] for name in first if name.startswith("state/"))
+    shutil.rmtree("data/learned/blocks")
+    learn.main(["blocks"])
+    assert content("blocks") == after
 
 
 def test_bottlenecks_that_are_trained_lose_one_task_at_most_to_a_kill(folder: Path) -> None:

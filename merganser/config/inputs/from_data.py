@@ -98,10 +98,10 @@ class LearnedValuesInput(OfAnother):
         return str(one.learner)
 
     def mistakes(self, params: Params) -> Iterator[Mistake]:
-        """Check each against the learner that it names, and that all tasks have classes."""
+        """Check each against the learner that it names, and that all tasks have the classes that steps need."""
         for name, learned in params.learned.items():
             yield from _learner_mistakes(params, ("learned", name), learned)
-        if params.learned:
+        if any(_takes_steps(learned) for learned in params.learned.values()):
             yield from without_classes(params, "but learned.* need class probabilities", "learned")
 
     def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
@@ -111,6 +111,14 @@ class LearnedValuesInput(OfAnother):
         if found is not None and method.learner and known_method(found.learner) and found.learner != method.name:
             reason = f"which the method {method.name} does not apply"
             yield Mistake((), f"{entry.reads} is learned by {found.learner}, {reason}; name {found.learner}")
+
+
+def _takes_steps(learned: LearnedEntry) -> bool:
+    """Tell whether a loss on class probabilities is made small."""
+    from merganser.learning.by_blocks import BlockLearner  # imports torch
+
+    method = known_method(learned.learner)
+    return not (method and isinstance(method.learner, BlockLearner))
 
 
 def _learner_mistakes(params: Params, where: KeyPath, learned: LearnedEntry) -> Iterator[Mistake]:

@@ -99,8 +99,8 @@ def _chosen(rows: list[Row]) -> list[tuple[Row, str, str]]:
 
 
 def learned_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return the entries that apply learned values."""
-    return [row for row in rows if "learned" in row.scores.profile]
+    """Return the entries that apply values which were learned step by step."""
+    return [row for row in rows if row.scores.profile.get("learned", {}).get("checks")]
 
 
 def learning_curves(rows: Sequence[Row]) -> str:

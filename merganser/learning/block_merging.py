@@ -1,0 +1,222 @@
+"""Merge a network's blocks one after another, each by its inputs behind the merged blocks before it.
+
+A block's merged maps are a file, written when the block is done: a kill loses one block. Memory is that of three
+models, and of one block of all tasks. Legend: T tasks, K inputs of a map.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from merganser.checkpoints.kinds import added
+from merganser.checkpoints.tensors import Checkpoint, SafetensorsFile
+from merganser.checkpoints.views import in_file
+from merganser.checkpoints.writing import save_tensors
+from merganser.errors import InputError
+from merganser.evaluation.prepared import Prepared
+from merganser.evaluation.setups import TaskSetup, open_setup
+from merganser.inputs.factors import fingerprint_of, parameter_file_name
+from merganser.inputs.heads import Head
+from merganser.inputs.layers import LayerDeltas, LayerSource, Side, Statistics
+from merganser.learning import Values
+from merganser.learning.by_blocks import BlockLearner, BlockSettings
+from merganser.learning.task_losses import share
+from merganser.models import DeviceName, Network
+from merganser.operators.depth import block_of
+from merganser.operators.vectors import scaled_mean
+from merganser.outputs import remove_others
+from merganser.statistics.kinds.gram import BATCH, distinct_inputs, refuse_parts
+from merganser.statistics.sampling import Sample
+from merganser.workers import map_in_order, threads_wanted
+
+OTHER: Mapping[Side, Side] = {"columns": "rows", "rows": "columns"}  # the side of a map that is shown transposed
+
+
+@dataclass(frozen=True)
+class Block:
+    """The maps of one block, by their distinct inputs, and all merged parameters in it."""
+
+    name: str
+    inputs: Mapping[str, int]  # K of each distinct input, by the first map that takes it
+    first: Mapping[str, str]  # that map, by all maps
+    parameters: Sequence[str]
+    later: frozenset[str]  # maps that only later blocks apply: what passes there is done with this one
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The merged deltas of maps, the blocks in their order, and the examples that went through the network."""
+
+    values: Values
+    blocks: Sequence[Block]
+    forwards: int
+
+
+class _PassedError(Exception):
+    """End a forward pass behind the block that is measured."""
+
+
+@dataclass(frozen=True)
+class BlockMerging:
+    """What is merged, by which learner, and each task's network and examples, in the tasks' order.
+
+    `layers` have what layers measured of their inputs too, which is averaged.
+    """
+
+    learner: BlockLearner
+    settings: BlockSettings
+    layers: LayerSource
+    base: Checkpoint
+    setups: Sequence[TaskSetup]
+    samples: Sequence[Sample]
+
+    def run(self, folder: Path, origin: str, say: Callable[[int, int], None]) -> Merged:
+        """Merge all blocks, and keep those in `folder` that were merged from the same `origin`.
+
+        `say` is told how many blocks are done, and how many there are.
+        """
+        blocks, values = self.blocks(), Values()
+        folder.mkdir(parents=True, exist_ok=True)
+        others = {path.name for path in folder.iterdir() if path.is_dir()}  # of other seeds
+        remove_others(folder, others | {parameter_file_name(block.name) for block in blocks})
+        measured = {name for block in blocks for name in block.first}
+        averages = {name: scaled_mean(self._layer(name)) for name in self.layers.names if name not in measured}
+        for number, block in enumerate(blocks):
+            say(number, len(blocks))
+            file = folder / parameter_file_name(block.name)
+            if fingerprint_of(file) != origin:
+                merged = self._merged(block, averages | values)
+                save_tensors(file, merged, json.dumps({"fingerprint": origin}))
+            stored = SafetensorsFile(file)
+            values |= {name: stored.read(name) for name in stored.names}
+        return Merged(values, blocks, len(blocks) * sum(map(len, self.samples)))
+
+    def blocks(self) -> list[Block]:
+        """Find the blocks in the order of a forward pass; raise InputError where no map of a block is applied."""
+        setup, sample = self.setups[0], self.samples[0]
+        setup.load(in_file(self.base, ((name, self.base.read(name)) for name in self.base.names)))
+        maps = {name for name, kind in self.layers.kinds.items() if kind == "matrix"}
+        refuse_parts(setup.network, maps)
+        found = blocks_in_order(setup.network, sample, maps, self.layers.names)
+        if not found:
+            raise InputError("no matrix that is merged is a linear map of this network; see parameters.merged")
+        return found
+
+    def _merged(self, block: Block, before: Values) -> Values:
+        """Merge a block's maps, given the merged deltas of all that comes before it."""
+        own = {name: self._layer(name) for name in block.parameters}
+        found: dict[str, list[Tensor]] = {first: [] for first in block.inputs}
+        for number, (setup, sample) in enumerate(zip(self.setups, self.samples, strict=True)):
+            setup.load(self._model({**before, **{name: layer.deltas[number] for name, layer in own.items()}}))
+            for first, gram in block_grams(setup.network, sample, block).items():
+                if not gram.isfinite().all():
+                    raise InputError(
+                        f"{sample.task}: the input of {first} is NaN or infinite behind the merged blocks before it"
+                    )
+                found[first].append(gram)
+        sides = self.setups[0].network.linear_maps()
+
+        def merge(name: str) -> Tensor:
+            side = OTHER[sides[name]] if name in self.base.transposed else sides[name]
+            statistics = Statistics({"gram": torch.stack(found[block.first[name]])}, side)
+            return self.learner.merge(replace(own[name], statistics=statistics), self.settings).contiguous()
+
+        return dict(zip(block.first, map_in_order(merge, block.first, threads_wanted()), strict=True))
+
+    def _model(self, deltas: Values) -> Iterator[tuple[str, Tensor]]:
+        """Yield the parameters of the base plus these deltas, as the base's file has them."""
+        read = ((name, self.base.read(name)) for name in self.base.names)
+        return in_file(self.base, ((n, added(value, deltas[n]) if n in deltas else value) for n, value in read))
+
+    def _layer(self, name: str) -> LayerDeltas:
+        layer = self.layers.layer(name)
+        assert isinstance(layer, LayerDeltas)
+        return layer
+
+
+def open_setups(
+    family: str, folder: Path, data: Mapping[str, Prepared], heads: Mapping[str, Head], device: DeviceName
+) -> list[TaskSetup]:
+    """Open the tasks' networks without parameters: one for each number of outputs, all of one storage."""
+    networks = dict[int | None, Network]()
+    setups = []
+    for task, prepared in data.items():
+        others = list(networks.values())
+        setups.append(open_setup(family, folder, task, prepared, heads[task], networks, device))
+        if setups[-1].network not in others:
+            share(setups[-1].network, others)
+    return setups
+
+
+def block_name(name: str) -> str:
+    """Return the block of a parameter: its name up to the first number, or all of it outside blocks.
+
+    >>> block_name("encoder.layer.3.output.dense.weight"), block_name("visual.proj")
+    ('encoder.layer.3', 'visual.proj')
+    """
+    block = block_of(name)
+    return f"{block[0]}.{block[1]}" if block else name
+
+
+def blocks_in_order(
+    network: Network, sample: Sample, maps: Collection[str], parameters: Collection[str]
+) -> list[Block]:
+    """Group the maps that a loaded network applies by their blocks, in the order in which a pass comes to these.
+
+    Found by a forward pass of one example. `parameters`: of all blocks.
+    """
+    groups, applied = distinct_inputs(network, sample, maps), applied_maps(network, sample, maps)
+    found = []
+    for name in dict.fromkeys(map(block_name, applied)):
+        inside = [([each for each in members if block_name(each) == name], size) for members, size in groups]
+        last = max(place for place, each in enumerate(applied) if block_name(each) == name)
+        found.append(
+            Block(
+                name,
+                inputs={members[0]: size for members, size in inside if members},
+                first={each: members[0] for members, _ in inside for each in members},
+                parameters=[each for each in parameters if block_name(each) == name],
+                later=frozenset(applied[last + 1 :]) - frozenset(applied[: last + 1]),
+            )
+        )
+    return found
+
+
+@torch.inference_mode()
+def applied_maps(network: Network, sample: Sample, maps: Collection[str]) -> list[str]:
+    """Name these maps as a forward pass of one example applies them, once for each time."""
+    applied: list[str] = []
+    with network.watch(lambda name, _: applied.append(name) if name in maps else None):
+        for inputs in replace(sample, numbers=sample.numbers[:1]).batches(network, 1):
+            network.features(inputs)
+    return applied
+
+
+@torch.inference_mode()
+def block_grams(network: Network, sample: Sample, block: Block) -> dict[str, Tensor]:
+    """Return the mean of x x^T (K, K) over all rows of all examples for each input of a block; 0 where there are none.
+
+    A pass ends behind the block. Texts that are scored one by one come so, since only the first of a batch would.
+    """
+    sums = {name: torch.zeros(size, size, device=network.device) for name, size in block.inputs.items()}
+    counts = Counter[str]()
+
+    def take(name: str, rows: Tensor) -> None:
+        if name in block.later:
+            raise _PassedError
+        if name in sums:
+            values = rows.float()
+            sums[name].addmm_(values.T, values)
+            counts[name] += len(rows)
+
+    alone = getattr(network, "batching", None) == "single"
+    for inputs in sample.batches(network, 1 if alone else BATCH):
+        with suppress(_PassedError), network.watch(take):
+            network.features(inputs)
+    return {name: total.div(max(counts[name], 1)).cpu() for name, total in sums.items()}

@@ -53,6 +53,12 @@ def test_a_union_says_what_it_comes_to_and_is_repeated_to_the_same_bytes(models:
     assert AutoTokenizer.from_pretrained(models / "out").convert_tokens_to_ids(["<x>", "<y>"]) == [10, 11]
 
 
+def test_of_rows_that_the_merge_has_not_none_is_said_to_be_kept(models: Path, done: Done) -> None:
+    said = done(models, *MERGE, "--tokenizer", "base", "--out", "out")
+    assert "a: not among the merge's tokens: '<x>'" in said
+    assert "kept apart" not in said
+
+
 def test_a_changed_tokenizer_is_not_merged_by_an_older_recipe(models: Path, done: Done, refused: Refused) -> None:
     done(models, *MERGE, "--tokenizer", "a", "--out", "out")
     (models / "b" / "tokenizer.json").write_text((models / "b" / "tokenizer.json").read_text() + "\n")

@@ -168,13 +168,13 @@ class OneVocabulary:
                 yield f"{each.name}: its chat template is not that of the merge"
 
     def _collisions(self) -> Iterator[str]:
-        """Name rows that are one token to one task, and another to another, and neither of the base's."""
-        known = self.lead.tokens
+        """Name rows that are one token to one task, and another to another, neither of the base's, where both stay."""
+        known, kept = self.lead.tokens, {*self.keys}
         for number, one in enumerate(self.tasks):
             for other in self.tasks[number + 1 :]:
                 added = (one.tokens | other.tokens) - known
                 pairs = enumerate(zip(one.keys, other.keys, strict=False))
-                rows = [(row, pair) for row, pair in pairs if len(added & {*pair}) == 2]
+                rows = [(row, pair) for row, pair in pairs if len(added & kept & {*pair}) == 2]
                 if rows:
                     row, (ours, theirs) = rows[0]
                     more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""

@@ -295,17 +295,18 @@ class RunLoop:
     def _note(self, ending: Ending) -> list[Ending]:
         """Record how one stage ended; return the endings of the stages that this blocks."""
         self.endings[ending.name] = ending
+        stage, entry = self.work.plan.stages[ending.name], self._entries.get(ending.name)
+        if ending.result in (Result.DONE, Result.RESTORED, Result.FAILED):
+            # First: what was said to be done has its line, whenever the run is killed.
+            cached = ending.outcome.restored or ending.name in self.place.workspace.from_run_cache
+            self.told.events.ended(stage, self.told.ledger.note(ending, entry, varying(stage), cached=cached), entry)
+        elif ending.result is Result.STOPPED:
+            self.told.events.stopped(stage)
         self.told.progress.ended(ending)
         if ending.result is Result.DONE:
             self._ready.note(ending.name, ending.outcome.seconds)
         if ending.result in _GOOD:
             self.told.on_ended({name for name, each in self.endings.items() if each.result in _GOOD}, ending.name)
-        stage, entry = self.work.plan.stages[ending.name], self._entries.get(ending.name)
-        if ending.result in (Result.DONE, Result.RESTORED, Result.FAILED):
-            cached = ending.outcome.restored or ending.name in self.place.workspace.from_run_cache
-            self.told.events.ended(stage, self.told.ledger.note(ending, entry, varying(stage), cached=cached), entry)
-        elif ending.result is Result.STOPPED:
-            self.told.events.stopped(stage)
         readers = self._dependencies.readers[ending.name]
         self._release(self._dependencies.follower(ending.name), ending.name)
         if ending.result is Result.FAILED and self.work.halts:

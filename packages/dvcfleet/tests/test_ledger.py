@@ -21,9 +21,11 @@ import pytest
 import torch
 import yaml
 
+from dvcfleet.console import Progress
 from dvcfleet.crash_recovery import SYNCED
 from dvcfleet.lineage.audit import audit
 from dvcfleet.lineage.steps import FindingKind
+from dvcfleet.messages import Ending
 from dvcfleet.record.chain import Chain, check_chains
 from dvcfleet.record.environments import changes_file, environment, keep_changes, keep_environment, read_environment
 from dvcfleet.record.last_run import last_run
@@ -77,6 +79,20 @@ def test_each_stage_that_ran_has_a_line_with_its_entry_time_place_and_commit(toy
     assert kept["blas"].get("torch") == (f"MKL of {mkl[0]}" if mkl else None)
     assert kept["cuda"] == torch.version.cuda
     assert kept["container"] is None or kept["container"]
+
+
+def test_a_stage_has_its_line_before_it_is_said_to_be_done(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever a run is killed: what runs of a project do after a stage may take a while."""
+    chain = toy(CHAIN, CHAIN_FILES)
+    said, ended = [], Progress.ended
+
+    def look(self: Progress, ending: Ending) -> None:
+        said.append((ending.name, [line.stage for line in ledger(chain)][-1:]))
+        ended(self, ending)
+
+    monkeypatch.setattr(Progress, "ended", look)
+    assert chain.run()[0] == 0
+    assert said == [("cut", ["cut"]), ("turn", ["turn"]), ("end", ["end"])]
 
 
 def test_what_was_up_to_date_has_no_line_and_what_was_restored_or_failed_has_one(toy: Make) -> None:

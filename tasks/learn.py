@@ -32,6 +32,7 @@ from merganser.learning.labelled import looked_at
 from merganser.learning.loop import Learnable, LearningState, Loss, apart, forming, learn
 from merganser.learning.settings import LearnerSettings, RoutingSettings
 from merganser.learning.task_losses import open_losses
+from merganser.models import DeviceName
 from merganser.models.device import usable
 from merganser.outputs import fresh_folder, write_json
 from merganser.registry import get, get_learner
@@ -41,7 +42,6 @@ from merganser.tasks.stages import BASE, DATA, HEADS, LEARNED, VALIDATION, remov
 from merganser.workers import one_blas_thread, threads_wanted
 
 STATE = "state"
-DEVICE = "learned.*.device"
 SECONDS = 10  # between two lines on the terminal
 
 
@@ -86,7 +86,7 @@ def merge_blocks(params: Params, name: str, learner: BlockLearner, state: Path, 
     entry, tasks = params.learned[name], sorted(params.tasks)
     settings = learner.settings.model_validate(entry.values)
     data, heads = read_data(tasks)
-    setups = open_setups(params.base.family, start_folder(entry), data, heads, usable(settings.device, DEVICE))
+    setups = open_setups(params.base.family, start_folder(entry), data, heads, device_of(settings))
     samples = [draw(data[task], settings.examples, params.first_seed, task) for task in tasks]
     layers = MappedLayers(open_deltas(DATA / entry.of, tasks), dense_layer)
     merging = BlockMerging(learner, settings, layers, open_for_merging(start_folder(entry)), setups, samples)
@@ -121,12 +121,17 @@ def read_data(tasks: Sequence[str]) -> tuple[dict[str, Prepared], dict[str, Head
     return data, {task: read_head(HEADS / f"{task}.safetensors") for task in tasks}
 
 
+def device_of(settings: LearnerSettings | BlockSettings) -> DeviceName:
+    """Return the declared device; raise InputError if this machine has none."""
+    return usable(settings.device, "learned.*.device")
+
+
 def open_problem(
     params: Params, entry: LearnedEntry, learner: Learner, settings: LearnerSettings, tasks: list[str]
 ) -> Learnable:
     """Open what is learned: the layers and their form, and each task's network, head and examples."""
     layers = open_layers(entry, tasks)
-    folder, device = start_folder(entry), usable(settings.device, DEVICE)
+    folder, device = start_folder(entry), device_of(settings)
     data, heads = read_data(tasks)
     losses = open_losses(params.base.family, folder, data, heads, device)
     batches = [

@@ -169,13 +169,15 @@ def with_start(method: Method, source: LayerSource) -> LayerSource:
 
 def merged_maps(learner: BlockLearner, source: LayerSource) -> dict[str, Tensor]:
     """Merge the matrices of which there are Gram matrices."""
-    found = {}
-    for layer in map(dense_layer, source):
-        assert isinstance(layer, LayerDeltas)
-        own = layer.statistics if layer.statistics.measured else statistics_of(layer.deltas, layer.kind, layer.name)
-        if "gram" in own.measured:
-            found[layer.name] = learner.merge(replace(layer, statistics=own), learner.settings())
-    return found
+    merged = {name: _merged_map(learner, source.layer(name)) for name in source.names}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _merged_map(learner: BlockLearner, given: Layer) -> Tensor | None:
+    layer = dense_layer(given)
+    assert isinstance(layer, LayerDeltas)
+    own = layer.statistics if layer.statistics.measured else statistics_of(layer.deltas, layer.kind, layer.name)
+    return learner.merge(replace(layer, statistics=own), learner.settings()) if "gram" in own.measured else None
 
 
 def uniforms(shape: Sequence[int], *, seed: int, task: str, parameter: str) -> Tensor:

@@ -22,6 +22,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from dvcfleet.errors import FailedError
+from dvcfleet.prefect_adapter import server
 from dvcfleet.prefect_adapter.server import BUSY_LIMIT_S, BusyDatabase, PrefectServer
 from dvcfleet.services import check_server
 from dvcfleet.web_guard import App, Receive, Scope, Send, answer
@@ -203,34 +204,43 @@ def test_a_mistake_leaves_no_server_behind(toy: Make) -> None:
 
 
 def test_a_busy_database_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prefect's own client asks again for as long as the server says so, beyond its number of tries."""
+    """First by the server; then Prefect's own client asks again for as long as the server says so."""
     now, times = [0.0], []
 
-    async def busy(scope: Scope, receive: Receive, send: Send) -> None:
-        times.append(now[0])
-        now[0] += 1
-        status = HTTPStatus.OK if len(times) == 6 else HTTPStatus.SERVICE_UNAVAILABLE
-        await answer(send, status, "{}", "application/json")
+    def busy(for_s: float) -> App:
+        async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+            assert (await receive())["body"] == b"{}"
+            times.append(now[0])
+            now[0] += 1
+            is_free = now[0] > for_s
+            await answer(send, HTTPStatus.OK if is_free else HTTPStatus.SERVICE_UNAVAILABLE, "{}", "application/json")
+            if not is_free:
+                raise RuntimeError("as Prefect does after such an answer")
+
+        return answered
 
     async def slept(seconds: float) -> None:
         now[0] += seconds
 
+    monkeypatch.setattr(server, "AGAIN_S", 0)
     monkeypatch.setattr("prefect.client.base.anyio.sleep", slept)
-    assert asked(BusyDatabase(busy, clock=lambda: now[0])) == HTTPStatus.OK
-    assert len(times) == 6
+    assert asked(BusyDatabase(busy(6), clock=lambda: now[0])) == HTTPStatus.OK
+    assert times == [0, 1, 2, 3, 4, 5, 6]
+    assert asked(BusyDatabase(busy(BUSY_LIMIT_S), clock=lambda: now[0])) == HTTPStatus.OK
     # A database that never answers is not waited for without end.
-    assert asked(BusyDatabase(busy, clock=lambda: now[0])) == 503
-    assert BUSY_LIMIT_S < now[0] - times[6] < 2 * BUSY_LIMIT_S
+    began = now[0]
+    assert asked(BusyDatabase(busy(1e9), clock=lambda: now[0])) == HTTPStatus.SERVICE_UNAVAILABLE
+    assert BUSY_LIMIT_S < now[0] - began < 2 * BUSY_LIMIT_S
 
 
 def asked(app: App) -> int:
     """Return the status of an application's answer to Prefect's client."""
 
     async def ask() -> int:
-        transport = httpx.ASGITransport(app)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with PrefectHttpxAsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             try:
-                return (await client.get("/flow_runs")).status_code
+                return (await client.post("/flow_runs", json={})).status_code
             except PrefectHTTPStatusError as error:
                 return error.response.status_code
 

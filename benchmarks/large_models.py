@@ -56,7 +56,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class Took:
-    """What a merge took; the memory is the peak of this process, and of torch on the GPU."""
+    """Time, memory and work of a merge; the memory is the peak of this process, and of torch on the GPU."""
 
     size: str
     merge: Merge
@@ -70,7 +70,7 @@ class Took:
 
 @dataclass(frozen=True)
 class Limits:
-    """What this machine can do in a second: measured, and from a data sheet if the GPU is known."""
+    """Rates of this machine, per second: measured, or from a data sheet if the GPU is known."""
 
     disk: float  # bytes read past the system's cache
     link: float | None  # bytes copied from page-locked memory to the GPU

@@ -64,7 +64,7 @@ class _PassedError(Exception):
 
 @dataclass(frozen=True)
 class BlockMerging:
-    """What is merged, by which learner, and each task's network and examples, in the tasks' order.
+    """A merge block by block: its learner, layers and base, and the network and examples of each task, in their order.
 
     `layers` have what layers measured of their inputs too, which is averaged.
     """
@@ -200,7 +200,7 @@ def applied_maps(network: Network, sample: Sample, maps: Collection[str]) -> lis
 
 @torch.inference_mode()
 def block_grams(network: Network, sample: Sample, block: Block) -> dict[str, Tensor]:
-    """Return the mean of x x^T (K, K) over all rows of all examples for each input of a block; 0 where there are none.
+    """Return the mean of x x^T (K, K) over all rows of all examples for each input of a block; 0 without rows.
 
     A pass ends behind the block. Texts that are scored one by one come so, since only the first of a batch would.
     """

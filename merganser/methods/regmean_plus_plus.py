@@ -15,7 +15,7 @@ from merganser.operators.vectors import scaled_mean
 
 
 class Settings(BlockSettings):
-    """What is kept of a Gram matrix off its diagonal."""
+    """The share of a Gram matrix's off-diagonal entries to keep, and how it is measured."""
 
     ratio: Annotated[float, Field(ge=0, le=1)] = 0.95
 

@@ -78,7 +78,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a stage's commands and the processes that they waited for used, in seconds and bytes.
+    """The CPU and GPU seconds and disk bytes of a stage's commands, and of the processes they waited for.
 
     `gpu_s`: for how long GPUs were held, summed over them. `read_bytes`, `written_bytes`: from and to disks, without
     what came from the page cache.

@@ -184,6 +184,14 @@ def test_a_long_ledger_is_read_in_little_memory(tmp_path: Path) -> None:
     assert sum(1 for _ in executions(tmp_path)) == 5000
 
 
+@pytest.mark.parametrize("amount", [float("nan"), float("inf"), -1, 10**400, "1"])
+def test_a_line_with_an_amount_that_nobody_measured_is_passed_over(tmp_path: Path, amount: object) -> None:
+    line = Execution("s", "done", "e" * 64, "2026-01-01T00:00:00+00:00", 1.0, 1, "h", "r", None, None, None, "e" * 64)
+    lines = [replace(line, cpu_s=1.5, read_bytes=2).line, replace(line, stage="t", cpu_s=amount).line]  # type: ignore[arg-type]
+    (tmp_path / LEDGER).write_bytes(b"\n".join([*lines, b""]))
+    assert [one.stage for one in executions(tmp_path)] == ["s"]
+
+
 def test_a_line_that_a_kill_cut_off_is_passed_over_and_harms_no_other(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     chain.run("cut")

@@ -111,9 +111,9 @@ def _execution(execution: Execution | None) -> str:
 
 def _used(execution: Execution) -> str:
     """Say the CPU and GPU time of an execution, where its ledger has them."""
-    parts = [f" ({execution.cpu_s:.1f} s of CPU time" if execution.cpu_s else ""]
-    parts += [f", {execution.gpu_s:.1f} s of GPU time" if execution.cpu_s and execution.gpu_s else ""]
-    return "".join([*parts, ")" if execution.cpu_s else ""])
+    amounts = {"CPU": execution.cpu_s, "GPU": execution.gpu_s}
+    parts = [f"{seconds:.1f} s of {kind} time" for kind, seconds in amounts.items() if seconds]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def by_another(execution: Execution) -> str:

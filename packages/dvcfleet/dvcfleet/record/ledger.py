@@ -28,6 +28,7 @@ from dvcfleet.record.environments import current_commit, environment, keep_chang
 LEDGER = crash_recovery.LEDGER
 LEDGERS = "ledgers"  # of other machines, and of experiments that were applied: files of lines, each with its chain
 OLDER = f"{LEDGERS}/older.jsonl.gz"  # the ledger's lines that `move_older` took out of it, as they were
+_MOST = 1e18  # seconds or bytes: more, or NaN, are no measurements
 BEGIN = sha256(b"the begin of a ledger")  # what its first line names as the one before
 
 
@@ -304,7 +305,7 @@ def _is_sound(execution: Execution) -> bool:
     is_known &= all(each is None or isinstance(each, str) for each in others)
     is_known &= isinstance(execution.varies, dict | None) and isinstance(execution.peak_rss_bytes, int)
     amounts = (execution.cpu_s, execution.gpu_s, execution.read_bytes, execution.written_bytes)
-    is_known &= all(isinstance(each, int | float | None) for each in amounts)
+    is_known &= all(each is None or (isinstance(each, int | float) and 0 <= each < _MOST) for each in amounts)
     # Digests that are names of files.
     is_known &= not any("/" in (each or "") for each in (execution.environment, execution.changes))
     return (

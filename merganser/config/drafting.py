@@ -19,7 +19,7 @@ from merganser.config.text import as_flow, as_line
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import get_kind, kind_names
 from merganser.models import family_names
-from merganser.models.sequence_classifier import HEAD_NAMES
+from merganser.models.naming import HEAD_NAMES
 from merganser.sources.hub import COMMIT
 from merganser.sources.named import HEAD, hub_name
 from merganser.sources.pointers import POINTER_SUFFIXES, pointer_of, read_pointer

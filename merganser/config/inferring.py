@@ -25,7 +25,7 @@ from merganser.evaluation import HasHead, get_kind, kind_names
 from merganser.evaluation.data_sets import read_headers
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.models import EmbedsTexts, TakesImages, family_names, get_family, has_ability
-from merganser.models.sequence_classifier import HEAD_NAMES
+from merganser.models.naming import HEAD_NAMES
 from merganser.plugins import own_configurations
 from merganser.sources.hub_data import rename_columns
 from merganser.sources.pointers import OpenClipPointer, lying, read_pointer

@@ -25,6 +25,8 @@ from merganser.checkpoints.architecture import CONFIG, is_buffer
 from merganser.checkpoints.tensors import Spec
 from merganser.errors import InputError, quoting
 
+# Of language models that classify: a task's own head, as transformers names it.
+HEAD_NAMES = ("score.*", "classifier.*", "classification_head.*", "logits_proj.*", "sequence_summary.*")
 Shapes = Mapping[str, tuple[int, ...]]
 Parts = Mapping[str, Tensor]  # tensors of a checkpoint, by their names in it
 Recorded = Callable[..., dict[str, Tensor]]

@@ -14,12 +14,11 @@ from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError
 from merganser.models import Change, DeviceName, Inputs, Precision
 from merganser.models.configurations import build
-from merganser.models.naming import naming_of
+from merganser.models.naming import HEAD_NAMES, naming_of
 from merganser.models.texts import TextModule, ready
 
 # The last one is of XLM, whose head is a part of what summarises the text; XLNet has one after that.
 HEADS = ("classifier", "score", "classification_head", "logits_proj", "sequence_summary.summary")
-HEAD_NAMES = ("score.*", "classifier.*", "classification_head.*", "logits_proj.*", "sequence_summary.*")
 
 
 class SequenceClassifier(TextModule):

@@ -16,8 +16,8 @@ from merganser.checkpoints.reading import Checkpoint
 from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import build, check_parameter_names, read_family_config
 from merganser.models.generation import generated, greedy, log_likelihood, step_logits
-from merganser.models.naming import naming_of
-from merganser.models.sequence_classifier import HEAD_NAMES, SequenceClassifier, build_classifier, has_head
+from merganser.models.naming import HEAD_NAMES, naming_of
+from merganser.models.sequence_classifier import SequenceClassifier, build_classifier, has_head
 from merganser.models.texts import NEW_TOKENS, TextModule, in_groups, ordinary_tokens, ready
 
 UNSUPPORTED = {

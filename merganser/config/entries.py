@@ -7,6 +7,7 @@ module of its own, because the registry of methods imports torch.
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from merganser import registry
@@ -15,7 +16,7 @@ from merganser.config.inputs.base import known_method
 from merganser.config.inputs.deltas import ROUNDING
 from merganser.config.mistakes import Mistake, mistakes_at
 from merganser.config.params import Params
-from merganser.config.sections import Ablation, Entry, StudyEntry, Sweep
+from merganser.config.sections import STUDIED, Ablation, Entry, StudyEntry, Sweep
 from merganser.config.text import KeyPath
 from merganser.errors import InputError
 from merganser.merging.binding import check_tasks
@@ -59,18 +60,17 @@ def budgets_of(params: Params, method: Method) -> dict[str, float | None]:
 
 def studied_entries(params: Params) -> Iterator[tuple[KeyPath, Entry]]:
     """List the entries of all studies, each with its place in the file."""
-    for name, entry in params.studies.tasks.methods.items():
-        yield ("studies", "tasks", "methods", name), entry
-    for name, sweep in params.studies.sweeps.items():
-        for one in sweep_entries(sweep):
-            yield ("studies", "sweeps", name), one
-    for name, budgeted in params.studies.budgets.methods.items():
-        yield ("studies", "budgets", "methods", name), budgeted
-    for name, ablation in params.studies.ablations.items():
-        for step, one in steps_of(ablation).items():
-            for values in ablation_candidates(ablation, one):
-                below = () if step == WHOLE else ("steps", step)
-                yield ("studies", "ablations", name, *below), one.at(values)
+    for place in STUDIED:
+        for name, entry in attrgetter(".".join(place))(params).items():
+            where = (*place, name)
+            if isinstance(entry, Sweep):
+                yield from ((where, one) for one in sweep_entries(entry))
+            elif isinstance(entry, Ablation):
+                for step, one in steps_of(entry).items():
+                    below = () if step == WHOLE else ("steps", step)
+                    yield from (((*where, *below), one.at(values)) for values in ablation_candidates(entry, one))
+            else:
+                yield where, entry
 
 
 def usage_mistakes(params: Params) -> list[Mistake]:

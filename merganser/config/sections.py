@@ -294,3 +294,7 @@ class Studies(Strict):
     sweeps: dict[str, Sweep] = Field(default={})
     ablations: dict[str, Ablation] = Field(default={})
     budgets: BudgetStudy = BudgetStudy(methods={})
+
+
+# Where the entries of studies stand: these are checked and completed.
+STUDIED = tuple(("studies", *place.split(".")) for place in ("tasks.methods", "sweeps", "ablations", "budgets.methods"))

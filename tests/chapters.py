@@ -11,7 +11,8 @@ from tests.support import python
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 CHAPTERS = dict(re.findall(r"^## (Add .*?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
-COPIED = ("merganser", "flows", "tasks", "tests/laws")
+COPIED = ("merganser", "flows", "tasks", "tests/laws", "tests/evaluation", "suites", "published")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly")
 
 
 class Copy:
@@ -34,7 +35,8 @@ class Copy:
 
     def insert(self, path: str, text: str, before: str) -> None:
         """Insert text before the one place where a file that the chapter names has these words."""
-        assert path in self.added or Path(path).name in self.chapter, path
+        place = Path(path)
+        assert path in self.added or place.name in self.chapter or f"{place.parent}/" in self.chapter, path
         content = (self.folder / path).read_text()
         assert content.count(before) == 1, (path, before)
         (self.folder / path).write_text(content.replace(before, text + before))

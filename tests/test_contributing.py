@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 from merganser.code_digest import ROOT
-from tests.chapters import CHAPTERS, PAGE, Copy
+from tests.chapters import CHAPTERS, PAGE, PYTEST, Copy
 from tests.support import each
 
 BLOCK = re.compile(r"^ *<!-- contributing: (?P<name>\w+) -->\n *```\w+\n(?P<text>.*?)^ *```$", re.M | re.S)
@@ -34,13 +34,12 @@ def test_a_method_is_one_file_and_its_law(tmp_path: Path) -> None:
     copy, test = Copy("Add a method", tmp_path), "tests/laws/test_references.py"
     copy.add("merganser/methods/signed_maximum.py", BLOCKS["method"])
     copy.add("tests/laws/test_signed_maximum.py", BLOCKS["law"])
-    pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly")
-    done = copy.run(*pytest, test, "-k", "signed_maximum", folder=tmp_path)
+    done = copy.run(*PYTEST, test, "-k", "signed_maximum", folder=tmp_path)
     assert done.returncode == 0, done.stdout[-2000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed
     assert int(passed[1]) >= 10
     copy.insert("tests/laws/test_signed_maximum.py", "-1 * ", "layer.deltas.max(0)")
-    done = copy.run(*pytest, f"{test}::test_a_method_computes_its_formula[signed_maximum]", folder=tmp_path)
+    done = copy.run(*PYTEST, f"{test}::test_a_method_computes_its_formula[signed_maximum]", folder=tmp_path)
     assert done.returncode == 1, done.stdout[-2000:]
     assert "1 failed" in done.stdout

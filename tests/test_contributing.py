@@ -31,7 +31,7 @@ def test_the_files_that_the_page_names_are_there() -> None:
 
 
 def test_a_method_is_one_file_and_its_law(tmp_path: Path) -> None:
-    copy, test = Copy("Add a method", tmp_path), "tests/laws/test_references.py"
+    copy, test = Copy(tmp_path, "Add a method"), "tests/laws/test_references.py"
     copy.add("merganser/methods/signed_maximum.py", BLOCKS["method"])
     copy.add("tests/laws/test_signed_maximum.py", BLOCKS["law"])
     done = copy.run(*PYTEST, test, "-k", "signed_maximum", folder=tmp_path)

@@ -58,7 +58,7 @@ fetch_checkpoint(Path(sys.argv[1]), Path(sys.argv[2]))
 @pytest.fixture
 def copy(tmp_path: Path) -> Copy:
     """Add the format to a copy of the code, next to three models, the second of them in it."""
-    copy = Copy("Add a format of checkpoints", tmp_path / "copy")
+    copy = Copy(tmp_path / "copy", "Add a format of checkpoints")
     copy.add("merganser/checkpoints/numpy_files.py", READER)
     copy.insert("merganser/checkpoints/weight_files.py", '(".npz",), ', "TORCH_SUFFIXES)  # by")
     reading = "merganser/checkpoints/reading.py"

@@ -22,7 +22,7 @@ REGISTRATION = '    app.command(epilog=example("merganser greet llama"))(greet)\
 
 
 def test_a_command_without_a_repository_is_a_function_and_its_registration(tmp_path: Path) -> None:
-    copy = Copy("Add a command", tmp_path / "copy")
+    copy = Copy(tmp_path / "copy", "Add a command")
     copy.add("merganser/command_line/greet.py", FUNCTION)
     copy.insert("merganser/command_line/app.py", IMPORT, "from merganser.command_line.merge ")
     copy.insert("merganser/command_line/app.py", REGISTRATION, "\n\ndef main()")
@@ -32,7 +32,7 @@ def test_a_command_without_a_repository_is_a_function_and_its_registration(tmp_p
 
 
 def test_a_command_of_a_repository_is_registered_elsewhere(tmp_path: Path) -> None:
-    copy = Copy("Add a command", tmp_path / "copy")
+    copy = Copy(tmp_path / "copy", "Add a command")
     copy.add("flows/commands/greet.py", FUNCTION)
     place, flows = "flows/commands/cli.py", IMPORT.replace("command_line", "flows.commands")
     copy.insert(place, flows, "from merganser.flows.commands.report ")

@@ -44,7 +44,7 @@ HUB = {"models/org/toy": "model.safetensors", "datasets/org/toys": "test.parquet
 
 
 def test_a_suite_is_a_file_and_its_pointers(tmp_path: Path, done: Done, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy = Copy("Add a suite", tmp_path / "copy")
+    copy = Copy(tmp_path / "copy", "Add a suite")
     copy.add("suites/toy.yaml", SUITE)
     copy.insert("suites/tables/pointers.yaml", POINTERS, "suites/clip-vit-b-32-lora-8/sources:")
     copy.add("published/toy.yaml", PAPER)

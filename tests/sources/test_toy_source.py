@@ -70,7 +70,7 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 def test_a_source_is_a_class_and_a_branch(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pointers, fetching = "merganser/sources/pointers.py", "merganser/sources/fetching.py"
-    copy = Copy("Add a source", tmp_path / "code")
+    copy = Copy(tmp_path / "code", "Add a source")
     copy.insert(pointers, POINTER, "# Of each the first")
     copy.insert(pointers, "WebPointer | ", "HubPointer | OpenClipPointer")
     copy.insert(fetching, BRANCH, "    assert pointer is None")

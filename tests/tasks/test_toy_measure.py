@@ -52,7 +52,7 @@ report_without_plots(lambda found: plots_of(found, "depth"))
 
 
 def test_a_measure_is_a_function_and_a_line_for_each_place_that_shows_it(folder: Path, tmp_path: Path) -> None:
-    copy = Copy("Add a measure", tmp_path / "code")
+    copy = Copy(tmp_path / "code", "Add a measure")
     copy.add("merganser/measures/spectral.py", FUNCTION)
     for path, inserted in LINES.items():
         for before, text in inserted.items():

@@ -32,7 +32,7 @@ REFERENCE = '    "balanced_accuracy": sklearn_metrics.balanced_accuracy_score,\n
 
 
 def test_a_metric_is_a_function_its_row_and_its_reference(folder: Path, tmp_path: Path) -> None:
-    copy, metrics, test = Copy("Add a metric", tmp_path / "code"), "merganser/evaluation/metrics.py", "test_metrics.py"
+    copy, metrics, test = Copy(tmp_path / "code", "Add a metric"), "merganser/evaluation/metrics.py", "test_metrics.py"
     copy.insert(metrics, FUNCTION, "def pearson(")
     copy.insert(metrics, ROW, '    "pearson": Metric')
     copy.insert("merganser/evaluation/kinds/image_classification.py", ', "balanced_accuracy"', ")\nNEEDS")

@@ -70,7 +70,7 @@ for mistake in ("b/d: {}", "bad: {method: tiess, reads: deltas}"):
 
 
 def test_a_study_is_its_settings_its_merges_and_a_section(folder: Path, tmp_path: Path) -> None:
-    copy, points = Copy("Add a study", tmp_path / "code"), "merganser/config/points.py"
+    copy, points = Copy(tmp_path / "code", "Add a study"), "merganser/config/points.py"
     copy.insert("merganser/config/sections.py", SETTINGS, "    ablations: dict[")
     copy.insert("merganser/config/sections.py", '"leave_one_out", ', '"sweeps", "ablations"')
     copy.insert(points, MERGES, "    def search(self")

@@ -222,12 +222,11 @@ def _sections(content: dict[str, Any]) -> Iterator[Addition]:
     reading = [*(content.get(section) for section in FROM_VALIDATION), value_at(content, ("studies", "ablations"))]
     if "validation" not in content and any(reading):
         yield ("validation",), Validation().model_dump()
-    study = value_at(content, ("studies", "tasks"))
-    if isinstance(study, dict) and "subsets" not in study:
-        yield ("studies", "tasks", "subsets"), Studies().tasks.subsets
+    for study, key in (("tasks", "subsets"), ("continual", "orders"), ("budgets", "at")):
+        given = value_at(content, ("studies", study))
+        if isinstance(given, dict) and key not in given:
+            yield ("studies", study, key), value_at(Studies().model_dump(), (study, key))
     budgets = value_at(content, ("studies", "budgets"))
-    if isinstance(budgets, dict) and "at" not in budgets:
-        yield ("studies", "budgets", "at"), Studies().budgets.at
     if isinstance(budgets, dict) and "methods" not in budgets:
         yield BUDGETED, _with_parts(content)
 

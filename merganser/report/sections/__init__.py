@@ -18,7 +18,7 @@ TASK_NUMBER = "task_number"  # a column of tables that DVC plots by task: it dra
 ORDER = (
     *("take", "changes", "scores", "routed", "unseen", "searches", "published", "glance", "confusions"),
     *("between_tasks", "depth", "retained", "bounds"),
-    *("studies", "study_tasks", "study_rank", "study_sweeps", "study_ablations", "study_budgets"),
+    *("studies", "study_tasks", "study_continual", "study_rank", "study_sweeps", "study_ablations", "study_budgets"),
     *("explanations", "entries", "origin"),
 )
 

@@ -76,7 +76,7 @@ def merge(
     """
     from merganser import registry
     from merganser.checkpoints.reading import open_checkpoint
-    from merganser.checkpoints.shards import parse_size
+    from merganser.checkpoints.writing import parse_size
     from merganser.config.recipes import checked_recipe
     from merganser.outputs import refuse_existing
     from merganser.progress import unwatched

@@ -46,7 +46,7 @@ def main(params: Params, key: str) -> None:
     check_found("methods", entry.method)
     check_card(params.base.family)
     method = registry.get(entry.method)
-    tasks, inner, opening = list(params.tasks), params.inner(entry), opening_of(entry)
+    tasks, inner, opening = sorted(params.tasks), params.inner(entry), opening_of(entry)
     noted, warned = noted_of(entry, tasks), licence_warnings(model_origins(params))
     written = noted[SEARCH]["chosen"] if SEARCH in noted else entry.values
     values = method.validate(f"methods.{key}", written)

@@ -57,8 +57,9 @@ class Opening:
 
 def _models(read: Reading) -> LayerSource:
     """Open deltas, or factors for a method that takes them; a merge decomposes difference vectors itself."""
-    factored = registry.get(read.entry.method).factored and read.entry.difference is None
-    return (open_factors if factored else open_deltas)(read.start, read.tasks, read.seed)
+    if registry.get(read.entry.method).factored and read.entry.difference is None:
+        return open_factors(read.start, read.tasks, read.seed)
+    return open_deltas(read.start, read.tasks, read.seed, in_order=True)
 
 
 def _with_embeddings(read: Reading) -> LayerSource:
@@ -108,7 +109,7 @@ def opening_of(entry: Entry) -> Opening:
 
 
 def open_source(entry: Entry, of: str, tasks: list[str], seed: int, part: str = "") -> LayerSource:
-    """Open what an entry reads, as its method takes it.
+    """Open what an entry reads, as its method takes it, deltas in the order of `tasks`.
 
     `of`: what its input is of (`Params.inner`), or what it reads. `part`: the folder in that of what is drawn where it
     lies for this seed.

@@ -6,11 +6,10 @@ from pathlib import Path
 from merganser.checkpoints.companions import copy_companions
 from merganser.checkpoints.mean import write_mean
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.views import stored_specs
 from merganser.checkpoints.vocabulary.plan import in_one_vocabulary
 from merganser.checkpoints.vocabulary.writing import VOCABULARY, write_models
-from merganser.checkpoints.writing import write_model
+from merganser.checkpoints.writing import shards_like, write_model
 from merganser.config.params import Params
 from merganser.config.sections import OWN_MODELS
 from merganser.config.tasks import choice_of

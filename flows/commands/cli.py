@@ -27,6 +27,7 @@ from merganser.errors import InputError
 from merganser.extras import naming_extras
 from merganser.flows.commands import lineage as lineage_cli
 from merganser.flows.commands import suites as suites_cli
+from merganser.flows.commands.report import report
 from merganser.outputs import write_whole
 from merganser.plugins import trust_own_methods
 from merganser.tasks.tracking import store_words
@@ -78,9 +79,7 @@ def mlflow_words(error: BaseException) -> str | None:
     return store_words(error) if known else None
 
 
-TRIAL = partial(
-    typer.Option, rich_help_panel="Trial: try other values; params.yaml, dvc.lock and the report stay as they are"
-)
+TRIAL = partial(typer.Option, rich_help_panel="Trial: params.yaml, dvc.lock and the report stay as they are")
 
 
 @app.command(epilog=example("merganser run --set methods.ties.density=0.3 --only ties", EXIT_CODES))
@@ -90,23 +89,17 @@ def run(
         list[str] | None, TRIAL("--set", metavar="KEY=VALUE", help="Try another value, by its key path. Repeatable.")
     ] = None,
     only: Annotated[
-        str | None,
-        TRIAL(metavar="ENTRY,...", help="Run only these entries, their inputs, base and individual."),
+        str | None, TRIAL(metavar="ENTRY,...", help="Run only these entries, their inputs, base and individual.")
     ] = None,
     tasks: Annotated[str | None, TRIAL(metavar="TASK,...", help="Use only these tasks.")] = None,
-    examples: Annotated[
-        int | None, TRIAL(min=1, metavar="N", help="Measure on at most N examples of each task.")
-    ] = None,
+    examples: Annotated[int | None, TRIAL(min=1, metavar="N", help="Use at most N examples of each task.")] = None,
     **options: Any,
 ) -> None:
     """Run every stale stage in parallel. After a failure or a kill, run it again to resume."""
     if not options["dry_run"]:
         trust_own_methods()
     if settings or only is not None or tasks is not None or examples is not None:
-        from merganser.flows.repositories.trials import (  # loads PyTorch, which a run itself does not need
-            Wish,
-            make_trial,
-        )
+        from merganser.flows.repositories.trials import Wish, make_trial  # imports torch
 
         folder, changes = make_trial(root_around(options["repo"]), Wish(tuple(settings or ()), only, tasks, examples))
         place = os.path.relpath(folder)
@@ -119,37 +112,7 @@ app.command(epilog=example("merganser logs merge@ties --follow"))(command_line.l
 app.command(epilog=example("merganser status --json"))(command_line.status)
 
 
-@app.command(epilog=example("merganser report --tex --errors --out table.tex", EXIT_CODES))
-def report(
-    tex: Annotated[
-        bool, typer.Option("--tex", help="Print the table of all entries as LaTeX for a paper; it needs booktabs.")
-    ] = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the best entries and all entries as Markdown, for a pull request.")
-    ] = False,
-    errors: Annotated[bool, typer.Option("--errors", help="With --tex: add each number's sampling error.")] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="With --tex or --markdown: write to FILE instead of printing."),
-    ] = None,
-    repo: RepoOption = Path(),
-) -> None:
-    """Print the best entries, as the report names them. With --tex or --markdown, print its table."""
-    from merganser.flows.steps.answer import markdown_lines, paper_table, report_lines
-
-    if tex and markdown:
-        raise InputError("--tex and --markdown: two forms of the same table; give one of them")
-    if errors and not tex:
-        raise InputError("--errors needs --tex: say `merganser report --tex --errors`")
-    if out and not (tex or markdown):
-        raise InputError("--out needs --tex or --markdown: say which form to write")
-    root = root_around(repo)
-    lines = markdown_lines if markdown else report_lines
-    text = paper_table(root, errors=errors) if tex else "".join(f"{line}\n" for line in lines(root))
-    if out:
-        write_whole(out, text)
-    else:
-        print(text, end="")
+app.command(epilog=example("merganser report --tex --errors --out table.tex", EXIT_CODES))(report)
 
 
 @app.command("diff", epilog=example("merganser diff brave-otter workspace", EXIT_CODES))
@@ -202,8 +165,7 @@ def init(
         ),
     ] = None,
     clone: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="CLONE", help="Copy the comparison out of a clone of Merganser's repository."),
+        Path | None, typer.Option("--from", metavar="CLONE", help="Copy the comparison of a clone of Merganser.")
     ] = None,
     cache_of: Annotated[
         Path | None,
@@ -231,9 +193,7 @@ def init(
         ways = "--suite NAME, --models base=MODEL one=MODEL ..., --from CLONE, or --cache-of DIR"
         raise InputError(f"say what it compares, in one way: {ways}")
     if clone is not None and other:
-        raise InputError(
-            "--cache-of: a comparison taken out of a clone by --from has its own cache; leave one of them out"
-        )
+        raise InputError("--cache-of: a comparison taken --from a clone has its own cache; leave one of them out")
     print(*map(printable, init(folder, given[0], other)), sep="\n")
     print(f"`cd {folder} && merganser run` makes it")
 
@@ -241,8 +201,7 @@ def init(
 @app.command(epilog=example("merganser update", EXIT_CODES))
 def update(
     keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Keep the results of a changed method or stage; `all` keeps every result."),
+        list[str] | None, typer.Option(metavar="NAME", help="Keep the results of a changed method or stage, or `all`.")
     ] = None,
     repo: RepoOption = Path(),
 ) -> None:
@@ -282,8 +241,7 @@ def rename(
     """Rename a task. Results that do not depend on its name are kept."""
     from merganser.flows.commands.renaming import rename
 
-    for line in rename(root_around(repo), old, new):
-        print(line)
+    print(*rename(root_around(repo), old, new), sep="\n")
 
 
 @app.command(

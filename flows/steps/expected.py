@@ -15,7 +15,7 @@ from typing import TypeVar
 from dvcfleet.project import Expected
 from dvcfleet.scheduling.order import kind_of
 from merganser.checkpoints.adapters.files import adapter_names
-from merganser.checkpoints.named_weights import weights_in
+from merganser.checkpoints.weight_files import weights_in
 from merganser.config.loading import load_params
 from merganser.config.params import Params
 from merganser.config.sections import OWN_MODELS

@@ -27,7 +27,6 @@ from merganser.sources.following import HubAwayError, Seen, look, pin
 from merganser.sources.pointers import (
     POINTER_SUFFIXES,
     HubPointer,
-    OpenClipPointer,
     PackagePointer,
     Pointer,
     RepoType,
@@ -111,12 +110,10 @@ def _sources(root: Path, path: Path, repo_type: RepoType, *, online: bool, pin_t
     pointer = _pointer(root, path)
     if pointer is None:
         return [SourceCheck(str(path), None, None, _here(root, path))]
-    if isinstance(pointer, OpenClipPointer):
-        known = f"{pointer.open_clip} {pointer.pretrained} of open_clip"
-        return [SourceCheck(str(path), known, pointer.pretrained, "by its tag, which cannot be pinned")]
-    if isinstance(pointer, PackagePointer):
-        return [SourceCheck(str(path), f"package {pointer.package}", pointer.version, _in_package(pointer, path))]
-    named = repositories(pointer)
+    if not (named := repositories(pointer)):
+        (kind, name), (_, version), *_ = pointer
+        state = _in_package(pointer, path) if isinstance(pointer, PackagePointer) else f"{version}, not looked up"
+        return [SourceCheck(str(path), f"{kind} {name}", version, state)]
     seen = {member: look(root / path, each, repo_type) for member, each in named.items()} if online else {}
     heads = {member: each.head for member, each in seen.items() if pin_them and named[member].follow}
     if heads:

@@ -17,9 +17,10 @@ from merganser.checkpoints.architecture import CONFIG, CONFIG_LIMIT, read_config
 from merganser.checkpoints.companions import FOLDERS
 from merganser.checkpoints.configurations import check_configuration, check_head_labels, class_labels, list_settings
 from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.matching import without_ddp
 from merganser.checkpoints.own_settings import GENERATION, preparation_of
 from merganser.checkpoints.reading import DESCRIPTION, wrappers_of
-from merganser.checkpoints.tensors import Checkpoint, without_ddp
+from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.vocabularies import (
     BY_TOKEN,
     Vocabulary,

@@ -16,13 +16,12 @@ import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
 from merganser.checkpoints.architecture import CONFIG, read_config
-from merganser.checkpoints.named_weights import KEY, main_in, weights_in
 from merganser.checkpoints.reading import ADAPTER_CONFIG, ADAPTER_FILES, DESCRIPTION, open_stored
 from merganser.checkpoints.tensors import IN_MODULE
-from merganser.checkpoints.weight_files import both_in, is_index, weight_names
+from merganser.checkpoints.weight_files import KEY, both_in, is_index, main_in, weight_names, weights_in
 from merganser.errors import InputError
 from merganser.limits import check_files, check_link
 from merganser.plugins import own_configurations
@@ -62,12 +61,11 @@ def modules_in(names: Iterable[str]) -> Sequence[str]:
     return list(dict.fromkeys(name.partition(IN_MODULE)[0] for name in names if IN_MODULE in name))
 
 
-Kind = Literal["local", "hub", "open_clip", "package", "mean"]
-
-
 @dataclass(frozen=True)
 class ModelOrigin:
     """A source's name, the sha256 of each file that its weights are read from, and what its card says of it.
+
+    `kind`: `local`, `mean`, or that of its pointer.
 
     `licences`: ids as hubs have them, or the name that stands beside the id `other`; where the card gives none, what
     the first lines of a licence file beside it name, or that file. `datasets`: what it was trained on.
@@ -76,7 +74,7 @@ class ModelOrigin:
     """
 
     name: str
-    kind: Kind = "local"
+    kind: str = "local"
     files: Mapping[str, str] = field(default_factory=dict)
     licences: Sequence[str] = ()
     datasets: Sequence[str] = ()
@@ -91,7 +89,6 @@ def described_origin(description: Mapping[str, Any]) -> ModelOrigin:
     """Return the origin of a model by what its `source.json` says, or will say."""
     kind = description["kind"]
     names = {
-        "hub": description.get("hub"),
         "open_clip": f"{description.get('open_clip')}, {description.get('pretrained')}",
         "package": f"{description.get('package')} {description.get('version')}",
         "mean": f"the mean of {', '.join(description.get('mean_of', []))}",
@@ -102,7 +99,8 @@ def described_origin(description: Mapping[str, Any]) -> ModelOrigin:
         if name.endswith(".safetensors") or name == ADAPTER_CONFIG
     }
     licences, datasets = licences_in(description), list(description.get("datasets", []))
-    return ModelOrigin(names.get(kind) or description["source"], kind, files, licences, datasets)
+    name = names.get(kind) or description.get(kind) or description["source"]
+    return ModelOrigin(name, kind, files, licences, datasets)
 
 
 def licences_in(facts: Mapping[str, Any]) -> list[str]:

@@ -18,7 +18,7 @@ from merganser.checkpoints.architecture import is_buffer, known_ties, tied_names
 from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.known_models import ExpertConversion, stacks_of, todays_names
 from merganser.checkpoints.reading import architecture_beside
-from merganser.checkpoints.tensors import DTYPES, Checkpoint, Rows, Spec, without_ddp
+from merganser.checkpoints.tensors import DTYPES, Checkpoint, Rows, Spec
 from merganser.checkpoints.views import Composed, Made, View, laid_out_like, unstacked
 from merganser.errors import InputError
 
@@ -189,6 +189,18 @@ def _by_transformers(base: Checkpoint, tuned: Checkpoint) -> Finder | None:
     ours, theirs = (todays_names(architecture_beside(model).config, model.names) for model in (base, tuned))
     stored = {today: name for name, today in theirs.items()}
     return (lambda name: stored.get(ours.get(name, name))) if ours and theirs else None
+
+
+DDP = re.compile(r"(?<![^.])module\.")
+
+
+def without_ddp(name: str) -> str:
+    """Return a name without DDP's wrapper, `module`, wherever it stands.
+
+    >>> without_ddp("module.encoder.module.0.weight")
+    'encoder.0.weight'
+    """
+    return DDP.sub("", name)
 
 
 def _without_ddp(base: Checkpoint, tuned: Checkpoint) -> Finder | None:

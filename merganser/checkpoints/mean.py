@@ -13,9 +13,8 @@ from merganser.checkpoints.companions import copy_companions
 from merganser.checkpoints.kinds import is_head
 from merganser.checkpoints.matching import with_experts_of
 from merganser.checkpoints.reading import written_as
-from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.tensors import DTYPES, Checkpoint, Spec
-from merganser.checkpoints.writing import write_model
+from merganser.checkpoints.writing import shards_like, write_model
 from merganser.errors import InputError
 from merganser.progress import Progress, unwatched, watched
 

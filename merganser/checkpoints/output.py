@@ -12,17 +12,13 @@ from torch import Tensor
 from merganser.checkpoints.architecture import CONFIG, read_config
 from merganser.checkpoints.kinds import FLOATS
 from merganser.checkpoints.reading import written_as
-from merganser.checkpoints.shards import shards_like, shards_of
 from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec
 from merganser.checkpoints.views import stored_specs
+from merganser.checkpoints.writing import shards_like, shards_of
 from merganser.errors import InputError
 
 Dtype = Literal["float32", "float16", "bfloat16"]
-TORCH: Mapping[Dtype, torch.dtype] = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
+TORCH: Mapping[Dtype, torch.dtype] = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 CONFIG_KEYS = ("dtype", "torch_dtype")  # transformers' from version 5 on, and before
 
 

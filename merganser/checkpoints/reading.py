@@ -5,36 +5,31 @@ of shards of either kind with their index. Names, shapes and dtypes come from th
 asked for. What transformers stores twice, or stored once beside the parameters, is left out: see `architecture`.
 """
 
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from merganser.checkpoints.architecture import Architecture, architecture_of, surplus_of
 from merganser.checkpoints.kinds import applied_as_stored, is_stack
-from merganser.checkpoints.named_weights import main_in, weight_map
 from merganser.checkpoints.tensors import (
     DTYPES,
     IN_MODULE,
-    NAMES_OF_DTYPES,
     Checkpoint,
+    FileCheckpoint,
     Part,
     Rows,
     SafetensorsFile,
     Spec,
     StoredCheckpoint,
     name_in_file,
-    spec_of,
     tensor_name,
     unwrapped,
-    wrappers_in,
 )
+from merganser.checkpoints.torch_files import open_torch
 from merganser.checkpoints.views import View, matrices_of, unstacked
 from merganser.checkpoints.weight_files import (
     ADAPTER_CONFIG,
@@ -44,49 +39,23 @@ from merganser.checkpoints.weight_files import (
     adapter_in,
     candidates,
     is_index,
+    main_in,
+    weight_map,
     without_weights,
     written_like,
 )
 from merganser.errors import InputError
 from merganser.limits import check_file, check_files
 
-WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # what training loops save parameters under
 CHANGED = ".changed"  # behind a shard's name: a file of those of its tensors that were made anew (linked.py)
 DESCRIPTION = "source.json"  # where a fetched checkpoint came from
-
-
-@dataclass(frozen=True)
-class TorchCheckpoint(StoredCheckpoint):
-    """Torch weights, memory-mapped."""
-
-    path: Path
-    tensors: Mapping[str, Tensor]
-    wrappers: frozenset[str] = frozenset()  # of training, that were in the names
-
-    @cached_property
-    def specs(self) -> dict[str, Spec]:
-        """Return each tensor's dtype and shape, by its name."""
-        return {name: spec_of(tensor) for name, tensor in self.tensors.items()}
-
-    def read(self, name: str) -> Tensor:
-        """Read one tensor."""
-        return self.tensors[name]
-
-    def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
-        """Read a tensor of this shape out of one laid out flat, from the value at `start` on."""
-        return self.tensors[name].flatten()[start : start + prod(shape)].view(shape)
-
-    def memory(self, name: str) -> object:
-        """Return where a tensor lies and how; the same for two names of one tied weight."""
-        tensor = self.tensors[name]
-        return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else None
 
 
 @dataclass(frozen=True)
 class ShardedCheckpoint(StoredCheckpoint):
     """Shards named by an index, and the files of a model's modules in folders of their own."""
 
-    shards: Mapping[str, SafetensorsFile | TorchCheckpoint]  # by tensor name
+    shards: Mapping[str, FileCheckpoint]  # by tensor name
     folder: Path  # of the model
 
     @cached_property
@@ -107,10 +76,7 @@ class ShardedCheckpoint(StoredCheckpoint):
         return self.shards[name].memory(name_in_file(name))
 
 
-Stored = SafetensorsFile | TorchCheckpoint
-
-
-def place_of(checkpoint: Checkpoint, name: str) -> tuple[Stored, str] | None:
+def place_of(checkpoint: Checkpoint, name: str) -> tuple[FileCheckpoint, str] | None:
     """Return the file that has a tensor as it is shown, and its name there; None for one that is made when it is read.
 
     Rows of what is in a file can be read alone.
@@ -121,7 +87,7 @@ def place_of(checkpoint: Checkpoint, name: str) -> tuple[Stored, str] | None:
         return place_of(checkpoint.inner, part) if lies_there and isinstance(part, str) else None
     if isinstance(checkpoint, ShardedCheckpoint):
         return checkpoint.shards[name], name_in_file(name)
-    return (checkpoint, name) if isinstance(checkpoint, Stored) else None
+    return (checkpoint, name) if isinstance(checkpoint, FileCheckpoint) else None
 
 
 def read_part(checkpoint: Checkpoint, part: Part) -> Tensor:
@@ -190,7 +156,7 @@ def written_as(checkpoint: Checkpoint) -> str:
     if isinstance(checkpoint, View):
         return written_as(checkpoint.inner)
     stored = next(iter(checkpoint.shards.values()), None) if isinstance(checkpoint, ShardedCheckpoint) else checkpoint
-    return written_like(stored.path.name) if isinstance(stored, Stored) else MODEL
+    return written_like(stored.path.name) if isinstance(stored, FileCheckpoint) else MODEL
 
 
 def architecture_beside(checkpoint: Checkpoint) -> Architecture:
@@ -199,7 +165,7 @@ def architecture_beside(checkpoint: Checkpoint) -> Architecture:
         return architecture_beside(checkpoint.inner)
     if isinstance(checkpoint, ShardedCheckpoint):
         return architecture_of(checkpoint.folder)
-    return architecture_of(checkpoint.path.parent) if isinstance(checkpoint, Stored) else Architecture()
+    return architecture_of(checkpoint.path.parent) if isinstance(checkpoint, FileCheckpoint) else Architecture()
 
 
 def wrappers_of(checkpoint: Checkpoint) -> frozenset[str]:
@@ -209,15 +175,15 @@ def wrappers_of(checkpoint: Checkpoint) -> frozenset[str]:
     if isinstance(checkpoint, ShardedCheckpoint):
         files = {shard.path: shard for shard in checkpoint.shards.values()}
         return frozenset[str]().union(*(file.wrappers for file in files.values()))
-    return checkpoint.wrappers if isinstance(checkpoint, Stored) else frozenset()
+    return checkpoint.wrappers if isinstance(checkpoint, FileCheckpoint) else frozenset()
 
 
-def files_of(checkpoint: Checkpoint) -> dict[Path, Stored]:
+def files_of(checkpoint: Checkpoint) -> dict[Path, FileCheckpoint]:
     """Return the files that a checkpoint is read from, by their paths."""
     if isinstance(checkpoint, View):
         return files_of(checkpoint.inner)
     files = checkpoint.shards.values() if isinstance(checkpoint, ShardedCheckpoint) else [checkpoint]
-    return {file.path: file for file in files if isinstance(file, Stored)}
+    return {file.path: file for file in files if isinstance(file, FileCheckpoint)}
 
 
 def shard_names(checkpoint: Checkpoint) -> dict[str, str] | None:
@@ -243,11 +209,11 @@ def open_stored(path: Path, modules: Sequence[str] = ()) -> StoredCheckpoint:
     return ShardedCheckpoint(shards, path)
 
 
-def _files(stored: StoredCheckpoint) -> Iterator[tuple[str, SafetensorsFile | TorchCheckpoint]]:
+def _files(stored: StoredCheckpoint) -> Iterator[tuple[str, FileCheckpoint]]:
     """Give each tensor's file."""
     if isinstance(stored, ShardedCheckpoint):
         yield from stored.shards.items()
-    elif isinstance(stored, Stored):
+    elif isinstance(stored, FileCheckpoint):
         yield from ((name, stored) for name in stored.names)
 
 
@@ -275,8 +241,11 @@ def _open_main(path: Path, folder: Path) -> StoredCheckpoint:
     return file if path.parent == folder else ShardedCheckpoint(dict.fromkeys(file.names, file), folder)
 
 
-def _open_file(path: Path) -> SafetensorsFile | TorchCheckpoint:
-    return _open_torch(path) if path.suffix in TORCH_SUFFIXES else SafetensorsFile(path)
+READERS: dict[str, Callable[[Path], FileCheckpoint]] = {**dict.fromkeys(TORCH_SUFFIXES, open_torch)}
+
+
+def _open_file(path: Path) -> FileCheckpoint:
+    return READERS.get(path.suffix, SafetensorsFile)(path)
 
 
 def _open_shards(index: Path, folder: Path) -> ShardedCheckpoint:
@@ -294,7 +263,7 @@ def _open_shards(index: Path, folder: Path) -> ShardedCheckpoint:
     return ShardedCheckpoint(unnamed | {name: shards[file] for name, file in names.items()}, folder)
 
 
-def _check_twice(index: Path, shards: Mapping[str, SafetensorsFile | TorchCheckpoint]) -> None:
+def _check_twice(index: Path, shards: Mapping[str, FileCheckpoint]) -> None:
     """Refuse a tensor that two shards hold with other values: transformers takes the last one, whatever is named."""
     holding: dict[str, str] = {}
     for file, shard in shards.items():
@@ -307,60 +276,3 @@ def _check_twice(index: Path, shards: Mapping[str, SafetensorsFile | TorchCheckp
 
 def _are_one(one: StoredCheckpoint, other: StoredCheckpoint, name: str) -> bool:
     return one.spec(name) == other.spec(name) and torch.equal(one.read(name), other.read(name))
-
-
-def _open_torch(path: Path) -> TorchCheckpoint:
-    check_file(path)
-    try:
-        # what torch before 1.6 wrote is no archive, and is read whole
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except Exception as error:  # torch raises a dozen kinds, all of them mean the same to a user
-        with path.open("rb") as file:
-            head = file.read(16)
-        if not head.startswith((b"PK", b"\x80")):  # neither an archive nor a pickle
-            raise InputError(
-                f"{path}: not a file written by torch: it begins with {head!r}; download it again"
-            ) from error
-        raise InputError(
-            f"{path}: cannot be loaded as plain weights ({type(error).__name__}); convert it to safetensors"
-        ) from error
-    whole = loaded if isinstance(loaded, dict) else {}
-    under = next((key for key in WRAPPERS if isinstance(whole.get(key), dict)), None)
-    tensors = _tensors(whole if under is None else whole[under])
-    if not tensors:
-        raise InputError(f"{path}: holds no named tensors; save the model's state_dict")
-    again = [key for key, value in whole.items() if under and key != under and _is_another(tensors, value)]
-    if again:
-        both = f"holds the parameters under {under!r} and under {again[0]!r}, as of a running average"
-        raise InputError(f"{path}: {both}; save the state_dict that you want in a separate file")
-    float8 = [name for name, value in tensors.items() if "float8" in str(value.dtype)]
-    if float8:
-        stored = f"stored as {tensors[float8[0]].dtype}; take the model it was made from"
-        raise InputError(f"{path}: {float8[0]} is quantised, {stored}")
-    strange = [name for name, value in tensors.items() if not _is_plain(name, value)]
-    if strange:
-        raise InputError(f"{path}: {strange[0]!r} is not a plain tensor under a name; save the model's state_dict")
-    return TorchCheckpoint(path, unwrapped(tensors, path), wrappers_in(tensors))
-
-
-def _tensors(named: Mapping[Any, Any]) -> dict[Any, Tensor]:
-    return {name: value for name, value in named.items() if isinstance(value, Tensor)}
-
-
-def _is_another(tensors: Mapping[Any, Tensor], value: Any) -> bool:
-    """Tell whether a value holds all tensors by name and shape, with `module.` before or not, and not all are equal."""
-    if not isinstance(value, dict):
-        return False
-    others = {str(name).removeprefix("module."): tensor for name, tensor in _tensors(value).items()}
-    pairs = [(tensor, others.get(str(name).removeprefix("module."))) for name, tensor in tensors.items()]
-    if any(other is None or other.shape != tensor.shape for tensor, other in pairs):
-        return False
-    return not all(torch.equal(tensor, other) for tensor, other in pairs if other is not None)
-
-
-def _is_plain(name: Any, tensor: Tensor) -> bool:
-    """Tell whether a tensor is one that safetensors could hold, and no view of fewer values than it announces."""
-    if not isinstance(name, str) or tensor.layout is not torch.strided or tensor.dtype not in NAMES_OF_DTYPES:
-        return False
-    held = tensor.device.type == "cpu" and tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.itemsize
-    return held and not (tensor.is_quantized or tensor.is_neg())

@@ -1,7 +1,6 @@
 """What describes a stored tensor: its dtype as safetensors spells it, its shape, its bytes.
 
 Names that training put into those of a model: FSDP, activation checkpointing, torch.compile, Fabric, Opacus.
-
 Each wraps a module into one of its own, whose name stays in what is saved: `layers.0._orig_mod.proj.weight`.
 
 Read a safetensors file: the header, checked against the file's size, and each tensor when it is read.
@@ -182,6 +181,13 @@ class StoredCheckpoint(Checkpoint):
         return None
 
 
+class FileCheckpoint(StoredCheckpoint):
+    """A checkpoint in one file. `wrappers`: those of training that its names had."""
+
+    path: Path
+    wrappers: frozenset[str] = frozenset()
+
+
 Value = TypeVar("Value")
 
 # The names of private attributes, which no model has itself. `module`, that of DDP, some do: `matching` tries without,
@@ -191,7 +197,6 @@ WRAPPER = re.compile(
     r"|module(?=\.base_model\.model\.))\."
 )
 FLAT = re.compile(r"(.+\.)?_?flat_param(_\d+)?")  # the parameters of a module as FSDP holds them
-MODULE = re.compile(r"(?<![^.])module\.")
 SHARDED = (
     "parameters flattened by FSDP, without their shapes; save the model with "
     "StateDictType.FULL_STATE_DICT (accelerate: fsdp_state_dict_type: FULL_STATE_DICT)"
@@ -230,15 +235,6 @@ def wrappers_in(names: Iterable[str]) -> frozenset[str]:
     return frozenset(wrapper for name in names for wrapper in WRAPPER.findall(name))
 
 
-def without_ddp(name: str) -> str:
-    """Return a name without DDP's wrapper, `module`, wherever it stands.
-
-    >>> without_ddp("module.encoder.module.0.weight")
-    'encoder.0.weight'
-    """
-    return MODULE.sub("", name)
-
-
 HEADER_LIMIT = 2**25  # bytes: of names, shapes and places, for a file of 250,000 tensors
 NAME_LIMIT = 200  # characters, as a file's name would have them: a parameter's factors have a file of its name
 LFS_POINTER = b"version https://git-lfs"  # what a clone without git-lfs has in a large file's place
@@ -246,7 +242,7 @@ GGUF = b"GGUF"
 DIMENSIONS, ENTRIES = 16, 2**48  # of a tensor, at most: numbers beyond make torch itself fail
 
 
-class SafetensorsFile(StoredCheckpoint):
+class SafetensorsFile(FileCheckpoint):
     """One safetensors file; opening it reads the header only and checks it against the file's size.
 
     Tensors are read into memory of their own: a mapped file would count as memory used, page by page.

@@ -8,8 +8,12 @@ import re
 from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
-from merganser.errors import some
+from merganser.checkpoints.architecture import CONFIG, read_config
+from merganser.checkpoints.tensors import HEADER_LIMIT
+from merganser.errors import InputError, refusing, some
+from merganser.limits import check_link, parse_json, read_small
 
 MODEL, DIFFUSERS = "model", "diffusion_pytorch_model"  # what a reader calls them, without an ending
 OPEN_CLIP = ("open_clip_model", "open_clip_pytorch_model")
@@ -17,6 +21,8 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 PIPELINE = "model_index.json"  # of diffusers: names the folders of the components
 TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+FORMATS = ((".safetensors",), TORCH_SUFFIXES)  # by their suffixes, in the order in which they are looked for
+SUFFIXES = tuple(suffix for suffixes in FORMATS for suffix in suffixes)
 SINGLE = tuple(f"{stem}.safetensors" for stem in (MODEL, DIFFUSERS, OPEN_CLIP[0]))  # files of all weights
 INDEXED = ".safetensors.index.json"
 # In the order in which transformers, diffusers and open_clip look for them: the file of all weights, or the index of
@@ -26,14 +32,14 @@ NAMES = (
     *(f"{DIFFUSERS}{INDEXED}", f"{DIFFUSERS}.safetensors", f"{DIFFUSERS}.bin", f"{DIFFUSERS}.bin.index.json"),
     *(f"{OPEN_CLIP[0]}.safetensors", f"{OPEN_CLIP[1]}.bin"),
 )
+USUAL = tuple(name for name in NAMES if name.endswith(INDEXED))  # indices that are copied with their shards
 # Taken where it is the only one of its kind; the first * may be a variant such as fp16.
 ALONE = (
     (f"*{INDEXED}",),
     ("*.bin.index.json",),
     tuple(f"{stem}.safetensors.index.*.json" for stem in (MODEL, DIFFUSERS)),
     tuple(f"{stem}.*.safetensors" for stem in (MODEL, DIFFUSERS)),
-    ("*.safetensors",),
-    tuple(f"*{suffix}" for suffix in TORCH_SUFFIXES),
+    *(tuple(f"*{suffix}" for suffix in suffixes) for suffixes in FORMATS),
 )
 # What a training leaves beside a model.
 TRAINING = (
@@ -208,3 +214,64 @@ def both_in(names: Collection[str], main: str | None) -> str | None:
     loaded = "which from_pretrained loads as the one with the other put onto it"
     remedy = f"give the file {main} for the model alone, or the adapter ({ADAPTER_CONFIG}, {adapter}) in its own folder"
     return f"a whole model and an adapter, {loaded}; {remedy}"
+
+
+KEY = "transformers_weights"  # of a configuration: comes before any usual name
+ENDINGS = (".safetensors", ".safetensors.index.json")
+
+
+def main_in(folder: Path, names: Collection[str]) -> str | None:
+    """Return the file that holds a folder's weights, or the index of its shards, as a path from the folder on.
+
+    `names`: of the files in the folder. None where no name is known.
+    """
+    named = (read_config(folder / CONFIG) or {}).get(KEY)
+    return main_file(names) if named is None else _checked(named, folder)
+
+
+def weights_in(folder: Path, names: Collection[str]) -> list[str]:
+    """Return the files of a folder's weights as paths from the folder on: the file, or the index and all its shards."""
+    main = main_in(folder, names)
+    if main is None or not is_index(main):
+        return [main] if main else []
+    return [main, *sorted(set(weight_map(folder / main, folder).values()))]
+
+
+def lacking(folder: Path, names: Collection[str]) -> list[str]:
+    """Return the weights that a folder's configuration or its index names and that are not there, as of a download."""
+    named = (read_config(folder / CONFIG) or {}).get(KEY)
+    if isinstance(named, str) and not (folder / named).exists():
+        return [_inside(named, folder, folder / CONFIG)]
+    return [name for name in weights_in(folder, names) if not (folder / name).exists()]
+
+
+def weight_map(index: Path, folder: Path) -> dict[str, str]:
+    """Return the shard of each tensor as an index says it, as a path from the model's folder on.
+
+    Raises InputError where one leads out of the folder.
+    """
+    check_link(index, folder)
+    with refusing(f"{index}: not an index of shards", "fetch it again"):
+        names: dict[str, str] = parse_json(read_small(index, HEADER_LIMIT))["weight_map"]
+        files = {file: _inside(file, folder, index) for file in set(names.values())}
+    return {name: files[file] for name, file in names.items()}
+
+
+def _checked(named: Any, folder: Path) -> str:
+    """Return the path that `transformers_weights` names; raise InputError for one that transformers would not load."""
+    where = f"{folder / CONFIG}: {KEY}"
+    if not isinstance(named, str) or not named.endswith(ENDINGS):
+        raise InputError(f"{where}: {named!r} is neither a safetensors file nor an index of such, {ENDINGS[1]}")
+    name = _inside(named, folder, folder / CONFIG)
+    if not (folder / name).exists():
+        raise InputError(f"{where}: {named} is not there, and transformers loads no other file; fetch it again")
+    return name
+
+
+def _inside(name: str, folder: Path, where: Path) -> str:
+    """Return a file's path from a folder on, where it lies in it; raise InputError where it leads out."""
+    place = os.path.normpath(folder / name)
+    inner = os.path.relpath(place, folder)
+    if not name.isprintable() or inner in ("", ".") or inner.split(os.sep)[0] == "..":
+        raise InputError(f"{where}: names the file {name!r} outside its folder; only files in {folder} are read")
+    return Path(inner).as_posix()

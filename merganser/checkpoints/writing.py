@@ -1,6 +1,7 @@
-"""Write checkpoints as safetensors: streamed, one tensor in memory at a time, whole or not at all."""
+"""Write checkpoints as safetensors: streamed, one tensor in memory at a time, whole or not at all, in shards."""
 
 import json
+import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -9,8 +10,10 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from merganser.checkpoints.tensors import DTYPES, IN_MODULE, Part, Spec, name_in_file, spec_of, to_bytes
+from merganser.checkpoints.reading import shard_names, written_as
+from merganser.checkpoints.tensors import DTYPES, IN_MODULE, Checkpoint, Part, Spec, name_in_file, spec_of, to_bytes
 from merganser.checkpoints.weight_files import MODEL
+from merganser.errors import InputError
 from merganser.outputs import replacing
 
 Tensors = Iterable[tuple[Part, Tensor]]  # whole, or all their rows in pieces
@@ -102,3 +105,44 @@ def layout(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text, offsets
+
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]I?)?B?", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """Read a size such as 5GB or 500MiB in bytes; raise InputError for anything else."""
+    match = SIZE.fullmatch(text.strip())
+    size = int(float(match[1]) * UNITS[(match[2] or "").upper()]) if match else 0
+    if size < 1:
+        raise InputError(f"--max-shard-size: expected a size such as 5GB or 500MB, got {text!r}")
+    return size
+
+
+def shards_like(checkpoint: Checkpoint) -> dict[str, str]:
+    """Name the shard of each tensor as a checkpoint has it, all of them safetensors; none where it is one file."""
+    files = shard_names(checkpoint) or {}
+    used = sorted(set(files.values()))
+    if len(used) < 2:
+        return {}
+    stem = written_as(checkpoint)
+    return {name: _shard(stem, used.index(file) + 1, len(used)) for name, file in files.items()}
+
+
+def shards_of(specs: Mapping[str, Spec], size: int, stem: str = MODEL) -> dict[str, str]:
+    """Divide tensors in the order of their names into shards of at most `size` bytes; none where one file is enough.
+
+    A tensor that is larger has a shard for itself.
+    """
+    numbers: dict[str, int] = {}
+    number, held = 1, 0
+    for name in sorted(name for name in specs if IN_MODULE not in name):
+        if held and held + specs[name].nbytes > size:
+            number, held = number + 1, 0
+        numbers[name], held = number, held + specs[name].nbytes
+    return {name: _shard(stem, n, number) for name, n in numbers.items()} if number > 1 else {}
+
+
+def _shard(stem: str, number: int, count: int) -> str:
+    return f"{stem}-{number:05}-of-{count:05}.safetensors"

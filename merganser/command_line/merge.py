@@ -149,7 +149,7 @@ def _dry_run(recipe: "Recipe", where: Path, as_json: bool) -> None:
 
 def _recipe(method: str, given: dict[str, Any]) -> "Recipe":
     """Write down as a recipe what the options say."""
-    from merganser.checkpoints.shards import parse_size
+    from merganser.checkpoints.writing import parse_size
     from merganser.config.recipes import Recipe, source_named
     from merganser.config.sections import NAME
     from merganser.limits import parse_yaml

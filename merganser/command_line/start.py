@@ -9,34 +9,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
+from typer.main import get_group
+
+from merganser.command_line.app import add_commands, empty_app, main
 from merganser.command_line.trust import is_trusted
-from merganser.errors import InputError
+from merganser.errors import InputError, did_you_mean
 
 OWN = Path(__file__).resolve().parents[2]  # where this package was imported from
 ENGINE = "packages/dvcfleet"  # in a clone, the folder that the package `dvcfleet` is imported from
 RECORD = ".merganser/code.json"  # of a comparison
 PIPELINE = ("dvc", "dvcfleet", "mlflow", "prefect")  # what the extra brings that no other library does
-# The commands of a repository, as `merganser.flows.commands.cli` has them.
-OF_A_REPOSITORY = (
-    "run",
-    "status",
-    "report",
-    "diff",
-    "logs",
-    "suites",
-    "init",
-    "update",
-    "use",
-    "rename",
-    "new",
-    "lineage",
-    "archive",
-    "history",
-    "gc",
-    "node",
-    "serve",
-    "ui",
-)
 
 
 def start() -> None:
@@ -44,8 +26,8 @@ def start() -> None:
     named = _option(sys.argv[1:], "--repo")
     root = (code_around(Path(named)) if named else None) or code_around(Path.cwd())
     lacking = [name for name in PIPELINE if find_spec(name) is None]
-    command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
-    of_a_repository = command in OF_A_REPOSITORY
+    command, light = next((word for word in sys.argv[1:] if not word.startswith("-")), None), light_commands()
+    of_a_repository = command is not None and command not in light
     if root and root != OWN and repository_at(root) and not lacking:
         if of_a_repository and not is_trusted(root, OWN):
             print(untrusted(root), file=sys.stderr)
@@ -56,10 +38,8 @@ def start() -> None:
     if not lacking:
         import_module("merganser.flows.__main__").start()
         return
-    from merganser.command_line.app import main
-
     if of_a_repository:
-        print(advice(str(command), root, lacking), file=sys.stderr)
+        print(advice(str(command), root, lacking, light), file=sys.stderr)
         sys.exit(2)
     main()
 
@@ -103,11 +83,18 @@ def untrusted(root: Path) -> str:
     )
 
 
-def advice(command: str, root: Path | None, lacking: Sequence[str]) -> str:
+def light_commands() -> list[str]:
+    """List the commands that need no repository."""
+    app = empty_app()
+    add_commands(app)
+    return list(get_group(app).commands)
+
+
+def advice(command: str, root: Path | None, lacking: Sequence[str], light: Sequence[str]) -> str:
     """Say what a command of a repository needs: where to stand, or what to install."""
     is_clone = root is not None and repository_at(root) is not None
     what = f"-e '{root}/{ENGINE}' -e '{root}[pipeline]'" if is_clone else "'merganser[pipeline]'"
-    more = "; without it there are merge, check, reconstruct and methods"
+    more = f"; without it there are {', '.join(light)}{did_you_mean(command, light)}"
     need = f"{', '.join(lacking)}, which the extra `pipeline` brings: pip install {what}"
     return str(InputError(f"merganser {command} needs {need}{more}"))
 

@@ -14,7 +14,7 @@ from merganser.config.inputs import FROM_VALIDATION, INPUTS, SECTIONS, input_of
 from merganser.config.inputs.base import known_method
 from merganser.config.mistakes import Mistake
 from merganser.config.params import Params, Validation
-from merganser.config.sections import OWN_MODELS, UNMEASURED, VOCABULARIES, BudgetStudy, Task, TaskStudy, Unseen
+from merganser.config.sections import OWN_MODELS, STUDIED, UNMEASURED, VOCABULARIES, Studies, Task, Unseen
 from merganser.config.text import KeyPath, as_line, value_at, with_values
 from merganser.errors import InputError, did_you_mean, some
 from merganser.limits import parse_yaml
@@ -23,7 +23,6 @@ from merganser.plugins import FAMILIES, constants, module_names
 
 Addition = tuple[KeyPath, Any]  # where, and what is to stand there
 BUDGETED = ("studies", "budgets", "methods")
-ENTRIES = (("methods",), ("studies", "tasks", "methods"), ("studies", "sweeps"), ("studies", "ablations"), BUDGETED)
 HEADER = "# left out above, and so by default (docs/params.md):"
 READ = ("family", "heads", "kind", "source", "columns")  # keys read of the files of sources, said with their values
 PICTURES = Task.model_fields["kind"].default  # the kind of a task that names none
@@ -41,7 +40,7 @@ def additions(content: Any, folder: Path | None = None) -> list[Addition]:
     read = [] if folder is None else list(_from_sources(content, folder))
     content = filled(content, read)
     found = [*read, *_sections(content)]
-    for place in ENTRIES:
+    for place in (("methods",), *STUDIED):
         entries = value_at(content, place)
         for name, entry in entries.items() if isinstance(entries, dict) else ():
             found += _entry(content, (*place, name), entry)
@@ -223,12 +222,11 @@ def _sections(content: dict[str, Any]) -> Iterator[Addition]:
     reading = [*(content.get(section) for section in FROM_VALIDATION), value_at(content, ("studies", "ablations"))]
     if "validation" not in content and any(reading):
         yield ("validation",), Validation().model_dump()
-    study = value_at(content, ("studies", "tasks"))
-    if isinstance(study, dict) and "subsets" not in study:
-        yield ("studies", "tasks", "subsets"), TaskStudy.model_fields["subsets"].default
+    for study, key in (("tasks", "subsets"), ("continual", "orders"), ("budgets", "at")):
+        given = value_at(content, ("studies", study))
+        if isinstance(given, dict) and key not in given:
+            yield ("studies", study, key), value_at(Studies().model_dump(), (study, key))
     budgets = value_at(content, ("studies", "budgets"))
-    if isinstance(budgets, dict) and "at" not in budgets:
-        yield ("studies", "budgets", "at"), list(BudgetStudy.model_fields["at"].default)
     if isinstance(budgets, dict) and "methods" not in budgets:
         yield BUDGETED, _with_parts(content)
 

@@ -7,6 +7,7 @@ module of its own, because the registry of methods imports torch.
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from merganser import registry
@@ -15,7 +16,7 @@ from merganser.config.inputs.base import known_method
 from merganser.config.inputs.deltas import ROUNDING
 from merganser.config.mistakes import Mistake, mistakes_at
 from merganser.config.params import Params
-from merganser.config.sections import Ablation, Entry, StudyEntry, Sweep
+from merganser.config.sections import STUDIED, Ablation, Entry, StudyEntry, Sweep
 from merganser.config.text import KeyPath
 from merganser.errors import InputError
 from merganser.merging.binding import check_tasks
@@ -59,18 +60,17 @@ def budgets_of(params: Params, method: Method) -> dict[str, float | None]:
 
 def studied_entries(params: Params) -> Iterator[tuple[KeyPath, Entry]]:
     """List the entries of all studies, each with its place in the file."""
-    for name, entry in params.studies.tasks.methods.items():
-        yield ("studies", "tasks", "methods", name), entry
-    for name, sweep in params.studies.sweeps.items():
-        for one in sweep_entries(sweep):
-            yield ("studies", "sweeps", name), one
-    for name, budgeted in params.studies.budgets.methods.items():
-        yield ("studies", "budgets", "methods", name), budgeted
-    for name, ablation in params.studies.ablations.items():
-        for step, one in steps_of(ablation).items():
-            for values in ablation_candidates(ablation, one):
-                below = () if step == WHOLE else ("steps", step)
-                yield ("studies", "ablations", name, *below), one.at(values)
+    for place in STUDIED:
+        for name, entry in attrgetter(".".join(place))(params).items():
+            where = (*place, name)
+            if isinstance(entry, Sweep):
+                yield from ((where, one) for one in sweep_entries(entry))
+            elif isinstance(entry, Ablation):
+                for step, one in steps_of(entry).items():
+                    below = () if step == WHOLE else ("steps", step)
+                    yield from (((*where, *below), one.at(values)) for values in ablation_candidates(entry, one))
+            else:
+                yield where, entry
 
 
 def usage_mistakes(params: Params) -> list[Mistake]:
@@ -165,14 +165,16 @@ def _source_mistakes(params: Params, entry: Entry, method: Method) -> Iterator[M
 def _study_mistakes(params: Params) -> list[Mistake]:
     """Check the studies: what an entry needs for the fewest tasks, and whether the vectors of a fraction are kept."""
     mistakes = []
-    if params.base_source is None and params.studies.tasks.methods:
-        reason = "the base is the mean of all tasks' models, so a subset's merge would hold the other tasks too"
-        mistakes.append(Mistake(("studies", "tasks", "methods"), f"{reason}; it must be {{}}"))
-    for name, entry in params.studies.tasks.methods.items():
-        where = ("studies", "tasks", "methods", name)
-        mistakes += _entry_mistakes(params, where, entry, subset_sizes(len(params.tasks))) or _subset_mistakes(
-            where, entry
-        )
+    tasks, continual = params.studies.tasks.methods, params.studies.continual.methods
+    sizes = range(1, len(params.tasks) + 1)
+    for study, entries, counts in (("tasks", tasks, subset_sizes(len(params.tasks))), ("continual", continual, sizes)):
+        place = ("studies", study, "methods")
+        if params.base_source is None and entries:
+            reason = "the base is the mean of all tasks' models, so a subset's merge would hold the other tasks too"
+            mistakes.append(Mistake(place, f"{reason}; it must be {{}}"))
+        for name, entry in entries.items():
+            where = (*place, name)
+            mistakes += _entry_mistakes(params, where, entry, counts) or _subset_mistakes(where, entry)
     for name, sweep in params.studies.sweeps.items():
         mistakes += _sweep_mistakes(("studies", "sweeps", name), sweep)
     shares = params.studies.budgets.at
@@ -183,7 +185,7 @@ def _study_mistakes(params: Params) -> list[Mistake]:
         mistakes += _budget_mistakes(("studies", "budgets", "methods", name), budgeted)
     for name, ablation in params.studies.ablations.items():
         mistakes += _ablation_mistakes(("studies", "ablations", name), ablation)
-    merged = [(where, entry) for where, entry in studied_entries(params) if not isinstance(entry, StudyEntry)]
+    merged = [(where, entry) for where, entry in studied_entries(params) if where[1] not in ("tasks", "continual")]
     mistakes += dict.fromkeys(one for where, entry in merged for one in _merged_by_study(params, where, entry))
     kept = params.decompose.rank_fraction
     for fraction in params.studies.rank.fractions:
@@ -239,18 +241,20 @@ def _over_mistakes(where: KeyPath, study: Sweep | Ablation, over: Mapping[str, l
 def _merged_by_study(params: Params, where: KeyPath, entry: Entry) -> list[Mistake]:
     """Check an entry that a study merges all tasks by."""
     mistakes = _entry_mistakes(params, where, entry, [len(params.tasks)])
-    if mistakes or not registry.get(entry.method).at_run_time:
-        return mistakes
+    return mistakes or _run_time_mistakes(where, entry)
+
+
+def _run_time_mistakes(where: KeyPath, entry: Entry) -> list[Mistake]:
     text = f"{entry.method} puts something into the network at evaluation, and no study does; take it out"
-    return [Mistake(where, text)]
+    return [Mistake(where, text)] if registry.get(entry.method).at_run_time else []
 
 
-def _subset_mistakes(where: KeyPath, entry: StudyEntry) -> list[Mistake]:
+def _subset_mistakes(where: KeyPath, entry: Entry) -> list[Mistake]:
     """Refuse what has no meaning, or no input, for a subset of the tasks."""
     if (read := input_of_entry(entry)) and read.not_of_subsets:
         text = read.not_of_subsets.text.format(reads=entry.reads, method=entry.method)
         return [replace(read.not_of_subsets, text=text).below(where)]
-    if entry.unseen and registry.get(entry.method).overlay:
+    if isinstance(entry, StudyEntry) and entry.unseen and registry.get(entry.method).overlay:
         reason = f"{entry.method} keeps a part per task, so there is no model of the others"
         return [Mistake((*where, "unseen"), f"{reason}; leave it out")]
-    return []
+    return _run_time_mistakes(where, entry)

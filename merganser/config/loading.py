@@ -14,7 +14,7 @@ from merganser.config.completing import addition_names, additions, completed, fi
 from merganser.config.inputs import INPUTS, SECTIONS
 from merganser.config.mistakes import Mistake, abbreviate, mistakes_in, repaired
 from merganser.config.params import Params
-from merganser.config.sections import NAME
+from merganser.config.sections import NAME, STUDIED
 from merganser.config.text import line_of, value_at
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
@@ -108,11 +108,8 @@ def _name_mistakes(content: dict[Any, Any]) -> Iterator[Mistake]:
     """Check names: they become folders and words of a shell command, which they must not leave."""
     ablations = value_at(content, ("studies", "ablations"))
     steps = [("studies", "ablations", name, "steps") for name in ablations] if isinstance(ablations, dict) else []
-    studies = [
-        ("studies", *each) for each in (("tasks", "methods"), ("sweeps",), ("ablations",), ("budgets", "methods"))
-    ]
     sections = [(name,) for name in ("tasks", "unseen", *SECTIONS, "methods", "vocabularies")]
-    for section in (*sections, *studies, *steps):
+    for section in (*sections, *STUDIED, *steps):
         names = value_at(content, section)
         for name in names if isinstance(names, dict) else []:
             if isinstance(name, str) and not NAME.fullmatch(name):

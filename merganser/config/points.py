@@ -24,7 +24,7 @@ from merganser.limits import read_small
 from merganser.merging.binding import each_map
 from merganser.outputs import replacing
 from merganser.studies.candidates import value_combinations
-from merganser.studies.subsets import Subset, all_subsets
+from merganser.studies.subsets import Subset, all_subsets, first_tasks, task_orders
 
 INDIVIDUAL = "individual"  # the tasks' own models, which scores on validation data are relative to
 SCORES = "scores.json"  # in the folder of each point, beside the results of its tasks' examples
@@ -86,12 +86,24 @@ class Points:
         params, entry = self.params, self.params.studies.tasks.methods[name]
         subsets = all_subsets(params.tasks, params.studies.tasks.subsets, params.first_seed)
         merged = Entry(method=entry.method, reads=entry.reads, **entry.values)
-        return {subset: self._subset(name, merged, subset, unseen=entry.unseen) for subset in subsets}
+        where = f"studies.tasks.methods.{name}"
+        return {subset: self._subset(where, merged, subset, unseen=entry.unseen) for subset in subsets}
 
-    def _subset(self, name: str, entry: Entry, subset: Subset, *, unseen: bool) -> Point:
+    def continual(self, name: str) -> list[list[Point]]:
+        """Return an entry's merges of the first task, the first two and so on, for each order of the tasks."""
+        study = self.params.studies.continual
+        entry = study.methods[name]
+        in_order = registry.get(entry.method).in_order
+        where = f"studies.continual.methods.{name}"
+        return [
+            [self._subset(where, entry, first if in_order else tuple(sorted(first))) for first in first_tasks(order)]
+            for order in task_orders(self.params.tasks, study.orders, self.params.first_seed)
+        ]
+
+    def _subset(self, where: str, entry: Entry, subset: Subset, *, unseen: bool = False) -> Point:
         others = tuple(task for task in sorted(self.params.tasks) if task not in subset) if unseen else ()
         own = Entry(method=entry.method, reads=entry.reads, **values_for(entry.values, subset))
-        return self._studied(f"studies.tasks.methods.{name}", own, tasks=subset, others=others)
+        return self._studied(where, own, tasks=subset, others=others)
 
     def sweep(self, name: str) -> list[tuple[Values, Point]]:
         """Return the merges of a sweep, each with the value of its parameter."""
@@ -158,6 +170,7 @@ class Points:
         studies = self.params.studies
         yield from (self.search(name) for name in self.params.searches)
         yield from (self.task_study(name).values() for name in studies.tasks.methods)
+        yield from (points for name in studies.continual.methods for points in self.continual(name))
         yield from ([point for _, point in self.sweep(name)] for name in studies.sweeps)
         yield from (self.ablation(name).values() for name in studies.ablations)
         yield from (self.budgets(name).values() for name in studies.budgets.methods)

@@ -256,6 +256,13 @@ class TaskStudy(Strict):
     methods: dict[str, StudyEntry]
 
 
+class ContinualStudy(Strict):
+    """Entries that merge the tasks one after another, in so many orders: that of `tasks` first."""
+
+    orders: Annotated[int, Field(ge=1, examples=[3])] = 1
+    methods: dict[str, Entry]
+
+
 class RankStudy(Strict):
     """The shares of each spectrum at which every task's own delta is measured."""
 
@@ -290,7 +297,15 @@ class Studies(Strict):
     """What is measured beside the comparison: nothing where a part is left out."""
 
     tasks: TaskStudy = TaskStudy(methods={})
+    continual: ContinualStudy = ContinualStudy(methods={})
     rank: RankStudy = RankStudy(fractions=[])
     sweeps: dict[str, Sweep] = Field(default={})
     ablations: dict[str, Ablation] = Field(default={})
     budgets: BudgetStudy = BudgetStudy(methods={})
+
+
+# Where the entries of studies stand: these are checked and completed.
+STUDIED = tuple(
+    ("studies", *place.split("."))
+    for place in ("tasks.methods", "continual.methods", "sweeps", "ablations", "budgets.methods")
+)

@@ -125,7 +125,12 @@ def _unmeasured_mistakes(params: Params) -> list[Mistake]:
     if not params.measured:
         return [Mistake(("tasks",), f"all are {UNMEASURED}; give at least one a kind and data")]
     read = [name for name, each in INPUTS.items() if each.every_task and each.declared(params)]
-    studied = {"tasks": params.studies.tasks.methods, "rank": params.studies.rank.fractions}
+    studies = params.studies
+    studied = {
+        "tasks": studies.tasks.methods,
+        "continual": studies.continual.methods,
+        "rank": studies.rank.fractions,
+    }
     read += [f"studies.{part}" for part, some in studied.items() if some]
     place, reason = ("tasks", unmeasured[0], "kind"), f"a task that is {UNMEASURED} has no data"
     return [Mistake(place, f"{reason}, which {section} reads; leave one of them out") for section in read]

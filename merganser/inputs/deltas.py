@@ -312,6 +312,7 @@ class Deltas(DivisibleSource):
         return LayerDeltas(name, kind, self.tasks, deltas, self.seed, norms=norms)
 
 
-def open_deltas(folder: Path, tasks: list[str], seed: int = 0) -> Deltas:
-    """Open `<folder>/<task>.safetensors` of each task, sorted by name."""
-    return Deltas({task: DeltaFile(folder / f"{task}.safetensors") for task in sorted(tasks)}, seed)
+def open_deltas(folder: Path, tasks: list[str], seed: int = 0, in_order: bool = False) -> Deltas:
+    """Open `<folder>/<task>.safetensors` of each task, sorted by name, or `in_order` as they are given."""
+    names = tasks if in_order else sorted(tasks)
+    return Deltas({task: DeltaFile(folder / f"{task}.safetensors") for task in names}, seed)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.nn.modules import module as torch_module
 
-from merganser.checkpoints.weight_files import TORCH_SUFFIXES
+from merganser.checkpoints.weight_files import SUFFIXES
 
 VALUES_A_BYTE, SPARE_VALUES = 4, 2**27  # a value has a byte at least; tied weights and a new head come on top
 MODULES_A_TENSOR, SPARE_MODULES = 16, 10_000  # blocks, activations and the like have no tensors of their own
@@ -24,7 +24,7 @@ def bounded(folder: Path, tensors: int | None = None) -> Iterator[None]:
 
     The checkpoint is in the folder; `tensors`: how many it has, where that is known.
     """
-    files = [path for path in folder.iterdir() if path.suffix in (".safetensors", *TORCH_SUFFIXES) and path.is_file()]
+    files = [path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file()]
     nbytes = sum(path.stat().st_size for path in files)
     most_values = VALUES_A_BYTE * nbytes + SPARE_VALUES
     most_modules = MOST_MODULES if tensors is None else MODULES_A_TENSOR * tensors + SPARE_MODULES

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from merganser.checkpoints.companions import Kind
 from merganser.checkpoints.reading import DESCRIPTION
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation.data_sets import check_content, check_saved, load_saved
@@ -32,6 +31,7 @@ from merganser.sources.pointers import (
     Pointer,
     lying,
     pinned,
+    pointer_kind,
     read_pointer,
     repositories,
     verified_package_path,
@@ -62,7 +62,7 @@ def fetch_checkpoint(source: Path, folder: Path, pad_token_id: int | None = None
         left |= {"left_out": files} if files else {}
         facts = downloaded_facts(pointer, "model")
     else:
-        origin = verified_package_path(pointer, source) if isinstance(pointer, PackagePointer) else source
+        origin = origin_of(pointer, source)
         left = install_model(origin, source, folder)
         facts = facts_in(origin)
     if pad_token_id is not None:
@@ -86,10 +86,18 @@ def fetch_data_set(source: Path, folder: Path, check: DataCheck, columns: Mappin
         _save_hub_data_set(named, source, folder, check, columns or {})
         facts = join_facts(downloaded_facts(each, "dataset") for each in named.values())
     else:
-        origin = verified_package_path(pointer, source) if isinstance(pointer, PackagePointer) else source
+        origin = origin_of(pointer, source)
         _copy_saved_data_set(origin, folder, check, columns or {})
         facts = facts_in(origin)
     write_source_description(source, pointer, folder, facts=facts)
+
+
+def origin_of(pointer: Pointer | None, source: Path) -> Path:
+    """Return where the files of a source lie on this disk, with the version and the digest that its pointer says."""
+    if isinstance(pointer, PackagePointer):
+        return verified_package_path(pointer, source)
+    assert pointer is None, f"{source}: {pointer_kind(pointer)} has no branch in origin_of"
+    return source
 
 
 def write_source_description(
@@ -121,15 +129,10 @@ def write_source_description(
 
 def description_of(source: Path, pointer: Pointer | None) -> dict[str, Any]:
     """Return what `source.json` says of a source before it is fetched: how it was given, and what its pointer names."""
-    kind: Kind = "local"
-    if pointer is not None:
-        named = isinstance(pointer, PackagePointer)
-        kind = "package" if named else "open_clip" if isinstance(pointer, OpenClipPointer) else "hub"
-    return {
-        "source": str(source),
-        "kind": kind,
-        **(pointer.model_dump(exclude_none=True, exclude=FOLLOWED) if pointer else {}),
-    }
+    if pointer is None:
+        return {"source": str(source), "kind": "local"}
+    kind = "hub" if repositories(pointer) else pointer_kind(pointer)
+    return {"source": str(source), "kind": kind, **pointer.model_dump(exclude_none=True, exclude=FOLLOWED)}
 
 
 def known_facts(source: Path) -> dict[str, list[str]]:

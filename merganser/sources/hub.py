@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.companions import companion_names, left_out
-from merganser.checkpoints.named_weights import lacking
 from merganser.checkpoints.vocabulary.tokenizers import tokenizer_names
-from merganser.checkpoints.weight_files import PIPELINE, foreign, weight_names
+from merganser.checkpoints.weight_files import PIPELINE, foreign, lacking, weight_names
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.limits import SMALL

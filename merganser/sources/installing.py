@@ -17,7 +17,6 @@ from typing import Any
 from merganser.checkpoints.adapters.files import adapter_names, open_model
 from merganser.checkpoints.architecture import CONFIG, read_config, read_object
 from merganser.checkpoints.companions import check_model, companion_names, copy_companions, left_out, list_model_files
-from merganser.checkpoints.named_weights import main_in, weight_map, weights_in
 from merganser.checkpoints.reading import (
     ADAPTER_FILES,
     ShardedCheckpoint,
@@ -26,12 +25,11 @@ from merganser.checkpoints.reading import (
     wrappers_of,
     written_as,
 )
-from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.tensors import GGUF, Checkpoint, SafetensorsFile
 from merganser.checkpoints.views import View, stored_specs
 from merganser.checkpoints.vocabulary.tokenizers import take_tokenizer
-from merganser.checkpoints.weight_files import INDEXED, MODEL, NAMES, main_file, weight_names, written_like
-from merganser.checkpoints.writing import write_model
+from merganser.checkpoints.weight_files import MODEL, USUAL, main_file, main_in, weight_map, weights_in, written_like
+from merganser.checkpoints.writing import shards_like, write_model
 from merganser.errors import InputError, quoting
 from merganser.limits import check_file, check_link
 from merganser.sources.guarded import in_hub_cache
@@ -92,9 +90,6 @@ def dequantised(models: Mapping[str, Path], folder: Path) -> tuple[dict[str, Pat
             read[name].mkdir(parents=True)
             notes.append(f"{name}: {write_dequantised(file, read[name])}")
     return read, notes
-
-
-USUAL = tuple(name for name in NAMES if name.endswith(INDEXED))
 
 
 def install_weights(path: Path, folder: Path, strip: str = "") -> Checkpoint:
@@ -169,7 +164,7 @@ def install_model(origin: Path, source: Path, folder: Path, strip: str = "") -> 
     inside: dict[str, list[str]] = {}
     for place, _, own in (name.rpartition("/") for name in companion_names(names)):
         inside.setdefault(place, []).append(own)
-    modules = [f"{place}/" for place, own in inside.items() if place and weight_names(own)]
+    modules = [f"{place}/" for place, own in inside.items() if place and main_file(own)]
     return _left(installed, left_out=left_out(names, {*weights, *companion_names(names)}), modules=modules)
 
 

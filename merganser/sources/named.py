@@ -11,7 +11,7 @@ from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.companions import companion_names, list_model_files, module_folders
 from merganser.checkpoints.reading import ADAPTER_CONFIG, ShardedCheckpoint, open_stored
-from merganser.checkpoints.weight_files import TORCH_SUFFIXES
+from merganser.checkpoints.weight_files import SUFFIXES
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
 from merganser.sources.hub import COMMIT, download, head_of, hub_api, hub_errors, hub_refusal, missing
@@ -19,7 +19,7 @@ from merganser.sources.installing import gguf_in
 from merganser.sources.pointers import HubPointer
 
 HUB_NAME = re.compile(r"(?P<hub>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>\w[\w./-]*))?")
-FILES = (".safetensors", ".json", ".yaml", ".yml", *TORCH_SUFFIXES)
+FILES = (".json", ".yaml", ".yml", *SUFFIXES)
 HEAD = "main"
 
 
@@ -66,9 +66,6 @@ def _trouble(source: Path, error: Exception) -> str:
     return f"{source}: {next(iter(str(error).splitlines()), type(error).__name__)}"
 
 
-WEIGHTS = (".safetensors", *TORCH_SUFFIXES)
-
-
 def read_files(path: Path, copied: bool = False) -> list[str]:
     """Name the files that are read of a model's folder or file: its weights and configuration, from its folder on.
 
@@ -91,7 +88,7 @@ def hashes(path: Path, names: Iterable[str], digest: Callable[[Path], str] = sha
 
 def is_weights(name: str) -> bool:
     """Tell by its name whether a file holds parameters, or what an adapter's are scaled by."""
-    return name.endswith(WEIGHTS) or name == ADAPTER_CONFIG
+    return name.endswith(SUFFIXES) or name == ADAPTER_CONFIG
 
 
 def _weights(path: Path, modules: Sequence[str]) -> set[str]:

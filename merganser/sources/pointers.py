@@ -5,7 +5,7 @@ Sources that are files of installed packages: where they lie, and whether they a
 
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -72,13 +72,14 @@ class PackagePointer(BaseModel):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
+# Of each the first field names the kind, and the second the version that it is pinned to.
 Pointer = HubPointer | OpenClipPointer | GroupPointer | PackagePointer
-_KINDS: dict[str, type[Pointer]] = {
-    "hub": HubPointer,
-    "open_clip": OpenClipPointer,
-    "group": GroupPointer,
-    "package": PackagePointer,
-}
+_KINDS: dict[str, type[Pointer]] = {next(iter(each.model_fields)): each for each in get_args(Pointer)}
+
+
+def pointer_kind(pointer: Pointer) -> str:
+    """Return the key that a pointer is recognised by, such as `package`."""
+    return next(iter(type(pointer).model_fields))
 
 
 def repositories(pointer: Pointer | None) -> dict[str, HubPointer]:
@@ -101,8 +102,7 @@ def pointer_of(content: Any, source: Path) -> Pointer:
     """Return the pointer that a file's content is; raise InputError, which names the file, for a bad one."""
     known = [kind for key, kind in _KINDS.items() if isinstance(content, dict) and key in content]
     if not known:
-        either = "{hub, revision}, {open_clip, pretrained}, {package, version, path, sha256} or {group}"
-        raise InputError(f"{source}: a pointer says either {either}")
+        raise InputError(f"{source}: expected a pointer with one of the keys {', '.join(_KINDS)}; see docs/params.md")
     try:
         return known[0].model_validate(content)
     except ValidationError as error:

@@ -6,10 +6,9 @@ from pathlib import Path, PurePosixPath
 
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.companions import companion_names, left_out, list_model_files, module_folders, other_folders
-from merganser.checkpoints.named_weights import weights_in
 from merganser.checkpoints.reading import wrappers_of
 from merganser.checkpoints.tensors import parameter_of
-from merganser.checkpoints.weight_files import weight_names
+from merganser.checkpoints.weight_files import weight_names, weights_in
 from merganser.errors import some
 from merganser.inputs.model_deltas import ModelDeltas
 

@@ -17,11 +17,10 @@ from merganser.checkpoints.kinds import ParameterRules, is_merged, without
 from merganser.checkpoints.matching import matched, with_experts_of
 from merganser.checkpoints.output import OutputFormat
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging, written_as
-from merganser.checkpoints.shards import shards_like
 from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec, tensor_name
 from merganser.checkpoints.views import View, stored_specs, unstacked
 from merganser.checkpoints.vocabulary.writing import like
-from merganser.checkpoints.writing import write_model
+from merganser.checkpoints.writing import shards_like, write_model
 from merganser.config.recipes import RECIPE, check_unchanged, path_of, read_recipe
 from merganser.errors import InputError, did_you_mean
 from merganser.outputs import new_folder, new_output

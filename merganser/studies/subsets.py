@@ -1,8 +1,8 @@
-"""Choose the subsets of the tasks that are merged, the same for every entry, so that their results are paired."""
+"""Choose subsets and orders of the tasks, the same for every entry, so that their results are paired."""
 
 from collections.abc import Collection
 from itertools import combinations
-from math import comb
+from math import comb, factorial
 
 import numpy as np
 
@@ -33,3 +33,24 @@ def draw_subsets(tasks: Collection[str], size: int, most: int, seed: int) -> lis
         chosen = sorted(generator.permutation(len(names))[:size])
         drawn[tuple(names[i] for i in chosen)] = None
     return list(drawn)
+
+
+def task_orders(tasks: Collection[str], most: int, seed: int) -> list[Subset]:
+    """Return at most `most` distinct orders of the tasks: the given one, then drawn ones.
+
+    The draw depends on the seed and the tasks' names; a larger `most` extends the list.
+    """
+    names, orders = sorted(tasks), {tuple(tasks): None}
+    generator = np.random.default_rng(seed)
+    while len(orders) < min(most, factorial(len(names))):
+        orders[tuple(names[i] for i in generator.permutation(len(names)))] = None
+    return list(orders)
+
+
+def first_tasks(order: Subset) -> list[Subset]:
+    """Return the first task of an order, the first two, and so on to all.
+
+    >>> first_tasks(("b", "a"))
+    [('b',), ('b', 'a')]
+    """
+    return [order[:count] for count in range(1, len(order) + 1)]

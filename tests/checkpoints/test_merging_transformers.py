@@ -18,7 +18,7 @@ from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.output import OutputFormat
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging
-from merganser.checkpoints.shards import parse_size
+from merganser.checkpoints.writing import parse_size
 from merganser.errors import InputError
 from merganser.inputs.deltas import extract, open_deltas
 from merganser.inputs.factors import FactorSettings, decompose, open_factors

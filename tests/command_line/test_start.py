@@ -6,13 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 
 from merganser import registry
 from merganser.command_line import start
-from merganser.command_line.app import add_commands, empty_app
 from merganser.command_line.trust import is_trusted
-from merganser.flows.commands import cli
 from tests import PYTHONPATH
 from tests.command_line.light import refused, run_light
 from tests.small_models import write_models
@@ -46,7 +43,7 @@ def test_the_light_installation_lists_merges_and_reconstructs(tmp_path: Path) ->
     write_models(tmp_path)
     models = "--model a=task0 --model b=task1"
     lines = ["methods", f"merge ties --base base {models} --out ties", f"merge emr --base base {models} --out emr"]
-    lines += ["reconstruct emr --task a --out own.safetensors", "run", f"status --repo {ROOT}"]
+    lines += ["reconstruct emr --task a --out own.safetensors", "run", f"status --repo {ROOT}", "mrege"]
     assert {"datasets", "dvc", "mlflow", "open_clip", "prefect", "transformers"} <= refused()
     done = run_light(tmp_path, COMMANDS, "\n".join(lines))
     assert done.returncode == 0, done.stderr
@@ -56,6 +53,7 @@ def test_the_light_installation_lists_merges_and_reconstructs(tmp_path: Path) ->
     assert {"own.safetensors", "ties", "emr"} <= {path.name for path in tmp_path.iterdir()}
     no_pipeline = "needs dvc, dvcfleet, mlflow, prefect, which the extra `pipeline` brings: pip install"
     assert [f"merganser {name} {no_pipeline}" in done.stderr for name in ("run", "status")] == [True, True]
+    assert 'did you mean "merge"?' in done.stderr.splitlines()[-1]
 
 
 def test_what_an_extra_brings_is_named_with_it(tmp_path: Path) -> None:
@@ -69,13 +67,6 @@ def test_the_extra_pipeline_brings_what_the_modules_of_a_comparison_import(tmp_p
     done = run_light(tmp_path, MODULES, extras=("pipeline",))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["merganser.flows.evidence.keys", "securesystemslib"]
-
-
-def test_the_commands_of_a_repository_are_those_that_flows_adds() -> None:
-    light = empty_app()
-    add_commands(light)
-    own, whole = (set(typer.main.get_group(app).commands) for app in (light, cli.app))
-    assert set(start.OF_A_REPOSITORY) == whole - own
 
 
 def test_a_repository_is_found_from_below_and_another_is_none(tmp_path: Path) -> None:

@@ -348,7 +348,7 @@ PARAMS: dict[str, tuple[Spoil, str]] = {
     "a pointer out of the hub": (pointing(f"hub: ../../x/y\nrevision: {'a' * 40}\n"), "hub: "),
     "a pointer to what lies above the hub": (pointing(f"hub: ../x\nrevision: {'a' * 40}\n"), "hub: "),
     "a branch by a path upwards": (pointing("hub: a/b\nfollow: ../x\n"), "follow: "),
-    "a pointer that is a list": (pointing("- a\n"), "a pointer says either"),
+    "a pointer that is a list": (pointing("- a\n"), "expected a pointer with"),
     "a pointer with a key too many": (pointing(f"hub: a/b\nrevision: {'a' * 40}\ntoken: x\n"), "token: "),
     "a pointer nested too deeply": (pointing("[" * 5000), "there.yaml"),
 }

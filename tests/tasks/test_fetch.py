@@ -228,7 +228,7 @@ def test_one_format_of_the_weights_is_chosen(names: list[str], chosen: list[str]
         (f"{{hub: org/name, revision: {COMMIT}, branch: main}}", "branch: Extra inputs"),
         ("{open_clip: ViT-B-32}", "pretrained: Field required"),
         ("{open_clip: ViT-B-32, pretrained: openia}", "nearest: ViT-B-32 openai"),
-        ("[1, 2]", "a pointer says either"),
+        ("[1, 2]", "expected a pointer with"),
         ("{hub: [", "pointer.yaml"),
     ],
 )

@@ -17,16 +17,7 @@ from torch import Tensor
 from merganser.checkpoints.adapters.files import Adapter, Update
 from merganser.checkpoints.architecture import CONFIG_LIMIT, known_ties, read_object
 from merganser.checkpoints.companions import copy_companions, module_folders
-from merganser.checkpoints.reading import (
-    ADAPTER_CONFIG,
-    ADAPTER_FILES,
-    CHANGED,
-    DESCRIPTION,
-    ShardedCheckpoint,
-    Stored,
-    open_checkpoint,
-    open_stored,
-)
+from merganser.checkpoints.reading import CHANGED, DESCRIPTION, open_checkpoint, open_stored, place_of
 from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec, StoredCheckpoint, spec_of
 from merganser.checkpoints.vocabulary.plan import BASE, Member, OneVocabulary, TokenizerChoice, in_one_vocabulary
 from merganser.checkpoints.vocabulary.rows import arranged
@@ -39,7 +30,7 @@ from merganser.checkpoints.vocabulary.tokenizers import (
     token_settings,
     write_union,
 )
-from merganser.checkpoints.weight_files import MODEL, SINGLE
+from merganser.checkpoints.weight_files import ADAPTER_CONFIG, ADAPTER_FILES, MODEL, SINGLE
 from merganser.checkpoints.writing import write_single
 from merganser.errors import InputError
 from merganser.limits import check_link
@@ -68,10 +59,10 @@ def write_linked(stored: StoredCheckpoint, changed: Mapping[str, Made], folder: 
 
 
 def _file(stored: StoredCheckpoint, name: str) -> Path:
-    file = stored.shards[name] if isinstance(stored, ShardedCheckpoint) else stored
-    if not isinstance(file, Stored):
+    place = place_of(stored, name)
+    if place is None:
         raise InputError(f"{name}: is not in a separate file; save the model as safetensors first")
-    return file.path
+    return place[0].path
 
 
 VOCABULARY = "vocabulary"  # in a fetched base's description: that it was brought into one, and by which rules

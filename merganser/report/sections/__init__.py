@@ -16,28 +16,10 @@ PACKAGE, MODULES = "merganser.report.sections", "merganser.report.sections.*"
 TASK_NUMBER = "task_number"  # a column of tables that DVC plots by task: it draws points over numbers only
 # On the page from its top; any other section stands after these.
 ORDER = (
-    "take",
-    "changes",
-    "scores",
-    "routed",
-    "unseen",
-    "searches",
-    "published",
-    "glance",
-    "confusions",
-    "between_tasks",
-    "depth",
-    "retained",
-    "bounds",
-    "studies",
-    "study_tasks",
-    "study_rank",
-    "study_sweeps",
-    "study_ablations",
-    "study_budgets",
-    "explanations",
-    "entries",
-    "origin",
+    *("take", "changes", "scores", "routed", "unseen", "searches", "published", "glance", "confusions"),
+    *("between_tasks", "depth", "retained", "bounds"),
+    *("studies", "study_tasks", "study_continual", "study_rank", "study_sweeps", "study_ablations", "study_budgets"),
+    *("explanations", "entries", "origin"),
 )
 
 
@@ -58,6 +40,7 @@ class Section(Generic[Data]):
     without: Tables = field(default_factory=dict)  # in their place where there is no such section: what dvc.yaml plots
     plots: Callable[[Data, Wording], Mapping[str, str]] = lambda data, wording: {}  # SVG text by name
     page: Callable[[Data], Mapping[str, Any] | None] = lambda data: {}  # None: it has tables and plots alone
+    numbers: Callable[[Data | None], Any] | None = None  # of a study, for studies.json
     inside: str | None = None  # the section whose template places this one, from its list `inside`
     template: str | None = None  # its text, if it has no file
 

@@ -155,5 +155,6 @@ SECTION = Section(
     read=read,
     tables=tables,
     plots=lambda ablations, wording: {f"study_ablation-{each.name}": by_step(each, wording) for each in ablations},
+    numbers=lambda ablations: {each.name: each.as_json() for each in ablations or ()},
     inside="studies",
 )

@@ -158,5 +158,6 @@ SECTION = Section(
     read=read,
     tables=lambda matched: {"plots/study_budgets.csv": (matched.header, matched.lines)},
     plots=plots,
+    numbers=lambda matched: (matched or Matched({}, {}, {})).as_json(),
     inside="studies",
 )

@@ -85,5 +85,6 @@ SECTION = Section(
     tables=lambda study: {TABLE: (RankPoint._fields, study.points)},
     without={TABLE: (RankPoint._fields, ())},
     plots=plots,
+    numbers=lambda study: (study or RankResults([])).as_json(),
     inside="studies",
 )

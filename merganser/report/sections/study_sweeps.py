@@ -35,5 +35,6 @@ SECTION = Section(
     read=read,
     tables=tables,
     plots=lambda curves, wording: {f"study_sweep-{each.name}": against_values(each, wording.axis) for each in curves},
+    numbers=lambda curves: {each.name: each.as_json() for each in curves or ()},
     inside="studies",
 )

@@ -219,4 +219,11 @@ def plots(study: SubsetResults, wording: Wording) -> dict[str, str]:
     return {"study_tasks": to_svg(figure)}
 
 
-SECTION = Section(read=read, tables=tables, without={TABLE: (HEADER, ())}, plots=plots, inside="studies")
+SECTION = Section(
+    read=read,
+    tables=tables,
+    without={TABLE: (HEADER, ())},
+    plots=plots,
+    numbers=lambda study: (study or SubsetResults([], [])).as_json(),
+    inside="studies",
+)

@@ -16,7 +16,7 @@ from merganser.report.formats import Tables, Wording
 from merganser.report.plots import COLOURS, INK, MUTED, OTHERS, to_svg
 from merganser.report.scores import MergeMeasures
 from merganser.report.sections import Section, study_tasks
-from merganser.report.sections.explanations.points import KindPoints, find_points
+from merganser.report.sections.explanations.points import TITLES, KindPoints, find_points
 
 ABREAST, HEIGHT = 5, 2.05  # panels in a row, inches of each
 FEW = 30  # points, up to which they are drawn large
@@ -74,23 +74,6 @@ KINDS = {
         "loss. R(k) and I(k) are sums over the subset, centred by the mean of all tasks. They grow with the number of "
         "tasks, which is plotted next to them.",
     ),
-}
-TITLES = {
-    "sar": "SAR with the merge",
-    "cosine_with_merge": "cosine with the merge",
-    "effective_rank_of_merge": "effective rank of the merge",
-    "relative_error": "relative error of the parts",
-    "effective_rank": "effective rank",
-    "reconstruction": "R(k), centred deltas",
-    "reconstruction_own": "error at rank k",
-    "cosine": "cosine between tasks",
-    "row_spaces": "row-space interference",
-    "row_spaces_centred": "row spaces, centred deltas",
-    "interference": "STI in pairs",
-    "agreement": "sign agreement in pairs",
-    "i_k": "I(k), own deltas",
-    "i_k_centred": "I(k), centred deltas",
-    "tasks_merged": "number of tasks",
 }
 
 

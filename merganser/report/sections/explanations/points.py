@@ -22,6 +22,23 @@ PAIRS = {  # measures of two tasks, and where they stand in a layer's record
     "interference": ("interference", "pairs"),
     "agreement": ("sign_agreement", "pairs"),
 }
+TITLES = {
+    "sar": "SAR with the merge",
+    "cosine_with_merge": "cosine with the merge",
+    "effective_rank_of_merge": "effective rank of the merge",
+    "relative_error": "relative error of the parts",
+    "effective_rank": "effective rank",
+    "reconstruction": "R(k), centred deltas",
+    "reconstruction_own": "error at rank k",
+    "cosine": "cosine between tasks",
+    "row_spaces": "row-space interference",
+    "row_spaces_centred": "row spaces, centred deltas",
+    "interference": "STI in pairs",
+    "agreement": "sign agreement in pairs",
+    "i_k": "I(k), own deltas",
+    "i_k_centred": "I(k), centred deltas",
+    "tasks_merged": "number of tasks",
+}
 SUMMED = {"i_k": "row_spaces", "i_k_centred": "row_spaces_centred"}  # over the pairs of a subset, not averaged
 
 

@@ -130,10 +130,10 @@ def _drawn(piece: LayerDeltas, density: Sequence[float], eps: float | None) -> I
             if share == 1:
                 out.copy_(delta)
             elif eps is None:
-                torch.mul(delta, own >= 1 - share, out=out)
+                torch.mul(delta, own.ge_(1 - share), out=out)
             else:
                 rows = delta.view(-1, piece.shape[-1] if piece.shape else 1)
-                torch.mul(delta, own >= 1 - chances_by_size(rows, share, eps).view(-1), out=out)
+                torch.mul(delta, own.ge_(1 - chances_by_size(rows, share, eps).view(-1)), out=out)
         yield found
 
 

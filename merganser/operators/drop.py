@@ -117,7 +117,8 @@ def drop_and_rescale(deltas: Tensor, drop_rate: float | Tensor, numbers: Tensor)
     >>> drop_and_rescale(torch.tensor([1.0, 2.0, 3.0]), 0.5, torch.tensor([0.7, 0.1, 0.9]))
     tensor([2., 0., 6.])
     """
-    return (deltas * (numbers >= drop_rate)).div_(1 - drop_rate)
+    kept = torch.ge(numbers, drop_rate, out=torch.empty_like(numbers))  # 1.0 or 0.0: a product with bool is slower
+    return (deltas * kept).div_(1 - drop_rate)
 
 
 def drop_layer(layer: LayerDeltas, drop_rate: PerTask) -> Tensor:

@@ -201,13 +201,16 @@ def weighted_disjoint_mean(
 def _weighted_means(deltas: Tensor, sign: Tensor | None, weights: Tensor, divided: bool) -> Iterator[Tensor]:
     start = 0
     for block in blocks(deltas):
-        weighted = block * weights
-        agrees = torch.ones_like(weighted)
+        weighted, agrees = block * weights, None
         if sign is not None:
-            agrees = (weighted * sign[start : start + block.shape[1]] > 0).double()
-        summed = (weighted * agrees).sum(0)
-        total = (weights * agrees).sum(0)
-        yield summed / torch.where(total == 0, 1.0, total) if divided else summed
+            signed = weighted * sign[start : start + block.shape[1]]
+            agrees = torch.gt(signed, 0, out=signed)
+            weighted *= agrees
+        summed = weighted.sum(0)
+        if divided:
+            total = (weights * (torch.ones_like(weighted) if agrees is None else agrees)).sum(0)
+            summed /= torch.where(total == 0, 1.0, total)
+        yield summed
         start += block.shape[1]
 
 

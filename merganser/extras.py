@@ -32,6 +32,7 @@ EXTRAS = {
     "sacrebleu": "text",
     "securesystemslib": "signing",
     "sklearn": "pipeline",
+    "timm": "vision",
     "tokenizers": "text",
     "torchvision": "vision",
     "transformers": "text",

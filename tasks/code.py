@@ -8,14 +8,12 @@ from merganser.config import PARAMS
 from merganser.errors import InputError
 from merganser.limits import read_yaml
 from merganser.outputs import fresh_folder, read_json, write_json
+from merganser.plugins import FAMILIES, KINDS, constants
 from merganser.tasks.code_record import RECORD, Code, Digest, kept_digests, read_record, refuse_other_code
 from merganser.tasks.stage import FOUND_BY_NAME, LISTINGS, TEXTS, card_line, class_line, code_tree, end_well
 from merganser.tasks.stages import CODE, KEPT
 
 CARDS = "cards"  # of families
-# Stages depend on the folder of all kinds. One that some families alone score is in it for these: a new kind then runs
-# no stage of another family again.
-OF_FAMILIES = {"image_classifier": {"vision"}}
 
 
 def modules(code: CodeTree) -> dict[str, str]:
@@ -69,12 +67,21 @@ def texts(code: CodeTree, recorded: Code | None = None) -> dict[str, str]:
     Of a family, merges depend on what it says of its models in cards alone (`cards/<name>.txt`).
     """
     kept = {file: f"{digest.of}\n" for file, digest in kept_digests(recorded).items()}
-    family = read_yaml(PARAMS)["base"].get("family") if PARAMS.is_file() else None
-    left_out = {f"kinds/{kind}.txt" for kind, families in OF_FAMILIES.items() if family not in families}
+    left_out = {f"kinds/{kind}.txt" for kind in code.names(FOUND_BY_NAME["kinds"]) if not _is_scored(kind)}
     found = {file: class_line(code, module) for file, module in modules(code).items() if file not in left_out}
     cards = {f"{CARDS}/{name}.txt": card_line(code, name) for name in code.names(FOUND_BY_NAME["families"])}
     said = (f"{file.removesuffix('.txt')} {digest.kept}\n" for file, digest in kept_digests(recorded).items())
     return found | kept | cards | {KEPT: "".join(sorted(said))}
+
+
+def _is_scored(kind: str) -> bool:
+    """Tell whether the comparison's family can score a kind, as far as the kind's module says of whose models it is.
+
+    Stages depend on the folder of all kinds: a new kind then runs no stage of another family again.
+    """
+    family = read_yaml(PARAMS)["base"].get("family") if PARAMS.is_file() else None
+    pipeline = constants(KINDS, kind).get("PIPELINE")
+    return pipeline is None or pipeline in constants(FAMILIES, family).get("PIPELINES", {}).values()
 
 
 def write_code() -> int:

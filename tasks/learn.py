@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from merganser.checkpoints.reading import open_for_merging
+from merganser.checkpoints.views import in_file
 from merganser.config.params import Params
 from merganser.config.sections import LearnedEntry
 from merganser.evaluation.prepared import Prepared
@@ -30,6 +31,7 @@ from merganser.learning.block_routing import open_routing
 from merganser.learning.by_blocks import BlockLearner, BlockSettings
 from merganser.learning.labelled import looked_at
 from merganser.learning.loop import Learnable, LearningState, Loss, apart, forming, learn
+from merganser.learning.recalibration import Recalibration, recalibrated
 from merganser.learning.settings import LearnerSettings, RoutingSettings
 from merganser.learning.task_losses import open_losses
 from merganser.models import DeviceName
@@ -66,6 +68,9 @@ def learn_once(params: Params, name: str, state: Path, result: Path) -> None:
     if isinstance(learner, BlockLearner):
         merge_blocks(params, name, learner, state, result)
         return
+    if isinstance(learner, Recalibration):
+        recalibrate(params, name, learner, state, result)
+        return
     settings = learner.settings.model_validate(entry.values)
     problem = open_problem(params, entry, learner, settings, tasks)
     with one_blas_thread():
@@ -99,6 +104,25 @@ def merge_blocks(params: Params, name: str, learner: BlockLearner, state: Path, 
     names, trace = list(weights_of(layers).names), trace_of_blocks(entry.learner, settings, found)
     write_values(result, Learned(entry.learner, settings.model_dump(), tasks, names, found.values), trace)
     print(f"{name}: {len(found.values)} linear maps merged in {len(found.blocks)} blocks")
+
+
+def recalibrate(params: Params, name: str, learner: Recalibration, state: Path, result: Path) -> None:
+    """Recalibrate the merge that the deltas start from; write how its statistics change, in float64."""
+    entry, tasks = params.learned[name], sorted(params.tasks)
+    settings, (data, heads) = learner.settings.model_validate(entry.values), read_data(tasks)
+    state.mkdir(parents=True, exist_ok=True)  # one pass leaves nothing in it
+    layers, base = open_deltas(DATA / entry.of, tasks), open_for_merging(start_folder(entry))
+    setup, *_ = open_setups(params.base.family, start_folder(entry), data, heads, device_of(settings))
+    setup.load(in_file(base, ((each, base.read(each)) for each in base.names)))
+    samples = [draw(data[task], settings.examples, params.first_seed, task) for task in tasks]
+    with one_blas_thread():
+        found = recalibrated(setup.network, samples, settings.batch_size)
+    changes = {each: found[each].double() - base.read(each).double() for each in found if each in layers.kinds}
+    about = {"learner": entry.learner, **settings.model_dump()}
+    trace = {"settings": about, "forwards": sum(map(len, samples)), "backwards": 0, "losses": [], "checks": []}
+    names = list(weights_of(layers).names)
+    write_values(result, Learned(entry.learner, settings.model_dump(), tasks, names, changes), trace)
+    print(f"{name}: {len(changes)} statistics recalibrated on {trace['forwards']} pictures")
 
 
 def trace_of_blocks(learner: str, settings: BlockSettings, found: Merged) -> dict[str, Any]:

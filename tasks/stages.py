@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from merganser.plugins import STATISTICS as STATISTIC_KINDS
 from merganser.plugins import constants
@@ -226,10 +226,10 @@ def _learned(known: ComparisonSizes, name: str) -> float:
 
     learned = known.params.learned[name]
     learner = get_learner(learned.learner)
-    if isinstance(learner, BlockLearner):
-        examples = learner.settings.model_validate(learned.values).examples
-        return BLOCKS * known.tokens(dict.fromkeys(known.params.measured, examples))
-    settings = learner.settings.model_validate(learned.values)
+    settings: Any = learner.settings.model_validate(learned.values)
+    if not learner.takes_steps:
+        passes = BLOCKS if isinstance(learner, BlockLearner) else 1
+        return passes * known.tokens(dict.fromkeys(known.params.measured, settings.examples))
     return BACKWARD * settings.steps * known.tokens(dict.fromkeys(known.params.measured, settings.batch_size))
 
 

@@ -10,6 +10,7 @@ import torch
 import transformers as tf
 from torch import Tensor
 
+from tests import timm_models
 from tests.every_class import VOCABULARY, WIDTH, build
 
 SIZES: dict[str, Any] = {
@@ -74,10 +75,11 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 def tiny(name: str, seed: int = 0) -> Any:
-    """Build a model of `MODELS` or of a class with weights of size one tenth, none of them constant."""
+    """Build a model of `MODELS`, timm or a class with weights of size one tenth, none of them constant."""
     tf.utils.logging.set_verbosity_error()
     tf.utils.logging.disable_progress_bar()
-    model = MODELS[name]() if name in MODELS else build(name)
+    made = MODELS.get(name) or timm_models.MODELS.get(name)
+    model = made() if made else build(name)
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.data.copy_(0.1 * torch.randn(parameter.shape, generator=generator))

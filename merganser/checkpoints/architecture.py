@@ -108,6 +108,12 @@ BUFFERS = (
 STORED_TODAY = ("bros", "clap", "clap_text_model", "clvp", "clvp_encoder", "mra", "videoprism", "videoprism_text_model")
 
 
+def model_type_of(config: Mapping[str, Any]) -> str | None:
+    """Return transformers' name of an architecture, that of timm's models too, whose configurations do not have it."""
+    named = config.get("model_type", "timm_wrapper" if "pretrained_cfg" in config else None)
+    return named if isinstance(named, str) else None
+
+
 @dataclass(frozen=True)
 class Architecture:
     """What a checkpoint's `config.json` says; nothing for a checkpoint without one, such as open_clip's."""
@@ -117,8 +123,7 @@ class Architecture:
     @property
     def model_type(self) -> str | None:
         """Return transformers' name of the architecture."""
-        named = self.config.get("model_type")
-        return named if isinstance(named, str) else None
+        return model_type_of(self.config)
 
     @property
     def says_tied(self) -> bool | None:

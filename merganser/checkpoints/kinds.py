@@ -34,6 +34,8 @@ _HEADS = (
     "codebooks_head.weight",
 )
 HEADS = (*_HEADS, *(f"*.{name}" for name in _HEADS))
+# of timm's image classifiers, if a task has its own: other models have maps of these names
+IMAGE_HEADS = ("fc.*", "head.weight", "head.bias", "head.fc.*", "head_dist.*")
 # what layers measured of their inputs, and no gradient reached: of batch normalisation
 MEASURED = ("*running_mean", "*running_var", "*num_batches_tracked", "*moving_mean", "*moving_variance", "*moving_var")
 NOT_LINEAR = (*EMBEDDINGS, *HEADS, *NORMS, "*bias")
@@ -178,7 +180,7 @@ def without(unfit: Collection[str], names: Collection[str], rules: ParameterRule
     left = {_first(name) for name in unfit}
     heads = [name for name in names if _first(name) in left and is_head(name, HEADS)]  # left out whole
     kept = {_first(name) for name in names if name not in {*unfit, *heads}}
-    own = ", ".join(dict.fromkeys(f'"{_first(name)}.*"' for name in unfit if is_head(name, HEADS)))
+    own = ", ".join(dict.fromkeys(f'"{pattern}"' for name in unfit for pattern in _head_patterns(name)))
     each = f"if each task has its own head, base.heads: [{own}], else " if own and not rules.flags else ""
     if len(kept) == 1 and not kept & left and not by_name:
         pattern = f"{kept.pop()}.*"
@@ -190,6 +192,12 @@ def without(unfit: Collection[str], names: Collection[str], rules: ParameterRule
     more = f" and {len(patterns) - PATTERNS_SHOWN} more" if len(patterns) > PATTERNS_SHOWN else ""
     shown = " ".join(f"--except '{pattern}'" for pattern in patterns[:PATTERNS_SHOWN])
     return f"merge without it: {shown}{more}"
+
+
+def _head_patterns(name: str) -> list[str]:
+    if is_head(name, HEADS):
+        return [f"{_first(name)}.*"]
+    return [pattern for pattern in IMAGE_HEADS if fnmatchcase(name, pattern)]
 
 
 def _first(name: str) -> str:

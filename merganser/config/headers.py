@@ -10,13 +10,14 @@ from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.configurations import check_configuration
-from merganser.checkpoints.kinds import ParameterRules, is_merged
+from merganser.checkpoints.kinds import ParameterRules, is_measured, is_merged
 from merganser.checkpoints.mean import mean_model
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.checkpoints.vocabulary.plan import in_one_vocabulary
 from merganser.config.columns import IMAGE, LABEL, TEXT, column_advice
 from merganser.config.entries import studied_entries
 from merganser.config.inputs import INPUTS
+from merganser.config.inputs.base import known_method
 from merganser.config.mistakes import Mistake, MistakesError, mistakes_at
 from merganser.config.params import Params
 from merganser.config.published import read_published
@@ -27,6 +28,7 @@ from merganser.errors import InputError, did_you_mean
 from merganser.evaluation.data_sets import read_headers
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.inputs.deltas import check_pair
+from merganser.learning.recalibration import Recalibration
 from merganser.merging.binding import LAYERS, check_patterns
 from merganser.models import family_names, get_family
 from merganser.sources.hub_data import rename_columns
@@ -89,6 +91,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
                 check_pair(base, model, rules, name)
     if base is not None:
         _check_layers(params, base, rules, mistakes)
+        _check_recalibrated(params, base, rules, mistakes)
     for task_place, about in params.with_data.items():
         place = (*task_place, "data", "source")
         if place in here and not kind_mistakes(task_place, about, params.base.family):
@@ -137,6 +140,17 @@ def _check_layers(params: Params, base: Checkpoint, rules: ParameterRules, mista
         if isinstance(each.get(LAYERS), Mapping):
             with _caught(mistakes, place):
                 check_patterns(each, names)
+
+
+def _check_recalibrated(params: Params, base: Checkpoint, rules: ParameterRules, mistakes: list[Mistake]) -> None:
+    """Check that what is recalibrated has batch-normalisation statistics, among the parameters that are merged."""
+    if any(is_measured(name) and is_merged(name, base.spec(name).dtype, rules) for name in base.names):
+        return
+    for name, learned in params.learned.items():
+        method = known_method(learned.learner)
+        if method and isinstance(method.learner, Recalibration):
+            reason = f"{learned.learner} needs batch normalisation, and no merged parameter of the base is of one"
+            mistakes.append(Mistake(("learned", name, "learner"), f"{reason}; take it and its entries out"))
 
 
 def _check_data(params: Params, task_place: tuple[str, str], source: Path, mistakes: list[Mistake]) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
-from merganser.checkpoints.architecture import CONFIG, read_config
-from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.architecture import CONFIG, model_type_of, read_config
+from merganser.checkpoints.kinds import IMAGE_HEADS, ParameterRules
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.columns import IMAGE, LABEL, TEXT, column_advice, columns_by_name, features_at, unnamed_classes
@@ -40,7 +40,7 @@ def family_of(source: Path) -> str | None:
         if path is None:
             return "open_clip" if isinstance(read_pointer(source), OpenClipPointer) else None
         folder = path if path.is_dir() else path.parent
-        config = (read_config(folder / CONFIG) or {}).get("model_type")
+        config = model_type_of(read_config(folder / CONFIG) or {})
         found = [name for name, file in own_configurations().items() if (folder / file).is_file()]
         if config is not None:
             found += [name for name in family_names() if config in get_family(name).MODEL_TYPES]
@@ -73,8 +73,8 @@ def heads_beyond(base: Path, models: Sequence[Path]) -> list[str]:
 
     None either if a model has other parameters that the base has not, or does not lie on this disk.
     """
-    beyond = [_names_beyond(base, model) for model in models]
-    found = {tuple(pattern for pattern in HEAD_NAMES if names_like(names, pattern)) for names in beyond}
+    beyond, patterns = [_names_beyond(base, model) for model in models], (*HEAD_NAMES, *IMAGE_HEADS)
+    found = {tuple(pattern for pattern in patterns if names_like(names, pattern)) for names in beyond}
     heads = list(found.pop()) if len(found) == 1 else []
     rest = [name for names in beyond for name in names if not any(fnmatchcase(name, pattern) for pattern in heads)]
     return [] if rest else heads

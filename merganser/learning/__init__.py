@@ -67,12 +67,18 @@ class Learner:
     """What is learned for a method: values that form merged weights, or routers inside the network.
 
     `routers`, given the widths of the inputs of the blocks' MLPs, the number of tasks, settings and seed, returns those
-    to begin with, which mix the tasks' vectors of each block's MLP.
+    to begin with, which mix the tasks' vectors of each block's MLP. `of_merge`: its entries are of differences/NAME.
     """
 
     settings: type[LearnerSettings]  # the keys of its entries
     form: type[Form] | None = None
     routers: Callable[[Mapping[str, int], int, Any, int], Values] | None = None
+    of_merge: bool = False
+
+    @property
+    def takes_steps(self) -> bool:
+        """Tell whether it minimises a loss, step by step."""
+        return issubclass(self.settings, LearnerSettings)
 
 
 def learned_by(layers: LayerSource, name: str) -> Learned:

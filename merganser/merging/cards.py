@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merganser.checkpoints.architecture import CONFIG, read_config
+from merganser.checkpoints.architecture import CONFIG, model_type_of, read_config
 from merganser.checkpoints.companions import ModelOrigin
 from merganser.hashes import sha256_of
 from merganser.merging.licences import licence_warnings
@@ -142,7 +142,7 @@ def _library(base: Path, family: str | None) -> tuple[str | None, str | None]:
     declared = [constants(FAMILIES, name) for name in ([family] if family else family_names())]
     declared.sort(key=lambda each: "CONFIG" not in each)  # a configuration of its own is the surer sign
     config = read_config(base / CONFIG)
-    architecture = str(((config or {}).get("architectures") or [""])[0])
+    architecture = str(((config or {}).get("architectures") or [model_type_of(config or {}) or ""])[0])
     for each in declared:
         if (base / each.get("CONFIG", CONFIG)).is_file():
             use = next((use for ending, use in each["PIPELINES"].items() if architecture.endswith(ending)), None)

@@ -26,6 +26,7 @@ from merganser.inputs.layers import (
     Layer,
     LayerDeltas,
     LayerSource,
+    Learned,
     MappedLayers,
     ThreadedLayers,
     WrappedSource,
@@ -81,7 +82,7 @@ def merge_layers(
     check_patterns(values, base.names)
     with one_blas_thread(), full_precision(), torch.inference_mode():
         merge_weights = method.bind(values, WatchedLayers(weights_of(layers), f"{method.name}: first pass", progress))
-        merge_layer = _with_measured(method, merge_weights)
+        merge_layer = _with_measured(method, merge_weights, layers.table.learned)
         with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:
             kept = _of_linear_maps(source, base) if method.linear_maps else set(source.names)
             others = _others(base, set(base.names) - set(source.names))
@@ -93,13 +94,23 @@ def merge_layers(
             write_model(out, specs, shown, output.shards(base), written_as(base))
 
 
-def _with_measured(method: Method, merge_weights: Callable[[Layer], Result]) -> Callable[[Layer], Result]:
+def _with_measured(
+    method: Method, merge_weights: Callable[[Layer], Result], learned: Learned | None
+) -> Callable[[Layer], Result]:
     """Merge what layers measured as no method does: each task keeps its own beside a shared model, else it is averaged.
 
-    So a variance or a count is never below zero, whatever the method and its coefficients.
+    So a variance or a count is never below zero, whatever the method and its coefficients. What was learned of one is
+    its delta.
     """
     merge_measured: Callable[..., Result] = whole if method.overlay else method.measured
-    return lambda layer: merge_measured(layer) if is_measured(layer.name) else merge_weights(layer)
+    known = learned.values if learned else {}
+
+    def merge(layer: Layer) -> Result:
+        if not is_measured(layer.name):
+            return merge_weights(layer)
+        return known[layer.name] if layer.name in known else merge_measured(layer)
+
+    return merge
 
 
 def _of_linear_maps(source: LayerSource, base: Checkpoint) -> set[str]:

@@ -23,7 +23,7 @@ from merganser.limits import check_files
 from merganser.models import DeviceName, Precision, family_names, get_family
 from merganser.models.bounded import bounded
 from merganser.models.named_module import tied_parameter_names
-from merganser.models.naming import computed_parameters, naming_of
+from merganser.models.naming import Naming, computed_parameters, naming_of
 from merganser.plugins import own_configurations
 
 LARGEST = 2**25  # bytes: a tokenizer's configuration lists its added tokens
@@ -121,7 +121,11 @@ def check_parameter_names(
     """Refuse a checkpoint with a missing, strange or misshapen parameter, from its headers and configuration alone."""
     with torch.device("meta"):
         module = build(make, config, folder, tensors=len(checkpoint.names))
-    naming = naming_of(module, folder, left_out, prefix)
+    check_names(module, naming_of(module, folder, left_out, prefix), checkpoint, may_lack)
+
+
+def check_names(module: Any, naming: Naming, checkpoint: Checkpoint, may_lack: Sequence[str]) -> None:
+    """Refuse a checkpoint that does not have the parameters of a module, which may be on the device `meta`."""
     ties = tied_parameter_names(module)
     headers = ((name, torch.empty(checkpoint.spec(name).shape, device="meta")) for name in checkpoint.names)
     own = {name for name, _, _ in naming.own_values(headers)}

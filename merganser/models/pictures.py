@@ -3,7 +3,7 @@
 Shape legend: B pictures of H x W pixels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ SAMPLE = (45, 60)  # height and width of the picture that an image processor is 
 
 
 class PictureModule:
-    """A base of networks of transformers that read pictures, with the image processor of their folder."""
+    """A base of networks that read pictures, with the image processor of transformers in their folder."""
 
     module: Any
     device: torch.device
@@ -32,7 +32,7 @@ class PictureModule:
 
     def _normalised(self, inputs: Inputs) -> Tensor:
         """Scale and normalise pixels by what the processor makes of each level: bit for bit its own."""
-        return _by_level(inputs["pixels"].to(self.device), self._levels, self.module.dtype)
+        return _by_level(inputs["pixels"].to(self.device), self._levels, next(self.module.parameters()).dtype)
 
     @cached_property
     def _levels(self) -> Tensor:
@@ -75,8 +75,7 @@ def _as_bytes(processor: Any, images: Sequence[Any]) -> Tensor:
 
 def _levels_of(processor: Any) -> Tensor:
     """Return what a processor makes of each level of each channel: (3, 256)."""
-    ramp = np.arange(256, dtype=np.uint8).reshape(256, 1, 1).repeat(3, axis=2)
-    found = processor([picture(ramp)], do_resize=False, do_center_crop=False, return_tensors="pt")
+    found = processor([ramp()], do_resize=False, do_center_crop=False, return_tensors="pt")
     levels: Tensor = found.pixel_values[0, :, :, 0].contiguous()
     return levels
 
@@ -88,6 +87,17 @@ def _by_level(pixels: Tensor, levels: Tensor, dtype: torch.dtype) -> Tensor:
         found = values.index_select(0, pixels[:, channel].flatten().int())
         made[:, channel] = found.view_as(pixels[:, channel])
     return made
+
+
+def ramp() -> Any:
+    """Make a picture of all levels, one a row and the same in each channel: 256 x 1 pixels."""
+    return picture(np.arange(256, dtype=np.uint8).reshape(256, 1, 1).repeat(3, axis=2))
+
+
+def stacked(images: Iterable[Any]) -> Tensor:
+    """Stack PIL images or uint8 arrays (height, width, 3) of one size: uint8 (B, 3, H, W)."""
+    arrays = [checked_picture(np.asarray(image)) for image in images]
+    return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous()
 
 
 def picture(image: Any) -> Any:

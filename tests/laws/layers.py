@@ -160,9 +160,10 @@ def with_start(method: Method, source: LayerSource) -> LayerSource:
         values, blocks = learner.routers({"block": 4}, len(source.tasks), settings, 0), {"block": [source.names[0]]}
     elif isinstance(learner, BlockLearner):
         values = merged_maps(learner, source)
-    else:
-        assert learner.form
+    elif learner.form:
         values = learner.form(MappedLayers(source, dense_layer), settings).start()
+    else:
+        values = {}  # of no weights
     about = (method.name, settings.model_dump(), source.tasks, source.names)
     return GivenLayers(source, {"learned": Learned(*about, values, blocks)})
 

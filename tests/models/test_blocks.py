@@ -21,7 +21,7 @@ TEXTS = ["the cat sat on the mat .", "a dog", "a red image of the dog on the mat
 
 
 def test_the_families_that_name_their_blocks_mlps() -> None:
-    assert families_with(WithBlocks) == ["clip", "encoder", "open_clip", "siglip", "vision"]
+    assert families_with(WithBlocks) == ["clip", "encoder", "open_clip", "siglip", "timm", "vision"]
 
 
 def opened(kind: str, folder: Path) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:

@@ -19,13 +19,13 @@ from tests.tiny import ROOT
 HOSTILE = "x; touch y $(touch y) `touch y` @ z"
 
 
-def test_a_kind_that_one_family_scores_is_among_the_kinds_of_that_family_alone(
+def test_a_kind_that_some_families_score_is_among_the_kinds_of_these_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stages depend on the folder of all kinds: an update that adds a kind runs none of them again."""
     monkeypatch.chdir(tmp_path)
     later, code = "kinds/image_classifier.txt", CodeTree(ROOT)
-    for family, is_there in (("open_clip", False), ("vision", True)):
+    for family, is_there in (("open_clip", False), ("vision", True), ("timm", True)):
         Path("params.yaml").write_text(f"base: {{family: {family}}}\n")
         assert (later in texts(code)) is is_there
         assert "kinds/unmeasured.txt" in texts(code)

@@ -102,7 +102,8 @@ class OfAnother(Input):
         name, declared = entry.named(self.name), self.declared(params)
         if name is None and self.is_read_by(method):
             fitting = [each for each, one in declared.items() if self.fits(one.model_dump(), method, entry.reads)]
-            read = "differences/NAME" if method.reads == "differences" else method.reads
+            of_merge = method.reads == "differences" or (method.learner and method.learner.of_merge)
+            read = "differences/NAME" if of_merge else method.reads
             keys = self.example.format(reads=read, method=method.name)
             declare = f"declare {self.name}: {{NAME: {{{keys}}}}}, and read {self.name}/NAME"
             remedy = f"read {self.name}/{fitting[0]}" if fitting else declare

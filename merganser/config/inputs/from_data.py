@@ -87,11 +87,9 @@ class LearnedValuesInput(OfAnother):
         return about.get("learner") == method.name
 
     def of_by_default(self, about: Mapping[str, Any]) -> str | None:
-        """Return what the learner reads."""
-        from merganser import registry  # imports torch
-
-        learner = about.get("learner")
-        return registry.get(learner).reads if learner in registry.names() else None
+        """Return what the learner reads, if it need not be of a merge."""
+        method = known_method(about.get("learner"))
+        return None if method is None or (method.learner and method.learner.of_merge) else method.reads
 
     def applied_by(self, one: Any) -> str | None:
         """Return the method of the learner's name."""
@@ -115,10 +113,9 @@ class LearnedValuesInput(OfAnother):
 
 def _takes_steps(learned: LearnedEntry) -> bool:
     """Tell whether a loss on class probabilities is made small."""
-    from merganser.learning.by_blocks import BlockLearner  # imports torch
-
     method = known_method(learned.learner)
-    return not (method and isinstance(method.learner, BlockLearner))
+    learner = method.learner if method else None
+    return learner is None or learner.takes_steps
 
 
 def _learner_mistakes(params: Params, where: KeyPath, learned: LearnedEntry) -> Iterator[Mistake]:
@@ -134,7 +131,10 @@ def _learner_mistakes(params: Params, where: KeyPath, learned: LearnedEntry) -> 
     if learner.routers and not has_ability(params.base.family, WithBlocks):
         reason = f"{learned.learner} mixes the MLPs of blocks, which {params.base.family} does not name"
         yield Mistake((*where, "learner"), f"{reason}; the families that do are {', '.join(families_with(WithBlocks))}")
-    for mistake in of_mistakes(params, learned.of, f"{learned.learner} reads {reads}, or differences/NAME", reads):
+    expected, others = (
+        (START, ()) if learner.of_merge else (f"{learned.learner} reads {reads}, or differences/NAME", (reads,))
+    )
+    for mistake in of_mistakes(params, learned.of, expected, *others):
         yield mistake.below((*where, "of"))
     yield from mistakes_in(learned.values, learner.settings, where, tuple(LearnedEntry.model_fields))
 

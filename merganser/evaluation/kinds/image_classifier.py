@@ -14,6 +14,7 @@ from merganser.evaluation.prepared import Prepared
 from merganser.models import ClassifiesImages, Network, TakesImages
 
 NEEDS = (TakesImages, ClassifiesImages)
+PIPELINE = "image-classification"  # of the families that score it
 TOKENS = None
 
 __all__ = ["METRICS", "NEEDS", "TOKENS", "check_data", "classes", "columns", "prepare"]

@@ -26,7 +26,7 @@ from merganser.models.bounded import bounded
 from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder
 from merganser.models.named_module import Maps
 from merganser.models.naming import naming_of
-from merganser.models.pictures import checked_picture, picture
+from merganser.models.pictures import picture, stacked
 
 CONFIG = "open_clip_config.json"
 MODEL_TYPES = ()
@@ -62,11 +62,8 @@ class OpenClipNetwork(DualEncoder):
         size = self.preprocess["size"]
         height, width = (size, size) if isinstance(size, int) else size
         if all(isinstance(image, np.ndarray) and image.shape == (height, width, 3) for image in images):
-            arrays = [checked_picture(image) for image in images]
-        else:
-            resize = self._resize
-            arrays = [checked_picture(np.asarray(resize(picture(image)))) for image in images]
-        return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous()
+            return stacked(images)
+        return stacked(map(self._resize, map(picture, images)))
 
     @cached_property
     def _resize(self) -> Callable[[Any], Any]:

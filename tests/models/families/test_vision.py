@@ -84,8 +84,8 @@ def test_the_logits_of_a_saved_model_are_those_of_transformers(
 
 
 def test_families_of_pictures_have_heads_of_prompts_or_of_their_own() -> None:
-    assert families_with(TakesImages) == ["clip", "open_clip", "siglip", "vision"]
-    assert families_with(ClassifiesImages) == ["vision"]
+    assert families_with(TakesImages) == ["clip", "open_clip", "siglip", "timm", "vision"]
+    assert families_with(ClassifiesImages) == ["timm", "vision"]
 
 
 def test_a_file_with_the_hubs_names_is_merged_by_these_and_loaded(folder_of: Callable[..., Path]) -> None:

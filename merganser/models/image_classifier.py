@@ -1,0 +1,80 @@
+"""Networks of pictures with a head of the task's own. Shape legend: B pictures, C classes, D features."""
+
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Linear, Module
+
+from merganser.errors import InputError
+from merganser.models import Change, Inputs
+from merganser.models.linear_maps import WithBlocks
+from merganser.models.named_module import Maps, NamedModule
+from merganser.models.naming import Naming
+from merganser.models.pictures import PictureModule
+
+
+class ImageClassifier(PictureModule, NamedModule, WithBlocks):
+    """A network of pictures with a head of the task's own."""
+
+    mlps = (("mlp.fc1", "mlp.fc2"), ("intermediate.dense", "output.dense"), ("mlp.dense1", "mlp.dense2"))
+
+    def __init__(self, module: Any, folder: Path, naming: Naming, heads: Sequence[str]) -> None:
+        """Take a module as it was built, the folder of its image processor, and the names of modules that are heads."""
+        super().__init__(module, naming)
+        self.folder, self.heads = folder, tuple(f"{name}." for name in heads)
+        parts = dict(module.named_modules())
+        self._heads = [part for name in heads if name in parts for part in _linear_in(parts[name])]
+        if not self._heads:
+            raise InputError(f"{folder}: {type(module).__name__} has no linear head called {' or '.join(heads[:2])}")
+
+    def head_parameters(self) -> frozenset[str]:
+        """Name the loaded parameters of the head."""
+        own = (name for name, _ in self.module.named_parameters())
+        return frozenset(self.stored_name(name) for name in own if name.startswith(self.heads))
+
+    @torch.inference_mode()
+    def logits(self, inputs: Inputs) -> Tensor:
+        """Score every class, for inference: (B, C)."""
+        return self._run(inputs)
+
+    @torch.inference_mode()
+    def features(self, inputs: Inputs) -> Tensor:
+        """Return what the head sees, for inference: (B, D); raise InputError for a network of two heads."""
+        seen: list[Tensor] = []
+        hook = self._only_head().register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        try:
+            self._run(inputs)
+        finally:
+            hook.remove()
+        return seen[0]
+
+    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
+        """Score with these parameters in place of the loaded ones of their names; differentiable: (B, C)."""
+        return self.with_parameters(parameters, lambda: self._run(inputs))
+
+    def changing(self, change: Change) -> AbstractContextManager[object]:
+        """While the block runs, give the head what `change` makes of the features (B, D)."""
+        return self._only_head().register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]))
+
+    def _only_head(self) -> Linear:
+        if len(self._heads) > 1:
+            what = "scores by two heads, which see different features"
+            raise InputError(f"{self.folder}: {self.naming.architecture} {what}; no router and no surgery knows which")
+        return self._heads[0]
+
+    def _run(self, inputs: Inputs) -> Tensor:
+        logits: Tensor = self.module(pixel_values=self._normalised(inputs)).logits
+        return logits
+
+    def _weights(self) -> Maps:
+        """Return all weights but the head's, whatever it is called."""
+        head = self.head_parameters()
+        return {name: found for name, found in super()._weights().items() if self.stored_name(name) not in head}
+
+
+def _linear_in(head: Module) -> Collection[Linear]:
+    return [part for part in head.modules() if isinstance(part, Linear)]

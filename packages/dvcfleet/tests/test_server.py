@@ -1,4 +1,3 @@
-import asyncio
 import contextlib
 import os
 import re
@@ -10,22 +9,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryFile
 
-import httpx
 import psutil
 import pytest
-from prefect.client.base import PrefectHttpxAsyncClient
-from prefect.exceptions import PrefectHTTPStatusError
-from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from dvcfleet.errors import FailedError
-from dvcfleet.prefect_adapter import server
-from dvcfleet.prefect_adapter.server import BUSY_LIMIT_S, BusyDatabase, PrefectServer
+from dvcfleet.prefect_adapter.server import PrefectServer
 from dvcfleet.services import check_server
-from dvcfleet.web_guard import App, Receive, Scope, Send, answer
 from tests import PYTHONPATH
 from tests.dvcfleet.test_safety import listening
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
@@ -34,6 +26,28 @@ from tests.warm import Started
 
 ROOT = Path(__file__).parents[2]
 ENDLESS = "stages: {a: {cmd: touch started; sleep 600; echo 1 > x, outs: [x]}}"
+
+REPORTING = """
+import asyncio
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.states import Completed, Pending, Running
+
+@flow
+def reports(): pass
+
+async def report():
+    async with get_client() as client:
+        for _ in range(8):
+            run = await client.create_flow_run(reports, state=Pending())
+            await client.set_flow_run_state(run.id, Running())
+            await client.set_flow_run_state(run.id, Completed())
+
+async def main():
+    await asyncio.gather(*(report() for _ in range(8)))
+
+asyncio.run(main())
+"""
 
 
 def run_in(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
@@ -203,46 +217,19 @@ def test_a_mistake_leaves_no_server_behind(toy: Make) -> None:
     assert servers_of(broken.path) == []
 
 
-def test_a_busy_database_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """First by the server; then Prefect's own client asks again for as long as the server says so."""
-    now, times = [0.0], []
-
-    def busy(for_s: float) -> App:
-        async def answered(scope: Scope, receive: Receive, send: Send) -> None:
-            assert (await receive())["body"] == b"{}"
-            times.append(now[0])
-            now[0] += 1
-            is_free = now[0] > for_s
-            await answer(send, HTTPStatus.OK if is_free else HTTPStatus.SERVICE_UNAVAILABLE, "{}", "application/json")
-            if not is_free:
-                raise RuntimeError("as Prefect does after such an answer")
-
-        return answered
-
-    async def slept(seconds: float) -> None:
-        now[0] += seconds
-
-    monkeypatch.setattr(server, "AGAIN_S", 0)
-    monkeypatch.setattr("prefect.client.base.anyio.sleep", slept)
-    assert asked(BusyDatabase(busy(6), clock=lambda: now[0])) == HTTPStatus.OK
-    assert times == [0, 1, 2, 3, 4, 5, 6]
-    assert asked(BusyDatabase(busy(BUSY_LIMIT_S), clock=lambda: now[0])) == HTTPStatus.OK
-    # A database that never answers is not waited for without end.
-    began = now[0]
-    assert asked(BusyDatabase(busy(1e9), clock=lambda: now[0])) == HTTPStatus.SERVICE_UNAVAILABLE
-    assert BUSY_LIMIT_S < now[0] - began < 2 * BUSY_LIMIT_S
-
-
-def asked(app: App) -> int:
-    """Return the status of an application's answer to Prefect's client."""
-
-    async def ask() -> int:
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with PrefectHttpxAsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            try:
-                return (await client.post("/flow_runs", json={})).status_code
-            except PrefectHTTPStatusError as error:
-                return error.response.status_code
-
-    with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 2}):
-        return asyncio.run(ask())
+def test_what_several_runs_report_at_once_is_stored(tmp_path: Path) -> None:
+    """No request is refused, and no two wait for each other within SQLite."""
+    with forking():
+        server = PrefectServer(tmp_path / "prefect")
+    with server:
+        server.wait()
+        ended = subprocess.run(
+            [*python(), "-c", REPORTING],
+            env=os.environ | server.environment | {"PYTHONPATH": PYTHONPATH, "PREFECT_CLIENT_MAX_RETRIES": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT_S,
+        )
+    assert ended.returncode == 0, ended.stderr
+    assert "locked" not in (tmp_path / "prefect/server.log").read_text()

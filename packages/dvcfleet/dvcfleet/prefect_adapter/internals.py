@@ -1,10 +1,13 @@
 """The Prefect internals that the engine uses, and what replaces them if they are missing."""
 
+import asyncio
 import logging
 import pickle
 import ssl
 import time
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextvars import ContextVar
 from functools import cache, lru_cache, partial
 from inspect import signature
 from types import SimpleNamespace
@@ -163,6 +166,31 @@ def server_app() -> Any:
     # `Access` asks for the secret instead: Prefect's middleware for it takes some tenths of a millisecond a request.
     with temporary_settings(restore_defaults={PREFECT_SERVER_API_AUTH_STRING}):
         return create_app()
+
+
+@PREFECT.otherwise("storing what several runs report", lambda: None)
+def one_transaction_at_a_time() -> None:
+    """In the server: begin a transaction only when no other is open.
+
+    SQLite has one writer. A second one waits within SQLite for up to a minute. If the event loop frees a cursor of its
+    connection meanwhile, the loop waits too, and with it the first one.
+    """
+    from prefect.server.database.configurations import AioSqliteConfiguration
+
+    begin, lock = AioSqliteConfiguration.begin_transaction, asyncio.Lock()
+    is_inside = ContextVar("is_inside", default=False)
+
+    @asynccontextmanager
+    async def begin_alone(self: Any, session: Any, with_for_update: bool = False) -> AsyncIterator[Any]:
+        async with nullcontext() if is_inside.get() else lock:
+            token = is_inside.set(True)
+            try:
+                async with begin(self, session, with_for_update) as transaction:
+                    yield transaction
+            finally:
+                is_inside.reset(token)
+
+    AioSqliteConfiguration.begin_transaction = begin_alone  # type: ignore[method-assign,assignment]
 
 
 @PREFECT.otherwise("storing the last events", lambda: time.sleep(_GRACE_S))

@@ -4,7 +4,6 @@ Standard input is connected to the run: when the run dies, the server ends. It a
 its secret, and no page of another server.
 """
 
-import asyncio
 import os
 import secrets
 import socket
@@ -14,9 +13,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +22,10 @@ from dvcfleet.disk import is_damaged, locked_folder
 from dvcfleet.errors import FailedError
 from dvcfleet.prefect_adapter.access import Access
 from dvcfleet.prefect_adapter.database import is_current, make_database
-from dvcfleet.prefect_adapter.internals import PREFECT, server_app, wait_for_events
-from dvcfleet.web_guard import App, Guard, Receive, Scope, Send, own_origins
+from dvcfleet.prefect_adapter.internals import PREFECT, one_transaction_at_a_time, server_app, wait_for_events
+from dvcfleet.web_guard import Guard, own_origins
 
 START_LIMIT_S = 120.0
-AGAIN_S, AGAIN_LIMIT_S = 0.05, 20.0  # between two tries of a request that the database refuses, and for how long
-BUSY_LIMIT_S = 300.0  # for as long clients are asked to wait for a database that is busy
 _NOTE = "dvcfleet: "  # prefix of the lines in the server's log that are for the user
 _SETTINGS = {
     # Store events of task runs in groups.
@@ -37,7 +33,7 @@ _SETTINGS = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
     # Disable run-time type checks of a store that is not used here: compiling them slows each start.
     "PY_KEY_VALUE_DISABLE_BEARTYPE": "true",
-    # Of its log, the errors, without those that it answers with 503: they are tried again.
+    # Of its log, the errors.
     "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
     "PREFECT_LOGGING_LEVEL": "ERROR",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR",
@@ -142,65 +138,6 @@ class PrefectServer:
         self.secret.unlink(missing_ok=True)
 
 
-class BusyDatabase:
-    """An ASGI application that repeats requests while the database of `app`, Prefect's server, is busy.
-
-    SQLite refuses a transaction at once whose first read is older than another's write. Prefect then answers 503, and
-    its client waits for seconds and gives up after a few tries. Here the request is made again for AGAIN_LIMIT_S; after
-    that the answer asks the client to wait, by the header `Prefect-Maintenance`, until no request has succeeded for
-    BUSY_LIMIT_S.
-    """
-
-    def __init__(self, app: App, clock: Callable[[], float] = time.monotonic) -> None:
-        self._app, self._clock = app, clock
-        self._busy_since: float | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and again where the answer is 503."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        request = [await receive()]
-        while request[-1].get("more_body"):
-            request.append(await receive())
-        end = self._clock() + AGAIN_LIMIT_S
-        while await self._is_refused(scope, request, receive, send, self._clock() >= end):
-            await asyncio.sleep(AGAIN_S)
-        return None
-
-    async def _is_refused(
-        self, scope: Scope, request: Sequence[MutableMapping[str, Any]], receive: Receive, send: Send, is_last: bool
-    ) -> bool:
-        """Pass a request on; tell whether the answer is 503, which is sent only if it is the last one."""
-        left, refused = list(request), False
-
-        async def receive_again() -> MutableMapping[str, Any]:
-            return left.pop(0) if left else await receive()
-
-        async def send_on(message: MutableMapping[str, Any]) -> None:
-            nonlocal refused
-            if message["type"] == "http.response.start":
-                is_busy = message["status"] == HTTPStatus.SERVICE_UNAVAILABLE
-                refused = is_busy and not is_last
-                if not is_busy:
-                    self._busy_since = None
-                elif is_last and self._is_waited_for():
-                    message["headers"] = [*message.get("headers", ()), (b"prefect-maintenance", b"true")]
-            if not refused:
-                await send(message)
-
-        try:
-            await self._app(dict(scope), receive_again, send_on)
-        except Exception:  # what the answer tells of
-            if not refused:
-                raise
-        return refused
-
-    def _is_waited_for(self) -> bool:
-        now = self._clock()
-        self._busy_since = now if self._busy_since is None else self._busy_since
-        return now - self._busy_since < BUSY_LIMIT_S
-
-
 def answers(address: str, server: subprocess.Popen[bytes]) -> bool:
     """Wait until a server that has just been started answers at an address; tell whether it does."""
     deadline = time.monotonic() + START_LIMIT_S
@@ -227,12 +164,13 @@ def main() -> None:
     # Imported modules live until exit: garbage collection would take a quarter of the start.
     gc.disable()
     PREFECT.report(lambda line: print(f"{_NOTE}{line}", flush=True))
+    one_transaction_at_a_time()
     app = server_app()
     gc.freeze()
     gc.enable()
     listener = socket.socket(fileno=int(sys.argv[1]))
     secret = _secret_file(home, listener.getsockname()[1])
-    _serve(Guard(Access(BusyDatabase(app), os.environ["PREFECT_SERVER_API_AUTH_STRING"])), listener)
+    _serve(Guard(Access(app, os.environ["PREFECT_SERVER_API_AUTH_STRING"])), listener)
     secret.unlink(missing_ok=True)  # here too: the run may have been killed
 
 

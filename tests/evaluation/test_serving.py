@@ -58,7 +58,8 @@ def processes(folder: Path) -> list[int]:
 
 
 def are_gone(numbers: list[int]) -> bool:
-    return not any(psutil.pid_exists(each) and psutil.Process(each).status() != "zombie" for each in numbers)
+    running = [process for process in psutil.process_iter(["status"]) if process.info["status"] != "zombie"]
+    return not {process.pid for process in running} & set(numbers)
 
 
 @pytest.mark.parametrize("does", ["answers", "late"])

@@ -85,7 +85,7 @@ def test_nothing_studied_gives_nothing() -> None:
     params = SimpleNamespace(first_seed=0, methods={}, tasks={"a": None, "b": None}, studies=Studies())
     comparison = Comparison(params, stages)
     assert summarise([]) == []
-    assert [comparison.of(each.read) for each in sections().values() if each.inside == "studies"] == [None] * 5
+    assert [comparison.of(each.read) for each in sections().values() if each.inside == "studies"] == [None] * 6
     assert studies.read(comparison) == {
         "tasks": {"subsets": [], "sizes": []},
         "rank": {"tasks": [], "mean": {}},

@@ -43,7 +43,7 @@ TEMPLATE = """
 {% for name, rows in study_leave_one_out.items() %}<p>{{ name }}: {{ rows | length }} tasks</p>{% endfor %}
 </section>
 """
-SECTION = Section(read=read, numbers=lambda found: found or {}, inside="studies", template=TEMPLATE)
+SECTION = Section(read=read, numbers=lambda found: found, inside="studies", template=TEMPLATE)
 '''
 STUDY = """
 from pathlib import Path

@@ -40,7 +40,7 @@ class Section(Generic[Data]):
     without: Tables = field(default_factory=dict)  # in their place where there is no such section: what dvc.yaml plots
     plots: Callable[[Data, Wording], Mapping[str, str]] = lambda data, wording: {}  # SVG text by name
     page: Callable[[Data], Mapping[str, Any] | None] = lambda data: {}  # None: it has tables and plots alone
-    numbers: Callable[[Data | None], Any] | None = None  # of a study, for studies.json
+    numbers: Callable[[Data | None], Any] | None = None  # of a study, for studies.json unless None
     inside: str | None = None  # the section whose template places this one, from its list `inside`
     template: str | None = None  # its text, if it has no file
 

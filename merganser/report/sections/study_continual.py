@@ -157,6 +157,6 @@ SECTION = Section(
     read=read,
     tables=lambda study: {"plots/study_continual.csv": (AfterTask._fields, study.rows)},
     plots=plots,
-    numbers=lambda study: (study or Continual({})).as_json(),
+    numbers=lambda study: study and study.as_json(),
     inside="studies",
 )

@@ -190,7 +190,7 @@ def one_transaction_at_a_time() -> None:
             finally:
                 is_inside.reset(token)
 
-    AioSqliteConfiguration.begin_transaction = begin_alone  # type: ignore[method-assign,assignment]
+    AioSqliteConfiguration.begin_transaction = begin_alone  # type: ignore[method-assign]
 
 
 @PREFECT.otherwise("storing the last events", lambda: time.sleep(_GRACE_S))

@@ -121,7 +121,7 @@ def parse_size(text: str) -> int:
 
 
 def shards_like(checkpoint: Checkpoint) -> dict[str, str]:
-    """Name the shard of each tensor as a checkpoint has it, all of them safetensors; none where it is one file."""
+    """Name the safetensors shard of each tensor as in a checkpoint; return nothing for a single file."""
     files = shard_names(checkpoint) or {}
     used = sorted(set(files.values()))
     if len(used) < 2:

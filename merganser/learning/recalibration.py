@@ -1,7 +1,7 @@
 """Learners of batch-normalisation statistics: one pass of pictures through a merged model.
 
-The mean of the tasks' running statistics is not what a merged model's layers measure of their own inputs: the variance
-of its activations is smaller (Jordan et al., ICLR 2023, arXiv:2211.08403).
+The activations of a merged model have a smaller variance than those of the tasks' models, so the mean of their running
+statistics does not fit it (Jordan et al., ICLR 2023, arXiv:2211.08403).
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class RecalibrationSettings(BlockSettings):
 
 @dataclass(frozen=True)
 class Recalibration(Learner):
-    """What is learned is each batch-normalisation statistic of the model that the deltas start from."""
+    """Learn the batch-normalisation statistics of the merge that the deltas start from."""
 
     settings: type[RecalibrationSettings] = RecalibrationSettings  # type: ignore[assignment] # it takes no steps
     of_merge: bool = True

@@ -1,4 +1,4 @@
-"""Recalibration: a merged model with batch-normalisation statistics of its own."""
+"""Recalibration: measure the batch-normalisation statistics of a merged model again."""
 
 from torch import Tensor
 

@@ -53,7 +53,7 @@ class ImageClassifier(PictureModule, NamedModule, WithBlocks):
         return seen[0]
 
     def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Score with these parameters in place of the loaded ones of their names; differentiable: (B, C)."""
+        """Score with these parameters instead of the loaded ones of the same names; differentiable: (B, C)."""
         return self.with_parameters(parameters, lambda: self._run(inputs))
 
     def changing(self, change: Change) -> AbstractContextManager[object]:

@@ -74,7 +74,7 @@ MEASURES: Mapping[str, Callable[[Sequential], float]] = {
 
 @dataclass(frozen=True)
 class Continual:
-    """What the study found: each entry's scores in each order."""
+    """Each entry's scores in each order of the tasks."""
 
     entries: Mapping[str, Sequence[Sequential]]
 

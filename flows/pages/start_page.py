@@ -18,11 +18,13 @@ from dvcfleet.record.last_run import last_run
 from dvcfleet.repository import STATE_FOLDER
 from dvcfleet.web_guard import Guard
 from merganser.errors import InputError
-from merganser.flows.steps.answer import report_lines
+from merganser.flows.steps.answer import as_card, best_by_budget, read_table
 from merganser.limits import read_yaml
+from merganser.report.formats import sentence
 from merganser.report.templates import open_templates
 
 # Below the root, what the page links to: the report, the files that its numbers link to, the docs if they are built.
+PLOT = "plots/memory.svg"  # of the report
 SERVED = {"report": "report", "so-far": ".dvcfleet/so-far", "data/metrics": "data/metrics", "docs": "build/site"}
 
 
@@ -77,7 +79,9 @@ def describe_repository(root: Path) -> dict[str, Any]:
         "answer": _answer(root),
         "so_far": (root / ".dvcfleet/so-far/index.html").is_file(),
         "has_report": (root / "report/index.html").is_file(),
+        "has_plot": (root / "report" / PLOT).is_file(),
         "has_docs": (root / "build/site/index.html").is_file(),
+        "is_clone": (root / "mkdocs.yml").is_file(),
     }
 
 
@@ -91,9 +95,19 @@ def _comparison(path: Path) -> str:
     return f"{_counted(tasks, 'task', 'tasks')}, {_counted(entries, 'entry', 'entries')}"
 
 
-def _answer(root: Path) -> list[str]:
+def _answer(root: Path) -> list[dict[str, Any]]:
+    """Return the report's best entries, a card a budget; none where there is no report."""
     try:
-        return list(report_lines(root))
+        data = {row["entry"]: row["data"] for row in read_table(root, "results.csv")}
+        return [
+            {
+                "budget": budget.title,
+                "alone": as_card(budget.alone, data) if budget.alone else None,
+                "none": budget.none,
+                "with_data": as_card(budget.with_data, data) if budget.with_data else None,
+            }
+            for budget in best_by_budget(read_table(root, "choices.csv"))
+        ]
     except (InputError, LookupError, ValueError):
         return []
 
@@ -105,6 +119,7 @@ def _counted(count: int, one: str, many: str) -> str:
 def _environment() -> Environment:
     environment = open_templates("merganser.flows.pages")
     environment.filters |= {
+        "sentence": sentence,
         "local": lambda moment: f"{moment.astimezone():%Y-%m-%d %H:%M}",
         "results": lambda counts: [f"{count} {result}" for result, count in counts.items()],
     }

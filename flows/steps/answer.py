@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dvcfleet.disk import read_json, write_durably
 from dvcfleet.repository import STATE_FOLDER
@@ -209,43 +209,67 @@ def read_table(root: Path, name: str) -> list[Row]:
         return list(csv.DictReader(file))
 
 
+class Best(NamedTuple):
+    """The best entries of a budget, as rows of `choices.csv`: the best first, then those tied with it."""
+
+    title: str  # of the budget
+    alone: list[Row]  # of the entries without data; empty where smaller budgets have them all
+    none: str  # what to say where it is empty
+    with_data: list[Row]  # of all entries; empty unless one that used data is better
+
+
+def best_by_budget(choices: list[Row]) -> Iterator[Best]:
+    """Give each budget's best entries by the lines of `choices.csv`, the smallest budget first."""
+    before = 0
+    for budget in BUDGETS:
+        members = [row for row in choices if row["budget"] == budget.key]
+        alone, allowed = ([row for row in members if row["data"] == had] for had in ("none", "any"))
+        entries = int(alone[0]["of"]) if alone else 0
+        better = allowed if allowed and [row["entry"] for row in alone[:1]] != [allowed[0]["entry"]] else []
+        none = "no entry but those above" if before else "no entry"
+        yield Best(budget.title, alone if entries > before else [], none, better)
+        before = max(before, entries)
+
+
 def choice_lines(choices: list[Row], results: list[Row]) -> Iterator[str]:
     """Name for each budget the best entry and those tied for best with it, by the lines of `choices.csv`."""
     yield "which one to use: mean ± its sampling error, memory per task, seconds; and the entries tied for best with it"
     data = {row["entry"]: row["data"] for row in results}
-    alone, allowed = ([row for row in choices if row["data"] == had] for had in ("none", "any"))
-    yield from _budget_lines(alone, data)
-    first, leaders = ({row["budget"]: row["entry"] for row in reversed(rows)} for rows in (alone, allowed))
-    better = [row for row in allowed if leaders[row["budget"]] != first.get(row["budget"])]
-    if allowed:
+    budgets, width = list(best_by_budget(choices)), max(len(budget.title) for budget in BUDGETS)
+    for budget in budgets:
+        yield f"  {budget.title:{width}}  {_told(budget.alone, data) if budget.alone else budget.none}"
+    better = [budget for budget in budgets if budget.with_data]
+    if any(row["data"] == "any" for row in choices):
         yield f"with data allowed:{'' if better else ' none better'}"
-    if better:
-        yield from _budget_lines(better, data, alone=False)
+    for budget in better:
+        yield f"  {budget.title:{width}}  {_told(budget.with_data, data)}"
     references = [f"{row['entry']} {_score(row)}" for row in results if row["group"] == "reference"]
     if references:
         yield f"references: {', '.join(references)}"
 
 
-def _budget_lines(choices: list[Row], data: dict[str, str], *, alone: bool = True) -> Iterator[str]:
-    """Say each budget's choice; of entries without data, also that there is none."""
-    width, before = max(len(budget.title) for budget in BUDGETS), 0
-    for budget in BUDGETS:
-        members = [row for row in choices if row["budget"] == budget.key]
-        entries = int(members[0]["of"]) if members else 0
-        if members and (entries > before or not alone):
-            yield f"  {budget.title:{width}}  {_told(members, data)}"
-        elif alone:
-            yield f"  {budget.title:{width}}  {'no entry but those above' if before else 'no entry'}"
-        before = max(before, entries)
+class Card(NamedTuple):
+    """A best entry as pages show it."""
+
+    entry: str
+    score: str
+    costs: str  # memory per task, seconds
+    data: str  # what it used, empty if none
+    tied: str  # names, the first of them
 
 
-def _told(members: list[Row], data: dict[str, str]) -> str:
+def as_card(members: list[Row], data: Mapping[str, str]) -> Card:
+    """Say the best of some entries, and those tied with it; `data`: what each entry used, by its name."""
     best, *tied = members
-    also = f"; tied: {_some([row['entry'] for row in tied])}" if tied else ""
-    had = "" if data[best["entry"]] == "no data" else f", {data[best['entry']]}"
-    return (
-        f"{best['entry']} {_score(best)}, {100 * float(best['amr']):.2g} %, {float(best['seconds']):.2g} s{had}{also}"
-    )
+    costs = f"{100 * float(best['amr']):.2g} %, {float(best['seconds']):.2g} s"
+    had = data[best["entry"]]
+    return Card(best["entry"], _score(best), costs, "" if had == "no data" else had, _some([r["entry"] for r in tied]))
+
+
+def _told(members: list[Row], data: Mapping[str, str]) -> str:
+    card = as_card(members, data)
+    also = f"; tied: {card.tied}" if card.tied else ""
+    return f"{card.entry} {card.score}, {card.costs}{f', {card.data}' if card.data else ''}{also}"
 
 
 def _score(row: Row) -> str:

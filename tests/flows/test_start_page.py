@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from merganser.flows.pages.start_page import start_page
 from merganser.flows.steps.answer import report_lines
+from merganser.report.formats import BUDGETS, sentence
 from tests.dvcfleet.toy import Make
 
 SERVICES = {"Prefect": "http://127.0.0.1:1", "MLflow": "http://127.0.0.1:2"}
@@ -38,19 +39,30 @@ def test_the_page_says_what_the_last_run_came_to(finished: Path) -> None:
     page = client(finished).get("/").text
     assert "2 tasks, 7 entries" in page
     assert re.search(r'class="state done">done</span>, stages: \d+ done', page)
-    answer = list(report_lines(finished))
-    assert answer
-    assert all(line in unescape(page) for line in answer)
+
+
+def test_the_page_names_the_best_of_each_budget_as_the_report_does(finished: Path) -> None:
+    page = unescape(client(finished).get("/").text)
+    for budget in BUDGETS:
+        assert f"<h3>{sentence(budget.title)}</h3>" in page
+    told = [re.fullmatch(r"  .*  (\w+) (\S+ ± \S+), .*", line) for line in report_lines(finished)]
+    named = [(found[1], found[2]) for found in told if found]
+    assert named
+    assert re.findall(r'<p class="value">(.*?)</p>\s*<p><a [^>]*>(\w+)</a>', page) == [(b, a) for a, b in named]
+    assert client(finished).get("report/plots/memory.svg").status_code == 200
+    assert 'src="report/plots/memory.svg"' in page
 
 
 def test_every_link_of_the_page_and_of_the_report_leads_somewhere(finished: Path) -> None:
     browser = client(finished)
     page = browser.get("/").text
     assert f"{SERVICES['Prefect']}/runs/flow-run/" in page
-    own = [link for link in links(page) if not link.startswith("http")]
-    assert sorted(own) == ["docs/", "history", "report/"]
-    assert [browser.get(link).status_code for link in own] == [200, 200, 200]
-    assert "<polyline" in browser.get("history").text
+    own = {link for link in links(page) if not link.startswith("http")}
+    assert sorted(own) == ["docs/", "history", "report/", "report/index.html"]
+    assert {browser.get(link).status_code for link in own} == {200}
+    history = browser.get("history").text
+    assert "<h2>Scores</h2>" in history
+    assert "<polyline" not in history  # of one run there is no curve
     report = browser.get("report/")
     of_report = {
         urljoin(str(report.url), link) for link in links(report.text) if not link.startswith(("http", "data:"))
@@ -71,6 +83,7 @@ def test_before_the_first_run_the_page_says_how_to_start(toy: Make) -> None:
     page = client(toy("stages: {a: {cmd: echo 1 > x, outs: [x]}}", {}).path).get("/").text
     assert "No stage has run here yet" in page
     assert [link for link in links(page) if not link.startswith("http")] == []
+    assert "make site" not in page  # it is no clone
 
 
 def test_a_name_or_a_page_of_another_site_is_refused(tmp_path: Path) -> None:

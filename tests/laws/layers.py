@@ -1,6 +1,6 @@
 """Layers in memory, for laws: what a method would be given by the pipeline."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from hashlib import sha256
@@ -29,6 +29,8 @@ from merganser.linalg.decompositions import Factors
 from merganser.merging.method import Method
 from merganser.operators.drop import generator_of
 from merganser.overlays.parts import Parts, mixed
+
+FEW = 20  # gradient steps
 
 
 def matrices(deltas: Sequence[Tensor], name: str = "w", seed: int = 0) -> LayerDeltas:
@@ -113,6 +115,11 @@ def embeddings_of(tasks: Sequence[str]) -> dict[str, Tensor]:
 def _embedding(task: str) -> Tensor:
     generator = torch.Generator().manual_seed(int.from_bytes(sha256(task.encode()).digest()[:4], "little"))
     return torch.nn.functional.normalize(torch.rand(8, generator=generator), dim=0)
+
+
+def with_few_steps(method: Method, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with few gradient steps, unless they say how many: each step is computed like the others."""
+    return ({"steps": FEW} if "steps" in method.parameters.model_fields else {}) | dict(values)
 
 
 def merged(name: str, *layers: Layer, **values: Any) -> list[Tensor | Parts]:

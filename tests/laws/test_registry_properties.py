@@ -22,7 +22,17 @@ from merganser.linalg.svd import factorise
 from merganser.merging.devices import each_tensor
 from merganser.merging.method import Method
 from merganser.overlays.parts import Parts
-from tests.laws.layers import delta_of, factored, made_layer, matrices, merged, norms_of, taken_by, vectors
+from tests.laws.layers import (
+    delta_of,
+    factored,
+    made_layer,
+    matrices,
+    merged,
+    norms_of,
+    taken_by,
+    vectors,
+    with_few_steps,
+)
 from tests.support import each
 
 # fmt: off
@@ -152,7 +162,7 @@ def choices(name: str) -> list[dict[str, str | bool]]:
 
 def models(name: str, layers: Sequence[LayerDeltas], values: Mapping[str, Any]) -> list[Tensor]:
     """Merge; give each layer's delta as (1, ...), or as (T, ...) in the tasks' order where each task has its own."""
-    results = merged(name, *as_read(name, layers), **values)
+    results = merged(name, *as_read(name, layers), **with_few_steps(registry.get(name), values))
     return [_stacked(result, layer) for result, layer in zip(results, layers, strict=True)]
 
 
@@ -171,7 +181,10 @@ def test_layers_keep_their_shape_inputs_stay_as_they_were_and_merging_again_give
     layers = as_read(name, suite.layers)
     before = [[tensor.clone() for tensor in tensors_of(layer)] for layer in layers]
     for values in choices(name):
-        first, again = ([*map(_stacked, merged(name, *layers, **values), suite.layers)] for _ in range(2))
+        first, again = (
+            [*map(_stacked, merged(name, *layers, **with_few_steps(registry.get(name), values)), suite.layers)]
+            for _ in range(2)
+        )
         assert all(map(torch.equal, first, again)), values
         for delta, layer in zip(first, suite.layers, strict=True):
             assert delta.shape[1:] == layer.deltas.shape[1:], layer.name
@@ -353,13 +366,13 @@ def test_a_coefficient_for_an_unknown_task_is_refused_by_name(name: str) -> None
 
 @every_method
 def test_the_number_of_threads_changes_nothing_beyond_rounding(name: str) -> None:
-    before = torch.get_num_threads()
+    before, few = torch.get_num_threads(), with_few_steps(registry.get(name), {})
     found = []
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
             layers = decomposed(threads) if registry.get(name).factored else large_layers()
-            found.append([_stacked(*each) for each in zip(merged(name, *layers), large_layers(), strict=True)])
+            found.append([_stacked(*each) for each in zip(merged(name, *layers, **few), large_layers(), strict=True)])
     finally:
         torch.set_num_threads(before)
     for one, two in zip(*found, strict=True):

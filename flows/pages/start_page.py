@@ -1,7 +1,9 @@
 """The start page of `merganser ui`: the project, its last run with its result, and links to the other pages."""
 
 import os
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -22,9 +24,12 @@ from merganser.flows.steps.answer import as_card, best_by_budget, read_table
 from merganser.limits import read_yaml
 from merganser.report.formats import sentence
 from merganser.report.templates import open_templates
+from merganser.tasks.identity import experiment_names
+from merganser.tasks.tracking import STORE
 
 # Below the root, what the page links to: the report, the files that its numbers link to, the docs if they are built.
 PLOT = "plots/memory.svg"  # of the report
+TRAINING = "workflowType=machine_learning"  # otherwise MLflow's page is about language models' traces
 SERVED = {"report": "report", "so-far": ".dvcfleet/so-far", "data/metrics": "data/metrics", "docs": "build/site"}
 
 
@@ -33,7 +38,8 @@ def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
     page, alone = _environment().get_template("start.html.j2"), Lock()
 
     def show(_: Request) -> HTMLResponse:
-        return HTMLResponse(page.render(**describe_repository(root), services=services))
+        shown = {**services, "MLflow": f"{services['MLflow']}/#/experiments{_own_runs(root)}?{TRAINING}"}
+        return HTMLResponse(page.render(**describe_repository(root), services=shown))
 
     def index(request: Request) -> RedirectResponse:
         return RedirectResponse(f"{request.url.path.rstrip('/')}/index.html")
@@ -54,6 +60,16 @@ def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
     for path, folder in SERVED.items():
         routes += [Route(f"/{path}/", index), Mount(f"/{path}", _Folder(directory=root / folder, check_dir=False))]
     return Starlette(routes=routes, middleware=[Middleware(Guard)])
+
+
+def _own_runs(root: Path) -> str:
+    """Return where MLflow's page, below its list of experiments, has the comparison's runs; empty if not known."""
+    if "MLFLOW_TRACKING_URI" not in os.environ and (root / STORE).is_file():
+        with suppress(sqlite3.Error), closing(sqlite3.connect(f"{(root / STORE).as_uri()}?mode=ro", uri=True)) as store:
+            for name in experiment_names(root):
+                for (number,) in store.execute("SELECT experiment_id FROM experiments WHERE name = ?", (name,)):
+                    return f"/{number}/runs"
+    return ""
 
 
 class _Folder(StaticFiles):

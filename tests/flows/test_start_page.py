@@ -7,6 +7,7 @@ from html import unescape
 from pathlib import Path
 from urllib.parse import urljoin
 
+import mlflow
 import pytest
 from starlette.testclient import TestClient
 
@@ -15,7 +16,8 @@ from merganser.flows.steps.answer import report_lines
 from merganser.report.formats import BUDGETS, sentence
 from tests.dvcfleet.toy import Make
 
-SERVICES = {"Prefect": "http://127.0.0.1:1", "MLflow": "http://127.0.0.1:2"}
+MLFLOW = "http://127.0.0.1:2"
+SERVICES = {"Prefect": "http://127.0.0.1:1", "MLflow": MLFLOW}
 HERE = "http://localhost/"
 
 
@@ -69,6 +71,20 @@ def test_every_link_of_the_page_and_of_the_report_leads_somewhere(finished: Path
     }
     assert {browser.get(link).status_code for link in of_report} == {200}
     assert any("/data/metrics/" in link for link in of_report)
+
+
+def test_mlflows_link_leads_to_the_comparisons_runs(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(root: Path) -> str:
+        return next(link for link in unescape(client(root).get("/").text).split('"') if link.startswith(MLFLOW))
+
+    client_of_store = mlflow.MlflowClient(f"sqlite:///{finished}/mlflow.db")
+    (experiment,) = client_of_store.search_experiments(filter_string="name LIKE 'merganser%'")
+    assert link(finished) == f"{MLFLOW}/#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning"
+    assert link(tmp_path) == f"{MLFLOW}/#/experiments?workflowType=machine_learning"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", MLFLOW)  # of others too: their numbers are not known here
+    assert link(finished) == f"{MLFLOW}/#/experiments?workflowType=machine_learning"
 
 
 def test_while_a_run_goes_on_the_page_leads_to_the_report_so_far(finished: Path) -> None:

@@ -119,7 +119,7 @@ def _answer(root: Path) -> list[dict[str, Any]]:
             {
                 "budget": budget.title,
                 "alone": as_card(budget.alone, data) if budget.alone else None,
-                "none": budget.none,
+                "none": "No further entry." if budget.follows else "No entry.",
                 "with_data": as_card(budget.with_data, data) if budget.with_data else None,
             }
             for budget in best_by_budget(read_table(root, "choices.csv"))

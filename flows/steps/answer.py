@@ -214,7 +214,7 @@ class Best(NamedTuple):
 
     title: str  # of the budget
     alone: list[Row]  # of the entries without data; empty where smaller budgets have them all
-    none: str  # what to say where it is empty
+    follows: bool  # whether a smaller budget has entries
     with_data: list[Row]  # of all entries; empty unless one that used data is better
 
 
@@ -226,8 +226,7 @@ def best_by_budget(choices: list[Row]) -> Iterator[Best]:
         alone, allowed = ([row for row in members if row["data"] == had] for had in ("none", "any"))
         entries = int(alone[0]["of"]) if alone else 0
         better = allowed if allowed and [row["entry"] for row in alone[:1]] != [allowed[0]["entry"]] else []
-        none = "no entry but those above" if before else "no entry"
-        yield Best(budget.title, alone if entries > before else [], none, better)
+        yield Best(budget.title, alone if entries > before else [], before > 0, better)
         before = max(before, entries)
 
 
@@ -237,7 +236,8 @@ def choice_lines(choices: list[Row], results: list[Row]) -> Iterator[str]:
     data = {row["entry"]: row["data"] for row in results}
     budgets, width = list(best_by_budget(choices)), max(len(budget.title) for budget in BUDGETS)
     for budget in budgets:
-        yield f"  {budget.title:{width}}  {_told(budget.alone, data) if budget.alone else budget.none}"
+        none = "no entry but those above" if budget.follows else "no entry"
+        yield f"  {budget.title:{width}}  {_told(budget.alone, data) if budget.alone else none}"
     better = [budget for budget in budgets if budget.with_data]
     if any(row["data"] == "any" for row in choices):
         yield f"with data allowed:{'' if better else ' none better'}"
@@ -253,7 +253,8 @@ class Card(NamedTuple):
 
     entry: str
     score: str
-    costs: str  # memory per task, seconds
+    memory: str  # per task, in per cent
+    seconds: str
     data: str  # what it used, empty if none
     tied: str  # names, the first of them
 
@@ -261,15 +262,16 @@ class Card(NamedTuple):
 def as_card(members: list[Row], data: Mapping[str, str]) -> Card:
     """Say the best of some entries, and those tied with it; `data`: what each entry used, by its name."""
     best, *tied = members
-    costs = f"{100 * float(best['amr']):.2g} %, {float(best['seconds']):.2g} s"
-    had = data[best["entry"]]
-    return Card(best["entry"], _score(best), costs, "" if had == "no data" else had, _some([r["entry"] for r in tied]))
+    memory, seconds = f"{100 * float(best['amr']):.2g}", f"{float(best['seconds']):.2g}"
+    had = "" if data[best["entry"]] == "no data" else data[best["entry"]]
+    return Card(best["entry"], _score(best), memory, seconds, had, _some([row["entry"] for row in tied]))
 
 
 def _told(members: list[Row], data: Mapping[str, str]) -> str:
     card = as_card(members, data)
     also = f"; tied: {card.tied}" if card.tied else ""
-    return f"{card.entry} {card.score}, {card.costs}{f', {card.data}' if card.data else ''}{also}"
+    had = f", {card.data}" if card.data else ""
+    return f"{card.entry} {card.score}, {card.memory} %, {card.seconds} s{had}{also}"
 
 
 def _score(row: Row) -> str:

@@ -262,6 +262,7 @@ class RepositoryRun:
 
     def _run_flow(self, resources: dict[str, Resources]) -> dict[str, Ending]:
         """Run the stages as a flow run of Prefect's; return how each ended."""
+        continues = is_begun(self.repo)
         name, state = run_name(self.repo), state_folder(self.repo)
         groups = self._groups()
         if refusal := git_refusal(self.repo):
@@ -304,7 +305,7 @@ class RepositoryRun:
                     self._loop = run = RunLoop(work, here, told, self.stop)
                     # Again: while a flow runs, Prefect installs its own handlers, which wait for the stages to end.
                     execute = self.stop.on_signals(*ENDING)(run.execute)
-                    received = run_flow(name, runner.task_runner, execute, self._parameters(name))
+                    received = run_flow(name, runner.task_runner, execute, self._parameters(name, continues))
                     if not run.stopping:
                         servers.stop(LEAVE)
             show_summary(run.endings, self.console)
@@ -314,10 +315,10 @@ class RepositoryRun:
                 self._warn(f"Prefect's server did not receive all of this run; {LOGS} has all output.")
             return run.endings
 
-    def _parameters(self, name: str) -> dict[str, Any]:
+    def _parameters(self, name: str, continues: bool) -> dict[str, Any]:
         """Say what this run is, for Prefect: what it was asked for and where, and what the project says of it."""
         asked = {key: value for key, value in asdict(self.options).items() if value}
-        place = {"runner": self.place.runner, "workers": self.place.workers}
+        place = {"runner": self.place.runner, "workers": self.place.workers, "continues": continues}
         found = {"repository": str(self.root), **place, **asked, **self.project.describe(name)}
         shown: dict[str, Any] = json.loads(masked(json.dumps(found, default=str)))
         return shown

@@ -21,7 +21,7 @@ from dvcfleet.services import check_server
 from tests import PYTHONPATH
 from tests.dvcfleet.test_safety import listening
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
-from tests.support import LIMIT_S, forking, python, start, wait_for
+from tests.support import LIMIT_S, forking, python, start, wait_for, wait_until
 from tests.warm import Started
 
 ROOT = Path(__file__).parents[2]
@@ -141,6 +141,27 @@ def test_a_run_stops_in_order_when_terminated(toy: Make, kill: Callable[[int, in
     )
     assert (code, errors) == (128 + signal.SIGTERM, "")
     assert "a stopped" in printed
+
+
+@pytest.mark.slow
+def test_a_killed_run_counts_as_crashed_once_it_is_continued(toy: Make) -> None:
+    slow = toy("stages: {a: {cmd: touch started; test -e again || sleep 600; echo 1 > x, outs: [x]}}", {})
+    own = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+
+    def states(table: str) -> list[tuple[str]]:
+        with closing(sqlite3.connect(slow.path / ".dvcfleet/prefect/prefect.db")) as database:
+            return database.execute(f"SELECT state_type FROM {table} ORDER BY start_time").fetchall()
+
+    def kill(run: Started) -> None:
+        wait_until(lambda: states("task_run") == [("RUNNING",)])
+        os.killpg(run.pid, signal.SIGKILL)
+
+    code, _, _ = stopped(slow, ["-m", "merganser.flows", "run"], kill, own)
+    assert code == -signal.SIGKILL
+    (slow.path / "again").touch()
+    assert run_in(slow.path, RUN).returncode == 0
+    for table in ("flow_run", "task_run"):
+        assert states(table) == [("CRASHED",), ("COMPLETED",)], table
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def init(folder: Path, choices: Choices, cache_of: Path | None = None) -> list[s
     commit. `cache_of`: another comparison, whose DVC cache it has: what either computes the other restores. Raises
     InputError for choices that cannot be, a folder with something in it, and where git refuses.
     """
-    folder = folder.absolute()
+    folder = folder.resolve() if ".." in folder.parts else folder.absolute()
     refuse_existing(folder)
     around = git_if_any(_present(folder), "rev-parse", "--show-toplevel", environment=own_environment())
     with _place(folder) as draft:

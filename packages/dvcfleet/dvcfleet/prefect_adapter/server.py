@@ -41,6 +41,8 @@ _SETTINGS = {
 # Only the services that store what a run reports: no schedules, and no data sent elsewhere.
 _FOR_ONE_RUN = {
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
+    # Otherwise every start imports what other installed packages register, Kubernetes' client for one.
+    "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
     "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_CANCELLATION_CLEANUP_ENABLED": "false",

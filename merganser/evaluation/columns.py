@@ -5,6 +5,7 @@ The `label` column of data sets of classes: their numbers, or words that the ent
 
 import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,27 @@ def labelled(rows: Any) -> Any:
     """
     kept = [number for number, label in enumerate(rows["label"]) if label not in UNLABELLED]
     return rows if len(kept) == len(rows) else rows.select(kept)
+
+
+def class_numbers(labels: Sequence[Any], known: range, first: int = 0, remedy: str = "leave it out") -> list[int]:
+    """Return labels as numbers of classes; raise InputError naming an example whose label is not known.
+
+    `first`: the number of the first example.
+    """
+    for number, label in enumerate(labels, first):
+        if label not in known:
+            has = "no label" if label is None else f"the label {label}; the classes are 0 to {known[-1]}"
+            raise InputError(f"example {number} has {has}; {remedy}")
+    return [int(label) for label in labels]
+
+
+def check_complete(rows: Any, names: Collection[str]) -> None:
+    """Refuse rows without a value in one of these columns: null, not a number, an empty list or one with such."""
+    for name in names:
+        for number, value in enumerate(rows[name]):
+            values = value if isinstance(value, list) else [value]
+            if not values or any(each is None or (isinstance(each, float) and isnan(each)) for each in values):
+                raise InputError(f"example {number} has nothing in the column {name!r}; leave it out")
 
 
 def _strange(rows: Any, known: Collection[Any]) -> list[Any]:

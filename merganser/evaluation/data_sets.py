@@ -195,6 +195,7 @@ def read_headers(folder: Path) -> dict[str, Any]:
         where = folder / split / INFORMATION
         # of a file that is cut off or edited, `datasets` raises a dozen kinds
         with refusing(f"{where}: does not say the columns", "save the data set again", Exception):
+            _files(folder / split)
             features = DatasetInfo.from_dict(_information(folder / split)).features
             table = features.arrow_schema.empty_table()
             # a fingerprint takes longer than all else, and nothing is made of no rows
@@ -210,8 +211,8 @@ def load_saved(folder: Path) -> Any:
     """Open a saved data set or one of its splits, memory-mapped; raise InputError when it is not whole."""
     from datasets import load_from_disk
 
-    # of a file that is cut off or edited, `datasets` and Arrow raise a dozen kinds; an empty split is an IndexError
-    with refusing(f"{folder}: not a whole saved data set, or an empty split", "fetch it again", Exception):
+    # of a file that is cut off or edited, `datasets` and Arrow raise a dozen kinds
+    with refusing(f"{folder}: not a whole saved data set", "fetch it again", Exception):
         splits = [folder / split for split in _splits(folder)] if (folder / SPLITS).exists() else [folder]
         check_arrow_files([split / name for split in splits for name in _files(split)])
         for split in splits:
@@ -224,6 +225,8 @@ def _files(split: Path) -> list[str]:
     files = [str(file["filename"]) for file in parse_json(read_small(split / STATE))["_data_files"]]
     for file in files:
         check_plain(file, split / STATE)
+    if not files:
+        raise InputError(f"{split}: a split without examples; save the data set without it")
     if len(set(files)) < len(files):
         raise InputError(f"{split / STATE}: names a file twice; save the data set again")
     return files

@@ -81,7 +81,10 @@ class Evaluator:
         chunks = self.kind.prepare(rows, self.settings, network)
         settings = self.settings.model_dump()
         about = {"kind": self.name, "settings": settings, "metric": self.metric, "classes": self.classes(data)}
-        count = write_prepared(out, chunks, about)
+        try:
+            count = write_prepared(out, chunks, about)
+        except InputError as error:
+            raise InputError(f"{data}: split {split}: {error}") from None
         self._write_shown(data, split, out)
         return count, dropped
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings
+from merganser.evaluation.columns import check_complete
 from merganser.evaluation.prepared import Prepared
 from merganser.models import Network, TakesTexts
 
@@ -66,10 +67,8 @@ def check_texts(splits: Mapping[str, Any], source: Path) -> None:
 def encode_rows(rows: Any, network: Network, max_length: int) -> dict[str, Tensor]:
     """Tokenise every example: arrays of int32, one row an example; raise InputError for one without a text."""
     assert isinstance(network, TakesTexts)
+    check_complete(rows, _texts_of(rows))
     columns = [list(rows[column]) for column in _texts_of(rows)]
-    for column in columns:
-        if None in column:
-            raise InputError(f"the data set's example {column.index(None)} has no text; leave it out")
     texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
     encoded = network.encode(texts, max_length)
     return {name: values.to(torch.int32) for name, values in encoded.items()}

@@ -244,6 +244,14 @@ def test_a_file_that_is_named_twice_is_refused(tmp_path: Path) -> None:
         load_saved(folder)
 
 
+def test_a_split_without_examples_is_refused_from_the_headers(tmp_path: Path) -> None:
+    splits = {"train": Dataset.from_dict({"text": ["a"]}), "test": Dataset.from_dict({"text": []})}
+    DatasetDict(splits).save_to_disk(tmp_path / "data")
+    for read in (read_headers, load_saved):
+        with pytest.raises(InputError, match="data/test: a split without examples"):
+            read(tmp_path / "data")
+
+
 def test_rows_come_plain_whatever_format_the_data_set_was_saved_with(tmp_path: Path) -> None:
     rows = Dataset.from_dict({"text": ["a"], "label": [0]}).with_format("numpy")
     DatasetDict({"test": rows}).save_to_disk(tmp_path / "rows")

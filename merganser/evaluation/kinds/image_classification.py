@@ -8,8 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from merganser.errors import InputError
 from merganser.evaluation import KindSettings, Text
-from merganser.evaluation.columns import batches, check_images, check_labels, label_names
+from merganser.evaluation.columns import batches, check_images, check_labels, class_numbers, label_names
 from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.prepared import Prepared
 from merganser.models import EmbedsTexts, Network, TakesImages
@@ -46,10 +47,12 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
 
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
-    """Give each picture's `pixels`, decoded and resized, and its `label`."""
+    """Give each picture's `pixels`, decoded and resized, and its `label`, -1 where it has none."""
     assert isinstance(network, TakesImages)
+    known, first = range(-1, len(classes(rows.features, settings))), 0
     for batch in batches(rows, CHUNK):
-        labels = torch.tensor([int(label) for label in batch["label"]], dtype=torch.int64)
+        labels = torch.tensor(class_numbers([-1 if label is None else label for label in batch["label"]], known, first))
+        first += len(labels)
         yield {"pixels": network.pixels(batch["image"]), "label": labels}
 
 
@@ -65,7 +68,16 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
     """Compare the likeliest class of each picture with its label."""
     _make_head(network, prepared, settings)
     found = [network.logits(batch).argmax(dim=1).cpu() for batch in prepared.batches(["pixels"], batch_size)]
-    return compare_predictions(metric, torch.cat(found).numpy(), prepared.array("label").numpy())
+    return compare_predictions(metric, torch.cat(found).numpy(), scored_labels(prepared))
+
+
+def scored_labels(prepared: Prepared) -> Any:
+    """Return the pictures' labels (N,); raise InputError for one without: it would count as a mistake."""
+    labels = prepared.array("label").numpy()
+    if (labels < 0).any():
+        number = int((labels < 0).argmax())
+        raise InputError(f"example {number} of the data has no label; leave it out, or name another split")
+    return labels
 
 
 def _make_head(network: Network, prepared: Prepared, settings: Settings) -> None:

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from merganser.evaluation import KindSettings, Text
 from merganser.evaluation.examples import Results, compare_predictions
-from merganser.evaluation.kinds.image_classification import METRICS, check_data, classes, columns, prepare
+from merganser.evaluation.kinds.image_classification import (
+    METRICS,
+    check_data,
+    classes,
+    columns,
+    prepare,
+    scored_labels,
+)
 from merganser.evaluation.prepared import Prepared
 from merganser.models import ClassifiesImages, Network, TakesImages
 
@@ -46,7 +53,7 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
     """Compare the likeliest class of each picture with its label."""
     batches = prepared.batches(["pixels"], batch_size)
     found = [_of_classes(network.logits(batch), settings).argmax(dim=1).cpu() for batch in batches]
-    return compare_predictions(metric, torch.cat(found).numpy(), prepared.array("label").numpy())
+    return compare_predictions(metric, torch.cat(found).numpy(), scored_labels(prepared))
 
 
 def _of_classes(logits: Tensor, settings: Settings) -> Tensor:

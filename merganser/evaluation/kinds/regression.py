@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from merganser.errors import InputError
+from merganser.evaluation.columns import check_complete
 from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import LABEL, PAIR, TEXT, TextSettings, check_texts, encode_rows, logits_of
@@ -53,13 +54,11 @@ def outputs(classes: Sequence[str], settings: Settings) -> int:
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
     """Give each example's tokens and its `label`."""
-    given = list(rows[LABEL])
-    if None in given:
-        raise InputError(f"the data set's example {given.index(None)} has no label; leave it out")
-    labels = torch.tensor([float(label) for label in given], dtype=torch.float64)
+    check_complete(rows, [LABEL])
+    labels = torch.tensor([float(label) for label in rows[LABEL]], dtype=torch.float64)
     if not labels.isfinite().all():
         number = int((~labels.isfinite()).nonzero()[0])
-        raise InputError(f"the data set's example {number} has the label {labels[number]:g}; leave it out")
+        raise InputError(f"example {number} has the label {labels[number]:g}; leave it out")
     yield encode_rows(rows, network, settings.max_length) | {LABEL: labels}
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import Text
-from merganser.evaluation.columns import WORDS, check_labels, label_names
+from merganser.evaluation.columns import WORDS, check_labels, class_numbers, label_names
 from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import LABEL, PAIR, TEXT, TextSettings, check_texts, encode_rows, logits_of
@@ -77,13 +77,8 @@ def outputs(classes: Sequence[str], settings: Settings) -> int:
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
     """Give each example's tokens and its `label`."""
-    labels, known = _numbers(rows[LABEL], settings.labels), range(len(classes(rows.features, settings)))
-    for number, label in enumerate(labels):
-        if label not in known:
-            remedy = "`unlabelled: drop` leaves out those that have none"
-            has = f"example {number} has the label {label}; the classes are 0 to {known[-1]}"
-            raise InputError(f"the data set's {has}; {remedy}")
-    label = torch.tensor([int(label) for label in labels], dtype=torch.int64)
+    known, remedy = range(len(classes(rows.features, settings))), "`unlabelled: drop` leaves out those that have none"
+    label = torch.tensor(class_numbers(_numbers(rows[LABEL], settings.labels), known, remedy=remedy))
     yield encode_rows(rows, network, settings.max_length) | {LABEL: label}
 
 

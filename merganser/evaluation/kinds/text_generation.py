@@ -17,6 +17,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings, Text
+from merganser.evaluation.columns import UNLABELLED, check_complete, class_numbers
 from merganser.evaluation.data_sets import opens_files
 from merganser.evaluation.examples import Results, compare_predictions, compare_texts, mean_of_seeds
 from merganser.evaluation.metrics import METRICS as ALL_METRICS
@@ -36,7 +37,6 @@ WRITTEN = ("bleu", "chrf", *MEANS)  # against references
 TEXTS = ("exact_match", "accuracy", *WRITTEN)
 BETWEEN = "\x1e"  # a right answer and the next, where an example has several
 UNREADABLE = 0.0  # what an answer that is not a number counts as
-UNLABELLED = -1  # as in the test splits of GLUE, whose labels are secret: refused where such a split is evaluated
 INPUTS = ("input_ids", "attention_mask")
 
 
@@ -94,8 +94,8 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
             raise InputError(f"{source}: split {split}: the column {media[0]!r} does not hold texts")
         count = len(settings.answers or [])
         for label in rows.data.column("label").unique().to_pylist() if count else []:
-            if label != UNLABELLED and (not isinstance(label, int) or not 0 <= label < count):
-                wrong = f"has the label {label!r}, data.answers gives {count} answers"
+            if label not in UNLABELLED and (not isinstance(label, int) or not 0 <= label < count):
+                wrong = f"has the label {label!r}; labels are the numbers 0 to {count - 1} of data.answers"
                 raise InputError(f"{source}: split {split} {wrong}")
 
 
@@ -114,15 +114,14 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
     """Give each prompt's tokens, and its `label` or its right answer as bytes."""
     assert isinstance(network, TakesTexts)
     prompts = settings.prompts
+    check_complete(rows, [name for name in columns(settings) if name != "label"])
     encoded = network.encode([prompt.format(**row) for row in rows for prompt in prompts], settings.max_length)
     tokens = {name: encoded[name].to(torch.int32) for name in INPUTS}
     if len(prompts) > 1:
         tokens = {name: values.unflatten(0, (-1, len(prompts))) for name, values in tokens.items()}
     if settings.answers is not None:
-        if UNLABELLED in rows["label"]:
-            number = list(rows["label"]).index(UNLABELLED)
-            raise InputError(f"the data set's example {number} has no label ({UNLABELLED}): evaluate another split")
-        yield tokens | {"label": torch.tensor(list(rows["label"]), dtype=torch.int64)}
+        labels = class_numbers(rows["label"], range(len(settings.answers)), remedy="evaluate another split")
+        yield tokens | {"label": torch.tensor(labels)}
     else:
         yield tokens | {"answer": pack([_written(answer) for answer in rows["answer"]])}
 

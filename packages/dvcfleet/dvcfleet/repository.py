@@ -15,7 +15,13 @@ import psutil  # type: ignore[import-untyped]
 from dvcfleet.crash_recovery import crash_recovery
 from dvcfleet.dvc_adapter.internals import check_needed, fast_index
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.dvc_adapter.repositories import links_open, links_tested_once, whole_databases, words_of
+from dvcfleet.dvc_adapter.repositories import (
+    git_index_read_once,
+    links_open,
+    links_tested_once,
+    whole_databases,
+    words_of,
+)
 from dvcfleet.dvc_adapter.repository_lock import DvcLock, refuse_busy_paths
 from dvcfleet.errors import BusyError, NoRepositoryError, SkippedError, UserError
 from dvcfleet.project import Project, project_of
@@ -140,7 +146,12 @@ def write_lock(
             except BusyError as busy:
                 locks.close()
                 on_busy(busy)
-        with crash_recovery(repo, state_folder(repo), say), links_open(repo), links_tested_once():
+        with (
+            crash_recovery(repo, state_folder(repo), say),
+            links_open(repo),
+            links_tested_once(),
+            git_index_read_once(repo),
+        ):
             yield lock
 
 

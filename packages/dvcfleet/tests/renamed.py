@@ -18,6 +18,7 @@ FAST = {
     "starting a shell, which now reads its settings,": r"\b_make_cmd\b",
     "finding a python under pyenv": r"\bfix_env\b",
     "writing .gitignore files": r"\b_reset\b",
+    "looking up outputs in git": r"\bis_tracked\b",
     "reading dvc.yaml": r"\bget_cloud_fs\b",
     "checking the graph of stages": r"\bcheck_acyclic\b",
     "reading parameters": r"\bload_path\b",

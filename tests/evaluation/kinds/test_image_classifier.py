@@ -54,6 +54,21 @@ def test_scores_are_those_of_a_plain_loop_over_the_outputs_that_are_classes(
     assert len(set(found)) > 1
 
 
+def test_a_picture_without_a_label_is_refused_where_it_would_count_as_a_mistake(tmp_path: Path) -> None:
+    evaluator = open_evaluator(KIND, {}, None)
+    _, network, data = prepared(tmp_path, 3, evaluator)
+    rows = load_from_disk(tmp_path / "data")
+    labels = [None if number == 4 else label for number, label in enumerate(rows["test"]["label"])]
+    feature = rows["test"].features["label"]
+    rows["test"] = rows["test"].remove_columns("label").add_column("label", labels, feature=feature)
+    rows.save_to_disk(tmp_path / "some")
+    (tmp_path / "others").mkdir()
+    evaluator.prepare(tmp_path / "some", "test", network, tmp_path / "others")
+    evaluator.results(network, data, batch_size=7)
+    with pytest.raises(InputError, match="example 4 of the data has no label"):
+        evaluator.results(network, Prepared(tmp_path / "others"), batch_size=7)
+
+
 def test_class_scores_are_differentiable_in_the_head_too(tmp_path: Path) -> None:
     evaluator = open_evaluator(KIND, {"masked": [0]}, None)
     model, network, data = prepared(tmp_path, 4, evaluator)

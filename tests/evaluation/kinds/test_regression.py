@@ -53,7 +53,14 @@ def test_data_without_texts_or_numbers_is_refused(data: Any, message: str) -> No
         check(data, KIND)
 
 
-@pytest.mark.parametrize(("label", "message"), [(None, "has no label"), (float("nan"), "has the label nan")])
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (None, "has nothing in the column"),
+        (float("nan"), "has nothing in the column"),
+        (float("inf"), "has the label inf"),
+    ],
+)
 def test_an_example_without_a_number_is_refused(model: Path, tmp_path: Path, label: float | None, message: str) -> None:
     with pytest.raises(InputError, match=f"example 1 {message}"):
         run(data_set(Value("float64"), [1.0, label, 2.0]), tmp_path / "data", model, KIND)

@@ -111,7 +111,8 @@ def test_a_metric_of_two_classes_is_refused_for_three() -> None:
 @pytest.mark.parametrize("unlabelled", [-1, None])
 def test_an_unlabelled_example_is_refused(model: Path, tmp_path: Path, unlabelled: int | None) -> None:
     label, labels = classes(4, NAMES)
-    with pytest.raises(InputError, match=f"example 3 has the label {unlabelled}; the classes are 0 to 2"):
+    what = "no label" if unlabelled is None else "the label -1; the classes are 0 to 2"
+    with pytest.raises(InputError, match=f"data: split test: example 3 has {what}; .* leaves out"):
         run(data_set(label, [*labels[:3], unlabelled]), tmp_path / "data", model, KIND)
 
 
@@ -191,7 +192,7 @@ def test_words_that_do_not_fit_the_classes_are_refused(own: dict[str, Any], mess
 
 
 def test_an_example_without_a_text_is_refused(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="example 2 has no text"):
+    with pytest.raises(InputError, match="example 2 has nothing in the column 'text'"):
         run(data_set(*classes(4, NAMES), text=["a", "b", None, "c"]), tmp_path / "data", model, KIND)
 
 

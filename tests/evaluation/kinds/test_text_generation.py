@@ -175,7 +175,11 @@ def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], mes
     [
         ({"text": SENTENCES, "answer": SENTENCES}, {}, "split test has no column 'sentence'"),
         ({"sentence": SENTENCES, "label": [0] * 5}, {}, "split test has no column 'answer'"),
-        ({"sentence": SENTENCES, "label": [0, 2, 0, 0, 0]}, {"answers": ["yes", "no"]}, "the label 2, data.answers"),
+        (
+            {"sentence": SENTENCES, "label": [0, 2, 0, 0, 0]},
+            {"answers": ["yes", "no"]},
+            "the label 2; labels are the numbers 0 to 1 of data.answers",
+        ),
     ],
 )
 def test_data_without_what_the_prompt_or_the_answers_need_is_refused(
@@ -194,8 +198,26 @@ def test_a_split_without_labels_may_be_there_and_is_refused_where_it_is_evaluate
         for name, labels in (("validation", [0, 1, 0, 1, 0]), ("test", [-1] * 5))
     }
     evaluator.check_data(splits, Path("data"))
-    with pytest.raises(InputError, match=r"example 0 has no label \(-1\): evaluate another split"):
+    with pytest.raises(InputError, match="example 0 has the label -1; the classes are 0 to 1; evaluate"):
         list(kind.prepare(splits["test"], Settings(**settings), open_network("seq2seq", folders["t5"])))
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("sentence", [*SENTENCES[:3], None, SENTENCES[4]]),
+        ("answer", ["a", "b", "c", None, "d"]),
+        ("answer", [1.0, 2.0, 3.0, float("nan"), 5.0]),
+        ("answer", [["a"], ["b"], ["c"], [], ["d"]]),
+        ("answer", [["a"], ["b"], ["c"], ["d", None], ["e"]]),
+    ],
+)
+def test_an_example_without_a_question_or_an_answer_is_refused_and_not_scored_as_text(
+    column: str, values: list[Any], folders: dict[str, Path]
+) -> None:
+    rows = Dataset.from_dict({"sentence": SENTENCES, "answer": SENTENCES, column: values})
+    with pytest.raises(InputError, match=f"example 3 has nothing in the column '{column}'; leave it out"):
+        list(kind.prepare(rows, Settings(prompt=PROMPT), open_network("seq2seq", folders["t5"])))
 
 
 def test_what_does_not_fit_is_refused_before_the_model_runs(folders: dict[str, Path]) -> None:

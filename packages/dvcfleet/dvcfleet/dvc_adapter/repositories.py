@@ -12,6 +12,7 @@ import re
 import shutil
 import sqlite3
 import sys
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import lru_cache
@@ -245,6 +246,31 @@ def links_tested_once() -> AbstractContextManager[None]:
         return list(found)
 
     return replaced(checkout, "test_links", test_once)
+
+
+@otherwise("looking up outputs in git", lambda repo: no_shortcut())
+def git_index_read_once(repo: Repo) -> AbstractContextManager[None]:
+    """Make DVC read git's index again only when it has changed, not for each output that it stores."""
+    if not under_git(repo):
+        return no_shortcut()
+    root, git_repo, known = repo.scm.root_dir, repo.scm.dulwich.repo, dict[tuple[int, ...], list[bytes]]()
+    getattr(repo.scm, "is_tracked")  # noqa: B009 - no protocol has it
+
+    def is_tracked(path: str) -> bool:
+        try:
+            info = os.stat(git_repo.index_path())
+        except FileNotFoundError:  # nothing was added yet
+            return False
+        state = (info.st_ino, info.st_size, info.st_mtime_ns)
+        if state not in known:
+            known.clear()
+            known[state] = sorted(git_repo.open_index())
+        names, name = known[state], os.fsencode(os.path.relpath(path, root))
+        at, inside = bisect_left(names, name), bisect_left(names, name + b"/")
+        return names[at : at + 1] == [name] or (inside < len(names) and names[inside].startswith(name + b"/"))
+
+    is_tracked(root)  # what is missing is found out here
+    return replaced(repo.scm, "is_tracked", is_tracked)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 from merganser.config.columns import columns_by_type, features_at
 from merganser.config.completing import READ, additions, filled, unmatched
 from merganser.config.inferring import infer_task_kind, parameter_names
-from merganser.config.sections import NAME, OWN_MODELS, UNMEASURED
+from merganser.config.sections import NAME, OWN_MODELS, TAKEN_COLUMNS, UNMEASURED
 from merganser.config.tasks import fits
 from merganser.config.text import as_flow, as_line
 from merganser.errors import InputError, did_you_mean
@@ -73,6 +73,8 @@ def _check_names(models: Mapping[str, str], data: Mapping[str, str]) -> None:
                 f"--models: {name!r} is no name: use letters, digits, - and _, the first a letter or digit"
             )
     tasks = [name for name in models if name != BASE]
+    if taken := [name for name in tasks if name in TAKEN_COLUMNS]:
+        raise InputError(f"--models: {taken[0]!r} is a column of the report's tables; name the task otherwise")
     if not tasks:
         raise InputError("--models: there is no task's model; name each task: --models base=SOURCE task=SOURCE")
     for name in data:

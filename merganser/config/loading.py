@@ -14,7 +14,7 @@ from merganser.config.completing import addition_names, additions, completed, fi
 from merganser.config.inputs import INPUTS, SECTIONS
 from merganser.config.mistakes import Mistake, abbreviate, mistakes_in, repaired
 from merganser.config.params import Params
-from merganser.config.sections import NAME, STUDIED
+from merganser.config.sections import NAME, STUDIED, TAKEN_COLUMNS
 from merganser.config.text import line_of, value_at
 from merganser.errors import InputError
 from merganser.hashes import sha256_of
@@ -115,6 +115,8 @@ def _name_mistakes(content: dict[Any, Any]) -> Iterator[Mistake]:
             if isinstance(name, str) and not NAME.fullmatch(name):
                 rule = "use at most 100 letters, digits, - and _, the first a letter or digit"
                 yield Mistake((*section, name), f"not a name, got {abbreviate(name)}; {rule}")
+            elif name in TAKEN_COLUMNS and section[0] in ("tasks", "unseen"):
+                yield Mistake((*section, name), "a column of the report's tables has this name; rename the task")
 
 
 def _clash_mistakes(content: dict[Any, Any]) -> Iterator[Mistake]:

@@ -8,6 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # with what is put before and behind it, it must fit a file's name
+# What the report's tables name their other columns, and files their means: no task may have such a name.
+TAKEN_COLUMNS = frozenset(
+    (
+        *("entry", "method", "reads", "family", "group", "data", "mean", "normalised_score", "score_drop_rate", "amr"),
+        *("wall_s", "peak_rss_bytes", "stderr", "spread", "forwards", "backwards", "before_s", "unseen", "partial"),
+        *("normalised", "adr"),
+    )
+)
 UNMEASURED = "unmeasured"  # the kind of tasks that are merged and have no data
 VOCABULARIES = Path("data/vocabularies")  # under base.source: a base that was brought into another vocabulary
 BASE = Path("data/base")  # as the head of a task without a model: what stands in the base and its merges

@@ -214,6 +214,7 @@ def test_the_projects_own_params_are_right() -> None:
         (lambda c: c.update(tasks={}), "tasks: ", "there are none"),
         (lambda c: c.update(tasks=["digits"]), "tasks: ", "expected a mapping"),
         (lambda c: c["tasks"]["digits"].pop("data"), "tasks.digits.data: ", "missing"),
+        (lambda c: c["tasks"].update(mean=c["tasks"].pop("digits")), "tasks.mean: ", "has this name; rename the task"),
         (lambda c: c["tasks"]["digits"]["data"].update(xsource="x"), "tasks.digits.data.xsource: ", '"source"?'),
         (lambda c: c["tasks"]["digits"]["data"].update(templates=[]), "tasks.digits.data.templates: ", "none"),
         (lambda c: c["tasks"]["digits"]["data"].update(templates=["a."]), "tasks.digits.data.templates.0: ", "{}"),

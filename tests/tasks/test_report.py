@@ -24,6 +24,7 @@ from dvcfleet.messages import Ending, Result
 from dvcfleet.record.chain import anchor_of
 from dvcfleet.record.ledger import Ledger
 from merganser import registry
+from merganser.config.sections import TAKEN_COLUMNS
 from merganser.errors import InputError
 from merganser.evaluation.examples import read_results, write_results
 from merganser.flows.pages.reproduced import figure_lines, read_figures
@@ -168,6 +169,12 @@ def test_unseen_tasks_have_columns_of_their_own_and_are_in_no_mean(folder: Path,
     lines = {row["entry"]: row for row in csv.DictReader((folder / "report/unseen.csv").open())}
     assert {entry for entry, line in lines.items() if line["oracle_task"]} == {"tsv_c", "individual"}
     assert 'id="unseen"' in page
+
+
+@pytest.mark.usefixtures("page")
+def test_no_task_can_have_the_name_of_another_column(folder: Path) -> None:
+    header = next(csv.reader((folder / "report/results.csv").open()))
+    assert set(header) - TAKEN_COLUMNS == {*TASKS, "unseen_held"}
 
 
 def test_entries_are_tested_on_unseen_tasks_example_by_example_and_apart_from_the_others(

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -195,7 +196,7 @@ def init(
     if clone is not None and other:
         raise InputError("--cache-of: a comparison taken --from a clone has its own cache; leave one of them out")
     print(*map(printable, init(folder, given[0], other)), sep="\n")
-    print(f"`cd {folder} && merganser run` makes it")
+    print(f"`cd {shlex.quote(str(folder))} && merganser run` makes it")
 
 
 @app.command(epilog=example("merganser update", EXIT_CODES))

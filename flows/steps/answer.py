@@ -181,7 +181,7 @@ def markdown_lines(root: Path) -> Iterator[str]:
 
 
 def _kept_and_had(row: Row, data: Mapping[str, str]) -> tuple[str, str]:
-    return f"{100 * float(row['amr']):.2g}", data[row["entry"]]
+    return _percent(row["amr"]), data[row["entry"]]
 
 
 def _hundredths(value: str) -> str:
@@ -262,7 +262,7 @@ class Card(NamedTuple):
 def as_card(members: list[Row], data: Mapping[str, str]) -> Card:
     """Say the best of some entries, and those tied with it; `data`: what each entry used, by its name."""
     best, *tied = members
-    memory, seconds = f"{100 * float(best['amr']):.2g}", f"{float(best['seconds']):.2g}"
+    memory, seconds = _percent(best["amr"]), _two_digits(float(best["seconds"]))
     had = "" if data[best["entry"]] == "no data" else data[best["entry"]]
     return Card(best["entry"], _score(best), memory, seconds, had, _some([row["entry"] for row in tied]))
 
@@ -272,6 +272,15 @@ def _told(members: list[Row], data: Mapping[str, str]) -> str:
     also = f"; tied: {card.tied}" if card.tied else ""
     had = f", {card.data}" if card.data else ""
     return f"{card.entry} {card.score}, {card.memory} %, {card.seconds} s{had}{also}"
+
+
+def _percent(share: str) -> str:
+    return _two_digits(100 * float(share))
+
+
+def _two_digits(number: float) -> str:
+    """Write two digits, and all before the point."""
+    return f"{number:.0f}" if number >= 99.5 else f"{number:.2g}"
 
 
 def _score(row: Row) -> str:

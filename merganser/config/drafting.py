@@ -18,6 +18,7 @@ from merganser.config.tasks import fits
 from merganser.config.text import as_flow, as_line
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import get_kind, kind_names
+from merganser.evaluation.data_sets import check_saved
 from merganser.models import family_names
 from merganser.models.naming import HEAD_NAMES
 from merganser.sources.hub import COMMIT
@@ -93,9 +94,11 @@ def _source(name: str, text: str, root: Path, option: str) -> str:
     path = Path(os.path.abspath(os.path.expanduser(text)))
     if not path.exists():
         beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise InputError(f"{option}: {name}: no such file or folder: {text}{did_you_mean(path.name, beside)}")
+        raise InputError(f"{option}: no such file or folder: {text}{did_you_mean(path.name, beside)}")
     if path.suffix in POINTER_SUFFIXES and path.is_file():
         return _write_pointer(name, _pointer(path), root)
+    if option == "--data":
+        check_saved(path)
     return str(path)
 
 

@@ -61,7 +61,7 @@ def mistakes_at(place: KeyPath, error: InputError, *, has_place: bool = False) -
     return [Mistake(place, line, has_place=has_place) for line in str(error).splitlines()]
 
 
-def _overlap(one: KeyPath, other: KeyPath) -> bool:
+def _overlap(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
     """Tell whether one place is the other, or in it."""
     return all(a == b for a, b in zip(one, other, strict=False))
 
@@ -76,12 +76,32 @@ def mistakes_in(
     try:
         model.model_validate(content)
     except ValidationError as error:
-        return [_explained(each, model, above, beside) for each in error.errors()]
+        found = error.errors()
+        meant = [each for each in found if _is_meant(each, model)]
+        left = [
+            each for each in found if each not in meant and not any(_overlap(each["loc"][:-1], m["loc"]) for m in meant)
+        ]
+        return [_explained(each, model, above, beside) for each in (*meant, *left)]
     return []
 
 
+def _is_meant(mistake: Any, model: type[BaseModel]) -> bool:
+    """Tell whether content that fits no type of a choice of types is like the one that this mistake is about."""
+    place, got = mistake["loc"], mistake["input"]
+    if not place or not _is_choice(kind_at(model, place[:-1])):
+        return True
+    return isinstance(got, dict) == (mistake["type"] in ("dict_type", "model_type"))
+
+
+def _is_choice(kind: Any) -> bool:
+    """Tell whether a type is a choice of types, after which pydantic names the one in a place."""
+    return get_origin(kind) in (Union, UnionType)
+
+
 def _explained(mistake: Any, model: type[BaseModel], above: KeyPath, beside: tuple[str, ...]) -> Mistake:
-    place = (*above, *(str(key) for key in mistake["loc"] if key != KEY))
+    found = mistake["loc"]
+    keys = (key for number, key in enumerate(found) if not _is_choice(kind_at(model, found[:number])))
+    place = (*above, *(str(key) for key in keys if key != KEY))
     if KEY in mistake["loc"] and mistake["type"] == "string_type":
         got = mistake["input"]
         return Mistake(place, f'a name must be text, got {abbreviate(got)}; write "{got}"')
@@ -165,7 +185,7 @@ def kind_at(model: type[BaseModel], place: Location) -> Any:
     for part in place:
         # A map of names (tasks, methods) has any keys, all of one kind.
         fields, parts = getattr(kind, "model_fields", None), get_args(kind)
-        if get_origin(kind) in (Union, UnionType):  # in a place of pydantic the name of one of its types follows
+        if _is_choice(kind):  # in a place of pydantic the name of one of its types follows
             kind = next((each for each in parts if getattr(each, "__name__", "") == part), parts[0])
             continue
         field = fields.get(part) if fields is not None else None

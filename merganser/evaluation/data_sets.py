@@ -173,13 +173,17 @@ def _named(feature: Any, array: Any, where: str) -> Iterator[str]:
 SPLITS = "dataset_dict.json"
 INFORMATION = "dataset_info.json"  # of a split: its columns and their features
 STATE = "state.json"  # of a split: its files
+READERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}  # of `datasets`, by files' endings
+MAKING = 'datasets.load_dataset("{kind}", data_files={{"test": "{file}"}}).save_to_disk(FOLDER)'
 INFORMATION_LIMIT = 2**25  # bytes: it names the classes, and the files that it was made of
 
 
 def check_saved(folder: Path) -> None:
     """Refuse a folder that is not a saved data set."""
     if not (folder / SPLITS).exists():
-        raise InputError(f"{folder}: no saved data set; expected a folder written by DatasetDict.save_to_disk")
+        kind = READERS.get(folder.suffix)
+        remedy = f"; make one by {MAKING.format(kind=kind, file=folder)}" if kind else ""
+        raise InputError(f"{folder}: no saved data set; expected a folder written by DatasetDict.save_to_disk{remedy}")
 
 
 def read_headers(folder: Path) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def test_a_name_or_a_source_that_cannot_be_one_is_refused(tmp_path: Path) -> Non
     (tmp_path / "base").mkdir()
     base = str(tmp_path / "base")
     for models, data, words in (
-        ({"one": str(tmp_path / "bse")}, {}, 'one: no such file or folder: .*; did you mean "base"'),
+        ({"one": str(tmp_path / "bse")}, {}, '--models: no such file or folder: .*; did you mean "base"'),
         ({"a b": base}, {}, "'a b' is no name"),
         ({"base": base}, {}, "there is no task's model"),
         ({"base": base, "digits": base}, {"digit": base}, "no task is called 'digit'; did you mean \"digits\""),

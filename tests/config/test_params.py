@@ -213,6 +213,8 @@ def test_the_projects_own_params_are_right() -> None:
         (lambda c: c.pop("methods"), "methods: ", "missing"),
         (lambda c: c.update(tasks={}), "tasks: ", "there are none"),
         (lambda c: c.update(tasks=["digits"]), "tasks: ", "expected a mapping"),
+        (lambda c: c["evaluation"].update(split="tset"), "evaluation.split: ", "got 'tset'; did you mean \"test\""),
+        (lambda c: c["evaluation"].update(split={"name": "test"}), "evaluation.split.examples: ", "missing"),
         (lambda c: c["tasks"]["digits"].pop("data"), "tasks.digits.data: ", "missing"),
         (lambda c: c["tasks"].update(mean=c["tasks"].pop("digits")), "tasks.mean: ", "has this name; rename the task"),
         (lambda c: c["tasks"]["digits"]["data"].update(xsource="x"), "tasks.digits.data.xsource: ", '"source"?'),

@@ -27,7 +27,7 @@ class NoRepositoryError(UserError):
     """A folder is in no DVC repository."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(f"{folder}: not in a DVC repository; go into one or name it (--repo); `dvc init` makes one")
+        super().__init__(f"{folder}: not in a DVC repository; go into one or name it (--repo)")
 
 
 class BusyError(UserError):

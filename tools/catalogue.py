@@ -44,7 +44,8 @@ def render_pages() -> dict[str, str]:
     render = environment.get_template("methods.md.j2").render
     described = [describe_method(registry.get(name)) for name in registry.names()]
     described.sort(key=lambda method: list(families).index(method["family"]))
-    pages = {"README": render(overview=texts["overview"], families=families, family=None, methods=described)}
+    introduction = {each: texts[each] for each in ("overview", "agreement")}
+    pages = {"README": render(**introduction, families=families, family=None, methods=described)}
     for name, family in families.items():
         members = [method for method in described if method["family"] == name]
         if members:

@@ -32,8 +32,9 @@ def cabs(layer: LayerDeltas, *, density: PositiveFraction = 0.25, block: Size = 
     """Add, task by task, the largest entries of each block that no earlier task keeps.
 
     `density` is the share kept of each `block` of consecutive entries of a parameter, the paper's n of m; the last
-    block may be shorter. A task that finds too few entries free also keeps the largest of the others. Equal entries are
-    kept together. The tasks come in the order of their names; another order gives another merge.
+    block may be shorter, and the authors' code drops it. A task that finds too few entries free also keeps the largest
+    of the others. Equal entries are kept together. The tasks come in the order of their names; another order gives
+    another merge.
     """
     pieces = (piece for stack in blocks(layer.deltas, unit=block) for piece in _kept(stack, density, block))
     summed = (piece.sum(0, dtype=torch.float64).mul_(scaling) for piece in pieces)

@@ -44,7 +44,8 @@ def svc(
     A task's coefficient s in a direction u_r says how many times its own response the merge has of it; `floor`, the
     paper's alpha, is the least that counts, also for a task that does not respond at all. The authors take 1/T on a
     merge of scaling 0.3. The factors are relative to the merge, so that is 1 / (0.3 T) here, the default; FusionBench's
-    0.1 is 1/3. `density` is what ties keeps of each whole vector.
+    0.1 is 1/3. `density` is what ties keeps of each whole vector. Ties adds up the tasks that agree; the authors' code
+    averages them, and trims each parameter by itself.
     """
     inner_merge = unscaled_merge(layers, inner, density)
     least = 1 / (USUAL * len(layers.tasks)) if floor is None else floor

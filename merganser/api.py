@@ -138,7 +138,7 @@ def methods(
 
     chosen = {"data": data, "parts": parts, "family": family, "cost": cost, "needs": needs}
     wanted = ",".join(f"{key}={value}" for key, value in chosen.items() if value is not None)
-    described = matching([describe_method(registry.get(name)) for name in registry.names()], wanted)
+    described = matching([describe_method(registry.describe(name)) for name in registry.names()], wanted)
     return {method["name"]: method for method in described}
 
 

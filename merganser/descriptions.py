@@ -1,23 +1,22 @@
 """Describe methods as plain data, and filter them by it."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from merganser.config.inputs import FROM_VALIDATION
 from merganser.errors import InputError, did_you_mean
-from merganser.merging.method import Method
+from merganser.registry import Described
 
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
-def describe_method(method: Method) -> dict[str, Any]:
+def describe_method(method: Described) -> dict[str, Any]:
     """Return a method's description as plain data; the keys are stable."""
     schema = method.parameters.model_json_schema()
     return {
         "name": method.name,
         "summary": method.summary,
-        "description": inspect.getdoc(method.function) or "",
+        "description": method.doc,
         "family": method.family,
         "needs": method.needs,
         "reads": method.reads,

@@ -24,6 +24,7 @@ COMPARISON, METHODS = Path(".merganser"), Path("methods")  # in a comparison's r
 GROUP = "merganser.methods"  # of entry points
 _trusted: set[Path] = set()
 FAMILIES, KINDS, STATISTICS = "models.families", "evaluation.kinds", "statistics.kinds"  # packages of this one
+ADDITIONS = "at_run_time.additions"
 
 
 def module_names(places: Iterable[str]) -> list[str]:
@@ -138,7 +139,10 @@ def literals(module: ast.Module) -> dict[str, Any]:
     found = {}
     for node in module.body:
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name.isupper():
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ) if name.isupper():
                 try:
                     found[name] = ast.literal_eval(value)
                 except ValueError:  # computed: only who imports the module knows it

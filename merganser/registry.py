@@ -6,12 +6,19 @@ Besides, there are methods of a comparison's own, and of installed packages (`me
 import importlib
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
+from typing import TYPE_CHECKING, TypeAlias
 
 from merganser.errors import InputError, did_you_mean
-from merganser.learning import Learner
-from merganser.merging.method import REGISTERED, Method
+from merganser.merging.about import REGISTERED, Description
+from merganser.merging.declared import listed
 from merganser.methods import __path__ as places
 from merganser.plugins import OwnMethod, is_trusted, module_names, own_methods
+
+if TYPE_CHECKING:
+    from merganser.learning import Learner
+    from merganser.merging.method import Method
+
+Described: TypeAlias = "Description | Method"  # both have what describes a method
 
 
 class UntrustedMethodError(InputError):
@@ -27,7 +34,7 @@ def names() -> list[str]:
     return sorted([*shipped, *own])
 
 
-def get(name: str) -> Method:
+def get(name: str) -> "Method":
     """Return a method; raise InputError with the nearest name when there is none of this one."""
     if name not in REGISTERED:
         known = names()
@@ -37,7 +44,15 @@ def get(name: str) -> Method:
             _import(name, own)
         else:
             importlib.import_module(f"merganser.methods.{name}")
-    return REGISTERED[name]
+    found: Method = REGISTERED[name]
+    return found
+
+
+def describe(name: str) -> Described:
+    """Return what is told of a method; one of Merganser's is read from its file, without importing torch."""
+    if name in REGISTERED or name in own_methods() or name not in module_names(places):
+        return get(name)
+    return listed(name)
 
 
 def _import(name: str, own: OwnMethod) -> None:
@@ -67,7 +82,7 @@ def learner_names() -> list[str]:
     return [name for name in module_names(places) if get(name).learner]
 
 
-def get_learner(name: str) -> Learner:
+def get_learner(name: str) -> "Learner":
     """Return how a method's values are learned; raise InputError with the nearest name where none is of this one."""
     learner = get(name).learner if name in names() else None
     if learner is None:

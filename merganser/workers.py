@@ -26,7 +26,8 @@ from torch import Tensor
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 VARIABLE = "MERGANSER_THREADS"
 KEPT = 2**22  # bytes: malloc returns larger tensors to the system when they are freed
-M_MMAP_THRESHOLD = -3  # from malloc.h
+KEPT_IN_ALL = 2**24  # bytes that each thread's arena keeps: new pages take longer than what is computed in them
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 AHEAD = 5  # items per thread that are submitted and whose result is not yet consumed
 SHARE = 0.5  # of the free memory that the items being processed may take
 
@@ -70,7 +71,9 @@ def _loaded_libraries(modules: int) -> ThreadpoolController:
 def _return_freed_memory() -> None:
     """Make glibc return freed large tensors to the system: the threads' arenas would keep hundreds of MiB in total."""
     with suppress(AttributeError, OSError):  # not glibc
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, KEPT)
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, KEPT)
+        libc.mallopt(M_TRIM_THRESHOLD, KEPT_IN_ALL)
 
 
 class BufferPool:

@@ -42,7 +42,7 @@ def render_pages() -> dict[str, str]:
     environment = open_templates("tools", html=False)
     environment.filters["default_of"] = default_of
     render = environment.get_template("methods.md.j2").render
-    described = [describe_method(registry.get(name)) for name in registry.names()]
+    described = [describe_method(registry.describe(name)) for name in registry.names()]
     described.sort(key=lambda method: list(families).index(method["family"]))
     introduction = {each: texts[each] for each in ("overview", "agreement")}
     pages = {"README": render(**introduction, families=families, family=None, methods=described)}

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from merganser.measures.significance import LEVEL, holm
+from merganser.measures.scores import LEVEL
+from merganser.measures.significance import holm
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, KEPT = ROOT / "docs/evidence.md", ROOT / "docs/evidence"

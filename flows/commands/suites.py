@@ -23,11 +23,10 @@ def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption
     if context.invoked_subcommand:
         return
     from merganser.command_line.output import print_table
-    from merganser.flows.suites.files import suite_names, suites_root
-    from merganser.flows.suites.ready import ROW, describe_suite, suite_row
+    from merganser.flows.suites.files import suites_root
+    from merganser.flows.suites.ready import ROW, list_suites, suite_row
 
-    root = suites_root(repo)
-    found = [describe_suite(root, name) for name in suite_names(root)]
+    found = list_suites(suites_root(repo))
     if as_json:
         print(json.dumps([asdict(suite) for suite in found], indent=2))
     else:

@@ -109,7 +109,9 @@ def _comparison_of_trial(folder: Path) -> Path | None:
 
 def trial_lines(original: Path, trial: Path) -> Iterator[str]:
     """Say how far the means of a trial are from the comparison's; nothing if it has no scores yet."""
-    from merganser.report.paired import LEVEL, compare_scores, files_in  # loads PyTorch
+    from merganser.measures.scores import LEVEL
+    from merganser.report.paired import compare_scores  # loads PyTorch
+    from merganser.report.run_scores import files_in
 
     params = read_yaml(trial / PARAMS)
     names = (list(params["methods"]), list(params["tasks"]), list(params.get("unseen", {})))

@@ -14,10 +14,9 @@ from dvcfleet.git import git_if_any
 from dvcfleet.repository import opened, state_folder, write_lock
 from merganser.config import PARAMS
 from merganser.config.completing import addition_names, additions, completed, filled
-from merganser.config.loading import check_params
+from merganser.config.loading import check_params, check_shape
 from merganser.config.mistakes import mistakes_in
 from merganser.config.params import Params
-from merganser.config.points import write_points
 from merganser.config.sections import Strict, Text
 from merganser.errors import InputError, did_you_mean
 from merganser.flows.suites.files import (
@@ -85,14 +84,26 @@ def suite_row(suite: SuiteListing) -> tuple[str, ...]:
     return in_use, suite.name, suite.family, " ".join(tasks), str(len(suite.entries)), suite.gpu, costs
 
 
+def list_suites(root: Path) -> list[SuiteListing]:
+    """Read all suites, as `describe_suite` does."""
+    here = _content(root / PARAMS)
+    return [_listing(root, name, here) for name in suite_names(root)]
+
+
 def describe_suite(root: Path, name: str) -> SuiteListing:
-    """Read a suite, and tell whether the root's params.yaml is the same, or its grids."""
+    """Read a suite, and tell whether the root's params.yaml is the same, or its grids.
+
+    Names, keys and types are checked; `load_suite` checks what the methods say of their values too.
+    """
+    return _listing(root, name, _content(root / PARAMS))
+
+
+def _listing(root: Path, name: str, here: Any) -> SuiteListing:
     try:
-        content = read_suite(root, name)
-        params, about = load_suite(root, name), _about(name, content.get(ABOUT))
+        content, whole = read_suite(root, name), suite_params(root, name)[0]
+        params, about = check_shape(whole, SUITES / f"{name}.yaml"), _about(name, content.get(ABOUT))
     except InputError as error:
         return SuiteListing(name, False, mistake=str(error))
-    here = _content(root / PARAMS)
     return SuiteListing(
         name,
         any(here == suite_params(root, name, grids=grids)[0] for grids in (False, True)[: 1 + (GRIDS in content)]),
@@ -129,6 +140,8 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
     InputError for an unknown or broken suite, and where the root's params.yaml has changes that are nowhere else;
     BusyError while a run is at work.
     """
+    from merganser.config.points import write_points  # imports torch
+
     check_name(root, name)
     params, text = load_suite(root, name, grids=grids), suite_text(root, name, grids=grids)
     with opened(root) as repo, write_lock(repo):

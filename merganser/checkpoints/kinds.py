@@ -164,7 +164,9 @@ def delta_shape(shape: Sequence[int], kind: Kind) -> tuple[int, ...]:
 
 def added(weights: Tensor, delta: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Add a delta to a base's parameter in float32, rounding once: to the base's dtype where none is given."""
-    return (weights.to(torch.float32) + delta.to(weights.device).reshape(weights.shape)).to(dtype or weights.dtype)
+    wide, own = weights.to(torch.float32), delta.to(weights.device).reshape(weights.shape)
+    in_place = wide is not weights and own.dtype == wide.dtype
+    return (wide.add_(own) if in_place else wide + own).to(dtype or weights.dtype)
 
 
 PATTERNS_SHOWN = 4  # patterns, at most

@@ -55,7 +55,7 @@ def list_methods(
     from merganser.command_line import output
     from merganser.descriptions import describe_method, matching
 
-    chosen = [registry.get(each) for each in ([name] if name else registry.names())]
+    chosen = [registry.describe(each) for each in ([name] if name else registry.names())]
     described = matching([describe_method(method) for method in chosen], wanted)
     if as_json:
         print(json.dumps(described[0] if name else described, indent=2))

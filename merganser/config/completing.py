@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser.config.inputs import FROM_VALIDATION, INPUTS, SECTIONS, input_of
-from merganser.config.inputs.base import known_method
+from merganser.config.inputs.base import described_method, known_method
 from merganser.config.mistakes import Mistake
 from merganser.config.params import Params, Validation
 from merganser.config.sections import OWN_MODELS, STUDIED, UNMEASURED, VOCABULARIES, Studies, Task, Unseen
@@ -256,16 +256,22 @@ def _with_parts(content: dict[str, Any]) -> dict[str, Any]:
     found = {}
     for name, given in _named(content, "methods"):
         entry = {place[-1]: value for place, value in _entry(content, (name,), given)} | given
-        method = known_method(entry.get("method"))
-        if method is not None and method.overlay and method.at_run_time is None and method.family != "references":
-            fitted = method.within.parameters if method.within else ()
+        described = described_method(entry.get("method"))
+        if (
+            described is not None
+            and described.overlay
+            and not described.at_run_time
+            and described.family != "references"
+        ):
+            method = known_method(described.name)
+            fitted = method.within.parameters if method and method.within else ()
             found[name] = {key: value for key, value in entry.items() if key not in fitted}
     return found
 
 
 def _reads(content: dict[str, Any], name: str) -> str:
     """Say what a method reads: with what is declared for it, if that is one; of a method that there is not, deltas."""
-    method = known_method(name)
+    method = described_method(name)
     if method is None:
         return "deltas"
     section = input_of(method).name

@@ -38,7 +38,7 @@ def load_params(path: Path = PARAMS, sources: Further = lambda params: []) -> Pa
 
 def check_params(content: Any, path: Path, sources: Further = lambda params: [], text: str = "") -> Params:
     """Check the content of a `params.yaml` as `load_params` does; `path`, `text`: of the file that mistakes name."""
-    params, mistakes = _read(content, path)
+    params, mistakes = _read(content, path, path.parent)
     from merganser.config.entries import usage_mistakes  # imports torch
     from merganser.config.tasks import task_mistakes, vocabulary_mistakes
 
@@ -53,18 +53,26 @@ def check_params(content: Any, path: Path, sources: Further = lambda params: [],
 
 def read_params(path: Path) -> Params:
     """Read a `params.yaml` as `load_params` does, without a look at the models, data and methods that it names."""
-    params, mistakes = _read(read_yaml(path), path)
-    _refuse(path, mistakes, read_small(path).decode())
+    return check_shape(read_yaml(path), path, path.parent, read_small(path).decode())
+
+
+def check_shape(content: Any, path: Path, folder: Path | None = None, text: str = "") -> Params:
+    """Check names, keys and types as `check_params` does, and nothing that they name: that needs torch.
+
+    `folder`: what relative sources start from; without it what the sources' own files say is not looked up.
+    """
+    params, mistakes = _read(content, path, folder)
+    _refuse(path, mistakes, text)
     assert params is not None, "a file without mistakes is one"
     return params
 
 
-def _read(content: Any, path: Path) -> tuple[Params | None, list[Mistake]]:
+def _read(content: Any, path: Path, folder: Path | None) -> tuple[Params | None, list[Mistake]]:
     """Return what a file says, and the mistakes in its names and its shape: what is wrong is not in the first.
 
     It is None where too much is wrong. Raises InputError where the content is no params.yaml at all.
     """
-    content = filled(content, additions(content, path.parent))
+    content = filled(content, additions(content, folder))
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping with the keys {', '.join(Params.model_fields)}")
     if "extends" in content:
@@ -74,8 +82,8 @@ def _read(content: Any, path: Path) -> tuple[Params | None, list[Mistake]]:
         )
     right = repaired(content, Params)
     mistakes = [*_name_mistakes(content), *mistakes_in(content, Params), *_clash_mistakes(content)]
-    mistakes += unread(content, path.parent)
-    for place, advice in unmatched(content, path.parent).items():
+    mistakes += unread(content, folder) if folder else []
+    for place, advice in (unmatched(content, folder) if folder else {}).items():
         text = f"missing, and it does not follow from the data: {advice}, or name the kind (docs/kinds.md)"
         mistakes.append(Mistake((*place, "kind"), text))
     return None if right is None else Params.model_validate(right), mistakes

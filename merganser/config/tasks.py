@@ -16,7 +16,7 @@ from merganser.config.sections import OWN_MODELS, UNMEASURED, VOCABULARIES, Data
 from merganser.config.text import KeyPath
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import AsksServers, GivesClasses, HasHead, TaskKind, get_kind, kind_names
-from merganser.merging.method import Involvement
+from merganser.merging.about import Involvement
 from merganser.models import family_names, get_family, has_ability
 from merganser.sources.pointers import Pointer, repositories
 

@@ -15,10 +15,11 @@ from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.kinds import Kind, ParameterRules, delta_shape
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import Checkpoint, place_of, read_into, read_part, read_pinned
-from merganser.checkpoints.tensors import Part, Rows, tensor_name
+from merganser.checkpoints.tensors import DTYPES, Part, Rows, tensor_name
 from merganser.inputs.deltas import CPU, check_pair, checked_norm, stored_norm
 from merganser.inputs.layers import Layer, LayerDeltas, LayerLowRank, LayerTable, UnreadLayer
 from merganser.inputs.pieces import PIECE, DivisibleSource, pieces_of
+from merganser.linalg.blocks import LARGE
 from merganser.workers import BufferPool
 
 
@@ -78,15 +79,12 @@ class ModelDeltas(DivisibleSource):
     def rows(self, rows: Rows) -> LayerDeltas:
         """Read some rows of a parameter of the base and all tasks."""
         base, name = read_part(self.base, rows), rows.name
-        weights, deltas = base.to(torch.float32), self.buffers.empty(len(self.models), *base.shape)
+        deltas = self.buffers.empty(len(self.models), *base.shape)
         for delta, (task, model) in zip(deltas, self.models.items(), strict=True):
             assert not isinstance(model, Adapter), "an adapter's parameters are read whole"
-            read_into(delta, model, rows)
-            if not isfinite(delta.sub_(weights).sum()):  # a NaN, an infinity, or a sum beyond float32's range
+            if not _subtracted(delta, model, rows, base):
                 checked_norm(base, str(rows), "base")
-                read_into(delta, model, rows)
-                checked_norm(delta, str(rows), task)
-                delta.sub_(weights)
+                checked_norm(read_part(model, rows), str(rows), task)
         stacked = deltas.view(len(deltas), len(base), *self.shapes[name][1:])
         norms = WholeNorms([partial(self._whole_norm, task, name) for task in self.models])
         kind, tasks = self.kinds[name], self.tasks
@@ -171,6 +169,17 @@ class ModelDeltas(DivisibleSource):
             return own_norm
         delta.copy_(adapter.delta(name, weights))
         return self._norm(weights + delta, name, task)
+
+
+def _subtracted(delta: Tensor, model: Checkpoint, rows: Rows, base: Tensor) -> bool:
+    """Write some rows of a model minus the base's into `delta`; tell whether they are known to be finite."""
+    if base.dtype == torch.bfloat16 == DTYPES[model.spec(rows.name).dtype] and base.numel() >= LARGE:
+        from merganser.linalg import loops
+
+        bits = [each.reshape(-1).view(torch.uint16).numpy() for each in (read_part(model, rows), base)]
+        return bool(loops.bfloat16_differences(*bits, delta.view(-1).numpy()))
+    read_into(delta, model, rows)
+    return isfinite(delta.sub_(base.to(torch.float32)).sum())  # else a sum beyond float32's range may be the reason
 
 
 def unchanged(deltas: ModelDeltas, tasks: Collection[str]) -> list[str]:

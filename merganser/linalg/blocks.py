@@ -11,6 +11,8 @@ from torch import Tensor
 BLOCK = 1 << 17  # values of all tasks together
 GPU_BLOCK = 1 << 23  # the same on a GPU: each kernel has enough to do
 LOOPED = (torch.float32, torch.float64)
+LARGE = 1 << 16  # values from which loops are worth their import
+IN_ORDER = 4  # tasks at most whose sums torch takes in their order wherever they lie: loops have the same bits
 
 
 def blocks(stack: Tensor, unit: int = 1) -> tuple[Tensor, ...]:
@@ -33,6 +35,16 @@ def block_size(device: torch.device) -> int:
 def is_looped(values: Tensor) -> bool:
     """Tell whether the compiled loops of `merganser.linalg.loops` accept these values."""
     return values.device.type == "cpu" and values.dtype in LOOPED
+
+
+def is_summed_in_order(values: Tensor, weights: Tensor) -> bool:
+    """Tell whether a loop sums these values (T, ...), each times a weight, to torch's bits, and is worth it.
+
+    >>> is_summed_in_order(torch.zeros(2, LARGE), torch.zeros(2, 1).double())
+    True
+    """
+    is_large = len(values) <= IN_ORDER and values.numel() >= LARGE
+    return is_large and is_looped(values) and values.is_contiguous() and weights.dtype == torch.float64
 
 
 def by_blocks(reduce: Callable[[Tensor], Tensor], stack: Tensor, dtype: torch.dtype) -> Tensor:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from math import sqrt
 
+LEVEL = 0.05  # corrected p-values below it count as a difference
+
 
 def normalised_score(scores: Mapping[str, float], individual: Mapping[str, float]) -> float:
     """Return the mean over tasks of the score divided by the individual model's (TSV, equation 10), as a fraction.

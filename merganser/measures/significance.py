@@ -21,7 +21,6 @@ from merganser.evaluation.metrics import METRICS, Floats
 from merganser.evaluation.scoring import bootstrap
 
 ROUNDING = 1e-9  # of scores: differences closer than that are the same
-LEVEL = 0.05  # corrected p-values below it count as a difference
 
 
 class Pairs(NamedTuple):

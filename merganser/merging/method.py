@@ -4,74 +4,73 @@ Parameters, their defaults, types and bounds come from the function's signature.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from merganser.at_run_time import Addition, Section
 from merganser.checkpoints.kinds import Kind
 from merganser.errors import InputError, did_you_mean
-from merganser.inputs.layers import MERGE_WORK, Layer, LayerFactors, LayerLowRank, LayerSource, Side
+from merganser.inputs.layers import MERGE_WORK, Layer, LayerLowRank, LayerSource, Side
 from merganser.learning import Learner
+from merganser.merging.about import REGISTERED, About, Cost, Efficiency, Reads, first_paragraph, follows, needs_of
 from merganser.merging.binding import LAYERS, bound, pattern_mistake, variants
+from merganser.merging.parameters import (
+    EVERY_TASK,
+    Count,
+    Densities,
+    Fraction,
+    Fractions,
+    LearningRate,
+    NonNegative,
+    Positive,
+    PositiveFraction,
+    Rate,
+    Rates,
+    Scaling,
+    SignedWeights,
+    Thresholds,
+    Truncation,
+    Weights,
+    parameter_model,
+)
 from merganser.operators.coefficients import INVERSE_NORM
 from merganser.operators.vectors import scaled_mean, whole
-from merganser.overlays.budget import Adaptive, Fitting
+from merganser.overlays.budget import Fitting
 from merganser.overlays.parts import Parts
 
-Reads = Literal["deltas", "svd", "differences", "statistics"]
-Family = Literal[
-    "references",
-    "arithmetic",
-    "spherical",
-    "sparse",
-    "spectral",
-    "joint",
-    "statistics",
-    "compressed",
-    "masked",
-    "learned",
-    "routed",
+__all__ = [
+    "EVERY_TASK",
+    "REGISTERED",
+    "Count",
+    "Declaration",
+    "Densities",
+    "Fraction",
+    "Fractions",
+    "LearningRate",
+    "Method",
+    "NonNegative",
+    "Positive",
+    "PositiveFraction",
+    "Rate",
+    "Rates",
+    "Result",
+    "Scaling",
+    "SignedWeights",
+    "Thresholds",
+    "Truncation",
+    "Weights",
+    "method",
+    "spaced",
 ]
-Cost = Literal["elementwise", "fourier transform", "svd", "joint svd", "linear system", "gradient steps"]
-Involvement = Literal["NDI", "VDI", "TTA"]  # no data, validation data, test-time adaptation
-Efficiency = Literal["High", "Medium", "Low"]
-Scaling = Annotated[float, Field(allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-PositiveFraction = Annotated[float, Field(gt=0, le=1)]
-Rate = Annotated[float, Field(ge=0, lt=1)]  # of entries dropped; at 1 none would be left to rescale
-Count = Annotated[int, Field(ge=0)]
-LearningRate = Annotated[float, Field(gt=0, le=0.01)]  # of weights, which are seldom larger than 0.1
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-EVERY_TASK = object()  # beside a map by task: it names every task
-
-
-def _said(expected: str) -> Any:
-    """Return what a message says that a parameter accepts, of one that accepts several types."""
-    return Field(description=expected)
-
-
-_MAP = "or a map from tasks to such numbers"
-_WEIGHTS = _said(f"a map from tasks to numbers, or {INVERSE_NORM}")
-Fractions = Annotated[Fraction | dict[str, Fraction], EVERY_TASK, _said(f"a number from 0 to 1, {_MAP}")]
-Densities = Annotated[
-    PositiveFraction | dict[str, PositiveFraction], EVERY_TASK, _said(f"a number above 0 and up to 1, {_MAP}")
-]
-Rates = Annotated[Rate | dict[str, Rate], EVERY_TASK, _said(f"a number from 0 on and below 1, {_MAP}")]
-Thresholds = Annotated[NonNegative | dict[str, NonNegative], _said(f"a number >= 0, {_MAP}")]
-Weights = Annotated[dict[str, NonNegative] | Literal["inverse_norm"] | None, _WEIGHTS]  # of a mean; 1 if not named
-SignedWeights = Annotated[dict[str, Scaling] | Literal["inverse_norm"] | None, _WEIGHTS]  # the divisor is their sum
-Truncation = Annotated[PositiveFraction | Adaptive, _said("a number above 0 and up to 1, or adaptive")]
 
 Result = Tensor | Parts
 F = TypeVar("F", bound=Callable[..., Any])
 RENAMED = {("coefficients", "nan"): INVERSE_NORM}  # values of earlier versions
-REGISTERED: dict[str, "Method"] = {}
 
 
 def spaced(first: float, last: float, by: float) -> tuple[float, ...]:
@@ -81,21 +80,6 @@ def spaced(first: float, last: float, by: float) -> tuple[float, ...]:
     (0.1, 0.2, 0.3)
     """
     return tuple(round(first + number * by, 9) for number in range(round((last - first) / by) + 1))
-
-
-@dataclass(frozen=True, kw_only=True)
-class About:
-    """What a method says about itself, for its readers: nothing here changes a merge."""
-
-    family: Family
-    formula: str  # the merged delta (task t's, for a method with parts per task) in LaTeX, for the docs
-    paper: str
-    law: str  # what must hold whatever the models are; a test of the method asserts it
-    involvement: Involvement = "NDI"  # of data; with the efficiency, the classes of the survey of merging
-    efficiency: Efficiency | None = None  # None: low where values are learned, else as its cost
-    ours: Collection[str] = ()  # parameters whose default comes from no paper
-    searched: Mapping[str, Sequence[float]] | None = None  # values that its paper or authors try, in all combinations
-    own: Collection[str] = ()  # searched ones whose value for a task changes no other task's model: each takes its best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,19 +118,13 @@ class Declaration(About):
     def __call__(self, function: F) -> F:
         """Register a pure function as the method of its name."""
         named = _named([*get_type_hints(function).values()])
-        overlay = Parts in named
-        reads = self.reads or ("statistics" if self.statistics else "svd" if LayerFactors in named else "deltas")
-        cost = self.cost or ("joint svd" if self.joint else "svd" if reads == "svd" else "elementwise")
-        follows = {
-            "reads": reads,
-            "overlay": overlay,
+        found = follows(vars(self), [each.__name__ for each in named if isinstance(each, type)])
+        more = {
             "low_rank": LayerLowRank in named,
-            "cost": cost,
-            "efficiency": self.efficiency or ("Low" if self.learner else "High" if cost == "elementwise" else "Medium"),
-            "vectors": self.vectors or ((whole if overlay else scaled_mean) if "svd" in cost else "alike"),
-            "weighted": self.weighted and not overlay and self.learner is None,
+            "vectors": self.vectors
+            or ((whole if found["overlay"] else scaled_mean) if "svd" in found["cost"] else "alike"),
         }
-        REGISTERED[function.__name__] = Method(function=function, **vars(self) | follows)
+        REGISTERED[function.__name__] = Method(function=function, **vars(self) | found | more)
         return function
 
 
@@ -171,9 +149,14 @@ class Method(Declaration):
         return self.function.__name__
 
     @property
+    def doc(self) -> str:
+        """Return its docstring."""
+        return inspect.getdoc(self.function) or ""
+
+    @property
     def summary(self) -> str:
-        """Return what it does, in one sentence: the first paragraph of its docstring."""
-        return " ".join((inspect.getdoc(self.function) or "").split("\n\n")[0].split())
+        """Return what it does, in one sentence."""
+        return first_paragraph(self.doc)
 
     @property
     def first_pass(self) -> bool:
@@ -197,9 +180,7 @@ class Method(Declaration):
     @property
     def needs(self) -> list[str]:
         """List the inputs that the method reads."""
-        reads = ["deltas", *self.statistics] if self.reads == "statistics" else [self.reads]
-        more = {"embeddings": self.embeddings, "learned": self.learner}
-        return [*reads, *(name for name, is_read in more.items() if is_read), *filter(None, [self.trained])]
+        return needs_of(vars(self), self.trained)
 
     @property
     def divided(self) -> frozenset[Kind]:
@@ -222,7 +203,10 @@ class Method(Declaration):
     @cached_property
     def parameters(self) -> type[BaseModel]:
         """Return the pydantic model that validates an entry's parameters."""
-        return _model_of(self.function, self.weighted)
+        hints = get_type_hints(self.function, include_extras=True)
+        keywords = [p for p in inspect.signature(self.function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        given = {p.name: (hints[p.name], ... if p.default is p.empty else p.default) for p in keywords}
+        return parameter_model(self.name, given, self.weighted)
 
     @cached_property
     def every_task(self) -> frozenset[str]:
@@ -306,23 +290,6 @@ def _named(hint: Any) -> set[Any]:
     """Return what an annotation, or a list of some, names."""
     inner = hint if isinstance(hint, list) else get_args(hint)
     return set().union(*map(_named, inner)) if inner else {hint}
-
-
-def _model_of(function: Callable[..., Any], takes_weights: bool) -> type[BaseModel]:
-    hints = get_type_hints(function, include_extras=True)
-    keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    fields: dict[str, Any] = {p.name: (hints[p.name], ... if p.default is p.empty else p.default) for p in keywords}
-    if takes_weights:
-        if "scaling" in fields:
-            kind, default = fields["scaling"]
-            fields["scaling"] = (
-                Annotated[kind | dict[str, Scaling], _said("a number, or a map from tasks to numbers")],
-                default,
-            )
-        fields["coefficients"] = (SignedWeights, None)
-    return create_model(
-        function.__name__, __config__=ConfigDict(extra="forbid", strict=True, validate_default=True), **fields
-    )
 
 
 def _explain(method: Method, entry: str, values: Mapping[str, Any], mistake: Any) -> str:

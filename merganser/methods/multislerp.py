@@ -27,7 +27,7 @@ NOWHERE = 1e-8  # the length of a mean of unit vectors that has no direction
 
 
 @method(
-    on_models=True,
+    on_models=lambda of, **_: of == "models",
     family="spherical",
     formula=r"\Bigl(\sum_t \lambda_t \lVert \Delta_t \rVert\Bigr) \frac{m}{\lVert m \rVert}, "
     r"\quad m = \sum_t \lambda_t \frac{\Delta_t}{\lVert \Delta_t \rVert}, \quad \sum_t \lambda_t = 1",

@@ -22,7 +22,7 @@ LINEAR = 1 - 1e-12  # of the cosine: above it the arc cannot be told from the li
 
 
 @method(
-    on_models=True,
+    on_models=lambda of, **_: of == "models",
     most_tasks=2,
     family="spherical",
     formula=r"\frac{\sin((1 - t) \theta)}{\sin \theta} \Delta_1 + \frac{\sin(t \theta)}{\sin \theta} \Delta_2, "

@@ -75,7 +75,8 @@ def sparse_arithmetic(
 
         def merged(block: Tensor) -> Tensor:
             sign = elect_sign(times(block, own), draw=1) if elect else None
-            return scaling * weighted_disjoint_mean(block, sign, own, averaging == "disjoint")
+            mean = weighted_disjoint_mean(block, sign, own, averaging == "disjoint")
+            return mean if scaling == 1 else scaling * mean
 
         return join_pieces(map(merged, sparse(piece)), piece.shape, piece.dtype, piece.deltas.device)
 

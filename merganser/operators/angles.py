@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.linalg.blocks import BLOCK, block_size
+from merganser.linalg.blocks import BLOCK, LARGE, block_size, is_looped, is_summed_in_order
 
 Granularity = Literal["parameter", "row", "column"]
 VectorsOf = Literal["deltas", "models"]
@@ -85,13 +85,33 @@ def vector_inner_products(vectors: Tensor, start: Tensor | None = None) -> Tenso
     """
     tasks, groups, _ = vectors.shape
     found = torch.zeros(tasks, tasks, groups, dtype=torch.float64, device=vectors.device)
-    for rows, columns in tiles(vectors):
-        tile = _tile(vectors, start, rows, columns)
-        for i, j in combinations_with_replacement(range(tasks), 2):
-            found[i, j, rows] += (tile[i] * tile[j]).sum(-1)
+    pairs = list(combinations_with_replacement(range(tasks), 2))
+    for rows, products in _products(vectors, start):
+        for (i, j), product in zip(pairs, products, strict=True):
+            found[i, j, rows] += product.sum(-1)
     for i, j in combinations_with_replacement(range(tasks), 2):
         found[j, i] = found[i, j]
     return found
+
+
+def _products(vectors: Tensor, start: Tensor | None) -> Iterator[tuple[slice, Iterable[Tensor]]]:
+    """Give the products of each two tasks' entries in float64, tile by tile, with the groups that these are of."""
+    pairs = list(combinations_with_replacement(range(len(vectors)), 2))
+    is_looped_over = vectors.numel() >= LARGE and is_looped(vectors) and vectors.is_contiguous()
+    flat, begun = vectors.reshape(len(vectors), -1), None if start is None else start.reshape(-1)
+    for rows, columns in tiles(vectors):
+        some = vectors[0, rows, columns]
+        if is_looped_over and some.is_contiguous() and (begun is None or begun.dtype == vectors.dtype):
+            from merganser.linalg import loops
+
+            found = torch.empty(len(pairs), *some.shape, dtype=torch.float64)
+            first = rows.start * vectors.shape[2] + columns.start
+            beside = vectors.new_empty(0) if begun is None else begun
+            loops.products(flat.numpy(), first, beside.numpy(), found.view(len(pairs), -1).numpy())
+            yield rows, found
+        else:
+            tile = _tile(vectors, start, rows, columns)
+            yield rows, (tile[i] * tile[j] for i, j in pairs)
 
 
 def folded(parts: Iterable[Tensor]) -> Tensor:
@@ -244,6 +264,13 @@ def combined(vectors: Tensor, shares: Tensor, start: Tensor | None = None) -> Te
     beyond = shares.sum(0) - 1
     beyond = torch.where(beyond.abs() > ROUNDING, beyond, 0.0)
     found = torch.empty(vectors.shape[1:], dtype=vectors.dtype, device=vectors.device)
+    if is_summed_in_order(vectors, shares) and (start is None or start.dtype == vectors.dtype):
+        from merganser.linalg import loops
+
+        beside = vectors.new_empty(0, vectors.shape[2]) if start is None else start
+        given = (vectors, shares, beside, beyond, found)
+        loops.weighted_sum(*(each.contiguous().numpy() for each in given))
+        return found
     for rows, columns in tiles(vectors):
         summed = (vectors[:, rows, columns] * shares[:, rows].unsqueeze(2)).sum(0)
         if start is not None:

@@ -11,7 +11,7 @@ from hashlib import sha256
 from itertools import starmap
 from math import prod
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.blocks import blocks
 from merganser.operators.coefficients import PerTask, each_of
 
+if TYPE_CHECKING:
+    from merganser.linalg.uniform import State, Uniform
+
 INDEX = 32  # bits
 SKIPPED = 1 << 20  # numbers at a time
 KEPT_STATES = 8  # of one generator
@@ -29,46 +32,59 @@ STREAMS = 512  # whose positions are kept, of the tasks and parameters that are 
 
 def generator_of(seed: int, task: str, parameter: str) -> torch.Generator:
     """Return the random generator of one task and parameter; drawn in blocks or at once, its numbers are the same."""
-    digest = sha256("\0".join((str(seed), task, parameter)).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    return torch.Generator().manual_seed(_seed_of(seed, task, parameter))
+
+
+def uniform_of(seed: int, task: str, parameter: str) -> "Uniform":
+    """Return what draws the numbers that `torch.rand` draws by `generator_of`."""
+    from merganser.linalg.uniform import Uniform  # its loops take a second to load
+
+    return Uniform(_seed_of(seed, task, parameter))
+
+
+def _seed_of(*names: object) -> int:
+    digest = sha256("\0".join(map(str, names)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
 
 
 class Stream:
     """The random numbers of one task and parameter, drawn piece by piece in about this order, each piece once."""
 
-    def __init__(self, generator: torch.Generator, count: int) -> None:
+    def __init__(self, uniform: "Uniform", count: int) -> None:
         """Begin at the first of so many numbers."""
         self.left = count  # that were not drawn yet
-        self._generator, self._position, self._lock = generator, 0, Lock()
-        self._states: OrderedDict[int, Tensor] = OrderedDict()  # by positions that a piece may begin at yet
+        self._uniform, self._position, self._lock = uniform, 0, Lock()
+        self._states: OrderedDict[int, State] = OrderedDict()  # by positions that a piece may begin at yet
 
-    def draw(self, first: int, count: int) -> Tensor:
-        """Return the numbers (count,) from the position `first` on.
+    def draw(self, first: int, numbers: Tensor) -> None:
+        """Write the numbers from the position `first` on into a tensor.
 
         >>> whole = torch.rand(5, generator=generator_of(0, "dtd", "proj"))
-        >>> stream = Stream(generator_of(0, "dtd", "proj"), 5)
-        >>> torch.equal(torch.cat([stream.draw(2, 3), stream.draw(0, 2)]).roll(2), whole)
+        >>> stream, drawn = Stream(uniform_of(0, "dtd", "proj"), 5), torch.empty(5)
+        >>> stream.draw(2, drawn[2:])
+        >>> stream.draw(0, drawn[:2])
+        >>> torch.equal(drawn, whole)
         True
         """
         with self._lock:
             if first != self._position:
                 self._go_to(first)
-            self._position += count
-            self.left -= count
-            return torch.rand(count, generator=self._generator)
+            self._position += len(numbers)
+            self.left -= len(numbers)
+            self._uniform.draw(numbers)
 
     def _go_to(self, first: int) -> None:
         """Begin where the piece begins; only where pieces come in another order does a state have to be kept."""
-        self._states[self._position] = self._generator.get_state()
+        self._states[self._position] = self._uniform.state()
         if len(self._states) > KEPT_STATES:
             self._states.popitem(last=False)
         at = max((position for position in self._states if position <= first), default=0)
         if at in self._states:
-            self._generator.set_state(self._states.pop(at) if at == first else self._states[at])
+            self._uniform.restore(self._states.pop(at) if at == first else self._states[at])
         else:
-            self._generator.manual_seed(self._generator.initial_seed())
+            self._uniform.begin()
         for start in range(at, first, SKIPPED):
-            torch.rand(min(SKIPPED, first - start), generator=self._generator)
+            self._uniform.draw(torch.empty(min(SKIPPED, first - start)))
         self._position = first
 
 
@@ -76,19 +92,19 @@ _STREAMS: OrderedDict[tuple[int, str, str], Stream] = OrderedDict()
 _STREAMS_LOCK = Lock()
 
 
-def draw_rows(seed: int, task: str, rows: Rows, row: int) -> Tensor:
-    """Draw the numbers of some rows, of so many values each, where those of the rows before ended."""
+def draw_rows(seed: int, task: str, rows: Rows, numbers: Tensor) -> None:
+    """Write the numbers of some rows, drawn where those of the rows before ended, into a tensor."""
+    row = len(numbers) // (rows.stop - rows.start)
     key = (seed, task, rows.name)
     with _STREAMS_LOCK:
-        stream = _STREAMS.pop(key, None) or Stream(generator_of(*key), rows.of * row)
+        stream = _STREAMS.pop(key, None) or Stream(uniform_of(*key), rows.of * row)
         _STREAMS[key] = stream
         if len(_STREAMS) > STREAMS:
             _STREAMS.popitem(last=False)
-    numbers = stream.draw(rows.start * row, (rows.stop - rows.start) * row)
+    stream.draw(rows.start * row, numbers)
     if not stream.left:  # a generator that stays among large tensors that go splits the heap
         with _STREAMS_LOCK:
             _STREAMS.pop(key, None)
-    return numbers
 
 
 def drops(*, drop_rate: PerTask, inner: str = "dare", **_: Any) -> bool:
@@ -193,12 +209,16 @@ def _each_task(
 def drawn(layer: LayerDeltas, unit: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield a layer's deltas in blocks (T, C), C a multiple of `unit`, with their random numbers."""
     if layer.rows:
-        drawn = torch.stack([draw_rows(layer.seed, task, layer.rows, prod(layer.shape[1:])) for task in layer.tasks])
+        drawn = torch.empty(len(layer.tasks), prod(layer.shape))
+        for task, own in zip(layer.tasks, drawn, strict=True):
+            draw_rows(layer.seed, task, layer.rows, own)
         yield from zip(blocks(layer.deltas, unit), blocks(drawn.to(layer.deltas.device), unit), strict=True)
         return
-    generators = [generator_of(layer.seed, task, layer.name) for task in layer.tasks]
+    draws = [uniform_of(layer.seed, task, layer.name) for task in layer.tasks]
     for block in blocks(layer.deltas, unit):
-        numbers = torch.stack([torch.rand(block.shape[1], generator=generator) for generator in generators])
+        numbers = torch.empty(block.shape)
+        for draw, own in zip(draws, numbers, strict=True):
+            draw.draw(own)
         yield block, numbers.to(block.device)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.linalg.blocks import blocks, is_looped, join_pieces
+from merganser.linalg.blocks import blocks, is_looped, is_summed_in_order, join_pieces
 from merganser.linalg.counts import count_of
 from merganser.linalg.thresholds import Change, Cut, cut_of, each_trimmed
 from merganser.operators.coefficients import PerTask, each_of
@@ -194,6 +194,13 @@ def weighted_disjoint_mean(
     tensor([14., -1.])
     """
     own = torch.tensor(weights, dtype=torch.float64, device=deltas.device).unsqueeze(1)
+    if sign is None and not divided and is_summed_in_order(deltas, own):
+        from merganser.linalg import loops
+
+        found, flat = torch.empty(deltas.shape[1:], dtype=deltas.dtype), deltas.view(len(deltas), 1, -1)
+        given = (flat, own, deltas.new_empty(0, flat.shape[2]), own.new_zeros(1), found.view(1, -1))
+        loops.weighted_sum(*(each.numpy() for each in given))
+        return found
     pieces = _weighted_means(deltas, None if sign is None else sign.flatten(), own, divided)
     return join_pieces(pieces, deltas.shape[1:], deltas.dtype, deltas.device)
 

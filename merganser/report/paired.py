@@ -3,20 +3,21 @@
 Which entries are as good as the best of their group, as far as the examples can tell.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from merganser.errors import InputError
 from merganser.evaluation.examples import Results, read_results
-from merganser.measures.significance import LEVEL, Pairs, compare_models, holm, mean_of_tasks, over_tasks
-from merganser.outputs import read_json
+from merganser.measures.scores import LEVEL
+from merganser.measures.significance import Pairs, compare_models, holm, mean_of_tasks, over_tasks
 from merganser.report.formats import Tables
 from merganser.report.rows import Row, in_league, leagues
+from merganser.report.run_scores import Files, FindFile, PairedScore, files_in, score_files
 
 MEAN = "mean"
 MANY = 100  # entries
@@ -131,45 +132,6 @@ def _with_tasks(verdicts: list[Verdict], others: Sequence[Row], best: Row) -> li
 
 
 UNSEEN = "measures/unseen"  # scores and examples' results on tasks without a model
-Find = Callable[[str, str], Path | None]  # of a run: the file of an entry's task; None if there is none
-FindFile = Callable[[str], Path | None]  # of a run: the file at a path in `data`; None if there is none
-
-
-@dataclass(frozen=True)
-class PairedScore:
-    """An entry's score on a task, or its mean, in both runs; `p`: two-sided, after Holm's correction over all lines.
-
-    None: there are not the same examples on both sides.
-    """
-
-    entry: str
-    column: str
-    first: float
-    second: float
-    p: float | None = None
-
-    @property
-    def difference(self) -> float:
-        """Return how much more the second run has."""
-        return self.second - self.first
-
-    @property
-    def is_worse(self) -> bool:
-        """Tell whether the second run is worse, by more than which examples there are explains."""
-        return self.difference < 0 and self.p is not None and self.p < LEVEL
-
-
-@dataclass(frozen=True)
-class Files:
-    """Where a run's files are: its metrics, and its examples' results, by entry and task."""
-
-    metrics: Find
-    examples: Find
-
-    def metric(self, entry: str, task: str) -> Mapping[str, Any]:
-        """Return a score with its metric and error; empty if there is none."""
-        path = self.metrics(entry, task)
-        return read_json(path) if path else {}
 
 
 @dataclass(frozen=True)
@@ -245,16 +207,3 @@ def compare_scores(
         MeasuredTasks(unseen, held_out[0], held_out[1], unseen=True),
     ]
     return compare_runs(entries, measured)
-
-
-def score_files(find: FindFile, metrics: str = "metrics", examples: str = "examples") -> Files:
-    """Say where a run's scores and its examples' results are, by the folders in `data` that have them."""
-    return Files(
-        lambda entry, task: find(f"{metrics}/{entry}/{task}.json"),
-        lambda entry, task: find(f"{examples}/{entry}/{task}.safetensors"),
-    )
-
-
-def files_in(folder: Path) -> FindFile:
-    """Find a run's files in the folder `data` of a workspace."""
-    return lambda name: path if (path := folder / name).is_file() else None

@@ -17,8 +17,9 @@ from merganser.config.params import Params
 from merganser.config.sections import Entry
 from merganser.config.tasks import TITLES, data_class, is_transductive
 from merganser.hashes import sha256_of
-from merganser.measures.significance import LEVEL
-from merganser.merging.method import Family, Involvement, Method
+from merganser.measures.scores import LEVEL
+from merganser.merging.about import Family, Involvement
+from merganser.merging.method import Method
 from merganser.outputs import read_json
 from merganser.report.formats import Wording, memory, percent, sentence, wording_of
 from merganser.report.scores import Scores, written_values

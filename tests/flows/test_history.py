@@ -17,7 +17,7 @@ from merganser.flows.evidence.runs.diff import diff_lineages, diff_runs
 from merganser.flows.evidence.runs.history import FILE, SavedPoint, read_history
 from merganser.flows.evidence.runs.printing import diff_lines, history_lines, lineage_diff_lines
 from merganser.flows.pages.history_page import HEIGHT, WIDTH, curves, history_page
-from merganser.report.paired import PairedScore
+from merganser.report.run_scores import PairedScore
 from tests.dvcfleet.test_experiments import committed, run
 from tests.dvcfleet.toy import Make, Toy
 from tests.report.test_changes import write_scores

@@ -94,11 +94,13 @@ def test_suites_are_listed_with_family_tasks_and_entries(root: Path) -> None:
 
 
 def test_a_broken_suite_is_listed_with_its_mistake_and_not_put_in_place(root: Path) -> None:
-    (root / "suites/two.yaml").write_text(OTHER.replace("density: 0.5", "density: 5.0"))
-    assert "methods.ties.density" in describe_suite(root, "two").mistake
-    with pytest.raises(InputError, match=r"methods\.ties\.density"):
-        use(root, "two")
-    assert (root / "params.yaml").read_text() == TINY
+    (root / "suites/two.yaml").write_text(OTHER.replace("seed: 1", "seed: one"))
+    assert "seed: " in describe_suite(root, "two").mistake
+    for text, mistake in (("seed: one", "seed: "), ("density: 5.0", r"methods\.ties\.density")):
+        (root / "suites/two.yaml").write_text(OTHER.replace("density: 0.5" if "density" in text else "seed: 1", text))
+        with pytest.raises(InputError, match=mistake):
+            use(root, "two")
+        assert (root / "params.yaml").read_text() == TINY
 
 
 def test_a_suite_is_put_in_place_of_another_and_back(root: Path) -> None:

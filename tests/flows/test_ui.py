@@ -59,7 +59,8 @@ def test_the_start_page_links_to_servers_elsewhere_and_ends_with_its_terminal(to
     with serving(chain.path, **ELSEWHERE) as process:
         found = addresses(process)
         page = read(found["Start"])
-        assert {"http://prefect.example", "http://mlflow.example"} <= set(re.findall(r'href="([^"]+)"', page))
+        runs = "http://mlflow.example/#/experiments?workflowType=machine_learning"
+        assert {"http://prefect.example", runs} <= set(re.findall(r'href="([^"]+)"', page))
         process.send_signal(signal.SIGHUP)
         assert process.wait(LIMIT_S) == 0
     with pytest.raises(OSError, match="refused"):

@@ -24,7 +24,7 @@ from merganser.flows.evidence.runs.run import WORKSPACE, Run, read_run
 from merganser.tasks.stages import CODE
 
 if TYPE_CHECKING:
-    from merganser.report.paired import PairedScore
+    from merganser.report.run_scores import PairedScore
 
 
 _FILES = "files"  # the kind of a difference between two builds of one version

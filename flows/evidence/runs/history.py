@@ -17,7 +17,7 @@ from merganser.flows.evidence.kept_runs import SavedRun, saved_runs
 from merganser.flows.evidence.runs.diff import RunDiff
 from merganser.flows.evidence.runs.run import Run, read_run
 from merganser.measures.scores import error_of_mean
-from merganser.report.paired import PairedScore, score_files
+from merganser.report.run_scores import PairedScore, score_files
 
 FILE = Path(STATE_FOLDER, "history.jsonl")
 

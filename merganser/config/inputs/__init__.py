@@ -17,7 +17,7 @@ from merganser.config.inputs.from_data import (
 )
 from merganser.config.params import Params
 from merganser.config.sections import Entry
-from merganser.merging.method import Method
+from merganser.registry import Described
 
 # An input that is of another stands behind it.
 INPUTS: Mapping[str, Input] = {
@@ -36,6 +36,6 @@ def input_of_entry(entry: Entry) -> Input | None:
     return INPUTS.get(entry.reads.partition("/")[0])
 
 
-def input_of(method: Method) -> Input:
+def input_of(method: Described) -> Input:
     """Return the input that a method's entries read: of two that it needs, the one that is of the other."""
     return [each for each in INPUTS.values() if each.is_read_by(method)][-1]

@@ -1,17 +1,21 @@
 """What is known of an input before a stage runs: the class that each derives from, and what their checks share."""
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from merganser import registry
 from merganser.config.mistakes import Mistake
 from merganser.config.params import Params
 from merganser.config.sections import Entry
 from merganser.config.text import KeyPath
 from merganser.errors import did_you_mean
 from merganser.evaluation import GivesClasses, get_kind, kind_names
-from merganser.merging.method import Method
 from merganser.methods import __path__ as places
 from merganser.plugins import module_names
+from merganser.registry import Described
+
+if TYPE_CHECKING:
+    from merganser.merging.method import Method
 
 
 class Input:
@@ -35,11 +39,11 @@ class Input:
         """Return what its section declares; nothing of an input that has no section."""
         return getattr(params, self.name, {})
 
-    def is_read_by(self, method: Method) -> bool:
+    def is_read_by(self, method: Described) -> bool:
         """Tell whether a method needs it."""
         return self.name in (method.reads, *method.needs)
 
-    def fits(self, about: Mapping[str, Any], method: Method, of: str | None = None) -> bool:
+    def fits(self, about: Mapping[str, Any], method: Described, of: str | None = None) -> bool:
         """Tell whether what a section's keys declare, of this input where that is known, is what a method reads."""
         return True
 
@@ -55,17 +59,17 @@ class Input:
         """List what its stage merges, each with its place, as entries of `methods` would have it."""
         return iter(())
 
-    def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
+    def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
         """Check an entry that reads this, or whose method needs it; places are inside its `reads`."""
         return iter(())
 
-    def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
+    def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
         """Check whether the method of an entry that reads this can take it; places are inside its `reads`."""
         if entry.reads != method.reads:
             yield other_source(entry, method)
 
     def value_mistakes(
-        self, params: Params, entry: Entry, method: Method, values: Mapping[str, Any], counts: Collection[int]
+        self, params: Params, entry: Entry, method: "Method", values: Mapping[str, Any], counts: Collection[int]
     ) -> Iterator[Mistake]:
         """List what an entry's values ask of it in vain, each with the place in the entry.
 
@@ -97,7 +101,7 @@ class OfAnother(Input):
             for mistake in of_mistakes(params, one.of, self.expected, *self.others):
                 yield mistake.below((self.name, name, "of"))
 
-    def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
+    def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
         """Check that a method that needs it, and no other, reads one that there is."""
         name, declared = entry.named(self.name), self.declared(params)
         if name is None and self.is_read_by(method):
@@ -115,7 +119,7 @@ class OfAnother(Input):
             yield from name_mistakes(self.name, declared, name, entry.reads)
 
 
-def other_source(entry: Entry, method: Method) -> Mistake:
+def other_source(entry: Entry, method: "Method") -> Mistake:
     """Say what a method reads, where an entry reads something else."""
     own = "" if method.reads == "differences" else f"{method.reads}, or "
     joint = f"joints/NAME of side {method.joint}, or " if method.joint else ""
@@ -154,10 +158,15 @@ def difference_in(of: str) -> str | None:
     return name if kind == "differences" and name else None
 
 
-def known_method(name: Any) -> Method | None:
+def known_method(name: Any) -> "Method | None":
     """Return a method, None where there is none of this name."""
     if name not in module_names(places):
         return None
-    from merganser import registry  # imports torch: only where an answer depends on a method
-
     return registry.get(name)
+
+
+def described_method(name: Any) -> "Described | None":
+    """Return what is told of a method without importing its code, None where there is none of this name."""
+    if name not in module_names(places):
+        return None
+    return registry.describe(name)

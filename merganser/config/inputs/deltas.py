@@ -1,15 +1,17 @@
 """Deltas, and what an entry can read in their place: their factors, joint decompositions, difference vectors."""
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from merganser.config.inputs.base import Input, known_method, name_mistakes, other_source
 from merganser.config.mistakes import Mistake
 from merganser.config.params import Params
 from merganser.config.sections import Entry
 from merganser.errors import did_you_mean
-from merganser.merging.binding import variants
-from merganser.merging.method import Method
+
+if TYPE_CHECKING:
+    from merganser.merging.method import Method
+
 
 ROUNDING = 1e-9
 
@@ -26,7 +28,7 @@ class FactorsInput(Input):
     name = "svd"
 
     def value_mistakes(
-        self, params: Params, entry: Entry, method: Method, values: Mapping[str, Any], counts: Collection[int]
+        self, params: Params, entry: Entry, method: "Method", values: Mapping[str, Any], counts: Collection[int]
     ) -> Iterator[Mistake]:
         """Check that as many triples are kept as a merge needs."""
         for count in counts:
@@ -43,7 +45,7 @@ class JointsInput(Input):
     name = "joints"
     not_of_subsets = Mistake(("reads",), "{reads} decomposes all tasks' matrices, not a subset's; read deltas")
 
-    def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
+    def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
         """Check that the joint is there, and the one that the method starts with."""
         name = entry.named(self.name)
         if name is None or method.joint is None:
@@ -57,9 +59,11 @@ class JointsInput(Input):
             yield Mistake((), f"{reason}; {remedy}", needs=((self.name, name, "side"),))
 
     def value_mistakes(
-        self, params: Params, entry: Entry, method: Method, values: Mapping[str, Any], counts: Collection[int]
+        self, params: Params, entry: Entry, method: "Method", values: Mapping[str, Any], counts: Collection[int]
     ) -> Iterator[Mistake]:
         """Check that a merge decomposes the deltas as they are."""
+        from merganser.merging.binding import variants  # imports torch
+
         for each in variants(values):
             weighs = "coefficients change" if each.get("coefficients") is not None else None
             weighs = weighs or ("a scaling by task changes" if isinstance(each.get("scaling"), Mapping) else None)
@@ -96,7 +100,7 @@ class DifferencesInput(Input):
                 reason = f"the entry {merged} keeps a part per task"
                 yield Mistake(where, f"{reason}; name one that gives one model for all tasks")
 
-    def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
+    def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
         """Check that they are there; every method can start from them."""
         if entry.difference is None:
             yield other_source(entry, method)

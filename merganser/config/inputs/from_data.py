@@ -1,7 +1,7 @@
 """Inputs that are computed, learned or searched on the tasks' data, or made of the names of their classes."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from merganser.config.inputs.base import (
     Input,
@@ -18,9 +18,13 @@ from merganser.config.params import Params
 from merganser.config.sections import Entry, LearnedEntry, Search
 from merganser.config.text import KeyPath
 from merganser.errors import InputError, did_you_mean
-from merganser.merging.method import Method
 from merganser.plugins import STATISTICS, constants, module_names, places_of
+from merganser.registry import Described
 from merganser.studies.candidates import default_grid, value_combinations
+
+if TYPE_CHECKING:
+    from merganser.merging.method import Method
+
 
 START = "expected differences/NAME, which start from the merged model"
 
@@ -36,7 +40,7 @@ class EmbeddingsInput(OfAnother):
     needed, unused = "needs the text embeddings of the tasks' class names", "uses no text embeddings"
     expected, others = "expected deltas, svd or differences/NAME", ("deltas", "svd")
 
-    def fits(self, about: Mapping[str, Any], method: Method, of: str | None = None) -> bool:
+    def fits(self, about: Mapping[str, Any], method: Described, of: str | None = None) -> bool:
         """Tell whether they are of what is asked for."""
         return of in (None, about.get("of"))
 
@@ -82,7 +86,7 @@ class LearnedValuesInput(OfAnother):
     example = "learner: {method}, of: {reads}"
     needed, unused = "applies learned values", "applies no learned values"
 
-    def fits(self, about: Mapping[str, Any], method: Method, of: str | None = None) -> bool:
+    def fits(self, about: Mapping[str, Any], method: Described, of: str | None = None) -> bool:
         """Tell whether the method's own learner finds them."""
         return about.get("learner") == method.name
 
@@ -102,7 +106,7 @@ class LearnedValuesInput(OfAnother):
         if any(_takes_steps(learned) for learned in params.learned.values()):
             yield from without_classes(params, "but learned.* need class probabilities", "learned")
 
-    def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
+    def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
         """Check that the values are those of the method's own learner too."""
         yield from super().reading_mistakes(params, entry, method)
         found = params.learned.get(entry.named(self.name) or "")
@@ -147,7 +151,7 @@ class StatisticsInput(Input):
     every_task = True
     by_task = True
 
-    def fits(self, about: Mapping[str, Any], method: Method, of: str | None = None) -> bool:
+    def fits(self, about: Mapping[str, Any], method: Described, of: str | None = None) -> bool:
         """Tell whether a method needs no other kind."""
         kind = about.get("kind")
         return set(method.statistics) <= ({kind, f"base_{kind}"} if about.get("base") is True else {kind})
@@ -171,7 +175,7 @@ class StatisticsInput(Input):
                 text = f"only kind: {of_base} measures the base model too; leave it out"
                 yield Mistake((self.name, name, "base"), text, needs=((self.name, name, "kind"),))
 
-    def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
+    def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
         """Check that a method that reads statistics reads those that it needs, and no other method any."""
         if method.reads != self.name:
             yield other_source(entry, method)
@@ -219,7 +223,7 @@ class SearchesInput(Input):
             for candidate in search_candidates(search):
                 yield ("searches", name), search.entry(candidate)
 
-    def reading_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
+    def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
         """Check an entry that takes what a search chose: the same method, and no parameters of its own."""
         name = entry.named(self.name)
         if name is None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Tables
-from merganser.report.paired import PairedScore, worse_scores
+from merganser.report.paired import worse_scores
+from merganser.report.run_scores import PairedScore
 from merganser.report.sections import Section
 
 Numbers = Mapping[str, Mapping[str, Any]]  # of metrics.json: by entry, nested by metric and task

@@ -18,7 +18,7 @@ from merganser.config.published import (
     Table,
     stands_beside,
 )
-from merganser.measures.significance import LEVEL
+from merganser.measures.scores import LEVEL
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Tables

@@ -10,7 +10,8 @@ from merganser.config.entries import steps_of
 from merganser.config.points import SCORES, Points
 from merganser.evaluation.examples import read_results
 from merganser.evaluation.scoring import Score
-from merganser.measures.significance import LEVEL, Pairs, compare_models, holm, mean_of_tasks, over_tasks
+from merganser.measures.scores import LEVEL
+from merganser.measures.significance import Pairs, compare_models, holm, mean_of_tasks, over_tasks
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Tables, Wording, settings

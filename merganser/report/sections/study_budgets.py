@@ -7,7 +7,8 @@ from typing import Any
 
 from merganser.config.points import SCORES, Points
 from merganser.evaluation.examples import read_results
-from merganser.measures.significance import LEVEL, compare_models, holm, mean_of_tasks
+from merganser.measures.scores import LEVEL
+from merganser.measures.significance import compare_models, holm, mean_of_tasks
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Wording, settings

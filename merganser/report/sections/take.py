@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from merganser.measures.significance import LEVEL, Pairs, holm
+from merganser.measures.scores import LEVEL
+from merganser.measures.significance import Pairs, holm
 from merganser.report.comparison import Comparison
 from merganser.report.formats import BUDGETS, Budget, Tables
 from merganser.report.paired import MEAN, pair_tables

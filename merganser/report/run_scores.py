@@ -1,0 +1,62 @@
+"""Where a run's scores are, and one score in two runs. Importing it brings neither torch nor scipy."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from merganser.measures.scores import LEVEL
+from merganser.outputs import read_json
+
+Find = Callable[[str, str], Path | None]  # of a run: the file of an entry's task; None if there is none
+FindFile = Callable[[str], Path | None]  # of a run: the file at a path in `data`; None if there is none
+
+
+@dataclass(frozen=True)
+class PairedScore:
+    """An entry's score on a task, or its mean, in both runs; `p`: two-sided, after Holm's correction over all lines.
+
+    None: there are not the same examples on both sides.
+    """
+
+    entry: str
+    column: str
+    first: float
+    second: float
+    p: float | None = None
+
+    @property
+    def difference(self) -> float:
+        """Return how much more the second run has."""
+        return self.second - self.first
+
+    @property
+    def is_worse(self) -> bool:
+        """Tell whether the second run is worse, by more than which examples there are explains."""
+        return self.difference < 0 and self.p is not None and self.p < LEVEL
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where a run's files are: its metrics, and its examples' results, by entry and task."""
+
+    metrics: Find
+    examples: Find
+
+    def metric(self, entry: str, task: str) -> Mapping[str, Any]:
+        """Return a score with its metric and error; empty if there is none."""
+        path = self.metrics(entry, task)
+        return read_json(path) if path else {}
+
+
+def score_files(find: FindFile, metrics: str = "metrics", examples: str = "examples") -> Files:
+    """Say where a run's scores and its examples' results are, by the folders in `data` that have them."""
+    return Files(
+        lambda entry, task: find(f"{metrics}/{entry}/{task}.json"),
+        lambda entry, task: find(f"{examples}/{entry}/{task}.safetensors"),
+    )
+
+
+def files_in(folder: Path) -> FindFile:
+    """Find a run's files in the folder `data` of a workspace."""
+    return lambda name: path if (path := folder / name).is_file() else None

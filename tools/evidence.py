@@ -1,9 +1,9 @@
-"""Write docs/evidence.md's tables from runs of real suites.
+"""Write the tables of docs/evidence.md and docs/evidence-tables.md from runs of real suites.
 
 `python -m tools.evidence minilm-0=FOLDER/report ...`
 
 docs/evidence/NAME.json keeps a report's figures, named by its suite and seed: each entry's means, its scores by task,
-the published orders, and the commit and the digest of params.yaml that the report names. The page's tables, each below
+the published orders, and the commit and the digest of params.yaml that the report names. The pages' tables, each below
 a line `<!-- SUITE TABLE -->`, are written from all files that lie there; without a report, from these alone.
 A test holds the page to them.
 """
@@ -24,7 +24,7 @@ import numpy as np
 from merganser.measures.significance import LEVEL, holm
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE, KEPT = ROOT / "docs/evidence.md", ROOT / "docs/evidence"
+PAGES, KEPT = (ROOT / "docs/evidence.md", ROOT / "docs/evidence-tables.md"), ROOT / "docs/evidence"
 MEAN, INDIVIDUAL = "mean", "individual"
 # What papers report: the lower entry, the higher one, where. All on CLIP ViT-B/32 with eight image tasks.
 ORDERS = (
@@ -183,12 +183,13 @@ def with_tables(page: str, runs: Mapping[str, Sequence[Run]]) -> str:
 
 
 def main(reports: Sequence[str]) -> None:
-    """Keep what the page shows of the reports, and write the page."""
+    """Keep the reports' figures, and write the pages."""
     for name, _, report in (each.partition("=") for each in reports):
         kept = json.dumps(read_report(Path(report)), indent=1)
         compact = re.sub(r"\{([^{}]*)\}|\[([^\[\]{}]*)\]", lambda part: " ".join(part[0].split()), kept)
         (KEPT / f"{name}.json").write_text(compact + "\n", encoding="utf-8")
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), read_runs(KEPT)), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), read_runs(KEPT)), encoding="utf-8")
 
 
 if __name__ == "__main__":

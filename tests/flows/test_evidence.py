@@ -8,7 +8,7 @@ from statistics import mean
 import pytest
 
 from tools import evidence
-from tools.evidence import KEPT, PAGE, figures, main, read_report, read_runs, with_tables
+from tools.evidence import KEPT, PAGES, figures, main, read_report, read_runs, with_tables
 
 HEAD = ["entry", "group", "data", "mean", "normalised_score", "amr", "stderr"]
 PAGE_OF_TWO = """
@@ -70,7 +70,7 @@ def write(path: Path, head: list[str], rows: list[list[object]]) -> None:
 
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(evidence, "PAGE", tmp_path / "evidence.md")
+    monkeypatch.setattr(evidence, "PAGES", (tmp_path / "evidence.md",))
     monkeypatch.setattr(evidence, "KEPT", tmp_path / "evidence")
     (tmp_path / "evidence").mkdir()
     (tmp_path / "evidence.md").write_text(PAGE_OF_TWO)
@@ -128,11 +128,11 @@ def test_orders_are_corrected_for_how_many_there_are(tmp_path: Path) -> None:
     assert read_report(report)["orders"] == found
 
 
-def test_the_page_of_evidence_is_that_of_its_runs() -> None:
-    runs = read_runs(KEPT)
-    assert with_tables(PAGE.read_text(), runs) == PAGE.read_text()
+def test_the_pages_of_evidence_are_those_of_their_runs() -> None:
+    runs, pages = read_runs(KEPT), [page.read_text() for page in PAGES]
+    assert [with_tables(page, runs) for page in pages] == pages
     for file in KEPT.glob("*.json"):
-        assert f"<!-- {file.stem.rpartition('-')[0]} single -->" in PAGE.read_text()
+        assert f"<!-- {file.stem.rpartition('-')[0]} single -->" in "".join(pages)
         kept = json.loads(file.read_text())
         assert kept["entries"].keys() >= {"base", "individual", "average"}
         for entry, tasks in kept.get("tasks", {}).items():

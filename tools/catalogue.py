@@ -19,7 +19,7 @@ from merganser.report.templates import open_templates
 ROOT = Path(__file__).resolve().parent.parent
 PAGES, EVIDENCE = ROOT / "docs/methods", ROOT / "docs/evidence"
 TABLE = "table"
-SUITES = ("minilm", "smollm2")  # of real models, with results in `EVIDENCE`
+SUITES = ("minilm", "vit-s", "smollm2")  # of real models, with results in `EVIDENCE`
 PUBLISHED = "clip-vit-b-32-8"  # the suite whose published figures are shown
 YEAR = re.compile(r"\b(?:19|20)\d\d\b(?!\.)")
 

@@ -1,9 +1,10 @@
-"""Write docs/evidence.md's tables from runs of real suites.
+"""Write the tables of docs/evidence.md and docs/evidence-tables.md from runs of real suites.
 
 `python -m tools.evidence minilm-0=FOLDER/report ...`
 
-Of each report, named by its suite and seed, what the page shows is kept in docs/evidence/NAME.json. The page's tables,
-each below a line `<!-- SUITE TABLE -->`, are written from all files that lie there; without a report, from these alone.
+docs/evidence/NAME.json keeps a report's figures, named by its suite and seed: each entry's means, its scores by task,
+the published orders, and the commit and the digest of params.yaml that the report names. The pages' tables, each below
+a line `<!-- SUITE TABLE -->`, are written from all files that lie there; without a report, from these alone.
 A test holds the page to them.
 """
 
@@ -24,8 +25,8 @@ from merganser.measures.scores import LEVEL
 from merganser.measures.significance import holm
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE, KEPT = ROOT / "docs/evidence.md", ROOT / "docs/evidence"
-MEAN = "mean"
+PAGES, KEPT = (ROOT / "docs/evidence.md", ROOT / "docs/evidence-tables.md"), ROOT / "docs/evidence"
+MEAN, INDIVIDUAL = "mean", "individual"
 # What papers report: the lower entry, the higher one, where. All on CLIP ViT-B/32 with eight image tasks.
 ORDERS = (
     ("average", "task_arithmetic", "SFTM, table 1: 65.8, 70.1"),
@@ -47,7 +48,7 @@ Run = Mapping[str, Any]
 
 
 def read_report(report: Path) -> Run:
-    """Read what the page shows of a report's results.csv, significance.csv and pairs.csv."""
+    """Read a report's tables and origin; a report without scores by task or an origin gives none."""
     behind = {line["entry"]: float(line["corrected"]) < LEVEL for line in _lines(report / "significance.csv")}
     entries = {}
     for line in _lines(report / "results.csv"):
@@ -58,7 +59,28 @@ def read_report(report: Path) -> Run:
     pairs = {(line["entry"], line["other"]): line for line in _lines(report / "pairs.csv")}
     orders = [found for low, high, _ in ORDERS if (found := _order(pairs, low, high))]
     corrected = holm(np.array([p for *_, p in orders])).tolist() if orders else []
-    return {"entries": entries, "orders": [[*names, p] for (*names, _), p in zip(orders, corrected, strict=True)]}
+    tested = [[*names, p] for (*names, _), p in zip(orders, corrected, strict=True)]
+    run: dict[str, Any] = {"entries": entries, "orders": tested}
+    if (report / "plots/scores.csv").is_file():
+        run["tasks"] = _by_task(report / "plots/scores.csv")
+    if (report / "origin.json").is_file():
+        origin = json.loads((report / "origin.json").read_text(encoding="utf-8"))
+        run["origin"] = {"commit": origin["commit"], "params": origin["choices"]}
+    return run
+
+
+def _by_task(table: Path) -> dict[str, dict[str, list[float | None]]]:
+    """Read each entry's score on each task, its standard error, and the score divided by the individual model's."""
+    with table.open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    own = {line["task"]: float(line["value"]) for line in lines if line["entry"] == INDIVIDUAL}
+    found: dict[str, dict[str, list[float | None]]] = {}
+    for line in lines:
+        task, score = line["task"], float(line["value"])
+        figures = [score, float(line["stderr"]) if line["stderr"] else None, score / own[task] if task in own else None]
+        rounded = [None if figure is None else round(figure, 6) for figure in figures]
+        found.setdefault(line["entry"], {})[task] = rounded
+    return found
 
 
 def _lines(table: Path) -> list[dict[str, str]]:
@@ -106,7 +128,7 @@ def scores(runs: Sequence[Run], parts: bool) -> Iterator[str]:
     yield f"| {head} |"
     yield "|---|---|---|---|---|---|---|---|"
     entries = runs[0]["entries"]
-    shown = [name for name, each in entries.items() if (each["group"] == "parts" or name == "individual") is parts]
+    shown = [name for name, each in entries.items() if (each["group"] == "parts" or name == INDIVIDUAL) is parts]
     for name in sorted(shown, key=lambda name: _summary(runs, name)["mean"]):
         of = {key: f"{100 * value:.1f}" for key, value in _summary(runs, name).items()}
         spread = of["spread"] if len(runs) > 1 else ""
@@ -115,6 +137,18 @@ def scores(runs: Sequence[Run], parts: bool) -> Iterator[str]:
         data = "" if entries[name]["data"] == "no data" else entries[name]["data"].partition(",")[0]
         cells = [f"`{name}`", data, of["mean"], of["error"], spread, of["individual"], of["memory"], told]
         yield f"| {' | '.join(cells)} |"
+
+
+def by_task(runs: Sequence[Run]) -> Iterator[str]:
+    """Give the lines of a table of entries by task, the lowest mean first; none if a run's file has no tasks."""
+    if not all("tasks" in run for run in runs):
+        return
+    tasks = list(next(iter(runs[0]["tasks"].values())))
+    yield f"| {' | '.join(['entry', *tasks])} |"
+    yield "|---" * (1 + len(tasks)) + "|"
+    for name in sorted(runs[0]["tasks"], key=lambda name: _summary(runs, name)["mean"]):
+        cells = [f"{100 * mean(run['tasks'][name][task][0] for run in runs):.1f}" for task in tasks]
+        yield f"| {' | '.join([f'`{name}`', *cells])} |"
 
 
 def orders(runs: Sequence[Run]) -> Iterator[str]:
@@ -133,6 +167,7 @@ def orders(runs: Sequence[Run]) -> Iterator[str]:
 TABLES: Mapping[str, Callable[[Sequence[Run]], Iterator[str]]] = {
     "single": partial(scores, parts=False),
     "parts": partial(scores, parts=True),
+    "tasks": by_task,
     "orders": orders,
 }
 
@@ -142,19 +177,20 @@ def with_tables(page: str, runs: Mapping[str, Sequence[Run]]) -> str:
 
     def table(found: re.Match[str]) -> str:
         of_suite = runs.get(found["suite"])
-        lines = [*TABLES[found["table"]](of_suite), ""] if of_suite else []
-        return found["head"] + "\n" + "".join(f"{line}\n" for line in lines)
+        lines = list(TABLES[found["table"]](of_suite)) if of_suite else []
+        return found["head"] + "\n" + "".join(f"{line}\n" for line in [*lines, ""] if lines)
 
     return _TABLE.sub(table, page).rstrip("\n") + "\n"
 
 
 def main(reports: Sequence[str]) -> None:
-    """Keep what the page shows of the reports, and write the page."""
+    """Keep the reports' figures, and write the pages."""
     for name, _, report in (each.partition("=") for each in reports):
         kept = json.dumps(read_report(Path(report)), indent=1)
         compact = re.sub(r"\{([^{}]*)\}|\[([^\[\]{}]*)\]", lambda part: " ".join(part[0].split()), kept)
         (KEPT / f"{name}.json").write_text(compact + "\n", encoding="utf-8")
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), read_runs(KEPT)), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), read_runs(KEPT)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tools.evidence import KEPT, figures, read_runs
-from tools.evidence import PAGE as EVIDENCE
+from tools.evidence import PAGES as EVIDENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results.md"
@@ -36,7 +36,7 @@ Figures = Mapping[str, Mapping[str, float]]  # by entry and column, in per cent
 
 def pages() -> list[Path]:
     """List the pages that may quote figures."""
-    return [ROOT / "README.md", *sorted(set((ROOT / "docs").glob("*.md")) - {RESULTS, EVIDENCE})]
+    return [ROOT / "README.md", *sorted(set((ROOT / "docs").glob("*.md")) - {RESULTS, *EVIDENCE})]
 
 
 def read_figures(results: str) -> Figures:

@@ -1,1 +1,1 @@
-"""The suite `vit-s`: a pretrained vision transformer, fine-tuned on six tasks of pictures."""
+"""The suite `vit-s`: a pretrained vision transformer, fine-tuned on eight tasks of pictures."""

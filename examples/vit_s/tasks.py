@@ -7,6 +7,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 from pickletools import genops
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 from PIL import Image
@@ -14,6 +15,8 @@ from PIL import Image
 Row = tuple[Any, int]  # a picture, and the number of its class
 DIGITS = tuple("0123456789")
 ANIMALS = ("bear", "bird", "cat", "cow", "dog", "elephant", "giraffe", "horse", "sheep", "zebra")
+GALAXIES = ("FRI", "FRII", "Compact", "Bent")
+MIDDLE = (110, 110, 190, 190)  # of pictures of 300 x 300: the galaxy
 DEFECTIVE = 0.5  # the probability that its experts gave of a defect, from which on a cell is one
 
 
@@ -68,6 +71,21 @@ def digits() -> Iterator[Row]:
         yield Image.fromarray((line[:-1] * 15.9375).astype(np.uint8).reshape(8, 8)), int(line[-1])
 
 
+def galaxies() -> Iterator[Row]:
+    """Read radio telescopes' pictures of galaxies, labelled by their shape."""
+    with ZipFile(file_of("firstgalaxydata", "firstgalaxydata/galaxy_data.zip")) as archive:
+        for name in sorted(name for name in archive.namelist() if name.startswith("galaxy_data/all/")):
+            if name.endswith(".png"):
+                with archive.open(name) as file, Image.open(file) as picture:
+                    yield picture.convert("L").crop(MIDDLE), GALAXIES.index(name.split("/")[2])
+
+
+def turns() -> Iterator[Row]:
+    """Read the silhouettes of animals, each turned by some quarters of a circle: the label is how many."""
+    for number, (picture, _) in enumerate(animals()):
+        yield picture.rotate(90 * (number % 4)), number % 4
+
+
 def animals() -> Iterator[Row]:
     """Read silhouettes of animals of 28 x 28 pixels."""
     folder = file_of("animal-mnist", "animal_mnist/data/Animal_MNIST")
@@ -90,4 +108,6 @@ TASKS: dict[str, Task] = {
     "mnist": Task(DIGITS, mnist),
     "digits": Task(DIGITS, digits),
     "animals": Task(ANIMALS, animals),
+    "galaxies": Task(GALAXIES, galaxies),
+    "turns": Task(("0", "90", "180", "270"), turns),
 }

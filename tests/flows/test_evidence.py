@@ -3,11 +3,12 @@
 import csv
 import json
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
 from tools import evidence
-from tools.evidence import KEPT, PAGE, figures, main, read_report, read_runs, with_tables
+from tools.evidence import KEPT, PAGES, figures, main, read_report, read_runs, with_tables
 
 HEAD = ["entry", "group", "data", "mean", "normalised_score", "amr", "stderr"]
 PAGE_OF_TWO = """
@@ -16,6 +17,8 @@ PAGE_OF_TWO = """
 | old |
 
 <!-- tiny parts -->
+
+<!-- tiny tasks -->
 
 <!-- tiny orders -->
 
@@ -44,6 +47,22 @@ def write_report(folder: Path, shift: float, p: float) -> Path:
     return folder
 
 
+def add_tasks(report: Path) -> None:
+    """Write what a report says of tasks and of its origin."""
+    (report / "plots").mkdir()
+    rows = [
+        ["individual", "movies", 0.9, 0.01],
+        ["individual", "tweets", 0.7, ""],
+        ["average", "movies", 0.6, 0.04],
+        ["average", "tweets", 0.4, ""],
+        ["base", "movies", 0.45, 0.02],
+        ["base", "tweets", 0.05, ""],
+    ]
+    write(report / "plots/scores.csv", ["entry", "task", "value", "stderr"], rows)
+    origin = {"commit": "c0ffee", "choices": "d1ce", "user": "me", "host": "here"}
+    (report / "origin.json").write_text(json.dumps(origin))
+
+
 def write(path: Path, head: list[str], rows: list[list[object]]) -> None:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([head, *rows])
@@ -51,7 +70,7 @@ def write(path: Path, head: list[str], rows: list[list[object]]) -> None:
 
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(evidence, "PAGE", tmp_path / "evidence.md")
+    monkeypatch.setattr(evidence, "PAGES", (tmp_path / "evidence.md",))
     monkeypatch.setattr(evidence, "KEPT", tmp_path / "evidence")
     (tmp_path / "evidence").mkdir()
     (tmp_path / "evidence.md").write_text(PAGE_OF_TWO)
@@ -86,6 +105,21 @@ def test_several_seeds_are_averaged_with_their_spread_and_both_errors(page: Path
     assert known["tiny.average"]["mean"] == pytest.approx(60.0)
 
 
+def test_scores_by_task_are_kept_with_the_commit_they_come_from(page: Path, tmp_path: Path) -> None:
+    report = write_report(tmp_path / "one", 0.0, 0.001)
+    main([f"tiny-0={report}"])
+    assert "| entry | movies |" not in page.read_text()  # a file of before there were tasks in it
+    add_tasks(report)
+    main([f"tiny-0={report}"])
+    (kept,) = read_runs(page.parent / "evidence")["tiny"]
+    assert kept["tasks"]["average"] == {"movies": [0.6, 0.04, 0.666667], "tweets": [0.4, None, 0.571429]}
+    assert kept["origin"] == {"commit": "c0ffee", "params": "d1ce"}
+    table = "| entry | movies | tweets |\n|---|---|---|\n| `base` | 45.0 | 5.0 |\n| `average` | 60.0 | 40.0 |\n"
+    assert table in page.read_text()
+    main([f"tiny-1={write_report(tmp_path / 'two', 0.1, 0.001)}"])
+    assert "| entry | movies |" not in page.read_text()  # one of its runs has none
+
+
 def test_orders_are_corrected_for_how_many_there_are(tmp_path: Path) -> None:
     report = write_report(tmp_path / "one", 0.0, 0.03)
     with (report / "pairs.csv").open("a") as file:
@@ -94,12 +128,17 @@ def test_orders_are_corrected_for_how_many_there_are(tmp_path: Path) -> None:
     assert read_report(report)["orders"] == found
 
 
-def test_the_page_of_evidence_is_that_of_its_runs() -> None:
-    runs = read_runs(KEPT)
-    assert with_tables(PAGE.read_text(), runs) == PAGE.read_text()
+def test_the_pages_of_evidence_are_those_of_their_runs() -> None:
+    runs, pages = read_runs(KEPT), [page.read_text() for page in PAGES]
+    assert [with_tables(page, runs) for page in pages] == pages
     for file in KEPT.glob("*.json"):
-        assert f"<!-- {file.stem.rpartition('-')[0]} single -->" in PAGE.read_text()
-        assert json.loads(file.read_text())["entries"].keys() >= {"base", "individual", "average"}
+        assert f"<!-- {file.stem.rpartition('-')[0]} single -->" in "".join(pages)
+        kept = json.loads(file.read_text())
+        assert kept["entries"].keys() >= {"base", "individual", "average"}
+        for entry, tasks in kept.get("tasks", {}).items():
+            means = [mean(column) for column in list(zip(*tasks.values(), strict=True))[::2]]
+            about = kept["entries"][entry]
+            assert means == pytest.approx([about["mean"], about["individual"]], abs=2e-6)
 
 
 def test_a_table_at_the_end_of_a_page_is_filled_when_its_first_run_is_there() -> None:

@@ -71,10 +71,12 @@ class Models:
 
     def write(self, root: Path, folder: Path) -> list[str]:
         """Write params.yaml, complete where the models and data say what is needed; return what there is to say."""
+        from merganser.config.describing import SCHEMA_FILE, schema_text
         from merganser.config.drafting import draft  # imports torch
 
         found = draft(self.models, self.data, root)
         (root / PARAMS).write_text(found.text, encoding="utf-8")
+        (root / SCHEMA_FILE).write_text(schema_text(), encoding="utf-8")
         lines = [f"{folder}: a comparison of {', '.join(name for name in self.models if name != 'base')}"]
         lines += [f"read of the models and data: {', '.join(found.read)}"] if found.read else []
         with opened(root) as repo:

@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
+from math import floor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,12 +175,27 @@ def markdown_lines(root: Path) -> Iterator[str]:
             for row in sorted(results, key=lambda row: -float(row["mean"]))
         ],
     )
+    yield from ["", *_chart([(row["entry"], 100 * float(row["mean"])) for row in results])]
     worse = read_worse_scores(root)
     if worse:
         yield from ["", "### Worse scores", ""]
         for row in worse:
             numbers = [float(row[name]) for name in ("before", "after", "p")]
             yield f"- {worse_line(row['entry'], row['column'], *numbers)}"
+
+
+CHARTED = 20  # entries
+
+
+def _chart(means: Sequence[tuple[str, float]]) -> Iterator[str]:
+    """Give the lines of a chart of the best means in Mermaid's language, which GitHub and GitLab draw in comments."""
+    best = sorted(means, key=lambda one: -one[1])[:CHARTED]
+    low = min(0, *(floor(mean) for _, mean in best))
+    yield from ["```mermaid", "xychart-beta horizontal", '    title "Mean score of the best entries"']
+    yield f"    x-axis [{', '.join(json.dumps(name) for name, _ in best)}]"
+    yield f'    y-axis "mean, %" {low} --> 100'
+    yield f"    bar [{', '.join(f'{mean:.1f}' for _, mean in best)}]"
+    yield "```"
 
 
 def _kept_and_had(row: Row, data: Mapping[str, str]) -> tuple[str, str]:

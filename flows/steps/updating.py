@@ -215,9 +215,20 @@ def renew(repo: Repo, keep: Collection[str] | None = None) -> Iterator[str]:
         write_points(load_params(PARAMS), root)  # which this version's dvc.yaml reads
         with replacing(root / DVC_YAML) as out:
             out.write(text.encode())
+    _renew_schema(root)
     _write(root, now)
     forget_index(repo)
     yield from _said(before, now)
+
+
+def _renew_schema(root: Path) -> None:
+    """Write the installed version's JSON Schema of params.yaml over an earlier one's."""
+    from merganser.config.describing import SCHEMA_FILE, schema_text  # imports pydantic
+
+    place = root / SCHEMA_FILE
+    if place.is_file() and not place.is_symlink():
+        with replacing(place) as out:
+            out.write(schema_text().encode())
 
 
 def other_version(root: Path) -> dict[str, str]:

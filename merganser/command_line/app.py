@@ -76,11 +76,11 @@ def explain_params(
     ] = False,
 ) -> None:
     """Explain a key of params.yaml: type, default and an example. Without KEY, list all keys."""
-    from merganser.config.describing import json_schema, key_lines
+    from merganser.config.describing import key_lines, schema_text
 
     if schema and key:
         raise InputError(f"{key}: --schema is of the whole file; leave the key out")
-    print(json.dumps(json_schema(), indent=2) if schema else "\n".join(key_lines(key or "")))
+    print(schema_text() if schema else "\n".join([*key_lines(key or ""), ""]), end="")
 
 
 def import_mergekit(

@@ -1,9 +1,11 @@
 """The keys of `params.yaml` in words, and as a JSON Schema: both of the models that check the file."""
 
 import inspect
+import json
 import re
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -13,6 +15,7 @@ from pydantic_core import PydanticUndefined
 from merganser.config.params import Params
 from merganser.errors import InputError, did_you_mean
 
+SCHEMA_FILE = Path("params.schema.json")  # beside a params.yaml whose first line names it, for editors
 _BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 # Keys that the checks before a run write into the file where they are left out: docs/params.md.
 _FOLLOW = {
@@ -34,6 +37,11 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "params.yaml of Merganser"} | {
         key: value for key, value in schema.items() if key != "title"
     }
+
+
+def schema_text() -> str:
+    """Return the JSON Schema as a file has it."""
+    return json.dumps(json_schema(), indent=2) + "\n"
 
 
 def key_lines(key: str) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from merganser.config.columns import columns_by_type, features_at
 from merganser.config.completing import READ, additions, filled, unmatched
+from merganser.config.describing import SCHEMA_FILE
 from merganser.config.inferring import infer_task_kind, parameter_names
 from merganser.config.sections import NAME, OWN_MODELS, TAKEN_COLUMNS, UNMEASURED
 from merganser.config.tasks import fits
@@ -141,8 +142,8 @@ def _lines(content: Mapping[str, Any], advice: Mapping[str, str]) -> Iterator[st
 
     `advice`: by task, what its data lacks for a kind to follow.
     """
-    yield "# What is compared: docs/params.md"
-    yield "# `merganser params KEY` explains a key; `merganser params --schema` prints a JSON Schema for editors"
+    yield f"# yaml-language-server: $schema={SCHEMA_FILE}"
+    yield "# What is compared; `merganser params KEY` explains a key"
     base, family = content["base"], content["base"].get("family")
     yield "base:"
     yield from (f"  {as_line(key, base[key])}" for key in ORDER if key in base)

@@ -68,7 +68,16 @@ def test_markdown_names_the_best_entries_and_lists_all_by_falling_score(tmp_path
         "| --- | --- | --- | --- | --- |",
         "| one model for all tasks | none | tsv_m | 72.0 ± 0.4 | ties |",
     ]
-    assert lines[-8] == "| individual | m | 96.0 | 75.0 | 3.2 | no data |"
+    assert lines[-16] == "| individual | m | 96.0 | 75.0 | 3.2 | no data |"
+    assert lines[-7:] == [
+        "```mermaid",
+        "xychart-beta horizontal",
+        '    title "Mean score of the best entries"',
+        '    x-axis ["individual", "twin", "emr", "tsv_m", "ties", "iso_c", "cart", "pcb"]',
+        '    y-axis "mean, %" 0 --> 100',
+        "    bar [96.0, 95.0, 90.0, 70.0, 70.0, 70.0, 70.0, 70.0]",
+        "```",
+    ]
     assert {line.count("|") for line in lines if line.startswith("|")} == {6, 7}
 
 

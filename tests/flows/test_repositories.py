@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dvcfleet.repository import opened
+from merganser.config.describing import schema_text
 from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.flows.commands.init import Suite, init
@@ -62,6 +63,8 @@ def test_models_and_data_say_what_they_are_and_what_they_do_not_say_is_named(
     assert os.path.samefile(".", here)
     assert "base.family: encoder, base.heads: [classifier.*], tasks.kind.kind: text_classification" in said
     assert f"data: {{source: {tmp_path}/mine/data, columns: " in Path("params.yaml").read_text()
+    assert Path("params.yaml").read_text().startswith("# yaml-language-server: $schema=params.schema.json\n")
+    assert Path("params.schema.json").read_text() == schema_text()
     for words in (said, refused(here, "run", "--dry-run")):
         assert "tasks.subject.data: missing" in words
     own = [*models, "--data", "kind=../mine/data", "subject=../mine/data"]
@@ -124,11 +127,13 @@ def test_a_run_brings_a_comparison_to_the_installed_version_and_runs_what_has_ot
     plain = subprocess.run(command, cwd=begun, env=environment(), capture_output=True, text=True, check=False)
     assert plain.returncode != 0
     (begun / "dvc.yaml").write_text("stages: {}\n")
+    (begun / "params.schema.json").write_text("{}")  # an earlier version's
     done = merganser(begun, "run", "--workers", "2").stdout
     assert "the results here are by 0.0.9" in done
     assert "methods/ties: other results" in done
     assert "merge@ties" not in re.findall(r"([^ ]+) done in", done)  # its class is that of dvc.lock again
     assert (begun / "dvc.yaml").read_text() == dvc_yaml()
+    assert (begun / "params.schema.json").read_text() == schema_text()
     assert is_clean(begun)
 
 

@@ -36,7 +36,25 @@ from merganser.checkpoints.vocabulary.tokenizers import numbers_beyond
 from merganser.hashes import sha256_of
 
 EVERYTHING = ParameterRules()
-SETTINGS = (GENERATION, "sentence_bert_config.json")  # further files that change what a model gives
+SENTENCES = "sentence_bert_config.json"
+SETTINGS = (GENERATION, SENTENCES)  # further files that change what a model gives
+# Of sentence-transformers, whose versions from 6 on write other keys, and those of what is new with these values.
+POOLING = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+RENAMED = {"word_embedding_dimension": "embedding_dimension"}
+DEFAULTS: Mapping[str, Any] = {
+    "do_lower_case": False,
+    "include_prompt": True,
+    "transformer_task": "feature-extraction",
+    "module_output_name": "token_embeddings",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+}
 SENTENCEPIECE, SHOWN = "tokenizer.model", 12
 BASE = "the base"
 VOCABULARY = "vocabulary"
@@ -153,7 +171,31 @@ def _wrappers(base: Checkpoint, model: Checkpoint | Adapter) -> set[str]:
 def _settings_of(name: str, folder: Path) -> dict[str, Any] | None:
     """Read how a model generates or pools words; what version wrote the file is of no interest."""
     content = read_config(folder / name)
-    return None if content is None else {key: value for key, value in content.items() if key != "transformers_version"}
+    if content is None:
+        return None
+    if name == SENTENCES:
+        content = _of_sentences(content, folder)
+    elif any(key in POOLING for key in content):
+        content = _pooling(content)
+    defaults = DEFAULTS if name == SENTENCES or "pooling_mode" in content else {}
+    return {
+        key: value
+        for key, value in content.items()
+        if key != "transformers_version" and not (key in defaults and value == defaults[key])
+    }
+
+
+def _of_sentences(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Say the most tokens of a text, which sentence-transformers from 6 on leaves to the tokenizer's configuration."""
+    most = (read_config(folder / "tokenizer_config.json") or {}).get("model_max_length")
+    return {"max_seq_length": most, **content}
+
+
+def _pooling(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Say how words are pooled in the words of sentence-transformers 6: earlier versions have a flag for each mode."""
+    modes = [mode for flag, mode in POOLING.items() if content.get(flag)] or ["mean"]
+    renamed = {RENAMED.get(key, key): value for key, value in content.items() if key not in POOLING}
+    return renamed | {"pooling_mode": modes[0] if len(modes) == 1 else modes}
 
 
 def _contents_of(name: str, folder: Path) -> dict[str, Any] | None:

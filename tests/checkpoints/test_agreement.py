@@ -224,7 +224,28 @@ def test_other_pictures_and_another_pooling_are_named(paths: dict[str, Path]) ->
         edit(paths[name], "1_Pooling/config.json", pooling_mode_cls_token=name == "base")
     assert checked({name: paths[name] for name in ("base", "task0")}) == [
         "task0: preparation of pictures: image_mean [0.48] (the base [0.5]); the merge has the base's",
-        "task0: 1_Pooling/config.json: pooling_mode_cls_token False (the base True); the merge has the base's",
+        "task0: 1_Pooling/config.json: pooling_mode 'mean' (the base 'cls'); the merge has the base's",
+    ]
+
+
+def test_what_sentence_transformers_6_writes_otherwise_than_5_is_no_difference(paths: dict[str, Path]) -> None:
+    for name in ("base", "task0"):
+        (paths[name] / "1_Pooling").mkdir()
+    old = {"word_embedding_dimension": 8, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+    edit(paths["base"], "1_Pooling/config.json", **old, include_prompt=True)
+    edit(paths["base"], "sentence_bert_config.json", max_seq_length=256, do_lower_case=False)
+    edit(paths["task0"], "1_Pooling/config.json", embedding_dimension=8, pooling_mode="mean", include_prompt=True)
+    forward = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+    new = {"transformer_task": "feature-extraction", "modality_config": forward}
+    edit(paths["task0"], "sentence_bert_config.json", **new, module_output_name="token_embeddings")
+    edit(paths["task0"], "tokenizer_config.json", model_max_length=256)
+    two = {name: paths[name] for name in ("base", "task0")}
+    assert checked(two) == []
+    edit(paths["task0"], "tokenizer_config.json", model_max_length=128)
+    edit(paths["task0"], "1_Pooling/config.json", embedding_dimension=8, pooling_mode="cls")
+    assert checked(two) == [
+        "task0: sentence_bert_config.json: max_seq_length 128 (the base 256); the merge has the base's",
+        "task0: 1_Pooling/config.json: pooling_mode 'cls' (the base 'mean'); the merge has the base's",
     ]
 
 

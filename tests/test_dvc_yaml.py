@@ -36,6 +36,7 @@ FINDERS = {
     "merganser/report/sections/__init__.py",  # which names in full what it finds
     "merganser/statistics/__init__.py",  # as does this
     "merganser/plugins.py",  # which lists modules and imports none
+    "merganser/merging/declared.py",  # for lists and checks of methods, which no output follows
 }
 FOUND = [f"{package}.{name}" for package in FOUND_BY_NAME.values() for name in CodeTree(ROOT).names(package)]
 

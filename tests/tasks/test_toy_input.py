@@ -20,7 +20,7 @@ INPUT = '''class ScaledInput(Input):
 
     name = "scaled"
 
-    def source_mistakes(self, params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
+    def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
         """Check that they are there, and that the method reads deltas."""
         name = entry.named(self.name)
         if name is None or method.reads != "deltas":

@@ -112,7 +112,7 @@ def _comparison(path: Path) -> str:
 
 
 def _answer(root: Path) -> list[dict[str, Any]]:
-    """Return the report's best entries, a card a budget; none where there is no report."""
+    """Return a card for each memory budget, with the report's best entries; empty without a report."""
     try:
         data = {row["entry"]: row["data"] for row in read_table(root, "results.csv")}
         return [

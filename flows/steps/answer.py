@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from math import floor
+from math import floor, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -189,8 +189,8 @@ CHARTED = 20  # entries
 
 def _chart(means: Sequence[tuple[str, float]]) -> Iterator[str]:
     """Give the lines of a chart of the best means in Mermaid's language, which GitHub and GitLab draw in comments."""
-    best = sorted(means, key=lambda one: -one[1])[:CHARTED]
-    low = min(0, *(floor(mean) for _, mean in best))
+    best = sorted((one for one in means if isfinite(one[1])), key=lambda one: -one[1])[:CHARTED]
+    low = min([0, *(floor(mean) for _, mean in best)])
     yield from ["```mermaid", "xychart-beta horizontal", '    title "Mean score of the best entries"']
     yield f"    x-axis [{', '.join(json.dumps(name) for name, _ in best)}]"
     yield f'    y-axis "mean, %" {low} --> 100'

@@ -1,4 +1,4 @@
-"""What methods say about themselves, and what follows from it for their readers.
+"""Descriptions of methods: paper, family, requirements and cost.
 
 Importing it brings no torch: `merganser methods` and lists of comparisons need none.
 """
@@ -35,7 +35,7 @@ REGISTERED: dict[str, Any] = {}  # each `Method` that was imported, by its name
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a method says about itself, for its readers: nothing here changes a merge."""
+    """A method's description, for its readers. Nothing here changes a merge."""
 
     family: Family
     formula: str  # the merged delta (task t's, for a method with parts per task) in LaTeX, for the docs

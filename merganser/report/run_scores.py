@@ -8,8 +8,8 @@ from typing import Any
 from merganser.measures.scores import LEVEL
 from merganser.outputs import read_json
 
-Find = Callable[[str, str], Path | None]  # of a run: the file of an entry's task; None if there is none
-FindFile = Callable[[str], Path | None]  # of a run: the file at a path in `data`; None if there is none
+Find = Callable[[str, str], Path | None]  # from an entry and a task to a file of a run, if it has one
+FindFile = Callable[[str], Path | None]  # from a path in `data` to a file of a run, if it has one
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ def known_method(name: Any) -> "Method | None":
 
 
 def described_method(name: Any) -> "Described | None":
-    """Return what is told of a method without importing its code, None where there is none of this name."""
+    """Return a method's description without importing its code; None if no method has this name."""
     if name not in module_names(places):
         return None
     return registry.describe(name)

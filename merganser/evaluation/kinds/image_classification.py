@@ -47,7 +47,7 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
 
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
-    """Give each picture's `pixels`, decoded and resized, and its `label`, -1 where it has none."""
+    """Yield each picture's decoded and resized `pixels`, and its `label` (-1 if it is missing)."""
     assert isinstance(network, TakesImages)
     known, first = range(-1, len(classes(rows.features, settings))), 0
     for batch in batches(rows, CHUNK):

@@ -197,8 +197,13 @@ def _placed(path: Path, state: tuple[int, int] | None) -> dict[Path, Any]:
 
 
 def _extended(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return what stands below with a file's changes; where that lists its entries, with only what these read."""
+    """Return what stands below with a file's changes; where that lists its entries, with only what these read.
+
+    The same holds for its grids.
+    """
     found: dict[str, Any] = merged(below, own)
+    if isinstance(own.get(GRIDS), dict):
+        found[GRIDS] = _extended(_named(below, GRIDS), own[GRIDS])
     if not isinstance(own.get("methods"), list) or not isinstance(found["methods"], dict):
         return found
     return _pruned(found, [section for section in SECTIONS if section in below], own)

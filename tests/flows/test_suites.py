@@ -186,6 +186,19 @@ grids: {methods: {base: {method: base, reads: deltas}, individual: {method: indi
         use(root, "one", grids=True)
 
 
+def test_grids_that_list_their_entries_have_only_the_searches_that_these_read(root: Path) -> None:
+    (root / "suites/mine.yaml").write_text("""
+extends: one
+grids:
+  searches: {a: {method: task_arithmetic, of: deltas}, b: {method: ties, of: deltas}}
+  methods: {a: {method: task_arithmetic, reads: searches/a}, b: {method: ties, reads: searches/b}}
+""")
+    (root / "suites/fewer.yaml").write_text("extends: mine\ngrids: {methods: [b]}\n")
+    use(root, "fewer", grids=True)
+    params = load_params(root / "params.yaml")
+    assert (list(params.methods), list(params.searches)) == (["b"], ["b"])
+
+
 def test_a_params_yaml_that_extends_a_suite_is_told_where_that_is_completed(root: Path) -> None:
     (root / "params.yaml").write_text("extends: one\nseed: 3\n")
     with pytest.raises(InputError, match=r"params\.yaml: extends: .*suites/NAME\.yaml.*`merganser use NAME`"):

@@ -110,13 +110,18 @@ def figures(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, float]]:
     return {
         f"{suite}.{entry}": {name: 100 * value for name, value in _summary(of_suite, entry).items()}
         for suite, of_suite in runs.items()
-        for entry in of_suite[0]["entries"]
+        for entry in _entries(of_suite)
     }
+
+
+def _entries(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return all entries by name: a later seed may have more, or fewer."""
+    return {name: each for run in runs for name, each in run["entries"].items()}
 
 
 def _summary(runs: Sequence[Run], entry: str) -> dict[str, float]:
     """Return an entry's means over the runs, the sampling error of its mean, and their sample standard deviation."""
-    found = [run["entries"][entry] for run in runs]
+    found = [run["entries"][entry] for run in runs if entry in run["entries"]]
     numbers = {name: mean(each[name] for each in found) for name in ("mean", "individual", "memory")}
     errors = sqrt(sum(each["error"] ** 2 for each in found)) / len(found)
     return numbers | {"error": errors, "spread": stdev(each["mean"] for each in found) if len(found) > 1 else 0.0}
@@ -127,27 +132,30 @@ def scores(runs: Sequence[Run], parts: bool) -> Iterator[str]:
     head = "entry | data | mean, % | sampling error | spread over seeds | of individual, % | memory, % | below the best"
     yield f"| {head} |"
     yield "|---|---|---|---|---|---|---|---|"
-    entries = runs[0]["entries"]
+    entries = _entries(runs)
     shown = [name for name, each in entries.items() if (each["group"] == "parts" or name == INDIVIDUAL) is parts]
     for name in sorted(shown, key=lambda name: _summary(runs, name)["mean"]):
         of = {key: f"{100 * value:.1f}" for key, value in _summary(runs, name).items()}
-        spread = of["spread"] if len(runs) > 1 else ""
-        below = sum(run["entries"][name]["behind"] for run in runs)
-        told = "" if entries[name]["group"] == "reference" else f"{below} of {len(runs)}"
+        behind = [run["entries"][name]["behind"] for run in runs if name in run["entries"]]
+        spread = of["spread"] if len(behind) > 1 else ""
+        told = "" if entries[name]["group"] == "reference" else f"{sum(behind)} of {len(behind)}"
         data = "" if entries[name]["data"] == "no data" else entries[name]["data"].partition(",")[0]
         cells = [f"`{name}`", data, of["mean"], of["error"], spread, of["individual"], of["memory"], told]
         yield f"| {' | '.join(cells)} |"
 
 
 def by_task(runs: Sequence[Run]) -> Iterator[str]:
-    """Give the lines of a table of entries by task, the lowest mean first; none if a run's file has no tasks."""
-    if not all("tasks" in run for run in runs):
+    """Give the lines of a table of entries by task, the lowest mean first, from the runs whose files have tasks."""
+    runs = [run for run in runs if "tasks" in run]
+    if not runs:
         return
     tasks = list(next(iter(runs[0]["tasks"].values())))
     yield f"| {' | '.join(['entry', *tasks])} |"
     yield "|---" * (1 + len(tasks)) + "|"
-    for name in sorted(runs[0]["tasks"], key=lambda name: _summary(runs, name)["mean"]):
-        cells = [f"{100 * mean(run['tasks'][name][task][0] for run in runs):.1f}" for task in tasks]
+    names = dict.fromkeys(name for run in runs for name in run["tasks"])
+    for name in sorted(names, key=lambda name: _summary(runs, name)["mean"]):
+        scored = [run["tasks"][name] for run in runs if name in run["tasks"]]
+        cells = [f"{100 * mean(each[task][0] for each in scored):.1f}" for task in tasks]
         yield f"| {' | '.join([f'`{name}`', *cells])} |"
 
 

@@ -117,7 +117,16 @@ def test_scores_by_task_are_kept_with_the_commit_they_come_from(page: Path, tmp_
     table = "| entry | movies | tweets |\n|---|---|---|\n| `base` | 45.0 | 5.0 |\n| `average` | 60.0 | 40.0 |\n"
     assert table in page.read_text()
     main([f"tiny-1={write_report(tmp_path / 'two', 0.1, 0.001)}"])
-    assert "| entry | movies |" not in page.read_text()  # one of its runs has none
+    assert table in page.read_text()  # the other of its runs has none
+
+
+def test_an_entry_that_one_seed_alone_has_is_counted_in_that_one(page: Path, tmp_path: Path) -> None:
+    reports = [write_report(tmp_path / f"r{seed}", 0.1 * seed, 0.001) for seed in range(2)]
+    with (reports[1] / "results.csv").open("a", newline="") as file:
+        csv.writer(file).writerow(["wudi", "single", "no data", 0.5, 0.625, 0.0, 0.03])
+    main([f"tiny-{seed}={report}" for seed, report in enumerate(reports)])
+    assert "| `wudi` |  | 50.0 | 3.0 |  | 62.5 | 0.0 | 0 of 1 |" in page.read_text()
+    assert "| `average` |  | 55.0 | 2.1 | 7.1 | 62.5 | 0.0 | 2 of 2 |" in page.read_text()
 
 
 def test_orders_are_corrected_for_how_many_there_are(tmp_path: Path) -> None:

@@ -142,8 +142,12 @@ def run(
     raise typer.Exit(code)
 
 
-def status(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
-    """Show every stage: up to date, restorable, stale (and why), waiting for another, or blocked."""
+def status(
+    show_all: Annotated[bool, typer.Option("--all", help="Show the stages that are up to date, too.")] = False,
+    as_json: JsonOption = False,
+    repo: RepoOption = Path(),
+) -> None:
+    """Show the stages that are not up to date: restorable, stale (and why), waiting for another, or blocked."""
     from dvcfleet.planning.orphans import orphan_lines
     from dvcfleet.planning.plan import plan
     from dvcfleet.waiting import said_if_long
@@ -153,8 +157,11 @@ def status(as_json: JsonOption = False, repo: RepoOption = Path()) -> None:
     if as_json:
         print(json.dumps(found.as_json(), indent=2))
         return
-    rows = [(planned.name, planned.state.value, "; ".join(planned.reasons)) for planned in found.planned.values()]
-    print("\n".join([*_columns([("stage", "state", "why"), *rows]), *orphan_lines(found.orphans)]))
+    shown = list(found.planned.values()) if show_all else found.work
+    rows = [(planned.name, planned.state.value, "; ".join(planned.reasons)) for planned in shown]
+    table = _columns([("stage", "state", "why"), *rows]) if rows else []
+    for line in (*table, *orphan_lines(found.orphans)):
+        print(line)
     print(", ".join(f"{count} {state}" for state, count in found.as_json()["counts"].items() if count))
 
 

@@ -73,6 +73,12 @@ def test_status_says_why_a_stage_is_not_up_to_date(chain: Toy) -> None:
     assert lines[-1] == "3 stale"
 
 
+def test_status_leaves_out_what_is_up_to_date_unless_it_is_asked_for(chain: Toy) -> None:
+    dvcfleet(chain.path, "run")
+    assert dvcfleet(chain.path, "status") == "3 up to date\n"
+    assert len(dvcfleet(chain.path, "status", "--all").splitlines()) == 5
+
+
 def test_both_command_lines_have_the_same_commands_of_the_engine() -> None:
     ours, merganser = (
         {name: {option.name for option in command.params} for name, command in get_group(one).commands.items()}

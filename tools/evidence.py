@@ -39,6 +39,8 @@ ORDERS = (
     ("consensus", "tsv_m", "TSV: 75.0, 85.9"),
     ("ties", "tsv_m", "FusionBench: 72.2, 83.1"),
     ("ties", "iso_c", "FusionBench: 72.2, 82.8"),
+    ("pcb", "wudi", "WUDI: 76.3, 85.2"),
+    ("regmean", "regmean_plus_plus", "FusionBench: 82.4, 84.4"),
     ("emr", "t_switch", "DTS, table 1: 88.2, 90.2"),
     ("t_switch", "dts_t", "DTS, table 1: 90.2, 90.3"),
 )

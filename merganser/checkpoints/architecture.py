@@ -140,10 +140,15 @@ class Architecture:
         found = getattr(made, TIED, None) if made else text.get(TIED) if isinstance(text, dict) else None
         return found if isinstance(found, bool) else None
 
+    @cached_property
+    def in_by_out(self) -> list[re.Pattern[str]]:
+        """Return the names of layers stored as in x out, by the model's type and those of its parts (a decoder)."""
+        parts = (model_type_of(part) for part in self.config.values() if isinstance(part, dict))
+        return [IN_BY_OUT[named] for named in (self.model_type, *parts) if named and named in IN_BY_OUT]
+
     def is_in_by_out(self, name: str, shape: Collection[int]) -> bool:
         """Tell whether a linear map is stored as in x out."""
-        pattern = IN_BY_OUT.get(self.model_type or "")
-        return pattern is not None and len(shape) == 2 and pattern.fullmatch(name) is not None
+        return len(shape) == 2 and any(pattern.fullmatch(name) for pattern in self.in_by_out)
 
 
 def is_buffer(name: str, spec: Spec) -> bool:

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 import transformers as tf
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from merganser import registry
 from merganser.checkpoints.adapters.files import open_model
+from merganser.checkpoints.architecture import Architecture
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.output import OutputFormat
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging
@@ -466,3 +467,31 @@ def test_adapters_of_gpt2_merge_as_the_models_they_stand_for(method: str, tmp_pa
     expected = dict(task_model(tmp_path / "expected", "task1"))
     for name, value in task_model(tmp_path / "merged", "task1"):
         torch.testing.assert_close(value, expected[name], atol=2e-6, rtol=0)
+
+
+def other_way_round(folder: Path) -> None:
+    """Say the opposite of what an adapter's configuration says of how weights are stored."""
+    path = folder / "adapter_config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"fan_in_fan_out": not config["fan_in_fan_out"]}))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("name", ["gpt2", "llama, untied"])
+def test_peft_turns_an_update_by_the_layers_class_whatever_fan_in_fan_out_says(name: str, tmp_path: Path) -> None:
+    """Square maps: shapes do not tell which way round they are."""
+    tiny(name).save_pretrained(tmp_path / "base")
+    config = LoraConfig(r=2, target_modules=["attn.c_proj" if name == "gpt2" else "o_proj"])
+    tuned(get_peft_model(tiny(name), config), 0, size=0.2).save_pretrained(tmp_path / "adapter")
+    other_way_round(tmp_path / "adapter")
+    model = load(tiny(name), tmp_path / "base")
+    PeftModel.from_pretrained(model, tmp_path / "adapter").merge_and_unload().save_pretrained(tmp_path / "expected")
+    merge("average", {key: tmp_path / key for key in ("base", "adapter")}, tmp_path / "merged")
+    expected = stored(tmp_path / "expected")
+    for key, value in stored(tmp_path / "merged").items():
+        torch.testing.assert_close(value, expected[key], atol=1e-6, rtol=0)
+
+
+def test_the_maps_of_a_part_are_stored_as_in_x_out_too() -> None:
+    config = {"model_type": "vision-encoder-decoder", "decoder": {"model_type": "gpt2"}, "encoder": {}}
+    assert Architecture(config).is_in_by_out("decoder.transformer.h.0.attn.c_proj.weight", (4, 4))

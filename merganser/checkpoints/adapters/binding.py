@@ -27,6 +27,7 @@ def bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) -
     that it touches is merged.
     """
     whole = unstacked(base)
+    adapter = _as_layers_are(adapter, whole)
     try:
         bound = _bind(adapter, whole, rules, task)
     except InputError:
@@ -35,6 +36,27 @@ def bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) -
             raise
         bound = _bind(renamed, whole, rules, task)
     return _apart(bound, base)
+
+
+def _as_layers_are(adapter: Adapter, base: Checkpoint) -> Adapter:
+    """Turn updates of linear maps by the layers' classes, as PEFT does: its `fan_in_fan_out` is that of one of them.
+
+    Where nothing is known of the base, the adapter's own word counts.
+    """
+    architecture = architecture_beside(base)
+    if architecture.model_type is None:
+        return adapter
+    turned = {
+        own: replace(update, transposed=architecture.is_in_by_out(own, adapter.tensors.spec(update.factors[1]).shape))
+        for own, update in adapter.updates.items()
+        if update.factors and _is_of_linear_map(adapter, update.factors[1])
+    }
+    return replace(adapter, updates={**adapter.updates, **turned})
+
+
+def _is_of_linear_map(adapter: Adapter, key: str) -> bool:
+    """Tell by its factor A whether an update is of a linear map, and of no embedding or convolution."""
+    return "lora_embedding_" not in key and len(adapter.tensors.spec(key).shape) == 2
 
 
 def _by_transformers(adapter: Adapter, base: Checkpoint) -> Adapter | None:

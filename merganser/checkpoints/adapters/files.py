@@ -277,9 +277,9 @@ def _updates(path: Path, tensors: Checkpoint, names: Sequence[str], settings: Se
     for module, keys in sides.items():
         assert settings is not None
         name, update = WRAPPED.sub("", module), _product(path, tensors, settings, module, keys)
-        if settings.leaves_out(module):
-            told = f"PEFT leaves out {module}, which target_modules of its {ADAPTER_CONFIG} does not name"
-            raise InputError(f"{path}: {told}; name it there, or save the adapter again")
+        if (setting := settings.leaves_out(module)) is not None:
+            told = f"PEFT leaves out {module} by {setting} of its {ADAPTER_CONFIG}"
+            raise InputError(f"{path}: {told}; change it there, or save the adapter again")
         whole = updates.get(f"{name}.weight", Update()).whole
         updates[f"{name}.weight"] = replace(update, whole=whole)
         if "Bbias" in keys:

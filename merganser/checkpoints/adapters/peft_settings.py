@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from merganser.checkpoints.adapters.settings import REMEDY, check_pattern
+from merganser.checkpoints.adapters.settings import OF_SWIFT, REMEDY, check_pattern
 from merganser.errors import InputError
 from merganser.extras import naming_extras
 
@@ -30,7 +30,10 @@ JOINT: Mapping[str, str] = {"FROD": "needs the weights of all layers at once to 
 NOT_MERGED = "so it cannot be merged: leave it out, and load it onto the merged model"
 # what only matters to training, to saving, or to finding the base; the modules are those that have tensors
 UNUSED = frozenset(
-    ("auto_mapping", "base_model_name_or_path", "revision", "task_type", "peft_version", "peft_type", "inference_mode")
+    (
+        *("auto_mapping", "base_model_name_or_path", "revision", "task_type", "peft_version", "peft_type"),
+        *("inference_mode", *OF_SWIFT),
+    )
 )
 FOUND_OTHERWISE: Mapping[str, Any] = {
     **dict.fromkeys(("exclude_modules", "layers_to_transform", "layers_pattern", "modules_to_save")),

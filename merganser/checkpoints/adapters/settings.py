@@ -13,9 +13,13 @@ from merganser.errors import MALFORMED, InputError, refusing
 from merganser.limits import parse_json, read_small
 
 REMEDY = "merge it into its base with PEFT's merge_and_unload and give the merged checkpoint"
+OF_SWIFT = ("lora_dtype", "lorap_lr_ratio", "lora_lr_ratio", "lorap_emb_lr")  # ms-swift's settings of a training
 # what says nothing of how plain low-rank updates add up
 PLAIN = frozenset(
     (
+        *("r", "lora_alpha", "lora_dropout", "bias", "task_type", "peft_type", "peft_version", "revision"),
+        *("base_model_name_or_path", "megatron_core", "qalora_group_size"),
+        *OF_SWIFT,
         *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "modules_to_save"),
         *("rank_pattern", "alpha_pattern", "use_rslora", "fan_in_fan_out", "lora_bias", "ensure_weight_tying"),
         *("trainable_token_indices", "target_parameters", "inference_mode", "auto_mapping", "runtime_config"),
@@ -58,16 +62,36 @@ class Settings(BaseModel):
     target_modules: list[str] | str | None = None
     exclude_modules: list[str] | str | None = None
     ensure_weight_tying: bool = False
+    layers_to_transform: list[int] | int | None = None
+    layers_pattern: list[str] | str | None = None
+    modules_to_save: list[str] | None = None
 
-    def leaves_out(self, module: str) -> bool:
-        """Tell whether PEFT puts nothing on a module, by its name; False if a pattern is too intricate to try."""
+    def leaves_out(self, module: str) -> str | None:
+        """Name the setting by which PEFT puts nothing on a module; None if a pattern is too intricate to try."""
         if not self.target_modules or self.target_modules == "all-linear" or self.ensure_weight_tying:
-            return False
+            return None
         given = _given(module)
         try:
-            return not _is_named(given, self.target_modules) or _is_named(given, self.exclude_modules or [])
+            left_by = {
+                "target_modules": not _is_named(given, self.target_modules),
+                "exclude_modules": _is_named(given, self.exclude_modules or []),
+                "layers_to_transform": not self._is_in_layers(given),
+                "modules_to_save": any(_is_inside(given, name) for name in self.modules_to_save or []),
+            }
         except ValueError:
-            return False
+            return None
+        return next((name for name, left in left_by.items() if left), None)
+
+    def _is_in_layers(self, module: str) -> bool:
+        """Tell whether a module is in one of the layers that are listed: none need be, nor for a whole name."""
+        listed, named, pattern = self.layers_to_transform, self.target_modules or [], self.layers_pattern or []
+        if listed is None or listed == [] or isinstance(named, str) or module in named:
+            return True
+        patterns = [pattern] if isinstance(pattern, str) else pattern
+        places = [rf"(^|.*?\.){check_pattern(each)}" for each in patterns] or [r".*?\.[^.]*"]
+        found = (re.match(rf"{place}\.(?P<number>\d+)\.", module) for place in places)
+        number = next((int(match["number"]) for match in found if match), None)
+        return number in (listed if isinstance(listed, list) else [listed])
 
     def rank(self, module: str) -> int:
         """Return the rank of a module's update."""
@@ -92,15 +116,11 @@ def read_adapter_config(path: Path) -> dict[str, Any]:
 def is_plain(config: Mapping[str, Any]) -> bool:
     """Tell whether an adapter is one of low-rank updates, which are read without PEFT.
 
-    What PEFT's later versions add is switched on by a value that is true, or by settings of its own.
+    What PEFT's later versions add is switched on by a value that is not empty, false or 0.
     """
     if config["peft_type"] != "LORA" or config.get("init_lora_weights", True) not in STARTS:
         return False
-    return not any(value is True or (value and isinstance(value, dict | list)) for value in _beyond(config))
-
-
-def _beyond(config: Mapping[str, Any]) -> list[Any]:
-    return [value for key, value in config.items() if key not in PLAIN]
+    return not any(value for key, value in config.items() if key not in PLAIN)
 
 
 def read_settings(path: Path, config: Mapping[str, Any]) -> Settings:
@@ -128,6 +148,11 @@ def _is_named(module: str, names: list[str] | str) -> bool:
     if isinstance(names, str):
         return re.fullmatch(check_pattern(names), module) is not None
     return any(f".{module}".endswith(f".{name}") for name in names)
+
+
+def _is_inside(module: str, name: str) -> bool:
+    """Tell whether a module is in one that a name, or a pattern, means."""
+    return re.match(rf"(^|.*\.){check_pattern(name)}($|\..*)", module) is not None
 
 
 def _version(text: str) -> tuple[int, ...]:

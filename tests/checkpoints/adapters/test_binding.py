@@ -109,7 +109,7 @@ def replaced(key: str, value: torch.Tensor | None) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (renamed(".fc.", ".mlp."), ["PEFT leaves out mlp, which target_modules of its adapter_config.json does not"]),
+        (renamed(".fc.", ".mlp."), ["PEFT leaves out mlp by target_modules of its adapter_config.json"]),
         (
             lambda folder: (configured(target_modules="all-linear")(folder), renamed(".fc.", ".mlp.")(folder)),
             ["one: the adapter's mlp.weight is not in the base", "give the base"],

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.tuners.tuners_utils import check_target_module_exists
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from merganser.checkpoints.adapters.settings import Settings
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
@@ -79,8 +81,44 @@ def test_an_update_that_peft_leaves_out_is_refused(
     if is_read:
         assert_gives(extracted(base, tmp_path / "a", tmp_path / "out"), base, tuned)
     else:
-        with pytest.raises(InputError, match=r"PEFT leaves out proj, which target_modules of its .* does not name"):
+        with pytest.raises(InputError, match=r"PEFT leaves out proj by (target|exclude)_modules of its "):
             extracted(base, tmp_path / "a", tmp_path / "out")
+
+
+QUERIES = [f"model.layers.{layer}.experts.{expert}.q" for layer in range(2) for expert in range(2)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"layers_to_transform": 1},
+        {"layers_to_transform": []},
+        {"layers_to_transform": [0], "layers_pattern": "experts"},
+        {"layers_to_transform": [0, 7], "layers_pattern": ["h", "layers"]},
+        {"layers_to_transform": [0], "layers_pattern": "blocks"},
+        {"layers_to_transform": [0], "target_modules": ["q", QUERIES[3]]},
+        {"modules_to_save": ["layers.1"]},
+        {"modules_to_save": ["xperts", "experts.1.q"]},
+    ],
+    ids=str,
+)
+def test_peft_leaves_out_the_same_modules(settings: dict[str, Any]) -> None:
+    given = {"target_modules": ["q"], **settings}
+    found = Settings(r=1, lora_alpha=1, **given)
+    left = [name for name in QUERIES if not check_target_module_exists(LoraConfig(**given), name)]
+    assert [name for name in QUERIES if found.leaves_out(name)] == left
+
+
+@pytest.mark.parametrize("value", [True, "on", 0.5, {"a": 1}])
+def test_a_setting_that_peft_does_not_know_is_refused(base: Path, tmp_path: Path, value: Any) -> None:
+    write_adapter(tmp_path / "a", base)
+    path = tmp_path / "a" / "adapter_config.json"
+    config = json.loads(path.read_text()) | {"lora_dtype": "AUTO", "lorap_emb_lr": 1e-6}  # of ms-swift's training
+    path.write_text(json.dumps(config))
+    extracted(base, tmp_path / "a", tmp_path / "out")
+    path.write_text(json.dumps(config | {"new_setting": value}))
+    with pytest.raises(InputError, match=r"new_setting, which PEFT .* does not know"):
+        extracted(base, tmp_path / "a", tmp_path / "out")
 
 
 def test_matrices_are_kept_as_factors_of_the_adapters_rank_and_nothing_else_is_stored(

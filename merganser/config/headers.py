@@ -8,6 +8,7 @@ from pathlib import Path
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.agreement import Agreement
+from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.configurations import check_configuration
 from merganser.checkpoints.kinds import ParameterRules, is_measured, is_merged
@@ -28,6 +29,7 @@ from merganser.errors import InputError, did_you_mean
 from merganser.evaluation.data_sets import read_headers
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.inputs.deltas import check_pair
+from merganser.inputs.heads import class_names
 from merganser.learning.recalibration import Recalibration
 from merganser.merging.binding import LAYERS, check_patterns
 from merganser.models import family_names, get_family
@@ -95,7 +97,8 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     for task_place, about in params.with_data.items():
         place = (*task_place, "data", "source")
         if place in here and not kind_mistakes(task_place, about, params.base.family):
-            _check_data(params, task_place, here[place], mistakes)
+            own = here.get((*task_place, "source" if task_place[0] == "tasks" else "head"))
+            _check_data(params, task_place, here[place], own, mistakes)
         elif place in remote:
             with _caught(mistakes, place):
                 mistakes += group_mistakes(task_place, about, remote[place], read_pointer(remote[place]))
@@ -153,8 +156,10 @@ def _check_recalibrated(params: Params, base: Checkpoint, rules: ParameterRules,
             mistakes.append(Mistake(("learned", name, "learner"), f"{reason}; take it and its entries out"))
 
 
-def _check_data(params: Params, task_place: tuple[str, str], source: Path, mistakes: list[Mistake]) -> None:
-    """Check the columns of a task's data set and the splits that are read of it."""
+def _check_data(
+    params: Params, task_place: tuple[str, str], source: Path, model: Path | None, mistakes: list[Mistake]
+) -> None:
+    """Check the columns of a task's data set, the splits that are read of it, and its classes against the head's."""
     task = params.with_data[task_place]
     with _caught(mistakes, (*task_place, "data")):
         found = rename_columns(read_headers(source), task.data.columns, source)
@@ -170,6 +175,12 @@ def _check_data(params: Params, task_place: tuple[str, str], source: Path, mista
                     advice = column_advice(read_headers(source)[split].features, absent)
                     raise InputError(f"{source}: split {split} has no column {absent[0]!r}; {advice}")
             evaluator.check_data(found, source)
+            if model is not None and params.base.heads:
+                classes = evaluator.kind.classes(next(iter(found.values())).features, evaluator.settings)
+                try:
+                    evaluator.check_head(class_names(model / CONFIG), classes, ".".join(task_place))
+                except InputError as error:
+                    mistakes += mistakes_at((*task_place, "data"), error, has_place=True)
 
 
 def _splits_read(params: Params, task_place: tuple[str, str]) -> dict[KeyPath, str]:

@@ -70,7 +70,18 @@ def task_mistakes(params: Params) -> list[Mistake]:
             reason = f"{params.split_of(name)!r} is the split that {name} is measured on"
             remedy = "name another: only adaptation without labels may read that one"
             mistakes.append(Mistake(place, f"{reason}; {remedy}"))
+    mistakes += _shown_mistakes(params)
     return [*mistakes, *_unseen_mistakes(params), *_unmeasured_mistakes(params), *_server_mistakes(params)]
+
+
+def _shown_mistakes(params: Params) -> Iterator[Mistake]:
+    """List the splits that are shown before questions and measured on too."""
+    for place, task in params.with_data.items():
+        split = task.data.values.get("fewshot_split")
+        if split is not None and split == params.split_of(place[1]):
+            yield Mistake(
+                (*place, "data", "fewshot_split"), f"{split!r} is the split that is measured on; name another"
+            )
 
 
 def _unseen_mistakes(params: Params) -> Iterator[Mistake]:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import kinds
@@ -25,6 +25,16 @@ if TYPE_CHECKING:  # this module is part of all that lies beside it, which need 
 
 
 Text = Annotated[str, Field(min_length=1)]
+
+
+def _distinct(names: list[str]) -> list[str]:
+    stripped = [name.strip() for name in names]
+    if twice := [name for name in stripped if stripped.count(name) > 1]:
+        raise ValueError(f"{twice[0]!r} is listed twice")
+    return names
+
+
+Names = Annotated[list[Text], AfterValidator(_distinct)]  # of classes, by their labels
 
 
 class KindSettings(BaseModel):
@@ -74,6 +84,14 @@ class HasHead(Protocol):
 
     def outputs(self, classes: Sequence[str], settings: Any) -> int:
         """Return how many outputs the head has, given the classes' names."""
+
+
+@runtime_checkable
+class ChecksMetric(Protocol):
+    """The module of a kind of which some metrics fit some data and settings alone."""
+
+    def check_metric(self, splits: Mapping[str, Any], settings: Any, metric: str, source: Path) -> None:
+        """Refuse a metric that does not fit; raise InputError. Called as `check_data` is, after it."""
 
 
 @runtime_checkable

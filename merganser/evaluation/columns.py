@@ -4,6 +4,7 @@ The `label` column of data sets of classes: their numbers, or words that the ent
 """
 
 import io
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import isnan
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from merganser.errors import InputError, refusing
 
 WORDS = ("string", "large_string")  # types of a column of words
+NUMBERED = ("int", "uint", "bool")  # how the names of types begin whose values may number classes
 UNLABELLED = (None, -1)  # what stands where an example has no label
 
 
@@ -42,15 +44,56 @@ def check_labels(
                 raise InputError(
                     f"{source}: split {split} has the label {strange[0]!r}, which data.labels does not list"
                 )
+            check_order(words, classes or (), "data.labels", "data.classes")
         elif isinstance(feature, ClassLabel):
             if classes is not None and len(classes) != feature.num_classes:
                 counts = f"{feature.num_classes} classes, data.classes names {len(classes)}"
                 raise InputError(f"{source}: split {split} has {counts}; name them in the order of the labels")
+            check_order(feature.names, classes or (), f"{source}: split {split}", "data.classes")
         elif classes is None:
             reason = f"{source}: split {split}: the label column has no class names"
             raise InputError(f"{reason}; cast it to ClassLabel, or name them by data.classes")
+        elif not str(kind).startswith(NUMBERED):
+            raise InputError(
+                f"{source}: split {split}: the labels are {kind}, not whole numbers; cast them to ClassLabel"
+            )
         elif strange := _strange(rows, {*range(len(classes)), *without}):
             raise InputError(f"{source}: split {split} has the label {strange[0]!r}, data.classes names {len(classes)}")
+    _check_alike(splits, source)
+
+
+def check_order(names: Sequence[str], declared: Sequence[str], where: str, key: str) -> None:
+    """Refuse declared names of labels of which one is the data's own name of another label.
+
+    `names`: the data's, by label; `key`: where the others are declared. Raises InputError.
+    """
+    places = {plain(name): label for label, name in enumerate(names)}
+    for label, (own, name) in enumerate(zip(names, declared, strict=False)):
+        if plain(name) != plain(own) and plain(name) in places:
+            is_other = f"which is the label {places[plain(name)]} there"
+            reason = f"{where}: the label {label} is {own!r}, and {key} names it {name!r}, {is_other}"
+            raise InputError(f"{reason}; declare the names in the order of the data's labels")
+
+
+def _check_alike(splits: Mapping[str, Any], source: Path) -> None:
+    """Refuse splits whose labels have other names, or another order of them."""
+    named = {split: list(getattr(rows.features["label"], "names", ())) for split, rows in splits.items()}
+    first = next(iter(named), "")
+    for split, names in named.items():
+        if names != named[first]:
+            both = f"{', '.join(names)} in the split {split}, and {', '.join(named[first])} in {first}"
+            raise InputError(
+                f"{source}: the classes are {both}; cast the label columns of all splits to one ClassLabel"
+            )
+
+
+def plain(name: str) -> str:
+    """Return a class name without case, and with spaces for all that joins words.
+
+    >>> plain("Not_Entailed")
+    'not entailed'
+    """
+    return re.sub(r"[\W_]+", " ", name).strip().casefold()
 
 
 def label_names(features: Mapping[str, Any], classes: Sequence[str] | None) -> list[str]:

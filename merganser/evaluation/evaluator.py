@@ -9,8 +9,17 @@ from typing import Any
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.evaluation import AsksServers, GivesClasses, HasGroups, HasHead, ShowsExamples, TaskKind, get_kind
-from merganser.evaluation.columns import labelled
+from merganser.evaluation import (
+    AsksServers,
+    ChecksMetric,
+    GivesClasses,
+    HasGroups,
+    HasHead,
+    ShowsExamples,
+    TaskKind,
+    get_kind,
+)
+from merganser.evaluation.columns import labelled, plain
 from merganser.evaluation.data_sets import features_of, open_split
 from merganser.evaluation.examples import Results
 from merganser.evaluation.metrics import METRICS
@@ -37,6 +46,8 @@ class Evaluator:
     def check_data(self, splits: Mapping[str, Any], source: Path) -> None:
         """Refuse a data set that is not of this kind, or that the metric does not fit."""
         self.kind.check_data(splits, self.settings, source)
+        if isinstance(self.kind, ChecksMetric):
+            self.kind.check_metric(splits, self.settings, self.metric, source)
         wanted = METRICS[self.metric].classes if self.metric in METRICS else None
         for split, rows in splits.items():
             found = len(self.kind.classes(rows.features, self.settings))
@@ -52,10 +63,10 @@ class Evaluator:
         """Return how many outputs the task's own head has; None where there is no head, as `open_network` takes it."""
         return self.kind.outputs(classes, self.settings) if isinstance(self.kind, HasHead) else None
 
-    def check_head(self, head: Sequence[str], classes: Sequence[str], task: str) -> None:
-        """Refuse a head whose outputs, if they have names, are not the classes of the data."""
+    def check_head(self, head: Sequence[str], classes: Sequence[str], where: str) -> None:
+        """Refuse a head whose outputs, if they have names, are not the classes of the data; `where`: of the task."""
         if head and classes and self.outputs(classes) is not None:
-            check_head(head, classes, getattr(self.settings, "masked", ()), f"tasks.{task}")
+            check_head(head, classes, getattr(self.settings, "masked", ()), where)
 
     def prepare(
         self,
@@ -132,18 +143,15 @@ def check_head(head: Sequence[str], classes: Sequence[str], masked: Collection[i
     if len(kept) != len(classes):
         left = f" without {len(head) - len(kept)} masked" if masked else ""
         has = f"the head has {len(head)} outputs{left}"
-        raise InputError(f"{where}: {has}, the data {len(classes)} classes ({_list(classes)}); set data.masked")
+        remedy = "set data.masked" if len(kept) > len(classes) else "name another model, or the data it was trained for"
+        raise InputError(f"{where}: {has}, the data {len(classes)} classes ({_list(classes)}); {remedy}")
     if all(UNNAMED.fullmatch(name) for name in kept):
         return
-    if [_plain(name) for name in kept] != [_plain(name) for name in classes]:
-        same = sorted(map(_plain, kept)) == sorted(map(_plain, classes))
+    if [plain(name) for name in kept] != [plain(name) for name in classes]:
+        same = sorted(map(plain, kept)) == sorted(map(plain, classes))
         advice = "reorder the labels of the data" if same else "if they mean the same, give data.classes the head's"
         how = "in another order" if same else "other classes"
         raise InputError(f"{where}: the head has {how}: {_list(kept)}; the data has {_list(classes)}; {advice}")
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\W_]+", " ", name).strip().casefold()
 
 
 def _list(names: Sequence[str]) -> str:

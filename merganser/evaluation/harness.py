@@ -106,7 +106,7 @@ def _check_installed(task: Mapping[str, Any], file: str, version: str, shown: bo
         raise InputError(f"{where} shows examples of another split; {remedy}")
 
 
-def check_metric(task: Mapping[str, Any], metric: str) -> None:
+def check_given(task: Mapping[str, Any], metric: str) -> None:
     """Refuse a metric that lm-eval does not give for a task."""
     asked = task.get("output_type", DEFAULT_TYPE)
     given = [each["metric"] for each in task["metric_list"]] if "process_results" in task else OUTPUT_TYPES[asked]

@@ -67,7 +67,7 @@ def open_setup(
     InputError for a head that does not fit the data.
     """
     evaluator = evaluator_for(prepared)
-    evaluator.check_head(head.classes, prepared.classes, task)
+    evaluator.check_head(head.classes, prepared.classes, f"tasks.{task}")
     outputs = evaluator.outputs(prepared.classes)
     if outputs not in networks:
         networks[outputs] = open_network(family, folder, outputs=outputs, device=device, precision=precision)

@@ -49,7 +49,7 @@ def write_head(model: Checkpoint | Adapter, patterns: Sequence[str], config: Pat
         names = list(model.updates) if isinstance(model, Adapter) else list(model.names)
         has = f"its parameters are {', '.join(names[:3])}, ... {names[-1]}"
         raise InputError(f"{task}: no parameter matches base.heads ({', '.join(patterns)}); {has}")
-    content = {"patterns": list(patterns), "classes": _class_names(config) if patterns else []}
+    content = {"patterns": list(patterns), "classes": class_names(config) if patterns else []}
     save_tensors(out, tensors, json.dumps(content))
 
 
@@ -74,8 +74,8 @@ def _adapters(adapter: Adapter, patterns: Sequence[str]) -> dict[str, Tensor]:
     return {name: adapter.tensors.read(update.whole) for name, update in found.items() if update.whole is not None}
 
 
-def _class_names(config: Path) -> list[str]:
-    """Read the names of a head's outputs; none where the configuration has none."""
+def class_names(config: Path) -> list[str]:
+    """Read the names of a head's outputs; none where the configuration has none, or is missing."""
     with refusing(f"{config}: not the configuration of a model", "fetch it again"):
         names: dict[str, Any] = (read_config(config) or {}).get("id2label") or {}
         return [str(names[number]) for number in sorted(names, key=int)]

@@ -85,7 +85,7 @@ def evaluate_model(model: Path, about: Declared) -> Score:
         fetch_data_set(Path(task.data.source), data, evaluator.check_data, task.data.columns)
         classes = evaluator.classes(data)
         head = _head_of(about, Path(made))
-        evaluator.check_head(head.classes, classes, about.name)
+        evaluator.check_head(head.classes, classes, f"tasks.{about.name}")
         outputs = evaluator.outputs(classes)
 
         def opened(folder: Path) -> TaskSetup:

@@ -276,3 +276,52 @@ def test_a_family_and_a_kind_of_task_that_do_not_fit_are_refused(params: Params)
     mistake = str(task_mistakes(changed)[0])
     assert mistake.startswith("tasks.task0.kind: the family open_clip does not support the kind of task regression; ")
     assert "it supports image_classification: name another" in mistake
+
+
+def of_texts(params: Params, folder: Path, names: dict[str, list[str]], head: list[str]) -> Params:
+    """Make the first task one of texts, whose splits have classes of these names, and a head of others."""
+    splits = {
+        split: Dataset.from_dict(
+            {"text": ["a", "b"], "label": [0, 1]},
+            features=Features({"text": Value("string"), "label": ClassLabel(names=own)}),
+        )
+        for split, own in names.items()
+    }
+    DatasetDict(splits).save_to_disk(folder / "datasets/texts")
+    (folder / "hub/task0/config.json").write_text(json.dumps({"id2label": dict(enumerate(head))}))
+    task = params.tasks["task0"].model_copy(
+        update={"kind": "text_classification", "data": Data(source="datasets/texts")}
+    )
+    base = params.base.model_copy(update={"family": "encoder", "heads": ["classifier.*"]})
+    return params.model_copy(update={"base": base, "tasks": {"task0": task}})
+
+
+@pytest.mark.parametrize(
+    ("names", "head", "message"),
+    [
+        ({"test": ["no", "yes"]}, ["yes", "no"], r"tasks\.task0: the head has in another order: yes, no; the data has"),
+        ({"test": ["no", "yes"]}, ["no", "maybe", "yes"], r"the head has 3 outputs, .* 2 classes .*; set data\.masked"),
+        ({"test": ["no", "yes"]}, ["yes"], "the head has 1 outputs, .* 2 classes .*; name another model"),
+        (
+            {"train": ["no", "yes"], "test": ["yes", "no"]},
+            ["no", "yes"],
+            "the classes are yes, no in the split test, and no, yes in train; cast the label columns",
+        ),
+    ],
+)
+def test_a_head_and_data_of_other_classes_are_refused_before_any_work(
+    names: dict[str, list[str]], head: list[str], message: str, params: Params, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        check_sources(of_texts(params, tmp_path, names, head), tmp_path, lambda source: False)
+
+
+def test_the_split_that_is_measured_on_is_not_shown(params: Params) -> None:
+    task = {"output_type": "multiple_choice", "doc_to_text": "{{a}}", "doc_to_choice": "b", "doc_to_target": "c"}
+    data = Data.model_validate(
+        {"source": "d", "metric": "acc", "task": task, "num_fewshot": 1, "fewshot_split": "test"}
+    )
+    shown = params.tasks["task0"].model_copy(update={"kind": "language_model", "data": data})
+    base = params.base.model_copy(update={"family": "causal"})
+    found = task_mistakes(params.model_copy(update={"base": base, "tasks": {"task0": shown}}))
+    assert [str(mistake.text) for mistake in found] == ["'test' is the split that is measured on; name another"]

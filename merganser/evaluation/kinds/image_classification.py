@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.evaluation import KindSettings, Text
+from merganser.evaluation import KindSettings, Names
 from merganser.evaluation.columns import batches, check_images, check_labels, class_numbers, label_names
 from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.prepared import Prepared
@@ -27,7 +27,7 @@ class Settings(KindSettings):
     """The prompts that make the class head, with `{}` for the class name, and the names if not the data's own."""
 
     templates: Annotated[list[Template], Field(min_length=1)]
-    classes: Annotated[list[Text], Field(min_length=1)] | None = None
+    classes: Annotated[Names, Field(min_length=1)] | None = None
 
 
 def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from merganser.evaluation import KindSettings, Text
+from merganser.evaluation import KindSettings, Names
 from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.kinds.image_classification import (
     METRICS,
@@ -33,7 +33,7 @@ class Settings(KindSettings):
     The other outputs, in their order, are the classes.
     """
 
-    classes: Annotated[list[Text], Field(min_length=2)] | None = None
+    classes: Annotated[Names, Field(min_length=2)] | None = None
     masked: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
 
 

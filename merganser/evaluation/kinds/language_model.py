@@ -25,7 +25,7 @@ from merganser.evaluation.harness import (
     DEFAULT_TYPE,
     asked_here,
     asked_of,
-    check_metric,
+    check_given,
     check_task,
     installed_task,
     make_lm_eval_task,
@@ -143,6 +143,12 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
             make_lm_eval_task(tasks[member], "exact_match", [json.loads(document)])
 
 
+def check_metric(splits: Mapping[str, Any], settings: Settings, metric: str, source: Path) -> None:
+    """Refuse a metric that lm-eval does not give for a task."""
+    for task in tasks_of(settings).values():
+        check_given(task, metric)
+
+
 def columns(settings: Settings) -> Collection[str] | None:
     """Name the columns of a group; None for one data set, of which lm-eval's templates may read any."""
     return (MEMBER, DOCUMENT) if settings.group else None
@@ -192,8 +198,6 @@ def served_results(
 
 def _results(model: Any, prepared: Prepared, settings: Settings, metric: str) -> Results:
     tasks = tasks_of(settings)
-    for task in tasks.values():
-        check_metric(task, metric)
     documents = [json.loads(text) for text in unpack(prepared.array("document"))]
     of_member = np.array(unpack(prepared.array("member")))
     found: list[Any] = [None] * len(documents)
@@ -208,6 +212,8 @@ def _results(model: Any, prepared: Prepared, settings: Settings, metric: str) ->
         for place, sample in zip(np.flatnonzero(asked), samples, strict=True):
             found[place] = sample[metric]
     if metric in PAIRS:
+        if metric == "f1" and max(map(max, found)) > 1:
+            raise InputError("data.metric: f1 needs 2 choices, and a question has more; choose another metric")
         labels, predictions = (np.array([int(pair[i]) for pair in found], dtype=np.int64) for i in (0, 1))
         return Results(prediction=predictions, label=labels)
     return Results(score=np.array(found, dtype=np.float64))

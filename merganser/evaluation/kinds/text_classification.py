@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.evaluation import Text
+from merganser.evaluation import Names
 from merganser.evaluation.columns import WORDS, check_labels, class_numbers, label_names
 from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.prepared import Prepared
@@ -29,15 +29,13 @@ class Settings(TextSettings):
     `classes` has others. `unlabelled: drop` leaves out rows whose label is null or -1.
     """
 
-    classes: Annotated[list[Text], Field(min_length=2)] | None = None
-    labels: Annotated[list[Text], Field(min_length=2)] | None = None
+    classes: Annotated[Names, Field(min_length=2)] | None = None
+    labels: Annotated[Names, Field(min_length=2)] | None = None
     masked: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     unlabelled: Literal["refuse", "drop"] = "refuse"
 
     @model_validator(mode="after")
     def _names_of_labels(self) -> Self:
-        if self.labels and (twice := [word for word in self.labels if self.labels.count(word) > 1]):
-            raise ValueError(f"labels: {twice[0]!r} is listed twice")
         if self.labels and self.classes and len(self.labels) != len(self.classes):
             raise ValueError(f"labels has {len(self.labels)} words, classes {len(self.classes)} names")
         return self

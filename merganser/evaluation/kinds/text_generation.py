@@ -16,8 +16,8 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
 from merganser.errors import InputError
-from merganser.evaluation import KindSettings, Text
-from merganser.evaluation.columns import UNLABELLED, check_complete, class_numbers
+from merganser.evaluation import KindSettings, Names, Text
+from merganser.evaluation.columns import NUMBERED, UNLABELLED, check_complete, check_order, class_numbers
 from merganser.evaluation.data_sets import opens_files
 from merganser.evaluation.examples import Results, compare_predictions, compare_texts, mean_of_seeds
 from merganser.evaluation.metrics import METRICS as ALL_METRICS
@@ -44,7 +44,7 @@ class Settings(KindSettings):
     """The prompt and how its answer is found."""
 
     prompt: Text | Annotated[list[Text], Field(min_length=2)]
-    answers: Annotated[list[Text], Field(min_length=2)] | None = None
+    answers: Annotated[Names, Field(min_length=2)] | None = None
     scoring: Literal["generate", "rank"] = "generate"
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 10
     max_length: Annotated[int, Field(ge=1, le=2**17)] = 512  # tokens of the prompt
@@ -92,11 +92,65 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
             raise InputError(f"{source}: split {split} has no column {missing[0]!r}; it has {rows.column_names}")
         if media := [name for name in columns(settings) if opens_files(rows.features[name])]:
             raise InputError(f"{source}: split {split}: the column {media[0]!r} does not hold texts")
-        count = len(settings.answers or [])
-        for label in rows.data.column("label").unique().to_pylist() if count else []:
-            if label not in UNLABELLED and (not isinstance(label, int) or not 0 <= label < count):
-                wrong = f"has the label {label!r}; labels are the numbers 0 to {count - 1} of data.answers"
-                raise InputError(f"{source}: split {split} {wrong}")
+        where = f"{source}: split {split}"
+        for name in columns(settings):
+            _check_type(name, rows.features[name], where)
+        if settings.answers is not None:
+            _check_labels(rows, settings.answers, where)
+
+
+def _check_type(name: str, feature: Any, where: str) -> None:
+    """Refuse a column that would be written as the number of a class, or in brackets; several answers are a list."""
+    from datasets import ClassLabel, Value
+
+    several = name == "answer" and hasattr(feature, "feature")
+    if isinstance(feature, ClassLabel) and name == "answer":
+        advice = "name it `label` by data.columns, and give data.answers the classes' names"
+        raise InputError(f"{where}: the column 'answer' holds classes; {advice}")
+    if name != "label" and not isinstance(feature.feature if several else feature, Value):
+        held = "the numbers of classes" if isinstance(feature, ClassLabel) else f"{feature}"
+        raise InputError(f"{where}: the column {name!r} holds {held}; save it as texts")
+
+
+def _check_labels(rows: Any, answers: Sequence[str], where: str) -> None:
+    """Refuse labels that do not number the answers, or number them by names in another order."""
+    kind = str(getattr(rows.features["label"], "dtype", "lists"))
+    known = f"labels are the numbers 0 to {len(answers) - 1} of data.answers"
+    if not kind.startswith(NUMBERED):
+        raise InputError(f"{where}: the labels are {kind}; {known}")
+    check_order(getattr(rows.features["label"], "names", ()), answers, where, "data.answers")
+    for label in rows.data.column("label").unique().to_pylist():
+        if label not in UNLABELLED and not 0 <= label < len(answers):
+            raise InputError(f"{where} has the label {label!r}; {known}")
+
+
+def check_metric(splits: Mapping[str, Any], settings: Settings, metric: str, source: Path) -> None:
+    """Refuse a metric that cannot be computed of such prompts and answers."""
+    if len(settings.prompts) > 1 and not (ALL_METRICS[metric].is_mean or metric in MEANS):
+        raise InputError(f"data.metric: {metric} is no mean over examples, which several prompts need; give one prompt")
+    if settings.answers is not None:
+        if metric in (*WRITTEN, *NUMBERS):
+            raise InputError(f"data.metric: {metric} needs the column answer instead of `answers`")
+        return
+    if metric not in (*TEXTS, *NUMBERS):
+        raise InputError(f"data.metric: {metric} needs `answers`, the texts that the labels stand for")
+    for split, rows in splits.items():
+        _check_answers(rows, metric, f"{source}: split {split}")
+
+
+def _check_answers(rows: Any, metric: str, where: str) -> None:
+    """Refuse right answers that are not what a metric compares."""
+    feature = rows.features["answer"]
+    kind = str(getattr(feature, "feature", feature).dtype)
+    if kind.startswith("float") and metric not in NUMBERS:
+        raise InputError(f"{where}: the column 'answer' holds {kind}, and {metric} compares texts; save it as texts")
+    for answer in rows["answer"]:
+        several = isinstance(answer, list) and len(answer) > 1
+        if several and metric not in WRITTEN:
+            has = f"that of {answer[0]!r} is one of several"
+            raise InputError(f"{where}: data.metric: {metric} needs one right answer an example; {has}")
+        if metric in NUMBERS and answer is not None:
+            _number(_written(answer), strict=True)
 
 
 def columns(settings: Settings) -> Collection[str]:
@@ -120,10 +174,22 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
     if len(prompts) > 1:
         tokens = {name: values.unflatten(0, (-1, len(prompts))) for name, values in tokens.items()}
     if settings.answers is not None:
+        if settings.scoring == "rank":
+            _check_apart(settings.answers, network.tokenizer)
         labels = class_numbers(rows["label"], range(len(settings.answers)), remedy="evaluate another split")
         yield tokens | {"label": torch.tensor(labels)}
     else:
         yield tokens | {"answer": pack([_written(answer) for answer in rows["answer"]])}
+
+
+def _check_apart(answers: Sequence[str], tokenizer: Any) -> None:
+    """Refuse answers that are the same tokens: they are equally likely."""
+    first: dict[tuple[int, ...], str] = {}
+    for answer in answers:
+        tokens = tuple(tokenizer(answer, add_special_tokens=False).input_ids)
+        if (other := first.setdefault(tokens, answer)) != answer or not tokens:
+            reason = f"{other!r} and {answer!r} are the same tokens" if tokens else f"{answer!r} has no tokens"
+            raise InputError(f"data.answers: {reason} for the model's tokenizer, so it cannot rank them; change them")
 
 
 def _written(answer: Any) -> str:
@@ -139,8 +205,6 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
     """
     if len(settings.prompts) == 1:
         return _results(network, prepared.batches(INPUTS, batch_size), prepared, settings, metric)
-    if not (ALL_METRICS[metric].is_mean or metric in MEANS):
-        raise InputError(f"data.metric: {metric} is no mean over examples, which several prompts need; give one prompt")
     runs = []
     for number in range(len(settings.prompts)):
         batches = prepared.batches(INPUTS, batch_size)
@@ -156,13 +220,6 @@ def _results(
     assert isinstance(network, Generates)
     if settings.answers is None:
         right = unpack(prepared.array("answer"))
-        if metric not in (*TEXTS, *NUMBERS):
-            raise InputError(f"data.metric: {metric} needs `answers`, the texts that the labels stand for")
-        if metric not in WRITTEN and (several := [text for text in right if BETWEEN in text]):
-            shown = several[0].split(BETWEEN)[0]
-            raise InputError(
-                f"data.metric: {metric} needs one right answer an example; that of {shown!r} is one of several"
-            )
         if metric in NUMBERS:
             labels = [_number(text, strict=True) for text in right]
             found = [_number(text) for batch in batches for text in network.generate(batch, settings.max_new_tokens)]
@@ -171,8 +228,6 @@ def _results(
         if metric in WRITTEN:
             return compare_texts(metric, [text.strip() for text in texts], [text.split(BETWEEN) for text in right])
         return compare_predictions(metric, [text.strip() for text in texts], [text.strip() for text in right])
-    if metric in WRITTEN:
-        raise InputError(f"data.metric: {metric} needs the column answer instead of `answers`")
     chosen = np.concatenate([_chosen(network, batch, settings, settings.answers) for batch in batches])
     return compare_predictions(metric, chosen, prepared.array("label").numpy())
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Value
+from datasets import DatasetDict, List, Value
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from merganser.errors import InputError
@@ -99,6 +99,31 @@ def test_labels_outside_the_classes_are_refused() -> None:
         check(data_set(Value("int64"), [0, 1, 2, 0]), KIND, classes=["no", "yes"])
     with pytest.raises(InputError, match=r"3 classes, data\.classes names 2"):
         check(data_set(*classes(4, NAMES)), KIND, classes=["no", "yes"])
+
+
+@pytest.mark.parametrize(
+    ("data", "own", "message"),
+    [
+        (data_set(*classes(4, NAMES)), {"classes": ["yes", "maybe", "no"]}, "the label 0 is 'no', and data.classes"),
+        (data_set(Value("string"), ["a", "b"]), {"labels": ["a", "b"], "classes": ["b", "a"]}, "the label 0 is 'a'"),
+        (data_set(Value("float64"), [0.0, 1.0]), {"classes": ["a", "b"]}, "the labels are float64, not whole numbers"),
+        (data_set(List(Value("int64")), [[0, 1]]), {"classes": ["a", "b"]}, "the labels are List.*not whole numbers"),
+    ],
+)
+def test_declared_names_are_those_of_the_labels(data: Any, own: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check(data, KIND, **own)
+
+
+def test_labels_may_be_renamed() -> None:
+    check(data_set(*classes(4, NAMES)), KIND, classes=["never", "maybe", "always"])
+    check(data_set(*classes(4, ["A", "a"])), KIND, classes=["A", "a"])
+
+
+def test_splits_that_number_the_classes_differently_are_refused() -> None:
+    train, test = (data_set(*classes(4, names))["test"] for names in (NAMES, NAMES[::-1]))
+    with pytest.raises(InputError, match="the classes are yes, maybe, no in the split test, and no, maybe, yes in tr"):
+        check(DatasetDict(train=train, test=test), KIND)
 
 
 def test_a_metric_of_two_classes_is_refused_for_three() -> None:

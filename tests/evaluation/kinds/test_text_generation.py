@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import ClassLabel, Dataset, Features, List, Value
 from pydantic import ValidationError
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
@@ -24,6 +24,7 @@ from tests.tiny_transformers import FAMILIES, tokenizer, write_model
 SENTENCES = ["the cat sat on the mat .", "a dog", "the dog ran on a red mat", "yes", "a dark image of the cat"]
 PROMPT = "the {sentence} yes no"
 KINDS = ("t5", "llama, untied")
+ANSWERS = {"answers": ["yes", "no"]}
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +161,7 @@ def test_prompts_are_cut_to_the_length_that_is_given(folders: dict[str, Path]) -
         ({"prompt": "{sentence"}, "not a template"),
         ({"prompt": PROMPT, "scoring": "rank"}, "scoring: rank needs `answers`"),
         ({"prompt": PROMPT, "answers": ["yes"]}, "at least 2 items"),
+        ({"prompt": PROMPT, "answers": ["yes", " yes"]}, "'yes' is listed twice"),
         ({"prompt": [PROMPT]}, "at least 2 items"),
         ({"prompt": [PROMPT, "no columns"]}, "must name columns of the data in braces"),
         ({"prompt": PROMPT, "max_new_tokens": 0}, "greater than or equal to 1"),
@@ -226,3 +228,46 @@ def test_what_does_not_fit_is_refused_before_the_model_runs(folders: dict[str, P
         evaluated(folders["t5"], "t5", rows, "spearman")
     with pytest.raises(InputError, match="matthews needs `answers`"):
         evaluated(folders["t5"], "t5", rows, "matthews")
+
+
+ONE = Value("string")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "feature", "metric", "settings", "message"),
+    [
+        ("label", [0, 1], ClassLabel(names=["no", "yes"]), "accuracy", ANSWERS, "data.answers names it 'yes'"),
+        ("label", [0.0, 1.0], Value("float64"), "accuracy", ANSWERS, "the labels are float64"),
+        ("label", [[0], [1]], List(Value("int64")), "accuracy", ANSWERS, "the labels are lists"),
+        ("label", [0, 1], Value("int64"), "spearman", ANSWERS, "spearman needs the column answer"),
+        ("label", [0, 1], Value("int64"), "bleu", ANSWERS, "bleu needs the column answer"),
+        ("answer", [0, 1], ClassLabel(names=["no", "yes"]), "exact_match", {}, "the column 'answer' holds classes"),
+        ("answer", [0.25, 1.0], Value("float64"), "exact_match", {}, "holds float64, and exact_match compares texts"),
+        ("answer", [["a", "b"], ["c"]], List(ONE), "exact_match", {}, "needs one right answer an example"),
+        ("answer", [{"text": "a"}] * 2, {"text": ONE}, "exact_match", {}, "holds .*'text'.*; save it as texts"),
+        ("answer", ["1", "one"], ONE, "spearman", {}, "'one' in the column answer is not a number"),
+        ("answer", ["1", "2"], ONE, "matthews", {}, "matthews needs `answers`"),
+    ],
+)
+def test_labels_answers_and_metrics_that_do_not_fit_are_refused_with_the_data(
+    column: str, values: list[Any], feature: Any, metric: str, settings: dict[str, Any], message: str
+) -> None:
+    rows = Dataset.from_dict(
+        {"sentence": ["a", "b"], column: values}, features=Features({"sentence": ONE, column: feature})
+    )
+    with pytest.raises(InputError, match=message):
+        open_evaluator("text_generation", {"prompt": PROMPT} | settings, metric).check_data({"test": rows}, Path("d"))
+
+
+@pytest.mark.parametrize("feature", [ClassLabel(names=["no", "yes"]), List(Value("int64"))])
+def test_a_prompt_is_made_of_texts_and_numbers(feature: Any) -> None:
+    features = Features({"sentence": feature, "answer": ONE})
+    rows = Dataset.from_dict({"sentence": [], "answer": []}, features=features)
+    with pytest.raises(InputError, match=r"the column 'sentence' holds .*; save it as texts"):
+        open_evaluator("text_generation", {"prompt": PROMPT}, None).check_data({"test": rows}, Path("d"))
+
+
+def test_answers_of_the_same_tokens_are_not_ranked(folders: dict[str, Path]) -> None:
+    rows = Dataset.from_dict({"sentence": SENTENCES, "label": [0] * 5})
+    with pytest.raises(InputError, match="'unheard' and 'unseen' are the same tokens"):
+        evaluated(folders["t5"], "t5", rows, "accuracy", answers=["unheard", "unseen"], scoring="rank")

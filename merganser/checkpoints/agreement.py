@@ -4,6 +4,7 @@ A merge has the base's files. What of a task's model speaks against merging it i
 Where the base says nothing, the first model that does is what the others are compared with.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,13 @@ from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.adapters.settings import adapter_base
 from merganser.checkpoints.architecture import CONFIG, CONFIG_LIMIT, read_config, read_object
 from merganser.checkpoints.companions import FOLDERS
-from merganser.checkpoints.configurations import check_configuration, check_head_labels, class_labels, list_settings
+from merganser.checkpoints.configurations import (
+    OF_GENERATION,
+    check_configuration,
+    check_head_labels,
+    class_labels,
+    list_settings,
+)
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.matching import without_ddp
 from merganser.checkpoints.own_settings import GENERATION, preparation_of
@@ -23,20 +30,28 @@ from merganser.checkpoints.reading import DESCRIPTION, wrappers_of
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.vocabularies import (
     BY_TOKEN,
+    FAST,
     Vocabulary,
     beyond_rows,
     check_vocabulary,
+    division_of,
     has_vocabulary,
+    lower_case_of,
     special_tokens_of,
     template_of,
     vocabulary_of,
 )
+from merganser.checkpoints.vocabularies import SETTINGS as TOKENIZER_SETTINGS
 from merganser.checkpoints.vocabulary.rows import rows_in
 from merganser.checkpoints.vocabulary.tokenizers import numbers_beyond
+from merganser.errors import refusing
 from merganser.hashes import sha256_of
+from merganser.limits import parse_json, read_small
 
 EVERYTHING = ParameterRules()
 SENTENCES = "sentence_bert_config.json"
+PREPARED = "preparation of pictures and sounds"
+ENCODER, MODULES = "config_sentence_transformers.json", "modules.json"  # of sentence-transformers
 SETTINGS = (GENERATION, SENTENCES)  # further files that change what a model gives
 # Of sentence-transformers, whose versions from 6 on write other keys, and those of what is new with these values.
 POOLING = {
@@ -73,22 +88,29 @@ class Agreement:
     among: bool = False  # whether the models are compared with each other alone
     _known: dict[str, tuple[str, Any]] = field(default_factory=dict)  # by what it is of: who said it first, and what
     _added: dict[int, tuple[str, str]] = field(default_factory=dict)  # by number: who first added which token
+    is_whole: bool = True  # whether the base is a folder, and no file in one
+
+    def __post_init__(self) -> None:
+        """Take the folder of a base that is a file."""
+        if not self.base.is_dir():
+            self.base, self.is_whole = self.base.parent, False
 
     def check(self, task: str, model: Path, opened: Opened) -> list[str]:
         """Compare a model's folder with what was read before; return what a user should know.
 
         `opened`: the base and the model. Raises InputError where the model is of another architecture, gives tokens or
         classes other numbers, or has embeddings that are merged of another vocabulary. What a folder has not, or in a
-        format that is not read (SentencePiece's), is not compared.
+        format that is not read (SentencePiece's), is not compared. Of a file, its folder is; a merge onto one has no
+        files of its folder but `config.json`, and of the others only what is refused matters.
         """
+        model = model if model.is_dir() else model.parent
         notes = [f"{task}: {WRAPPED}{', '.join(sorted(found))}" for found in [_wrappers(*opened)] if found]
-        if not (self.base.is_dir() and model.is_dir()):
-            return notes
         notes += check_configuration(self.base, model, task)
         if isinstance(opened[1], Adapter):
             notes += _other_base(self.base, model, task)
             notes += [f"{task}: its {name} {TOGETHER}" for name in moved_together(opened[1], opened[0])]
-        return notes + self._compare(task, model, opened) + self._template(task, model)
+        further = self._compare(task, model, opened) + self._template(task, model)
+        return notes + (further if self.is_whole else [])
 
     def compare_among(self, models: Mapping[str, Path], opened: Checkpoint) -> list[str]:
         """Compare tasks' folders with each other in what the base says nothing of, after each was with the base.
@@ -108,7 +130,9 @@ class Agreement:
         if (labels := self._first("labels", class_labels, task, model)) is not None:
             check_head_labels(*labels, task, model, opened, self.rules)
         names = (*SETTINGS, *_module_settings(self.base))
-        settings: dict[str, Read] = {"special tokens": special_tokens_of, "preparation of pictures": preparation_of}
+        settings: dict[str, Read] = {"special tokens": special_tokens_of, PREPARED: preparation_of}
+        settings |= {FAST: division_of, TOKENIZER_SETTINGS: lower_case_of, CONFIG: _generation_of_older}
+        settings |= {MODULES: _modules_of, ENCODER: _encoding_of}
         settings[SENTENCEPIECE] = partial(_contents_of, SENTENCEPIECE)
         for what, read in (settings | {name: partial(_settings_of, name) for name in names}).items():
             if (found := self._first(what, read, task, model)) is not None:
@@ -182,6 +206,38 @@ def _settings_of(name: str, folder: Path) -> dict[str, Any] | None:
         key: value
         for key, value in content.items()
         if key != "transformers_version" and not (key in defaults and value == defaults[key])
+    }
+
+
+def _generation_of_older(folder: Path) -> dict[str, Any] | None:
+    """Read the settings of generation in `config.json`, which counts where they have no file of their own."""
+    config = None if (folder / GENERATION).is_file() else read_config(folder / CONFIG)
+    if config is None:
+        return None
+    return {key: value for key, value in config.items() if re.fullmatch(OF_GENERATION, key)}
+
+
+def _modules_of(folder: Path) -> dict[str, Any] | None:
+    """Read the classes of a sentence encoder's modules in their order; None where no file says it."""
+    if not (folder / MODULES).is_file():
+        return None
+    with refusing(f"{folder / MODULES}: not a list of modules", "fetch it again"):
+        modules = parse_json(read_small(folder / MODULES))
+        return {"modules": ", ".join(str(module["type"]).rpartition(".")[2] for module in modules)}
+
+
+def _encoding_of(folder: Path) -> dict[str, Any] | None:
+    """Read what a sentence encoder puts before texts, and how it compares them; its defaults are as nothing."""
+    content = read_config(folder / ENCODER)
+    if content is None:
+        return None
+    said = content.get("prompts")
+    prompts = {name: text for name, text in said.items() if text} if isinstance(said, dict) else said or {}
+    compared = content.get("similarity_fn_name") or "cosine"
+    return {
+        "prompts": prompts,
+        "default_prompt_name": content.get("default_prompt_name"),
+        "similarity_fn_name": compared,
     }
 
 

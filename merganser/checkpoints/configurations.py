@@ -150,6 +150,13 @@ DECIDING = re.compile(
     r"|(\w+_)?(act|act_fn|activation|activation_function)|feed_forward_proj|is_gated_act|quick_gelu"
     r"|norm_first|do_layer_norm_before|normalize_before|parallel_attn|use_parallel_residual"
 )
+# Settings of generation, which older configurations keep.
+OF_GENERATION = (
+    r"max_length|min_length|max_new_tokens|min_new_tokens|do_sample|early_stopping|num_beams|num_beam_groups"
+    r"|diversity_penalty|temperature|top_k|top_p|typical_p|repetition_penalty|length_penalty|no_repeat_ngram_size"
+    r"|encoder_no_repeat_ngram_size|bad_words_ids|num_return_sequences|remove_invalid_values|suppress_tokens"
+    r"|begin_suppress_tokens|exponential_decay_length_penalty|forced_(bos|eos)_token_id|sep_token_id|chunk_size_feed_forward"
+)
 # What no forward pass reads: where a model is from, how it was trained, what it writes, and what others compare.
 HARMLESS = re.compile(
     r"_(name_or_path|commit_hash|from_\w+|diffusers_version|attn_implementation\w*)|transformers_(version|weights)|architectures"
@@ -160,11 +167,7 @@ HARMLESS = re.compile(
     r"|gradient_checkpointing(_\w+)?|finetuning_task|task_specific_params|problem_type|(router_)?aux_loss_coef"
     r"|router_(z|aux)_loss_coef|router_jitter_noise|attn_implementation|unsloth_\w+|pretraining_tp"
     r"|id2label|label2id|label_names|label_descriptions|num_labels|num_classes|quantization_config|tie_word_embeddings|tie_encoder_decoder|vocab_size"
-    # lists and numbers of generation that older configurations keep
-    r"|max_length|min_length|max_new_tokens|min_new_tokens|do_sample|early_stopping|num_beams|num_beam_groups"
-    r"|diversity_penalty|temperature|top_k|top_p|typical_p|repetition_penalty|length_penalty|no_repeat_ngram_size"
-    r"|encoder_no_repeat_ngram_size|bad_words_ids|num_return_sequences|remove_invalid_values|suppress_tokens"
-    r"|begin_suppress_tokens|exponential_decay_length_penalty|forced_(bos|eos)_token_id|sep_token_id|chunk_size_feed_forward"
+    rf"|{OF_GENERATION}"
 )
 
 

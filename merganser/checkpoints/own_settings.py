@@ -31,6 +31,7 @@ GENERATED_TOKENS = (
 VOCABULARY = ("tokenizer.json", "vocab.*", "merges.txt", "*.model", "*.tiktoken")
 TOKENIZER = (*VOCABULARY, "tokenizer*", "*tokens*.json")
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+PARTS = ("feature_extractor", "video_processor")  # of a processor, beside that of pictures
 # Of tokenizers and processors, what changes no token and no pixel: where they are from, and what a call sets itself.
 HARMLESS = (
     *("name_or_path", "tokenizer_file", "special_tokens_map_file", "tokenizer_class", "processor_class"),
@@ -87,12 +88,19 @@ def has_rows_for(base: Path, model: Path) -> bool:
 
 
 def preparation_of(folder: Path) -> dict[str, Any] | None:
-    """Read how a model's pictures are resized, cut and scaled; None where no file says it."""
+    """Read how a model's pictures, sounds and films are resized, cut and scaled; None where no file says it."""
     own, whole = (read_config(folder / name) for name in PROCESSORS)
-    found = own if own is not None else (whole or {}).get("image_processor")
+    found = own if own is not None else _parts_of(whole or {})
     if found is None:
         found = (read_config(folder / OPEN_CLIP) or {}).get("preprocess_cfg")
     return _without(found, HARMLESS) if isinstance(found, dict) else None
+
+
+def _parts_of(processor: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Read what a processor prepares pictures by, and behind their names what it prepares sounds and films by."""
+    others = ((f"{part}.", _without(_mapping(processor, part), HARMLESS)) for part in PARTS)
+    inner = {prefix + key: value for prefix, content in others for key, value in content.items()}
+    return {**_mapping(processor, "image_processor"), **inner} or None
 
 
 def _tokenizer_of(folder: Path) -> Any:

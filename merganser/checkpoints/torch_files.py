@@ -66,7 +66,11 @@ def open_torch(path: Path) -> TorchCheckpoint:
     tensors = _tensors(whole if under is None else whole[under])
     if not tensors:
         raise InputError(f"{path}: holds no named tensors; save the model's state_dict")
-    again = [key for key, value in whole.items() if under and key != under and _is_another(tensors, value)]
+    again = [
+        key
+        for key, value in whole.items()
+        if under and key != under and any(_is_another(tensors, each) for each in _sets(value))
+    ]
     if again:
         both = f"holds the parameters under {under!r} and under {again[0]!r}, as of a running average"
         raise InputError(f"{path}: {both}; save the state_dict that you want in a separate file")
@@ -82,6 +86,11 @@ def open_torch(path: Path) -> TorchCheckpoint:
 
 def _tensors(named: Mapping[Any, Any]) -> dict[Any, Tensor]:
     return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+
+
+def _sets(value: Any) -> list[Any]:
+    """Return what may hold parameters: a value, and what is in it, as in a running average with its settings."""
+    return [value, *(value.get(key) for key in WRAPPERS)] if isinstance(value, dict) else []
 
 
 def _is_another(tensors: Mapping[Any, Tensor], value: Any) -> bool:
@@ -100,4 +109,4 @@ def _is_plain(name: Any, tensor: Tensor) -> bool:
     if not isinstance(name, str) or tensor.layout is not torch.strided or tensor.dtype not in NAMES_OF_DTYPES:
         return False
     held = tensor.device.type == "cpu" and tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.itemsize
-    return held and not (tensor.is_quantized or tensor.is_neg())
+    return held and not (tensor.is_quantized or tensor.is_neg() or tensor.is_conj())

@@ -3,6 +3,8 @@
 Where a token has another number the rows of the embeddings mean other tokens, and no merge of them means anything.
 """
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,30 @@ def special_tokens_of(folder: Path) -> dict[str, Any] | None:
         return None
     said = {key: value for content in files for key, value in (content or {}).items() if key.endswith("_token")}
     return {key: value.get("content") if isinstance(value, dict) else value for key, value in said.items()}
+
+
+def division_of(folder: Path) -> dict[str, Any] | None:
+    """Read how `tokenizer.json` makes tokens of a text: each part's type, with a hash; None without that file."""
+    content = read_object(folder / FAST, LIMIT)
+    if content is None:
+        return None
+    model = content.get("model") or {}
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model.get("merges") or []]
+    scores = model.get("vocab") if isinstance(model.get("vocab"), list) else None
+    parts = {key: content.get(key) for key in ("normalizer", "pre_tokenizer", "post_processor")}
+    return {key: _hashed(part) for key, part in {**parts, "merges": merges, "scores": scores}.items() if part}
+
+
+def _hashed(part: Any) -> str:
+    """Return a short hash of a JSON value, behind its type where it says that."""
+    written = hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{part['type']} {written}" if isinstance(part, dict) and "type" in part else written
+
+
+def lower_case_of(folder: Path) -> dict[str, Any] | None:
+    """Read whether a tokenizer turns texts into lower case, and drops accents; None where its settings do not say."""
+    settings = read_object(folder / SETTINGS, LIMIT) or {}
+    return {key: settings[key] for key in ("do_lower_case", "strip_accents") if settings.get(key) is not None} or None
 
 
 def numbers_in(content: Mapping[str, Any]) -> dict[str, int]:

@@ -77,10 +77,67 @@ def test_what_else_a_forward_pass_reads_is_named(paths: dict[str, Path]) -> None
     assert checked(paths) == [said]
 
 
+FEATURES = {"feature_extractor_type": "Whisper", "sampling_rate": 16000}
+MODULES = [{"idx": 0, "type": "sentence_transformers.models.Transformer"}]
+NORMALIZED = [*MODULES, {"idx": 1, "type": "sentence_transformers.base.Normalize"}]
+TOKENIZER = {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}, "normalizer": {"type": "NFC"}}
+SAME = TOKENIZER | {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}
+OTHER = TOKENIZER | {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["b a"]}}
+PROMPTED = "config_sentence_transformers.json"
+
+
+@pytest.mark.parametrize(
+    ("file", "ours", "theirs", "told"),
+    [
+        ("tokenizer.json", TOKENIZER, SAME, None),
+        ("tokenizer.json", TOKENIZER, OTHER, "tokenizer.json: merges "),
+        ("tokenizer.json", TOKENIZER, TOKENIZER | {"normalizer": {"type": "Lowercase"}}, "normalizer 'Lowercase "),
+        ("tokenizer_config.json", {}, {"do_lower_case": None}, None),
+        ("tokenizer_config.json", {"do_lower_case": True}, {"do_lower_case": False}, "do_lower_case False (the base T"),
+        ("modules.json", MODULES, NORMALIZED, "'Transformer, Normalize' (the base 'Transformer')"),
+        (PROMPTED, {}, {"prompts": {"query": ""}, "similarity_fn_name": "cosine"}, None),
+        (PROMPTED, {}, {"prompts": {"query": "q: "}}, "prompts {'query': 'q: '} (the base {})"),
+        (
+            "processor_config.json",
+            {"feature_extractor": FEATURES},
+            {"feature_extractor": FEATURES | {"sampling_rate": 8000}},
+            "feature_extractor.sampling_rate 8000 (the base 16000)",
+        ),
+    ],
+)
+def test_what_else_makes_inputs_and_outputs_is_named(
+    paths: dict[str, Path], file: str, ours: Any, theirs: Any, told: str | None
+) -> None:
+    (paths["base"] / file).write_text(json.dumps(ours))
+    (paths["task0"] / file).write_text(json.dumps(theirs))
+    said = checked(paths)
+    assert [told in note for note in said] == [True] if told else not said
+
+
+def test_settings_of_generation_in_older_configurations_are_named(paths: dict[str, Path]) -> None:
+    for path in paths.values():
+        (path / "generation_config.json").unlink()
+    edit(paths["task0"], num_beams=4)
+    assert checked(paths) == ["task0: config.json: num_beams 4 (the base None); the merge has the base's"]
+
+
+@pytest.mark.parametrize("files", [{"base"}, {"task1"}, {"base", "task1"}])
+def test_the_folder_of_a_file_is_compared(paths: dict[str, Path], files: set[str]) -> None:
+    edit(paths["task1"], hidden_act="gelu")
+    given = {name: path / "model.safetensors" if name in files else path for name, path in paths.items()}
+    with pytest.raises(InputError, match="task1: its config\\.json has hidden_act 'gelu'"):
+        checked(given)
+
+
+def test_a_merge_onto_a_file_is_said_to_have_none_of_the_other_files(paths: dict[str, Path]) -> None:
+    edit(paths["task0"], "generation_config.json", top_k=3)
+    assert checked(paths | {"base": paths["base"] / "model.safetensors"}) == []
+
+
 def test_another_preparation_of_pictures_is_named(paths: dict[str, Path]) -> None:
     edit(paths["base"], "preprocessor_config.json", size=8, image_mean=[0.5])
     edit(paths["task0"], "processor_config.json", image_processor={"size": 8, "image_mean": [0.4]})
-    said = "task0: preparation of pictures: image_mean [0.4] (the base [0.5]); the merge has the base's"
+    said = "task0: preparation of pictures and sounds: image_mean [0.4] (the base [0.5]); the merge has the base's"
     assert checked(paths) == [said]
 
 
@@ -223,7 +280,7 @@ def test_other_pictures_and_another_pooling_are_named(paths: dict[str, Path]) ->
         edit(paths[name], "preprocessor_config.json", image_mean=mean, image_processor_type=name)
         edit(paths[name], "1_Pooling/config.json", pooling_mode_cls_token=name == "base")
     assert checked({name: paths[name] for name in ("base", "task0")}) == [
-        "task0: preparation of pictures: image_mean [0.48] (the base [0.5]); the merge has the base's",
+        "task0: preparation of pictures and sounds: image_mean [0.48] (the base [0.5]); the merge has the base's",
         "task0: 1_Pooling/config.json: pooling_mode 'mean' (the base 'cls'); the merge has the base's",
     ]
 

@@ -168,6 +168,22 @@ def test_a_file_of_two_models_is_refused_by_both_names(one: str, other: str, pre
         assert set(open_checkpoint(tmp_path / "saved.pt").names) == set(state)
 
 
+def test_a_running_average_with_its_settings_is_found(tmp_path: Path) -> None:
+    state = {"a.weight": torch.ones(2, 2)}
+    average = {"module": {"a.weight": torch.zeros(2, 2)}, "updates": 3}
+    torch.save({"model": state, "ema": average}, tmp_path / "saved.pt")
+    with pytest.raises(InputError, match="under 'model' and under 'ema', as of a running average"):
+        open_checkpoint(tmp_path / "saved.pt")
+    torch.save({"model": state, "ema": average | {"module": state}}, tmp_path / "saved.pt")
+    assert open_checkpoint(tmp_path / "saved.pt").names == ("a.weight",)
+
+
+def test_a_conjugate_view_is_no_plain_tensor(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(2), "z": torch.ones(2, dtype=torch.complex64).conj()}, tmp_path / "saved.pt")
+    with pytest.raises(InputError, match="'z' is not a plain tensor"):
+        open_checkpoint(tmp_path / "saved.pt")
+
+
 @pytest.mark.parametrize("kind", ["safetensors", "pt"])
 def test_fp8_is_named_as_not_supported(kind: str, tmp_path: Path) -> None:
     state = {"a.weight": torch.ones(2, 2).to(torch.float8_e4m3fn)}

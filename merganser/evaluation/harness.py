@@ -160,6 +160,9 @@ def asked_here(network: Any, batch_size: int) -> Any:
     """Return a loaded network as lm-eval asks it; `batch_size`: questions at a time, at most."""
     with _quiet():
         from lm_eval.models.huggingface import HFLM
+        from transformers import LogitsProcessorList
+
+        from merganser.models.defined import defined
 
         class InProcess(HFLM):
             def _loglikelihood_tokens(self, requests: Any, *args: Any, **more: Any) -> Any:
@@ -167,6 +170,13 @@ def asked_here(network: Any, batch_size: int) -> Any:
                 fitting = LOGITS_BYTES // (FLOAT32 * longest * self.model.config.get_text_config().vocab_size)
                 self.batch_size_per_gpu = max(1, min(batch_size, fitting))
                 return super()._loglikelihood_tokens(requests, *args, **more)
+
+            def _model_call(self, *args: Any, **more: Any) -> Any:
+                return defined(super()._model_call(*args, **more))
+
+            def _model_generate(self, *args: Any, **more: Any) -> Any:
+                checked = LogitsProcessorList([lambda _, scores: defined(scores)])
+                return super()._model_generate(*args, **more, logits_processor=checked)
 
         with _ties_kept(network.module):
             return InProcess(pretrained=network.module, tokenizer=network.tokenizer, batch_size=batch_size)

@@ -19,6 +19,7 @@ from merganser.evaluation import KindSettings
 from merganser.evaluation.columns import check_complete
 from merganser.evaluation.prepared import Prepared
 from merganser.models import Network, TakesTexts
+from merganser.models.defined import defined
 
 
 def pack(texts: Sequence[str]) -> Tensor:
@@ -70,7 +71,15 @@ def encode_rows(rows: Any, network: Network, max_length: int) -> dict[str, Tenso
     check_complete(rows, _texts_of(rows))
     columns = [list(rows[column]) for column in _texts_of(rows)]
     texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+    return encode(network, texts, max_length)
+
+
+def encode(network: TakesTexts, texts: Sequence[Any], max_length: int) -> dict[str, Tensor]:
+    """Tokenise texts, or pairs of them: arrays of int32, one row each; raise InputError for one without tokens."""
     encoded = network.encode(texts, max_length)
+    if not (filled := encoded["attention_mask"].any(dim=1)).all():
+        empty = int((~filled).nonzero()[0])
+        raise InputError(f"text {empty} has no tokens for the model's tokenizer: {texts[empty]!r}; leave it out")
     return {name: values.to(torch.int32) for name, values in encoded.items()}
 
 
@@ -79,7 +88,7 @@ def logits_of(network: Network, prepared: Prepared, batch_size: int) -> Tensor:
     assert isinstance(network, TakesTexts)
     names: Sequence[str] = network.tokenizer.model_input_names
     batches: Iterable[Mapping[str, Tensor]] = prepared.batches(names, batch_size)
-    return torch.cat([network.logits(batch).float().cpu() for batch in batches])
+    return torch.cat([defined(network.logits(batch)).float().cpu() for batch in batches])
 
 
 def _texts_of(rows: Any) -> list[str]:

@@ -10,6 +10,7 @@ from transformers import GenerationConfig, LogitsProcessorList
 
 from merganser.checkpoints.own_settings import GENERATED_TOKENS, GENERATION
 from merganser.errors import quoting
+from merganser.models.defined import defined
 
 
 def greedy(folder: Path, config: Any) -> GenerationConfig:
@@ -25,7 +26,8 @@ def greedy(folder: Path, config: Any) -> GenerationConfig:
 def generated(module: Any, inputs: dict[str, Tensor], settings: GenerationConfig, max_new_tokens: int) -> Tensor:
     """Continue each text (B, L) by at most so many tokens; a decoder's answer begins with its inputs."""
     limited = GenerationConfig(**settings.to_dict() | {"max_new_tokens": max_new_tokens})
-    tokens: Tensor = module.generate(**inputs, generation_config=limited)
+    checked = LogitsProcessorList([lambda _, scores: defined(scores)])
+    tokens: Tensor = module.generate(**inputs, generation_config=limited, logits_processor=checked)
     return tokens
 
 

@@ -16,6 +16,7 @@ from merganser.errors import InputError, quoting
 from merganser.models import Inputs
 
 MOST_A_SIDE = 2**13  # pixels of a picture once it is resized
+DEEP = ("I", "F")  # how the modes of PIL begin whose levels do not end at 255
 SAMPLE = (45, 60)  # height and width of the picture that an image processor is checked with
 
 
@@ -104,7 +105,12 @@ def picture(image: Any) -> Any:
     """Return a PIL image, of a uint8 array (height, width, 3) too."""
     from PIL import Image
 
-    return Image.fromarray(checked_picture(image)) if isinstance(image, np.ndarray) else image
+    if isinstance(image, np.ndarray):
+        return Image.fromarray(checked_picture(image))
+    if image.mode.startswith(DEEP):
+        how = f"an image has more than 8 bits a channel (mode {image.mode}), which conversion to RGB cuts off"
+        raise InputError(f"{how}; scale the data's images to 8 bits")
+    return image
 
 
 def checked_picture(array: np.ndarray) -> np.ndarray:

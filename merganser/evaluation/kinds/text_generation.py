@@ -22,8 +22,9 @@ from merganser.evaluation.data_sets import opens_files
 from merganser.evaluation.examples import Results, compare_predictions, compare_texts, mean_of_seeds
 from merganser.evaluation.metrics import METRICS as ALL_METRICS
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.texts import pack, unpack
+from merganser.evaluation.texts import encode, pack, unpack
 from merganser.models import Generates, Network, TakesTexts
+from merganser.models.defined import defined
 
 METRICS = (
     *("exact_match", "accuracy", "matthews", "f1", "macro_f1", "spearman", "pearson", "pearson_spearman"),
@@ -169,8 +170,8 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
     assert isinstance(network, TakesTexts)
     prompts = settings.prompts
     check_complete(rows, [name for name in columns(settings) if name != "label"])
-    encoded = network.encode([prompt.format(**row) for row in rows for prompt in prompts], settings.max_length)
-    tokens = {name: encoded[name].to(torch.int32) for name in INPUTS}
+    encoded = encode(network, [prompt.format(**row) for row in rows for prompt in prompts], settings.max_length)
+    tokens = {name: encoded[name] for name in INPUTS}
     if len(prompts) > 1:
         tokens = {name: values.unflatten(0, (-1, len(prompts))) for name, values in tokens.items()}
     if settings.answers is not None:
@@ -235,7 +236,7 @@ def _results(
 def _chosen(network: Generates, batch: Mapping[str, Tensor], settings: Settings, answers: Sequence[str]) -> Any:
     """Number the answer that each prompt got (B,), -1 for any other answer."""
     if settings.scoring == "rank":
-        return network.rank(batch, answers).argmax(dim=1).cpu().numpy()
+        return defined(network.rank(batch, answers)).argmax(dim=1).cpu().numpy()
     number = {answer.strip(): i for i, answer in enumerate(answers)}
     written = network.generate(batch, settings.max_new_tokens)
     return np.array([number.get(text.strip(), -1) for text in written], dtype=np.int64)

@@ -330,11 +330,6 @@ def test_a_metric_that_does_not_fit_the_task_is_refused_before_any_data_are_read
         open_evaluator("language_model", {"task": WRITTEN}, "acc").check_data({"test": empty}, Path("data"))
 
 
-def test_f1_of_more_than_two_choices_is_refused(networks: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"data\.metric: f1 needs 2 choices"):
-        evaluated(networks["llama, untied"], CHOICE, "f1")
-
-
 def test_a_metric_that_the_task_does_not_give_is_refused(networks: dict[str, Any]) -> None:
     with pytest.raises(
         InputError, match=r"data\.metric: mcc is not a metric of a generate_until task, which has exact_match"

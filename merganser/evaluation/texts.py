@@ -71,10 +71,10 @@ def encode_rows(rows: Any, network: Network, max_length: int) -> dict[str, Tenso
     check_complete(rows, _texts_of(rows))
     columns = [list(rows[column]) for column in _texts_of(rows)]
     texts = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-    return encode(network, texts, max_length)
+    return encode_texts(network, texts, max_length)
 
 
-def encode(network: TakesTexts, texts: Sequence[Any], max_length: int) -> dict[str, Tensor]:
+def encode_texts(network: TakesTexts, texts: Sequence[Any], max_length: int) -> dict[str, Tensor]:
     """Tokenise texts, or pairs of them: arrays of int32, one row each; raise InputError for one without tokens."""
     encoded = network.encode(texts, max_length)
     if not (filled := encoded["attention_mask"].any(dim=1)).all():

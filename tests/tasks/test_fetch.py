@@ -411,7 +411,7 @@ TEXTS = {
 def language_task(pointer: str, **about: Any) -> Task:
     """Declare a task of lm-eval whose data a pointer of this text names."""
     Path("pointer.yaml").write_text(pointer)
-    data = {"source": "pointer.yaml", **about}
+    data = {"source": "pointer.yaml", "metric": "exact_match", **about}
     return Task.model_validate({"source": "none", "kind": "language_model", "data": data})
 
 

@@ -212,8 +212,6 @@ def _results(model: Any, prepared: Prepared, settings: Settings, metric: str) ->
         for place, sample in zip(np.flatnonzero(asked), samples, strict=True):
             found[place] = sample[metric]
     if metric in PAIRS:
-        if metric == "f1" and max(map(max, found)) > 1:
-            raise InputError("data.metric: f1 needs 2 choices, and a question has more; choose another metric")
         labels, predictions = (np.array([int(pair[i]) for pair in found], dtype=np.int64) for i in (0, 1))
         return Results(prediction=predictions, label=labels)
     return Results(score=np.array(found, dtype=np.float64))

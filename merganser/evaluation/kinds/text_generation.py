@@ -22,7 +22,7 @@ from merganser.evaluation.data_sets import opens_files
 from merganser.evaluation.examples import Results, compare_predictions, compare_texts, mean_of_seeds
 from merganser.evaluation.metrics import METRICS as ALL_METRICS
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.texts import encode, pack, unpack
+from merganser.evaluation.texts import encode_texts, pack, unpack
 from merganser.models import Generates, Network, TakesTexts
 from merganser.models.defined import defined
 
@@ -170,7 +170,7 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
     assert isinstance(network, TakesTexts)
     prompts = settings.prompts
     check_complete(rows, [name for name in columns(settings) if name != "label"])
-    encoded = encode(network, [prompt.format(**row) for row in rows for prompt in prompts], settings.max_length)
+    encoded = encode_texts(network, [prompt.format(**row) for row in rows for prompt in prompts], settings.max_length)
     tokens = {name: encoded[name] for name in INPUTS}
     if len(prompts) > 1:
         tokens = {name: values.unflatten(0, (-1, len(prompts))) for name, values in tokens.items()}

@@ -324,6 +324,12 @@ def test_an_installed_task_that_cannot_be_run_is_refused(file: str, version: str
         installed_task(file, version)
 
 
+def test_a_metric_that_does_not_fit_the_task_is_refused_before_any_data_are_read() -> None:
+    empty = Dataset.from_dict({name: [] for name in ROWS.column_names})
+    with pytest.raises(InputError, match=r"data\.metric: acc is not a metric of a generate_until task"):
+        open_evaluator("language_model", {"task": WRITTEN}, "acc").check_data({"test": empty}, Path("data"))
+
+
 def test_a_metric_that_the_task_does_not_give_is_refused(networks: dict[str, Any]) -> None:
     with pytest.raises(
         InputError, match=r"data\.metric: mcc is not a metric of a generate_until task, which has exact_match"

@@ -65,8 +65,10 @@ def check_labels(
 def check_order(names: Sequence[str], declared: Sequence[str], where: str, key: str) -> None:
     """Refuse declared names of labels of which one is the data's own name of another label.
 
-    `names`: the data's, by label; `key`: where the others are declared. Raises InputError.
+    `names`: the data's, by label, which may be their numbers; `key`: where the others are declared. Raises InputError.
     """
+    if list(names) == [str(label) for label in range(len(names))]:
+        return
     places = {plain(name): label for label, name in enumerate(names)}
     for label, (own, name) in enumerate(zip(names, declared, strict=False)):
         if plain(name) != plain(own) and plain(name) in places:

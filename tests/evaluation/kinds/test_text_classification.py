@@ -118,6 +118,7 @@ def test_declared_names_are_those_of_the_labels(data: Any, own: dict[str, Any], 
 def test_labels_may_be_renamed() -> None:
     check(data_set(*classes(4, NAMES)), KIND, classes=["never", "maybe", "always"])
     check(data_set(*classes(4, ["A", "a"])), KIND, classes=["A", "a"])
+    check(data_set(*classes(4, ["0", "1", "2"])), KIND, classes=["1", "2", "3"])  # stars, by their numbers before
 
 
 def test_splits_that_number_the_classes_differently_are_refused() -> None:

@@ -280,6 +280,7 @@ def _other_base(base: Path, model: Path, task: str) -> list[str]:
     named = adapter_base(model)
     fetched, config = read_object(base / DESCRIPTION, CONFIG_LIMIT) or {}, read_config(base / CONFIG) or {}
     names = (*base.resolve().parts, fetched.get("hub"), fetched.get("source"), config.get("_name_or_path"))
-    if named is None or any(str(name).lower().endswith(named.rpartition("/")[2].lower()) for name in names):
+    own = (named or "").rstrip("/").rpartition("/")[2].lower()
+    if named is None or (own and any(str(name).lower().endswith(own) for name in names)):
         return []
     return [f"{task}: its adapter_config.json names {named} as its base model; check that yours is the same"]

@@ -22,6 +22,7 @@ from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
+from tests.checkpoints.adapters.small import write_adapter, write_base
 from tests.transformers_models import save_models
 
 BERT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 40}
@@ -314,3 +315,14 @@ def test_other_special_tokens_and_settings_of_generation_are_named(paths: dict[s
         "task0: special tokens: eos_token 'b' (the base 'a'); the merge has the base's",
         "task0: generation_config.json: eos_token_id [1, 2] (the base 0); the merge has the base's",
     ]
+
+
+@pytest.mark.parametrize(("named", "is_told"), [("org/base", False), ("org/base/", False), ("org/other/", True)])
+def test_another_base_of_an_adapter_is_named(named: str, is_told: bool, tmp_path: Path) -> None:
+    write_base(tmp_path / "base")
+    write_adapter(tmp_path / "task", tmp_path / "base", target_modules=["fc"])
+    path = tmp_path / "task/adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": named}))
+    base, model = tmp_path / "base", tmp_path / "task"
+    notes = Agreement(base).check("task", model, open_model(model))
+    assert any(f"names {named} as its base model" in note for note in notes) == is_told

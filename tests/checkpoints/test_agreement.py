@@ -321,8 +321,6 @@ def test_other_special_tokens_and_settings_of_generation_are_named(paths: dict[s
 def test_another_base_of_an_adapter_is_named(named: str, is_told: bool, tmp_path: Path) -> None:
     write_base(tmp_path / "base")
     write_adapter(tmp_path / "task", tmp_path / "base", target_modules=["fc"])
-    path = tmp_path / "task/adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": named}))
-    base, model = tmp_path / "base", tmp_path / "task"
-    notes = Agreement(base).check("task", model, open_model(model))
+    edit(tmp_path / "task", "adapter_config.json", base_model_name_or_path=named)
+    notes = checked({"base": tmp_path / "base", "task": tmp_path / "task"})
     assert any(f"names {named} as its base model" in note for note in notes) == is_told

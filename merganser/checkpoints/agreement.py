@@ -210,7 +210,7 @@ def _settings_of(name: str, folder: Path) -> dict[str, Any] | None:
 
 
 def _generation_of_older(folder: Path) -> dict[str, Any] | None:
-    """Read the settings of generation in `config.json`, which counts where they have no file of their own."""
+    """Read the settings of generation in `config.json`; None if there is a `generation_config.json`."""
     config = None if (folder / GENERATION).is_file() else read_config(folder / CONFIG)
     if config is None:
         return None

@@ -13,7 +13,7 @@ from typing import Any
 from merganser.errors import InputError, refusing
 
 WORDS = ("string", "large_string")  # types of a column of words
-NUMBERED = ("int", "uint", "bool")  # how the names of types begin whose values may number classes
+NUMBERED = ("int", "uint", "bool", "null")  # how the names of types begin whose values may number classes, or be none
 UNLABELLED = (None, -1)  # what stands where an example has no label
 
 

@@ -77,7 +77,8 @@ def encode_rows(rows: Any, network: Network, max_length: int) -> dict[str, Tenso
 def encode_texts(network: TakesTexts, texts: Sequence[Any], max_length: int) -> dict[str, Tensor]:
     """Tokenise texts, or pairs of them: arrays of int32, one row each; raise InputError for one without tokens."""
     encoded = network.encode(texts, max_length)
-    if not (filled := encoded["attention_mask"].any(dim=1)).all():
+    written = encoded.get("attention_mask", encoded["input_ids"] != network.tokenizer.pad_token_id)  # FNet has no mask
+    if not (filled := written.any(dim=1)).all():
         empty = int((~filled).nonzero()[0])
         raise InputError(f"text {empty} has no tokens for the model's tokenizer: {texts[empty]!r}; leave it out")
     return {name: values.to(torch.int32) for name, values in encoded.items()}

@@ -44,7 +44,7 @@ class Files:
     examples: Find
 
     def metric(self, entry: str, task: str) -> Mapping[str, Any]:
-        """Return a score with its metric and error; empty if there is none."""
+        """Return the value, metric and standard error of a score; {} if the entry has none."""
         path = self.metrics(entry, task)
         return read_json(path) if path else {}
 

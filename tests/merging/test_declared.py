@@ -1,4 +1,4 @@
-"""What is read of a method's file is what the imported method says."""
+"""A method described from the text of its file equals the imported method."""
 
 import subprocess
 import sys

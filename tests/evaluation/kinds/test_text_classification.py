@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import DatasetDict, List, Value
+from datasets import Dataset, DatasetDict, List, Value
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from merganser.errors import InputError
@@ -119,6 +119,15 @@ def test_labels_may_be_renamed() -> None:
     check(data_set(*classes(4, NAMES)), KIND, classes=["never", "maybe", "always"])
     check(data_set(*classes(4, ["A", "a"])), KIND, classes=["A", "a"])
     check(data_set(*classes(4, ["0", "1", "2"])), KIND, classes=["1", "2", "3"])  # stars, by their numbers before
+
+
+def test_a_split_may_have_no_labels_at_all() -> None:
+    given = {"text": ["a", "b"]}
+    splits = {
+        "test": Dataset.from_dict(given | {"label": [0, 1]}),
+        "hidden": Dataset.from_dict(given | {"label": [None] * 2}),
+    }
+    check(DatasetDict(splits), KIND, classes=["no", "yes"], unlabelled="drop")
 
 
 def test_splits_that_number_the_classes_differently_are_refused() -> None:

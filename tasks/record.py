@@ -1,17 +1,17 @@
-"""Record one entry's results in MLflow (KEY), or the whole comparison's report (--report). MLflow appears here only.
+"""Record one entry's results in MLflow (KEY), or the whole comparison's report (--report).
 
 One parent run per comparison, one child per entry. A result is known by its content key, so that it has one run.
+MLflow appears here and in `merganser.tasks.store` only.
 """
 
 import json
 import logging
 import os
-import sqlite3
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.outputs import read_json, write_json
 from merganser.report.origin import commit_of, user_name
 from merganser.report.scores import read_scores
-from merganser.tasks.identity import experiment_names
 from merganser.tasks.recorded import (
     COMMIT,
     COMPARISON,
@@ -55,75 +54,16 @@ from merganser.tasks.recorded import (
 )
 from merganser.tasks.stage import run_main
 from merganser.tasks.stages import EXAMPLES, MERGE_PROFILES, MERGED, METRICS, RECORDS, REPORT, UNSEEN
-from merganser.tasks.tracking import ARTIFACTS, STORE, comparison_folder, follow_artifacts, store_words
+from merganser.tasks.store import Store, open_store
+from merganser.tasks.tracking import comparison_folder, store_words
 from merganser.terminal.secrets import masked
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities import Run
 
-KIND = {"mlflow.experimentKind": "custom_model_development"}  # which pages MLflow shows: of models, not of prompts
 LOCK, LEDGER = Path(".dvcfleet/mlflow.lock"), Path(".dvcfleet/ledger.jsonl")
 BATCH = 1000  # metrics that MLflow takes at once
 MODEL_SOURCE = "merganser.source"
-
-
-@dataclass(frozen=True)
-class Store:
-    """An MLflow store and this project's experiment in it."""
-
-    client: "MlflowClient"
-    experiment: str
-
-    def find(self, tag: str, value: str, status: str = "FINISHED") -> str | None:
-        """Return the first run that carries a tag and is finished, None when there is none."""
-        wanted = f"tags.`{tag}` = '{value}' and attributes.status = '{status}'"
-        runs = self.client.search_runs([self.experiment], wanted, order_by=["attributes.start_time ASC"], max_results=1)
-        return runs[0].info.run_id if runs else None
-
-    def begin(self, tag: str, value: str, name: str, tags: Mapping[str, str]) -> str:
-        """Return a run that carries a tag, to be filled: the one that a kill left unfinished, else a new one."""
-        return self.find(tag, value, "RUNNING") or str(
-            self.client.create_run(self.experiment, tags={tag: value, **tags}, run_name=name).info.run_id
-        )
-
-
-def open_store() -> Store:
-    """Open the store that MLFLOW_TRACKING_URI names, by default a SQLite file here; make what is missing."""
-    from mlflow import MlflowClient
-
-    uri, folder = os.environ.get("MLFLOW_TRACKING_URI"), comparison_folder()
-    store = folder / STORE
-    if not uri and not store.exists():
-        _make_store(store)
-    elif not uri:
-        follow_artifacts(folder)
-    # Absolute: MLflow keeps one connection a URI, and a long-lived worker may serve more than one repository.
-    client = MlflowClient(uri or f"sqlite:///{store.absolute()}")
-    if known := experiment_in(client):
-        return Store(client, known)
-    location = None if uri else (folder / ARTIFACTS).absolute().as_uri()
-    name = experiment_names(folder)[0]
-    return Store(client, client.create_experiment(name, artifact_location=location, tags=KIND))
-
-
-def experiment_in(client: "MlflowClient") -> str | None:
-    """Return the id of the comparison's experiment in a store; None if it has none."""
-    known = (client.get_experiment_by_name(name) for name in experiment_names(comparison_folder()))
-    return next((str(each.experiment_id) for each in known if each), None)
-
-
-def _make_store(store: Path) -> None:
-    """Make the file under another name first: MLflow does not go on with one whose tables a kill left half made."""
-    from mlflow import MlflowClient
-
-    for old in store.parent.glob(f"{store.name}.*.draft*"):
-        old.unlink()
-    draft = store.with_name(f"{store.name}.{os.getpid()}.draft")
-    MlflowClient(f"sqlite:///{draft.absolute()}").search_experiments(max_results=1)
-    with closing(sqlite3.connect(draft)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    draft.rename(store)
 
 
 def record_entry(params: Params, entry: str) -> None:

@@ -1,4 +1,4 @@
-"""Where MLflow's store is, and what its errors mean; MLflow itself is imported by `merganser.tasks.record`."""
+"""Where MLflow's store is, and what its errors mean; MLflow itself is imported by `merganser.tasks.store`."""
 
 import os
 import sqlite3

@@ -37,7 +37,6 @@ from merganser.flows.evidence.mlflow_records import (
     text_differences,
 )
 from merganser.limits import read_yaml
-from merganser.tasks.record import Store, experiment_in
 from merganser.tasks.recorded import (
     COMMIT,
     COMPARISON,
@@ -63,6 +62,7 @@ from merganser.tasks.recorded import (
     summary_table,
 )
 from merganser.tasks.stages import RECORDS, REPORT
+from merganser.tasks.store import Store, experiment_in
 from merganser.tasks.tracking import STORE, store_words
 
 # Numbers of an entry that follow from the whole comparison, besides those that begin with `unseen_`.

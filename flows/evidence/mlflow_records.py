@@ -22,9 +22,9 @@ from merganser.config.params import Params
 from merganser.flows.evidence.lost_evidence import local_folder
 from merganser.hashes import sha256_of_tree
 from merganser.report.scores import Scores, read_scores
-from merganser.tasks.record import Store
 from merganser.tasks.recorded import COMPARISON, ENTRY, REPORTED, SOURCE, TABLE, USER, Held, entry_run, run_details
 from merganser.tasks.stages import MERGE_PROFILES, METRICS, REPORT, UNSEEN
+from merganser.tasks.store import Store
 from merganser.tasks.tracking import ARTIFACTS
 
 _MOST_BYTES = 10_000  # of a receipt

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from dvcfleet.dvc_adapter.stages import kind_of
 from dvcfleet.project import Expected
-from dvcfleet.scheduling.order import kind_of
 from merganser.checkpoints.adapters.files import adapter_names
 from merganser.checkpoints.weight_files import weights_in
 from merganser.config.loading import load_params

@@ -31,7 +31,8 @@ from merganser.inputs.pieces import PIECE
 from merganser.machine import bytes_a_second, flop_a_second
 from merganser.merging.method import Cost
 from merganser.sources.named import read_files
-from merganser.standalone.merge import BASE, plan_merge, readable
+from merganser.standalone.digests import BASE
+from merganser.standalone.merge import plan_merge, readable
 from merganser.standalone.notes import notes_on_files
 
 FLOAT = 4  # bytes of a value in float32

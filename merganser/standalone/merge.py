@@ -1,8 +1,8 @@
 """Merge checkpoints on disk into a merged checkpoint on disk, without the pipeline."""
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +13,7 @@ from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.companions import ModelOrigin, check_model, licences_in, shared_modules
 from merganser.checkpoints.mean import write_mean
-from merganser.checkpoints.reading import Checkpoint, files_of, open_for_merging
-from merganser.checkpoints.tensors import SafetensorsFile
+from merganser.checkpoints.reading import Checkpoint, open_for_merging
 from merganser.checkpoints.vocabulary.plan import BASE as BASE_WORD
 from merganser.checkpoints.vocabulary.plan import (
     OneVocabulary,
@@ -25,9 +24,8 @@ from merganser.checkpoints.vocabulary.plan import (
 )
 from merganser.checkpoints.vocabulary.tokenizers import take_template
 from merganser.checkpoints.vocabulary.writing import write_models, write_with_template
-from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged, source_of
+from merganser.config.recipes import RECIPE, Recipe, Source, check_unchanged
 from merganser.errors import InputError
-from merganser.hashes import ReadDigest, sha256_of
 from merganser.inputs.layers import GivenLayers
 from merganser.inputs.model_deltas import ModelDeltas, open_models, unchanged
 from merganser.merging.binding import check_tasks
@@ -41,12 +39,12 @@ from merganser.outputs import new_folder
 from merganser.progress import Progress, unwatched
 from merganser.sources.installing import dequantised
 from merganser.sources.licences import facts_in
-from merganser.sources.named import fetch_named, is_weights, read_files
+from merganser.sources.named import fetch_named, is_weights
 from merganser.sources.pointers import HubPointer
+from merganser.standalone.digests import BASE, Digests, sources_of
 from merganser.standalone.notes import notes_on_files, notes_on_parameters
 
 NOT_CHOICES = {"method", "parameters", "base", "models", "classes", "notes"}  # what a card says elsewhere
-BASE = "(base)"  # among the sources of a merge
 EQUAL = "warning: equal to the base in every merged parameter, so it adds nothing; is this the fine-tuned model?"
 AGAIN = (
     f"## Recipe\n\n`{RECIPE}` says where the models lay, the sha256 of every file that was read, and all choices. "
@@ -65,7 +63,7 @@ class _Merge:
     seed: int
     threads: int
     progress: Progress
-    digests: "_Digests"
+    digests: Digests
 
     def opened(self, base: Path, start: Path) -> tuple[ModelDeltas, list[str]]:
         """Open the models' deltas, and say what a user should know of them; refuse those that do not fit."""
@@ -187,7 +185,7 @@ def merge_by(
         plan = readable(plan, recipe, folder / "dequantised")
         method, values = plan.method, dict(plan.values)
         base, models, modules = _with_choice(plan, recipe.choice or TokenizerChoice(), folder, progress)
-        digests = _Digests(reader)
+        digests = Digests(reader)
         merge, start = _Merge(recipe, models, modules, plan.seed, threads, progress, digests), base
         if plan.merged:
             start = merge.start_by(registry.get(plan.merged), base, folder / "merged")
@@ -202,7 +200,7 @@ def merge_by(
 
         def texts() -> dict[str, str]:
             start_by = {"merged": plan.merged} if plan.merged else {}
-            sources = _sources(recipe, plan.named, out, plan.pointers, digests.sha256)
+            sources = sources_of(recipe, plan.named, out, plan.pointers, digests.sha256)
             done = recipe.model_copy(
                 update={
                     "parameters": {**values, **start_by, "seed": plan.seed},
@@ -278,53 +276,6 @@ def _located(recipe: Recipe, where: Path) -> tuple[list[str], dict[str, Path], d
         check_model(paths[name])
         check_unchanged(where, key, source, paths[name], copied)
     return notes, paths, pointers
-
-
-def _sources(
-    recipe: Recipe,
-    given: Mapping[str, Path],
-    out: Path,
-    pointers: Mapping[str, HubPointer],
-    sha256: Callable[[Path], str],
-) -> dict[str, Source]:
-    """Describe the models with the hashes of their files."""
-    return {
-        name: source_of(path, out, pointers.get(name), _is_copied(recipe, name), sha256) for name, path in given.items()
-    }
-
-
-def _is_copied(recipe: Recipe, name: str) -> bool:
-    """Tell whether the files beside a model's weights are read too."""
-    return name == BASE or recipe.choice is not None
-
-
-class _Digests:
-    """The sha256 of the models' files: from the bytes that a merge reads of them in order, else hashed meanwhile."""
-
-    def __init__(self, reader: ThreadPoolExecutor) -> None:
-        self._reader = reader
-        self._read: dict[Path, ReadDigest] = {}
-        self._others: dict[Path, Future[str]] = {}
-
-    def watch(self, model: Checkpoint) -> None:
-        """Hash a model's files from what the merge reads of them."""
-        for path, file in files_of(model).items():
-            if isinstance(file, SafetensorsFile) and file.read_in_order():
-                file.digest = self._read.setdefault(path.resolve(), ReadDigest(path))
-
-    def hash_others(self, recipe: Recipe, given: Mapping[str, Path]) -> None:
-        """Begin to hash the files that the merge reads in another way."""
-        for name, path in given.items():
-            folder = path if path.is_dir() else path.parent
-            for file in read_files(path, _is_copied(recipe, name)):
-                place = (folder / file).resolve()
-                if place not in self._read and place not in self._others:
-                    self._others[place] = self._reader.submit(sha256_of, place)
-
-    def sha256(self, path: Path) -> str:
-        """Return the sha256 of a file of the models, when they are merged."""
-        place = path.resolve()
-        return self._read[place].hexdigest() if place in self._read else self._others[place].result()
 
 
 def _start_of(method: Method, merged: str | None) -> str | None:

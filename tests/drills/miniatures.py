@@ -26,7 +26,7 @@ import transformers
 import yaml
 
 from dvcfleet.repository import STATE_FOLDER
-from dvcfleet.scheduling.order import last_cpu_times
+from dvcfleet.scheduling.durations import last_cpu_times
 from merganser.config.inputs import SECTIONS
 from merganser.config.loading import load_params
 from merganser.flows.suites.files import POINTERS, pointers

@@ -354,7 +354,7 @@ def test_anything_but_an_entry_or_the_report_is_refused(folder: Path) -> None:
 
 @pytest.mark.drill
 def test_a_kill_while_the_store_is_made_leaves_nothing_that_stands_in_the_way(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from merganser.tasks.record import open_store; print(open_store().experiment)"]
+    command = [sys.executable, "-c", "from merganser.tasks.store import open_store; print(open_store().experiment)"]
     environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
     environment["PYTHONPATH"] = PYTHONPATH
     for moment in (0.0, 0.3):

@@ -20,7 +20,7 @@ from dvcfleet.planning.orphans import Orphan, orphan_lines
 from dvcfleet.planning.plan import Plan, PlannedStage, State
 from dvcfleet.project import project_of
 from dvcfleet.repository import STATE_FOLDER
-from dvcfleet.scheduling.order import last_cpu_times, last_durations
+from dvcfleet.scheduling.durations import last_cpu_times, last_durations
 
 _STYLES = {Result.FAILED: "red", Result.BLOCKED: "yellow", Result.STOPPED: "yellow"}
 

@@ -16,7 +16,8 @@ from dvcfleet.heartbeat import format_duration
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.project import Expected
-from dvcfleet.scheduling.order import medians, paths
+from dvcfleet.scheduling.durations import medians
+from dvcfleet.scheduling.order import paths
 
 _NAMED = 4
 

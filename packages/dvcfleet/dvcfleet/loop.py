@@ -18,7 +18,8 @@ from dvcfleet.messages import Ending, Job, Outcome, Result
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.record.ledger import Ledger
-from dvcfleet.scheduling.order import Dependencies, Durations, ReadyStages
+from dvcfleet.scheduling.durations import Durations
+from dvcfleet.scheduling.order import Dependencies, ReadyStages
 from dvcfleet.scheduling.resource_pool import Allocation, ResourcePool
 from dvcfleet.scheduling.retries import LOOK_S, NodeWatch, Retries, predecessors
 from dvcfleet.stop_signals import Stop

@@ -42,7 +42,7 @@ from dvcfleet.record.ledger import Ledger
 from dvcfleet.repository import existing_state_folder, opened, state_folder, when_busy, write_lock
 from dvcfleet.run_names import forget_run_name, is_begun, run_name
 from dvcfleet.runners import RunnerRequest, load_runner, open_runner
-from dvcfleet.scheduling.order import Durations, last_durations
+from dvcfleet.scheduling.durations import Durations, last_durations
 from dvcfleet.scheduling.resource_pool import local_pool
 from dvcfleet.scheduling.retries import WRITERS, exclusive_groups, found_in_code
 from dvcfleet.services import Services

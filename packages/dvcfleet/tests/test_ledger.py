@@ -30,7 +30,7 @@ from dvcfleet.record.chain import Chain, check_chains
 from dvcfleet.record.environments import changes_file, environment, keep_changes, keep_environment, read_environment
 from dvcfleet.record.last_run import last_run
 from dvcfleet.record.ledger import BEGIN, LEDGER, LEDGERS, Execution, entry_digest, executions
-from dvcfleet.scheduling.order import last_durations
+from dvcfleet.scheduling.durations import last_durations
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 
 

@@ -4,7 +4,7 @@ from dvcfleet.console import overview
 from dvcfleet.messages import Ending, Outcome, Result
 from dvcfleet.planning.plan import PlannedStage, State
 from dvcfleet.record.ledger import Ledger
-from dvcfleet.scheduling.order import last_durations
+from dvcfleet.scheduling.durations import last_durations
 
 WORK = [
     PlannedStage("code", State.STALE, ("dep tasks changed",), ()),

@@ -19,7 +19,7 @@ from distributed.scheduler import Scheduler, TaskState, WorkerState
 from dvcfleet.planning.resources import Resources
 from dvcfleet.runners.slurm.commands import ALIVE, ENDING, JobState, Site, SlurmError, cancel, jobs_named
 from dvcfleet.runners.slurm.walltime import needed_s, walltime_s
-from dvcfleet.scheduling.order import Durations
+from dvcfleet.scheduling.durations import Durations
 
 HELD = "a free job of SLURM's"  # the resource that no worker has
 TICK_S = 0.5

@@ -32,7 +32,7 @@ def _is_copied(recipe: Recipe, name: str) -> bool:
     return name == BASE or recipe.choice is not None
 
 
-class Digests:
+class ModelDigests:
     """The sha256 of the models' files: from the bytes that a merge reads of them in order, else hashed meanwhile."""
 
     def __init__(self, reader: ThreadPoolExecutor) -> None:

@@ -41,7 +41,7 @@ from merganser.sources.installing import dequantised
 from merganser.sources.licences import facts_in
 from merganser.sources.named import fetch_named, is_weights
 from merganser.sources.pointers import HubPointer
-from merganser.standalone.digests import BASE, Digests, sources_of
+from merganser.standalone.digests import BASE, ModelDigests, sources_of
 from merganser.standalone.notes import notes_on_files, notes_on_parameters
 
 NOT_CHOICES = {"method", "parameters", "base", "models", "classes", "notes"}  # what a card says elsewhere
@@ -63,7 +63,7 @@ class _Merge:
     seed: int
     threads: int
     progress: Progress
-    digests: Digests
+    digests: ModelDigests
 
     def opened(self, base: Path, start: Path) -> tuple[ModelDeltas, list[str]]:
         """Open the models' deltas, and say what a user should know of them; refuse those that do not fit."""
@@ -185,7 +185,7 @@ def merge_by(
         plan = readable(plan, recipe, folder / "dequantised")
         method, values = plan.method, dict(plan.values)
         base, models, modules = _with_choice(plan, recipe.choice or TokenizerChoice(), folder, progress)
-        digests = Digests(reader)
+        digests = ModelDigests(reader)
         merge, start = _Merge(recipe, models, modules, plan.seed, threads, progress, digests), base
         if plan.merged:
             start = merge.start_by(registry.get(plan.merged), base, folder / "merged")

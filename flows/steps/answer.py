@@ -193,7 +193,7 @@ def _chart(means: Sequence[tuple[str, float]]) -> Iterator[str]:
     low = min([0, *(floor(mean) for _, mean in best)])
     yield from ["```mermaid", "xychart-beta horizontal", '    title "Mean score of the best entries"']
     yield f"    x-axis [{', '.join(json.dumps(name) for name, _ in best)}]"
-    yield f'    y-axis "mean, %" {low} --> 100'
+    yield f'    y-axis "mean, times 100" {low} --> 100'
     yield f"    bar [{', '.join(f'{mean:.1f}' for _, mean in best)}]"
     yield "```"
 

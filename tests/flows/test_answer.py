@@ -74,7 +74,7 @@ def test_markdown_names_the_best_entries_and_lists_all_by_falling_score(tmp_path
         "xychart-beta horizontal",
         '    title "Mean score of the best entries"',
         '    x-axis ["individual", "twin", "emr", "tsv_m", "ties", "iso_c", "cart", "pcb"]',
-        '    y-axis "mean, %" 0 --> 100',
+        '    y-axis "mean, times 100" 0 --> 100',
         "    bar [96.0, 95.0, 90.0, 70.0, 70.0, 70.0, 70.0, 70.0]",
         "```",
     ]

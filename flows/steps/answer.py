@@ -149,13 +149,20 @@ def paper_table(root: Path, *, errors: bool) -> str:
 
     names = ("results.csv", "significance.csv", "plots/scores.csv")
     results, verdicts, scores = (read_table(root, name) for name in names)
-    return latex_table(results, verdicts, scores, errors=errors)
+    partial = "".join(f"% {line}\n" for line in partial_lines(results))
+    return partial + latex_table(results, verdicts, scores, errors=errors)
+
+
+def partial_lines(results: Sequence[Row]) -> list[str]:
+    """Say that not all examples were measured on, in a line; in none where they were."""
+    return [f"Partial: measured on {each}." for each in {row["partial"] for row in results if "partial" in row}]
 
 
 def markdown_lines(root: Path) -> Iterator[str]:
     """Give the best entries and all entries as Markdown tables; raise InputError where there is no report."""
     choices, results = read_table(root, "choices.csv"), read_table(root, "results.csv")
     data = {row["entry"]: row["data"] for row in results}
+    yield from (f"**{line}**\n" for line in partial_lines(results))
     yield from ["### Best entries", ""]
     yield from _markdown(
         ["memory per task", "data", "best", "mean score", "tied for best"],
@@ -193,7 +200,7 @@ def _chart(means: Sequence[tuple[str, float]]) -> Iterator[str]:
     low = min([0, *(floor(mean) for _, mean in best)])
     yield from ["```mermaid", "xychart-beta horizontal", '    title "Mean score of the best entries"']
     yield f"    x-axis [{', '.join(json.dumps(name) for name, _ in best)}]"
-    yield f'    y-axis "mean, %" {low} --> 100'
+    yield f'    y-axis "mean, times 100" {low} --> 100'
     yield f"    bar [{', '.join(f'{mean:.1f}' for _, mean in best)}]"
     yield "```"
 
@@ -215,7 +222,9 @@ def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[
 
 def report_lines(root: Path) -> Iterator[str]:
     """Say in the terminal what the report in a repository says on top; raise InputError where there is none."""
-    yield from choice_lines(read_table(root, "choices.csv"), read_table(root, "results.csv"))
+    choices, results = read_table(root, "choices.csv"), read_table(root, "results.csv")
+    yield from partial_lines(results)
+    yield from choice_lines(choices, results)
 
 
 def read_table(root: Path, name: str) -> list[Row]:

@@ -145,11 +145,17 @@ def macro_f1(
 ) -> Floats:
     """Return the mean of the classes' F1; by default of those that occur as a prediction or a label.
 
+    An answer that is no class has a number below 0.
+
     >>> float(macro_f1([1, 1, 0, 0], [1, 0, 0, 0]).round(4))
     0.7333
     """
+    if classes is None:
+        found = np.union1d(predictions, labels)
+        classes = found[found >= 0]
     hits, predicted, labelled, _ = _counts(predictions, labels, weights, classes)
-    return _ratio(2 * hits, predicted + labelled).mean(-1)
+    occur = predicted + labelled  # 0 for a class that a resample lacks
+    return _ratio(_ratio(2 * hits, occur).sum(-1), (occur > 0).sum(-1))
 
 
 def pearson(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:

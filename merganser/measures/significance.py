@@ -32,15 +32,15 @@ class Pairs(NamedTuple):
     step: Floats  # the least difference there can be, 0 where values are not counts
 
 
-def compare_models(metric: str, models: Sequence[Results]) -> Pairs:
-    """Compare E models' results on one task's examples."""
+def compare_models(metric: str, models: Sequence[Results], found: Sequence[float] | None = None) -> Pairs:
+    """Compare E models' results on one task's examples; `found`: their scores, where results are of the first seed."""
     scores = [model.score for model in models if model.score is not None]
     if not scores:
         predictions = [model.prediction for model in models if model.prediction is not None]
         label = models[0].label
         assert label is not None, "results without scores and without labels"
-        values = np.array([METRICS[metric].compute(one, label, None) for one in predictions])
-        return _by_error(values, np.cov(bootstrap(metric, predictions, label)))
+        values = [METRICS[metric].compute(one, label, None) for one in predictions] if found is None else found
+        return _by_error(np.array(values), np.cov(bootstrap(metric, predictions, label)))
     stacked = np.stack(scores)
     whole = np.isin(stacked, (0, 1)).all(axis=1)  # the others are means over seeds, or no counts at all
     counted = _by_counts(stacked)
@@ -70,6 +70,8 @@ def _by_error(values: Floats, covariance: Floats) -> Pairs:
 
 def mean_of_tasks(tasks: Sequence[Pairs]) -> Pairs:
     """Compare the means over tasks, whose examples are drawn apart; of counts with McNemar's continuity correction."""
+    if len(tasks) == 1:
+        return tasks[0]
     difference = np.mean([task.difference for task in tasks], axis=0)
     variance = np.sum([task.variance for task in tasks], axis=0) / len(tasks) ** 2
     steps = np.array([task.step for task in tasks])

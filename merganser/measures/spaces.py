@@ -51,8 +51,9 @@ def agreement_histograms(space: JointSpace, deltas: Tensor) -> dict[str, list[in
     An entry that no task changes is not counted.
     """
     shares = {"weights": sign_shares(deltas), "joint": sign_shares(space.vh, NOISE)}
+    places = {name: (each + NOISE).clamp(max=1) for name, each in shares.items()}  # 3 of 5 is no less than 0.6
     return {
-        name: [int(count) for count in torch.histc(each, bins=BINS, min=0.5, max=1.0)] for name, each in shares.items()
+        name: [int(count) for count in torch.histc(each, bins=BINS, min=0.5, max=1.0)] for name, each in places.items()
     }
 
 

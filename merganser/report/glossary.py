@@ -127,7 +127,7 @@ TERMS = {
     ),
     "sar": Term(
         "subspace alignment ratio (SAR)",
-        "the share of a task's delta in the leading directions of the merged delta, which hold 95 % of its norm.",
+        "the share of a task's delta in the merged delta's leading directions, which hold all but 5 % of its norm.",
     ),
     "relative_error": Term(
         "relative error",

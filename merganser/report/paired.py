@@ -55,7 +55,10 @@ class Significance:
 def read_significance(rows: Sequence[Row], examples: Path) -> Significance:
     """Test all pairs of entries on the examples that every one was evaluated on; raise InputError naming a file."""
     metrics = rows[0].scores.metrics
-    tasks = {task: compare_models(metric, _read(rows, task, examples)) for task, metric in metrics.items()}
+    tasks = {
+        task: compare_models(metric, _read(rows, task, examples), [row.scores.values[task] for row in rows])
+        for task, metric in metrics.items()
+    }
     pairs = {**tasks, MEAN: mean_of_tasks(list(tasks.values()))}
     verdicts = [
         v for column in pairs for league in leagues(rows) for v in _verdicts(list(rows), league, column, pairs[column])
@@ -172,8 +175,9 @@ def _lines(entry: str, measured: MeasuredTasks) -> list[PairedScore]:
         files = [run.examples(entry, task) for run in runs]
         results = [read_results(path) for path in files if path]
         tested = len(results) == len(files) and same_examples(*results)
-        pairs.append(compare_models(found[0]["metric"], results) if tested else None)
-        own.append(PairedScore(entry, measured.column(task), found[0]["value"], found[1]["value"], _p(pairs[-1])))
+        values = [each["value"] for each in found]
+        pairs.append(compare_models(found[0]["metric"], results, values) if tested else None)
+        own.append(PairedScore(entry, measured.column(task), values[0], values[1], _p(pairs[-1])))
     if not own:
         return []
     means = [float(np.mean([getattr(line, side) for line in own])) for side in ("first", "second")]

@@ -165,11 +165,12 @@ def best(rows: list[Row]) -> Row | None:
 
 def front(rows: Sequence[Row], costs: Sequence[float]) -> list[Row]:
     """Return the Pareto front by rising cost: the entries, without references, that none equals or beats for less."""
-    found: list[Row] = []
-    for row, _ in sorted(zip(rows, costs, strict=True), key=lambda pair: (pair[1], -pair[0].scores.mean)):
-        if row.group != "reference" and (not found or row.scores.mean > found[-1].scores.mean):
-            found.append(row)
-    return found
+    found: list[tuple[Row, float]] = []
+    for row, cost in sorted(zip(rows, costs, strict=True), key=lambda pair: (pair[1], -pair[0].scores.mean)):
+        last = (found[-1][0].scores.mean, found[-1][1]) if found else (float("-inf"), cost)
+        if row.group != "reference" and (row.scores.mean > last[0] or (row.scores.mean, cost) == last):
+            found.append((row, cost))
+    return [row for row, _ in found]
 
 
 def best_values(rows: list[Row], tasks: list[str]) -> dict[tuple[str, str], float]:

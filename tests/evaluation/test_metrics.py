@@ -68,14 +68,21 @@ def test_a_metric_is_that_of_the_libraries_it_is_known_from(metric: str, classes
     )
 
 
+@pytest.mark.parametrize("classes", [3, 20])  # of twenty, resamples of forty examples lack some
 @pytest.mark.parametrize("metric", OF_NUMBERS)
-def test_a_resample_scores_as_its_examples_written_out(metric: str) -> None:
-    predictions, labels = given(metric)
+def test_a_resample_scores_as_its_examples_written_out(metric: str, classes: int) -> None:
+    predictions, labels = given(metric, classes=classes)
     weights = next(resamples(40))[:5]
     found = METRICS[metric].compute(predictions, labels, weights)
     for row, value in zip(weights.astype(int), found, strict=True):
         drawn = np.repeat(np.arange(40), row)
         assert value == pytest.approx(REFERENCES[metric](labels[drawn], predictions[drawn]), rel=1e-9)
+
+
+def test_an_answer_that_is_no_class_is_wrong_and_no_further_class() -> None:
+    predictions, labels = np.array([0, 0, 1, 1, -1]), np.array([0, 0, 1, 1, 1])
+    found = METRICS["macro_f1"].compute(predictions, labels, None)
+    assert found == sklearn_metrics.f1_score(labels, predictions, labels=[0, 1], average="macro")
 
 
 @pytest.mark.parametrize("metric", ["matthews", "f1", *CORRELATIONS])

@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 
 from merganser.errors import InputError
 from merganser.flows.commands import cli
-from merganser.flows.steps.answer import Row, changed_lines, choice_lines, markdown_lines, report_lines
+from merganser.flows.steps.answer import Row, changed_lines, choice_lines, markdown_lines, paper_table, report_lines
 from merganser.limits import read_yaml
 
 
@@ -53,15 +53,32 @@ def test_data_are_named_where_they_make_another_entry_the_best() -> None:
     ]
 
 
-def test_markdown_names_the_best_entries_and_lists_all_by_falling_score(tmp_path: Path) -> None:
-    about = {"method": "m", "normalised_score": "0.75", "amr": "0.032"}
+def write_report(folder: Path, about: Row) -> None:
+    """Write the tables of a report; `about`: of each entry."""
+    scores = [{"entry": row["entry"], "task": "dark", "stderr": "0.01"} for row in RESULTS]
+    verdicts = [{"entry": "ties", "column": "mean", "corrected": "0.5"}]
     tables = {"choices": ALONE, "results": [row | about for row in RESULTS]}
-    (tmp_path / "report").mkdir()
-    for name, rows in tables.items():
-        with (tmp_path / f"report/{name}.csv").open("w", newline="") as file:
+    (folder / "report/plots").mkdir(parents=True)
+    for name, rows in (tables | {"plots/scores": scores, "significance": verdicts}).items():
+        with (folder / f"report/{name}.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
             writer.writerows(rows)
+
+
+ABOUT = {"method": "m", "normalised_score": "0.75", "amr": "0.032"}
+
+
+def test_each_form_says_that_not_all_examples_were_measured_on(tmp_path: Path) -> None:
+    partial = "at most 5 examples of each task"
+    write_report(tmp_path, ABOUT | {"family": "sparse", "dark": "0.5", "partial": partial})
+    assert next(report_lines(tmp_path)) == f"Partial: measured on {partial}."
+    assert next(markdown_lines(tmp_path)) == f"**Partial: measured on {partial}.**\n"
+    assert paper_table(tmp_path, errors=False).startswith(f"% Partial: measured on {partial}.\n% Needs")
+
+
+def test_markdown_names_the_best_entries_and_lists_all_by_falling_score(tmp_path: Path) -> None:
+    write_report(tmp_path, ABOUT)
     lines = list(markdown_lines(tmp_path))
     assert lines[2:5] == [
         "| memory per task | data | best | mean score | tied for best |",
@@ -74,7 +91,7 @@ def test_markdown_names_the_best_entries_and_lists_all_by_falling_score(tmp_path
         "xychart-beta horizontal",
         '    title "Mean score of the best entries"',
         '    x-axis ["individual", "twin", "emr", "tsv_m", "ties", "iso_c", "cart", "pcb"]',
-        '    y-axis "mean, %" 0 --> 100',
+        '    y-axis "mean, times 100" 0 --> 100',
         "    bar [96.0, 95.0, 90.0, 70.0, 70.0, 70.0, 70.0, 70.0]",
         "```",
     ]

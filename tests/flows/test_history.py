@@ -95,6 +95,15 @@ def test_scores_on_tasks_without_a_model_are_compared_and_are_in_no_mean(
     assert columns == ["mean", "dark", "light", "unseen", "unseen_street"]
 
 
+def test_a_mean_is_over_the_tasks_of_both_runs_and_says_so(made: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.write("params.yaml", PARAMS.replace(", light: {}", ""))
+    run(made, "fourth", monkeypatch)
+    found = diff_runs(made.path, "third", "fourth")
+    assert [(line.column, line.first) for line in found.scores[:2]] == [("mean", 0.55), ("dark", 0.55)]
+    assert read_history(made.path)[-2].scores["ties"][0] == pytest.approx(0.525)  # over both tasks
+    assert any("means over the tasks of both runs" in line for line in diff_lines(found))
+
+
 def test_a_parameter_is_said_in_the_same_words_of_two_runs_and_of_their_lineages(
     made: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

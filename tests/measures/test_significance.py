@@ -93,6 +93,12 @@ def test_the_mean_over_tasks_of_one_size_is_tested_as_one_larger_task() -> None:
     assert np.diag(mean.p).tolist() == [1, 1]
 
 
+def test_the_mean_over_one_task_is_tested_as_the_task() -> None:
+    right = np.arange(17) < 13  # 13 to 4: p is 0.049 exactly, and 0.052 by the normal distribution
+    task = compare_models("accuracy", [Results(right.astype(float)), Results((~right).astype(float))])
+    assert mean_of_tasks([task]).p.tolist() == task.p.tolist()
+
+
 def test_models_that_do_the_same_are_alike_by_any_metric() -> None:
     numbers = np.random.default_rng(0).normal(size=60)
     found = [compare_predictions("spearman", numbers, numbers + 1)] * 3

@@ -46,6 +46,13 @@ def test_many_basis_vectors_are_averaged_in_bands() -> None:
     assert dropped_shares(space_of(torch.zeros(2, 4, 4))) == {"plain": [[], []], "renormalised": [[], []]}
 
 
+@pytest.mark.parametrize(("tasks", "share", "place"), [(5, 3, 2), (10, 7, 4), (20, 12, 2), (4, 2, 0), (4, 4, 9)])
+def test_a_share_at_the_edge_of_two_bins_is_in_the_upper_one(tasks: int, share: int, place: int) -> None:
+    deltas = torch.where(torch.arange(tasks) < share, 1.0, -1.0).expand(3, 4, tasks).permute(2, 0, 1)
+    found = agreement_histograms(space_of(deltas), deltas)["weights"]
+    assert (found[place], sum(found)) == (12, 12)
+
+
 def test_entries_are_counted_by_the_majoritys_share() -> None:
     deltas = torch.tensor([[[1.0, 2.0, 0.0, 1.0]], [[1.0, -1.0, 0.0, 0.0]], [[1.0, 1.0, 0.0, -2.0]]])
     found = agreement_histograms(space_of(deltas), deltas)

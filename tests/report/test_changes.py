@@ -1,14 +1,17 @@
 """What the report says of the numbers before."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from merganser.evaluation.examples import compare_predictions, write_results
-from merganser.report.paired import worse_scores
+from merganser.report.paired import read_significance, worse_scores
 from merganser.report.sections.changes import Change, Changes, read_changes
+from tests.report.test_plots import row
 
 PREVIOUS_METRICS = {
     "ties": {"accuracy": {"dark": 0.5, "light": 0.25}, "mean": 0.375, "normalised_score": None},
@@ -94,6 +97,28 @@ def test_scores_that_fell_by_more_than_the_sampling_error_are_named_and_no_other
         ("falls", "dark", 0.8, 0.6),
     ]
     assert all(line.p is not None and line.p < 0.05 for line in worse)
+
+
+def test_the_mean_over_seeds_is_tested_and_not_the_first_seed(tmp_path: Path) -> None:
+    """The first seed's answers get better by far, the mean over the seeds falls a little."""
+    labels = np.arange(200) % 2
+    for run, answers, value in (("before", labels[::-1], 0.8), ("after", labels, 0.79)):
+        write_scores(tmp_path / run, "dare", {"dark": 0})
+        answered = np.where(np.arange(200) < 120, labels, answers)
+        results = compare_predictions("matthews", answered, labels)
+        write_results(tmp_path / run / "examples/dare/dark.safetensors", results)
+        (tmp_path / run / "metrics/dare/dark.json").write_text(json.dumps({"metric": "matthews", "value": value}))
+    assert worse_scores(["dare"], ["dark"], [], tmp_path / "before", tmp_path / "after") == ()
+    rows = [row(run, "dare", value, 0.0) for run, value in (("before", 0.8), ("after", 0.79))]
+    matthews = [
+        replace(one, scores=replace(one.scores, by_task={"dark": one.scores.by_task["task"] | {"metric": "matthews"}}))
+        for one in rows
+    ]
+    for run in ("before", "after"):
+        (tmp_path / "examples").mkdir(exist_ok=True)
+        (tmp_path / "examples" / run).symlink_to(tmp_path / run / "examples/dare")
+    verdict = read_significance(matthews, tmp_path / "examples").verdicts["after", "dark"]
+    assert (verdict.best, verdict.difference) == ("before", pytest.approx(-0.01))
 
 
 def test_scores_of_other_examples_are_not_judged(tmp_path: Path) -> None:

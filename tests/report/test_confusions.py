@@ -5,7 +5,7 @@ import pytest
 from merganser.evaluation.examples import Results
 from merganser.report.formats import Wording
 from merganser.report.plots import STYLE
-from merganser.report.sections.confusions import MOST, Confusions, confusion, plots
+from merganser.report.sections.confusions import MOST, Confusions, class_name, confusion, plots
 
 
 def test_a_confusion_matrix_has_a_row_for_each_label_and_its_diagonal_is_the_recall() -> None:
@@ -38,11 +38,20 @@ def test_what_has_no_classes_or_too_many_has_none(results: Results) -> None:
     assert confusion(results) is None
 
 
+def test_an_answer_that_is_no_class_is_named_and_not_counted() -> None:
+    names = [class_name(["no", "yes"], label) for label in (-1, 0, 1, 2)]
+    assert names == ["no class", "no", "yes", "2"]
+    with matplotlib.rc_context(STYLE):
+        drawn = plots(Confusions("ties", {"one": np.eye(3)}, {"one": names[:3]}), Wording("accuracy", "%"))
+    assert "one, 2 classes" in drawn["confusions"]
+
+
 def test_each_task_has_a_panel_that_names_its_classes() -> None:
     with matplotlib.rc_context(STYLE):
-        names = {"one": ["cat", "dog", "hen"], "two": ["no", "a name of many letters"]}
+        names = {"one": ["cat", "$^$", "hen"], "two": ["no", "a name of many letters"]}
         found = Confusions("ties", {"one": np.eye(3), "two": np.eye(2)}, names)
         drawn = plots(found, Wording("accuracy", "%"))["confusions"]
     assert drawn.count(">cat</text>") == drawn.count(">a name of many…</text>") == 2  # a row and a column
+    assert drawn.count(">$^$</text>") == 2
     assert "one, 3 classes" in drawn
     assert "two, 2 classes" in drawn

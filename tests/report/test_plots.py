@@ -66,6 +66,11 @@ def test_the_front_is_ringed_and_leaves_references_out() -> None:
     assert drawn_rings == 2
 
 
+def test_entries_of_one_score_and_one_cost_are_both_on_the_front() -> None:
+    rows = [row("ties", "ties", 0.6, 0.0), row("same", "average", 0.6, 0.0), row("emr", "emr", 0.6, 0.03)]
+    assert [each.entry for each in front(rows, [0.0, 0.0, 0.03])] == ["ties", "same"]
+
+
 def test_of_forty_entries_at_one_cost_few_are_named() -> None:
     rows = [row(f"entry{i}", "task_arithmetic", 0.5 + i / 100, 0.0) for i in range(40)]
     assert names_of(rows) == {"entry39"}

@@ -24,7 +24,8 @@ def diff_lines(found: RunDiff) -> Iterator[str]:
     yield f"code: {', '.join(found.code) or 'the same'}"
     for run, names in found.only.items():
         yield f"only in {run}: {', '.join(names)}"
-    yield "scores, times 100; p of paired tests on the same examples, two-sided, Holm's correction over all lines:"
+    tests = "p of paired tests on the same examples, two-sided, Holm's correction over all lines"
+    yield f"scores, times 100, means over the tasks of both runs; {tests}:"
     width = max((len(line.entry) + len(line.column) for line in found.scores), default=0) + 1
     for line in found.scores:
         p = "other examples" if line.p is None else f"p {formats.p_value(line.p)}"

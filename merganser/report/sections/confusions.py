@@ -21,6 +21,7 @@ from merganser.report.sections import Section
 
 MOST = 64  # classes: cells of more are too small to be seen
 NAMED, LONG = 20, 14  # classes whose names have room, and letters of a name
+NO_CLASS = "no class"  # answers that are none
 ABREAST, SIDE = 4, 2.7  # panels in a row, inches of each
 
 
@@ -45,12 +46,13 @@ def read(comparison: Comparison) -> Confusions | None:
         shares = confusion(results)
         if shares is not None:
             found.by_task[task] = shares
-            found.classes[task] = [_name(names.get(task, []), int(label)) for label in present(results)]
+            found.classes[task] = [class_name(names.get(task, []), int(label)) for label in present(results)]
     return found if found.by_task else None
 
 
-def _name(names: Sequence[str], label: int) -> str:
-    return names[label] if 0 <= label < len(names) else str(label)
+def class_name(names: Sequence[str], label: int) -> str:
+    """Name a class by its number, which names it where there are no names."""
+    return NO_CLASS if label < 0 else names[label] if label < len(names) else str(label)
 
 
 def present(results: Results) -> NDArray[Any]:
@@ -115,11 +117,13 @@ def _draw(axes: Axes, task: str, shares: Grid, classes: Sequence[str]) -> None:
             np.arange(len(classes)) + 0.5,
             [name if len(name) <= LONG else f"{name[:LONG]}…" for name in classes],
         )
-        axes.set_xticks(places, names, rotation=60, ha="right", rotation_mode="anchor", fontsize=6.5)
-        axes.set_yticks(places, names, fontsize=6.5)
+        look: dict[str, Any] = {"fontsize": 6.5, "parse_math": False}  # classes may be prices: $5, $10
+        axes.set_xticks(places, names, rotation=60, ha="right", rotation_mode="anchor", **look)
+        axes.set_yticks(places, names, **look)
     else:
         axes.set(xticks=[], yticks=[])
-    axes.set_title(f"{task}, {len(shares)} classes", fontsize=8.5, color=INK, loc="left")
+    count = len(classes) - classes.count(NO_CLASS)
+    axes.set_title(f"{task}, {count} classes", fontsize=8.5, color=INK, loc="left")
     axes.set_xlabel("answer", fontsize=7.5, color=MUTED)
     axes.set_ylabel("label", fontsize=7.5, color=MUTED)
 

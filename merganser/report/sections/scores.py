@@ -8,6 +8,7 @@ import numpy as np
 from merganser.evaluation.examples import Results, read_results
 from merganser.evaluation.metrics import METRICS
 from merganser.evaluation.scoring import by_data_set
+from merganser.measures.significance import ROUNDING
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Table, Tables, title_of
 from merganser.report.rows import GROUPS, Row, best_values, by_family, sampling_error, with_data
@@ -125,7 +126,7 @@ def page(comparison: Comparison) -> dict[str, Any]:
         "titles": {task: title_of(metric) for task, metric in rows[0].scores.metrics.items()},
         "error": sampling_error(rows),
         "verdicts": comparison.significance.verdicts,
-        "below": _below_chance(rows, baselines),
+        "below": below_chance(rows, baselines),
         "baselines": {
             name: [baseline_mean(baselines, name), *(getattr(each, name) for each in baselines)]
             for name in ("chance", "majority")
@@ -134,13 +135,13 @@ def page(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _below_chance(rows: Sequence[Row], baselines: Sequence[Baseline]) -> dict[tuple[str, str], float]:
+def below_chance(rows: Sequence[Row], baselines: Sequence[Baseline]) -> dict[tuple[str, str], float]:
     """Return the chance of a task's classes for each score below it, and for each `mean` below that of all tasks."""
     chances = {each.task: each.chance for each in baselines} | {"mean": baseline_mean(baselines, "chance")}
     values = {(row.entry, name): value for row in rows for name, value in row.scores.values.items()}
     values |= {(row.entry, "mean"): row.scores.mean for row in rows}
     known = {key: chances[key[1]] for key in values}
-    return {key: chance for key, chance in known.items() if chance is not None and values[key] < chance}
+    return {key: chance for key, chance in known.items() if chance is not None and values[key] < chance - ROUNDING}
 
 
 def _shades(rows: Sequence[Row]) -> dict[tuple[str, str], int]:

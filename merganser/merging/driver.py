@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,8 @@ def _merged(
         own = None if alone is None else read_part(alone, part).to(start.device, torch.float32)
         is_own = own is not None and torch.equal(own - start.to(torch.float32), result.reshape(start.shape))
         merged = own if own is not None and is_own else added(start, result, torch.float32)
+        if not isfinite(merged.sum()) and not merged.isfinite().all():
+            raise InputError(f"{part}: the merge has values beyond float32's largest, 3.4e38; scale it down")
         return part, output.held(str(part), merged, base.spec(tensor_name(part)).dtype)
 
     def of_base(part: Part) -> Tensor:

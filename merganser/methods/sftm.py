@@ -56,27 +56,35 @@ def merged_vector(layer: LayerDeltas, *, density: PerTask, scaling: float, **_: 
     return scaled_sum(torch.stack(list(trimmed(layer.deltas, each_of(density, layer.tasks)))), factor)
 
 
-def features(layer: LayerDeltas | LayerLowRank, density: PerTask, dtype: torch.dtype) -> list[Factors]:
+def features(
+    layer: LayerDeltas | LayerLowRank, density: PerTask, dtype: torch.dtype, least: float = 0.0
+) -> list[Factors]:
     """Decompose each task's trimmed delta, in float64, and keep that in a dtype."""
     rows, columns = layer.shape
     device = (layer.left[0] if isinstance(layer, LayerLowRank) else layer.deltas).device
     space = torch.empty(len(layer.tasks), min(rows, columns), rows + columns, dtype=dtype, device=device)
     found = []
-    for own, (u, s, vh) in zip(space, triples_of(layer, density), strict=True):
+    for own, (u, s, vh) in zip(space, triples_of(layer, density, least), strict=True):
         left, right = own[: len(s)].split([rows, columns], 1)
         found.append(Factors(left.copy_(u.mT).mT, s, right.copy_(vh)))
         del u, vh  # before the next are computed
     return found
 
 
-def triples_of(layer: LayerDeltas | LayerLowRank, density: PerTask) -> Iterator[Factors]:
-    """Decompose each task's trimmed delta. Trimming looks at entries: only whole adapters stay factors."""
+def triples_of(layer: LayerDeltas | LayerLowRank, density: PerTask, least: float) -> Iterator[Factors]:
+    """Decompose each task's trimmed delta. Trimming looks at entries: only whole adapters stay factors.
+
+    Singular values up to the share `least` of the largest are left out.
+    """
     densities = each_of(density, layer.tasks)
     if isinstance(layer, LayerLowRank) and all(each == 1 for each in densities):
         yield from (compact_low_rank(*sides) for sides in zip(layer.left, layer.right, strict=True))
     else:
         deltas = layer.dense().deltas if isinstance(layer, LayerLowRank) else layer.deltas
-        yield from map(compact, trimmed(deltas, densities))
+        for u, s, vh in map(compact, trimmed(deltas, densities)):
+            known = int((s > least * s[:1]).sum())
+            yield Factors(u[:, :known], s[:known], vh[:known])
+            del u, s, vh  # before the next are computed
 
 
 def superposed(triples: list[Factors]) -> Tensor | None:
@@ -120,11 +128,19 @@ def sftm(
     """
     if superpose == "models":
         base, own = of_models(layer)
-        return (sftm(own, density=density, solve=solve, scaling=scaling) - base).to(layer.dtype)
+        rounding = torch.finfo(layer.dtype).eps  # of models of low rank: no feature of theirs
+        return (_merged(own, density, solve, scaling, rounding) - base).to(layer.dtype)
+    return _merged(layer, density, solve, scaling)
+
+
+def _merged(
+    layer: LayerDeltas | LayerLowRank, density: PerTask, solve: bool, scaling: float, least: float = 0.0
+) -> Tensor:
+    """Superpose the features of more than the share `least` of their task's largest."""
     if not solve:
         whole = layer.dense() if isinstance(layer, LayerLowRank) else layer
         return scaled_sum(torch.stack(list(trimmed(whole.deltas, each_of(density, layer.tasks)))), scaling)
-    tries = (superposed(features(layer, density, dtype)) for dtype in (layer.dtype, torch.float64))
+    tries = (superposed(features(layer, density, dtype, least)) for dtype in (layer.dtype, torch.float64))
     return next(merged for merged in tries if merged is not None).mul_(scaling).to(layer.dtype)
 
 

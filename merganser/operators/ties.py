@@ -17,7 +17,7 @@ from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import blocks, is_looped, is_summed_in_order, join_pieces
 from merganser.linalg.counts import count_of
 from merganser.linalg.thresholds import Change, Cut, cut_of, each_trimmed
-from merganser.operators.coefficients import PerTask, each_of
+from merganser.operators.coefficients import ROUNDING, PerTask, each_of
 from merganser.operators.sums import total
 
 R = TypeVar("R")
@@ -184,8 +184,8 @@ def weighted_disjoint_mean(
 ) -> Tensor:
     """Average each entry (T, ...) over the tasks that agree with its sign (...), by the tasks' weights.
 
-    What must agree is the delta times its weight; without a sign all do. Not `divided`: their weighted sum. It is taken
-    in float64; returns the deltas' dtype.
+    What must agree is the delta times its weight; without a sign all do. Not `divided`, and where the weights add up to
+    0: their weighted sum. It is taken in float64; returns the deltas' dtype.
 
     >>> deltas, sign = torch.tensor([[3.0, 1.0], [5.0, -4.0]]), torch.tensor([1.0, -1.0])
     >>> weighted_disjoint_mean(deltas, sign, [3.0, 1.0])
@@ -206,17 +206,19 @@ def weighted_disjoint_mean(
 
 
 def _weighted_means(deltas: Tensor, sign: Tensor | None, weights: Tensor, divided: bool) -> Iterator[Tensor]:
-    start = 0
+    start, signed = 0, bool((weights < 0).any())  # such weights cancel but for rounding: 0.1, 0.2 and -0.3
     for block in blocks(deltas):
         weighted, agrees = block * weights, None
         if sign is not None:
-            signed = weighted * sign[start : start + block.shape[1]]
-            agrees = torch.gt(signed, 0, out=signed)
+            along = weighted * sign[start : start + block.shape[1]]
+            agrees = torch.gt(along, 0, out=along)
             weighted *= agrees
         summed = weighted.sum(0)
         if divided:
-            total = (weights * (torch.ones_like(weighted) if agrees is None else agrees)).sum(0)
-            summed /= torch.where(total == 0, 1.0, total)
+            own = weights * (torch.ones_like(weighted) if agrees is None else agrees)
+            total = own.sum(0)
+            size = own.abs().sum(0) if signed else total
+            summed /= torch.where(total.abs() <= ROUNDING * size, 1.0, total)
         yield summed
         start += block.shape[1]
 

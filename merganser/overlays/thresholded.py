@@ -113,13 +113,25 @@ def thresholded_parts(
 
     A task that does not change the matrix stores nothing.
     """
+    spectra = {task: factors.s for task, factors in zip(layer.tasks, layer.factors, strict=True)}
 
-    def part(kept: Factors) -> Part:
+    def part(task: str, kept: Factors) -> Part:
         if count == 0:
-            return threshold(rebuilt(kept), thresholds, scaled)
+            return threshold(rebuilt(kept), thresholds, scaled, _rounding(kept, spectra[task], layer.stored))
         return threshold_factors(kept, thresholds, scaled, groups)
 
-    return Parts({task: part(kept) for task, kept in truncated(layer, count).items()})
+    return Parts({task: part(task, kept) for task, kept in truncated(layer, count).items()})
+
+
+def _rounding(kept: Factors, whole: Tensor, stored: torch.dtype) -> Tensor:
+    """Return how far the entries (M, N) of rebuilt factors, of a whole spectrum (R,), may be from the delta's own.
+
+    So that entries that did not change count as zeros, and equal ones as equal.
+    """
+    u, s, vh = (each.double() for each in kept)
+    eps = max(torch.finfo(stored).eps, torch.finfo(kept.s.dtype).eps * len(s) ** 0.5)
+    left_out = whole[len(s) :].double().square().sum() / (len(u) * vh.shape[1])
+    return ROUNDING * (eps * ((u * s).square() @ vh.square()).sqrt() + left_out.sqrt()).to(kept.s.dtype)
 
 
 def thresholded_vectors(
@@ -130,18 +142,24 @@ def thresholded_vectors(
     return Parts({task: threshold(delta, thresholds, scaled) for task, delta in pairs if delta.any()})
 
 
-def threshold(values: Tensor, thresholds: Thresholds = "medians", scaled: bool = True) -> Thresholded:
+def threshold(
+    values: Tensor, thresholds: Thresholds = "medians", scaled: bool = True, rounding: Tensor | float = 0.0
+) -> Thresholded:
     """Compute each element's code, and for each code the signed root mean square of its elements, or 1 with the sign.
 
-    `thresholds`: medians give four groups, signs alone two, all of which count as small.
+    `thresholds`: medians give four groups, signs alone two, all of which count as small. `rounding`: up to which an
+    element counts as zero, or as equal to a median.
     """
-    codes, scales = element_codes(values, thresholds, scaled)
+    codes, scales = element_codes(values, thresholds, scaled, rounding)
     return Thresholded(pack_bits(codes, WIDTH), scales)
 
 
-def element_codes(values: Tensor, thresholds: Thresholds, scaled: bool) -> tuple[Tensor, Tensor]:
+def element_codes(
+    values: Tensor, thresholds: Thresholds, scaled: bool, rounding: Tensor | float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Return each element's code, and the signed scale of each code."""
-    codes = codes_of(values) if thresholds == "medians" else (NEGATIVE * (values < 0)).to(torch.uint8)
+    by_sign = thresholds == "signs"
+    codes = (NEGATIVE * (values < -rounding)).to(torch.uint8) if by_sign else codes_of(values, rounding)
     if scaled:
         scales = torch.stack([_root_mean_square(values[codes == code]) for code in range(len(SIGNS))])
     else:
@@ -178,10 +196,10 @@ def threshold_factors(
     return kind(u_codes, u_scales, s.contiguous(), v_codes, v_scales)
 
 
-def codes_of(values: Tensor) -> Tensor:
+def codes_of(values: Tensor, rounding: Tensor | float = 0.0) -> Tensor:
     """Return each element's code (equations 10 and 11); large is > the positives' median or <= the negatives'."""
-    positive, negative = values > 0, values < 0
-    large = positive & (values > values[positive].median()) | negative & (values <= values[negative].median())
+    positive, negative, exact = values > rounding, values < -rounding, values - rounding
+    large = positive & (exact > values[positive].median()) | negative & (exact <= values[negative].median())
     return (LARGE * large + NEGATIVE * negative).to(torch.uint8)
 
 

@@ -79,6 +79,15 @@ def test_integers_keep_their_dtype_and_what_float16_cannot_hold_is_refused(tmp_p
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.parametrize("method", ["task_arithmetic", "ties"])
+def test_a_merge_with_values_beyond_float32_is_refused(method: str, tmp_path: Path) -> None:
+    models = write_models(tmp_path / "models", tasks=2)
+    base, tasks = models["base"], {name: path for name, path in models.items() if name != "base"}
+    with pytest.raises(InputError, match=r": the merge has values beyond float32's largest"):
+        merge_checkpoints(method, {"scaling": 1e200}, base, tasks, tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out").exists()
+
+
 def test_except_keeps_what_it_names_as_in_the_base(saved: Path, tmp_path: Path, done: Done) -> None:
     kept = ["--except", "classifier.*", "--except", "*.bias"]
     done(tmp_path, *arguments(saved, "average", tmp_path / "merged", *kept))

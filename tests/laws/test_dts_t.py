@@ -122,6 +122,22 @@ def test_vectors_are_thresholded_directly() -> None:
     assert parts.tasks["task0"].delta((5,)).tolist() == [1, 1, 5, -2, -9]
 
 
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("thresholds", ["medians", "signs"])
+def test_a_matrix_of_zeros_and_equal_entries_is_thresholded_directly_from_its_factors(
+    stored: torch.dtype, thresholds: str
+) -> None:
+    deltas = (drawn(1, (60, 40), torch.float32) * 32).round() / 32  # most entries 0, as in a bfloat16 fine-tune
+    layer = decomposed(deltas)
+    factors = tuple(Factors(f.u.to(stored).float(), f.s, f.vh.to(stored).float()) for f in layer.factors)
+    (found,) = merged("dts_t", replace(layer, factors=factors, stored=stored), decompose=False, thresholds=thresholds)
+    (wanted,) = merged("dts_t", vectors([deltas.flatten()]), thresholds=thresholds)
+    assert isinstance(found, Parts)
+    assert isinstance(wanted, Parts)
+    pair = [parts.tasks["task0"].delta((2400,)) for parts in (found, wanted)]
+    torch.testing.assert_close(*pair, rtol=2e-2, atol=0)
+
+
 def test_a_low_rank_delta_is_thresholded_on_its_rank() -> None:
     (parts,) = merged("dts_t", decomposed(drawn(1, (40, 30), torch.float32, rank=2)))
     assert isinstance(parts, Parts)

@@ -106,6 +106,17 @@ def test_models_that_are_the_same_superpose_to_themselves(dtype: torch.dtype) ->
     assert_close(found, numpy_of(delta), 1e-5)
 
 
+@both_dtypes
+def test_rounding_errors_of_models_of_low_rank_are_no_features(dtype: torch.dtype) -> None:
+    models = drawn(3, (12, 9), dtype, rank=2)
+    layer = replace(matrices(list(models)), base=torch.zeros_like(models[0]))
+    found, wanted = (
+        merged("sftm", layer, superpose=each, density=1.0, scaling=1.0)[0] for each in ("models", "deltas")
+    )
+    assert isinstance(wanted, torch.Tensor)
+    assert_close(found, numpy_of(wanted))
+
+
 def test_vectors_are_trimmed_and_added_but_norms_trimmed_and_averaged() -> None:
     deltas = [torch.tensor([5.0, 1.0, 1.0, 2.0]), torch.tensor([1.0, -4.0, 3.0, 0.0])]
 

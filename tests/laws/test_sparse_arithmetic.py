@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from merganser.errors import InputError
-from tests.laws.layers import matrices, uniforms, vectors
+from tests.laws.layers import matrices, merged, uniforms, vectors
 from tests.laws.references import Array, Given, counted, largest, shares
 from tests.laws.samples import assert_same, merged_vector, network
 
@@ -93,6 +93,15 @@ def test_sparse_arithmetic_by_hand() -> None:
     assert summed.tolist() == [-15, 18, 0, 3]
     whole = merged_vector("sparse_arithmetic", [layer], coefficients={"task1": 3.0})
     assert whole.tolist() == pytest.approx([-5, 6, (2 + 3) / 4, (3 + 6) / 4])
+
+
+@pytest.mark.parametrize("elect", [True, False])
+def test_weights_that_cancel_but_for_rounding_divide_by_nothing(elect: bool) -> None:
+    weights = {"task0": 0.1, "task1": 0.2, "task2": -0.3}  # they add up to 5.6e-17
+    layer = vectors([torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([-4.0])])
+    (found,) = merged("sparse_arithmetic", layer, coefficients=weights, elect=elect)
+    assert isinstance(found, torch.Tensor)
+    assert found.tolist() == pytest.approx([1.7])
 
 
 def test_the_middle_lies_below_the_outliers_and_its_share_is_kept() -> None:

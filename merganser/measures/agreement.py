@@ -9,7 +9,8 @@ from typing import TypedDict
 
 from torch import Tensor
 
-from merganser.linalg.thresholds import cut_at, in_memory, kept
+from merganser.linalg.cuts import cut_at, kept
+from merganser.linalg.thresholds import in_memory
 from merganser.operators.drm import JointSpace, pruned
 
 DENSITY = 0.2  # of the entries, kept by pruning as in the paper

@@ -9,7 +9,7 @@ from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import join_pieces
 from merganser.linalg.counts import ceiling_of, count_of
-from merganser.linalg.thresholds import band_of, each_in_band
+from merganser.linalg.cuts import band_of, each_in_band
 from merganser.merging.method import Fractions, Scaling, method
 from merganser.operators.coefficients import each_of
 from merganser.operators.sums import total

@@ -6,7 +6,7 @@ from functools import partial
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.linalg.thresholds import kept
+from merganser.linalg.cuts import kept
 from merganser.merging.method import Densities, Scaling, method
 from merganser.operators.sums import scaled_sum
 from merganser.operators.ties import vector_cut

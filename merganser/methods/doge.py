@@ -11,9 +11,9 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource, SomeLayers, beneath
 from merganser.linalg.counts import count_of
+from merganser.linalg.cuts import kept
 from merganser.linalg.descent import Gradient, adam
 from merganser.linalg.svd import compact
-from merganser.linalg.thresholds import kept
 from merganser.merging.method import Count, Densities, Fraction, LearningRate, Positive, Scaling, method
 from merganser.operators.angles import squared_lengths
 from merganser.operators.ties import vector_cut

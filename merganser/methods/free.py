@@ -10,7 +10,7 @@ from torch import Tensor
 from merganser.at_run_time.additions import router
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import blocks
-from merganser.linalg.thresholds import Cut, each_trimmed, kept
+from merganser.linalg.cuts import Cut, each_trimmed, kept
 from merganser.merging.method import Densities, NonNegative, method
 from merganser.operators.coefficients import PerTask, each_of
 from merganser.operators.sums import total

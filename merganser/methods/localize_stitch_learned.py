@@ -15,7 +15,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.learning import Form, Learner, Values, learned_by
 from merganser.learning.settings import LabelledSettings
-from merganser.linalg.thresholds import kept
+from merganser.linalg.cuts import kept
 from merganser.merging.method import method
 from merganser.operators.masks import stitch_masked
 from merganser.operators.ties import vector_cut

@@ -19,7 +19,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import blocks, by_blocks
 from merganser.linalg.counts import count_of
-from merganser.linalg.thresholds import cut_of
+from merganser.linalg.cuts import cut_of
 from merganser.merging.method import PositiveFraction, Scaling, method, spaced
 from merganser.operators.sums import times
 from merganser.operators.ties import over_stacks

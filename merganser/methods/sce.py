@@ -12,7 +12,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import blocks, join_pieces
 from merganser.linalg.counts import count_of
-from merganser.linalg.thresholds import cut_of
+from merganser.linalg.cuts import cut_of
 from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.angles import folded, row_size, row_sums
 from merganser.operators.ties import elect_sign, over_stacks, weighted_disjoint_mean

@@ -18,9 +18,10 @@ from torch import Tensor, linalg
 from merganser.checkpoints.kinds import is_norm
 from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg.blocks import join_pieces
+from merganser.linalg.cuts import cut_at, each_trimmed
 from merganser.linalg.decompositions import Factors
 from merganser.linalg.svd import compact, compact_low_rank
-from merganser.linalg.thresholds import cut_at, each_trimmed, in_memory
+from merganser.linalg.thresholds import in_memory
 from merganser.merging.method import Densities, Scaling, method, spaced
 from merganser.operators.coefficients import PerTask, each_of
 from merganser.operators.sums import scaled_sum

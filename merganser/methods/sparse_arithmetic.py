@@ -15,7 +15,7 @@ from merganser.errors import InputError
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import blocks, join_pieces
 from merganser.linalg.counts import count_of
-from merganser.linalg.thresholds import Band, band_of, cut_of, each_in_band
+from merganser.linalg.cuts import Band, band_of, cut_of, each_in_band
 from merganser.merging.method import Densities, Fraction, Scaling, method
 from merganser.operators.angles import folded, row_size, row_sums
 from merganser.operators.coefficients import each_of, task_weights

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas, LayerSource
-from merganser.linalg.thresholds import Cut, each_trimmed, kept
+from merganser.linalg.cuts import Cut, each_trimmed, kept
 from merganser.merging.method import Densities, method
 from merganser.operators.ties import vector_cut
 from merganser.overlays.budget import by_density

@@ -9,7 +9,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import by_blocks
 from merganser.linalg.counts import count_of
-from merganser.linalg.thresholds import cut_of
+from merganser.linalg.cuts import cut_of
 from merganser.merging.method import PositiveFraction, Scaling, method
 from merganser.operators.sums import total
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas, LayerSource
 from merganser.linalg.blocks import blocks, is_looped, is_summed_in_order, join_pieces
 from merganser.linalg.counts import count_of
-from merganser.linalg.thresholds import Change, Cut, cut_of, each_trimmed
+from merganser.linalg.cuts import Cut, cut_of, each_trimmed
+from merganser.linalg.thresholds import Change
 from merganser.operators.coefficients import ROUNDING, PerTask, each_of
 from merganser.operators.sums import total
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from merganser.linalg import blocks, thresholds
 from merganser.linalg.counts import count_of, share_of, tallied
-from merganser.linalg.thresholds import band_of, cut_at, cut_of, each_in_band, each_trimmed, in_memory, kept
+from merganser.linalg.cuts import band_of, cut_at, cut_of, each_in_band, each_trimmed, kept
+from merganser.linalg.thresholds import in_memory
 from tests.gpu import pretended, pretended_gpu
 from tests.support import steady
 

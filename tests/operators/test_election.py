@@ -13,7 +13,8 @@ from torch import Tensor
 from merganser import registry
 from merganser.inputs.layers import Layer, LayerDeltas, MappedLayers
 from merganser.linalg import blocks, thresholds
-from merganser.linalg.thresholds import Cut, cut_at, in_memory
+from merganser.linalg.cuts import Cut, cut_at
+from merganser.linalg.thresholds import in_memory
 from merganser.operators.ties import (
     SCALINGS,
     balance_of,

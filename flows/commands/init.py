@@ -98,7 +98,8 @@ class Same:
 
     def write(self, root: Path, folder: Path) -> list[str]:
         """Say whose choices it has, which are copied; add the code that makes an embedded suite's models."""
-        bring_examples(root, load_params(root / PARAMS))
+        with opened(root):  # where its own methods are found
+            bring_examples(root, load_params(root / PARAMS))
         return [f"{folder}: a comparison like {self.other}"]
 
 

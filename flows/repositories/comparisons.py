@@ -12,6 +12,7 @@ from merganser.config.loading import load_params
 from merganser.flows.repositories.identity import cache_folder
 from merganser.flows.suites.kept_lock_files import FOLDER
 from merganser.flows.suites.ready import EXAMPLES, IGNORED, PARAMS, sources_of
+from merganser.plugins import METHODS
 from merganser.sources.pointers import POINTER_SUFFIXES
 
 LOCAL_CONFIG = Path(".dvc/config.local")
@@ -37,6 +38,8 @@ def copy_choices(root: Path, folder: Path) -> None:
         if (root / path).is_file():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(root / path, folder / path)
+    if (root / METHODS).is_dir():
+        shutil.copytree(root / METHODS, folder / METHODS, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def copy_ledger(root: Path, folder: Path) -> None:

@@ -17,6 +17,7 @@ from merganser.flows.suites.files import without_head
 from merganser.flows.suites.ready import use
 from merganser.tasks.identity import FILE
 from tests.flows.conftest import Done
+from tests.flows.test_own_methods import METHOD
 from tests.tiny import ROOT
 
 TINY = (ROOT / "tests/tiny/params.yaml").read_text()
@@ -84,6 +85,14 @@ def test_a_comparison_with_the_cache_of_another_has_its_choices_and_a_repository
     assert (place / "hub/base").resolve() == root / "hub/base"
     assert not (place / "datasets/light").exists()  # nor is it here
     assert sum("git does not track it" in line for line in said) == 4
+
+
+def test_it_has_the_methods_of_the_others_own(root: Path, tmp_path: Path) -> None:
+    (root / "methods").mkdir()
+    (root / "methods/halfway.py").write_text(METHOD)
+    (root / "params.yaml").write_text(TINY.replace("methods:", "methods:\n  halfway: {method: halfway, reads: deltas}"))
+    init(tmp_path / "beside", Same(root), root)
+    assert (tmp_path / "beside/methods/halfway.py").read_text() == METHOD
 
 
 def test_it_may_begin_with_a_suite_of_the_other_and_new_says_what_replaced_it(

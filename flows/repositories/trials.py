@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from dvcfleet.git import GitError, git
-from dvcfleet.repository import opened
 from merganser.config import POINTS_FILE
 from merganser.config.completing import additions, filled
 from merganser.config.loading import check_params
 from merganser.config.points import write_points
 from merganser.errors import InputError, did_you_mean
-from merganser.flows.repositories.comparisons import LOCAL_CONFIG, copy_choices, link_sources, share_cache
+from merganser.flows.repositories.comparisons import LOCAL_CONFIG, copy_choices, link_sources, set_here, share_cache
 from merganser.flows.repositories.identity import TRIALS
 from merganser.flows.suites.files import only_what_is_read, params_text
 from merganser.flows.suites.ready import PARAMS, sources_of
@@ -90,8 +89,7 @@ def make_trial(root: Path, wish: Wish) -> tuple[Path, list[str]]:
     if not (folder / LOCAL_CONFIG).is_file():
         share_cache(root, folder)
         copy_choices(root, folder)
-        with opened(folder) as repo, repo.config.edit("local") as config:
-            config["core"]["no_scm"] = True  # it lies in a folder that git ignores
+        set_here(folder, "core", "no_scm", "true")  # it lies in a folder that git ignores
     (folder / PARAMS).write_text(HEAD.format(root=root.name) + params_text(content), encoding="utf-8")
     write_points(params, folder)
     list(link_sources(root, folder))

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,9 @@ def make_trial(root: Path, wish: Wish) -> tuple[Path, list[str]]:
     Raises InputError where the changed params.yaml is refused, or there is no git.
     """
     here = read_yaml(root / PARAMS)
-    content = changed(filled(here, additions(here)), wish)
-    params = check_params(content, PARAMS)
+    with chdir(root):  # where its own methods are found
+        content = changed(filled(here, additions(here)), wish)
+        params = check_params(content, PARAMS)
     folder = root / TRIALS / sha256_of_json(content["trial"])[:8]
     linked = [source for source in sources_of(params) if (root / source).is_dir()]
     _copy(root, folder, [path for path in _files(root) if not any(each in path.parents for each in linked)])

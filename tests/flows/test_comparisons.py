@@ -99,7 +99,7 @@ def test_its_methods_of_ones_own_and_a_path_beyond_ascii_are_taken_over_by_a_tri
     entry = "\nmethods:\n  halfway: {method: halfway, reads: deltas}"
     (root / "params.yaml").write_text(TINY.replace("\nmethods:", entry))
     init(tmp_path / "beside", Same(root), root)
-    monkeypatch.chdir(root)
+    monkeypatch.chdir(root / "methods")  # a user may be in any folder of it
     trial, _ = make_trial(root, Wish(("methods.halfway.threshold=0.3",)))
     for place in (tmp_path / "beside", trial):
         assert (place / "methods/halfway.py").read_text() == METHOD

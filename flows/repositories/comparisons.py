@@ -32,7 +32,7 @@ def share_cache(root: Path, folder: Path) -> Path:
 
 def set_here(folder: Path, section: str, key: str, value: str) -> None:
     """Set a value in DVC's configuration of this machine, which DVC reads as UTF-8 and itself writes as ASCII."""
-    from configobj import ConfigObj
+    from configobj import ConfigObj  # type: ignore[import-untyped]
 
     config = ConfigObj(str(folder / LOCAL_CONFIG), encoding="utf-8")
     config.setdefault(section, {})[key] = value

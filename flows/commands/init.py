@@ -98,7 +98,8 @@ class Same:
 
     def write(self, root: Path, folder: Path) -> list[str]:
         """Say whose choices it has, which are copied; add the code that makes an embedded suite's models."""
-        bring_examples(root, load_params(root / PARAMS))
+        with opened(root):  # where its own methods are found
+            bring_examples(root, load_params(root / PARAMS))
         return [f"{folder}: a comparison like {self.other}"]
 
 
@@ -148,6 +149,8 @@ def _fill(root: Path, folder: Path, choices: Choices, cache_of: Path | None, *, 
         _git(folder, root, "init", "-q")
     logging.getLogger("dvc").setLevel(logging.ERROR)  # it would speak of a folder that nobody knows
     Repo.init(str(root), subdir=not own_git).close()
+    if not own_git:  # the index is the user's, and DVC put into it what it wrote, by the draft's name
+        _git(folder, root, "rm", "-r", "-q", "--cached", "--ignore-unmatch", ".")
     for path in (*FILES, Path(".dvc/config")):
         shutil.copyfile(shipped() / path, root / path)
     (root / DVC_YAML).write_text(dvc_yaml(), encoding="utf-8")

@@ -48,6 +48,8 @@ def _of_run(repo: Repo, text: str) -> Target | None:
 def _of_cell(repo: Repo, text: str) -> Target | None:
     entry, _, column = text.partition("/")
     if entry not in entries():
+        if column and (offer := did_you_mean(entry, entries())):
+            raise InputError(f"{text}: no entry is called {entry}{offer}")
         return None
     files = _files_of(repo, entry, column)
     if not files:

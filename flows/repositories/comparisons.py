@@ -12,9 +12,11 @@ from merganser.config.loading import load_params
 from merganser.flows.repositories.identity import cache_folder
 from merganser.flows.suites.kept_lock_files import FOLDER
 from merganser.flows.suites.ready import EXAMPLES, IGNORED, PARAMS, sources_of
+from merganser.plugins import METHODS
 from merganser.sources.pointers import POINTER_SUFFIXES
 
 LOCAL_CONFIG = Path(".dvc/config.local")
+_COMPILED = shutil.ignore_patterns("__pycache__")
 OWN = (PARAMS, POINTS_FILE, Path("dvc.lock"), IGNORED)  # what a comparison changes itself
 
 
@@ -24,9 +26,17 @@ def share_cache(root: Path, folder: Path) -> Path:
         shutil.copy(root / LOCAL_CONFIG, folder / LOCAL_CONFIG)
     with opened(root) as repo:
         cache = cache_folder(repo)
-    with opened(folder) as repo, repo.config.edit("local") as config:
-        config["cache"]["dir"] = str(cache)
+    set_here(folder, "cache", "dir", str(cache))
     return cache
+
+
+def set_here(folder: Path, section: str, key: str, value: str) -> None:
+    """Set a value in DVC's configuration of this machine, which DVC reads as UTF-8 and itself writes as ASCII."""
+    from configobj import ConfigObj  # type: ignore[import-untyped]
+
+    config = ConfigObj(str(folder / LOCAL_CONFIG), encoding="utf-8")
+    config.setdefault(section, {})[key] = value
+    config.write()
 
 
 def copy_choices(root: Path, folder: Path) -> None:
@@ -37,6 +47,8 @@ def copy_choices(root: Path, folder: Path) -> None:
         if (root / path).is_file():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(root / path, folder / path)
+    if (root / METHODS).is_dir():
+        shutil.copytree(root / METHODS, folder / METHODS, dirs_exist_ok=True, ignore=_COMPILED)
 
 
 def copy_ledger(root: Path, folder: Path) -> None:
@@ -61,7 +73,8 @@ def link_sources(root: Path, folder: Path) -> Iterator[Path]:
         return
     with opened(folder) as repo:
         made = {Path(out.fs_path) for out in repo.index.outs}
-    for source in sources_of(load_params(folder / PARAMS)):
+        sources = sources_of(load_params(folder / PARAMS))  # in the folder of methods of its own
+    for source in sources:
         path = folder / source
         is_made = any(out == path or out in path.parents for out in made)
         if not source.is_absolute() and not path.exists() and not is_made and (root / source).exists():

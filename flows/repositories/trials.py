@@ -8,18 +8,18 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dvcfleet.git import GitError, git
-from dvcfleet.repository import opened
 from merganser.config import POINTS_FILE
 from merganser.config.completing import additions, filled
 from merganser.config.loading import check_params
 from merganser.config.points import write_points
 from merganser.errors import InputError, did_you_mean
-from merganser.flows.repositories.comparisons import LOCAL_CONFIG, copy_choices, link_sources, share_cache
+from merganser.flows.repositories.comparisons import LOCAL_CONFIG, copy_choices, link_sources, set_here, share_cache
 from merganser.flows.repositories.identity import TRIALS
 from merganser.flows.suites.files import only_what_is_read, params_text
 from merganser.flows.suites.ready import PARAMS, sources_of
@@ -82,16 +82,16 @@ def make_trial(root: Path, wish: Wish) -> tuple[Path, list[str]]:
     Raises InputError where the changed params.yaml is refused, or there is no git.
     """
     here = read_yaml(root / PARAMS)
-    content = changed(filled(here, additions(here)), wish)
-    params = check_params(content, PARAMS)
+    with chdir(root):  # where its own methods are found
+        content = changed(filled(here, additions(here)), wish)
+        params = check_params(content, PARAMS)
     folder = root / TRIALS / sha256_of_json(content["trial"])[:8]
     linked = [source for source in sources_of(params) if (root / source).is_dir()]
     _copy(root, folder, [path for path in _files(root) if not any(each in path.parents for each in linked)])
     if not (folder / LOCAL_CONFIG).is_file():
         share_cache(root, folder)
         copy_choices(root, folder)
-        with opened(folder) as repo, repo.config.edit("local") as config:
-            config["core"]["no_scm"] = True  # it lies in a folder that git ignores
+        set_here(folder, "core", "no_scm", "true")  # it lies in a folder that git ignores
     (folder / PARAMS).write_text(HEAD.format(root=root.name) + params_text(content), encoding="utf-8")
     write_points(params, folder)
     list(link_sources(root, folder))

@@ -19,6 +19,7 @@ PRELOAD = (
     *("mlflow.store.tracking.sqlalchemy_store", "safetensors.torch", "pydantic", "ruamel.yaml", "threadpoolctl"),
 )
 WAITING = "OMP_WAIT_POLICY"
+RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 TRANSFORMERS = ("transformers.models.auto.modeling_auto", "transformers.models.llama.modeling_llama")
 
 
@@ -63,8 +64,9 @@ def variables(checked: str, run: str) -> Mapping[str, str]:
 
     Libraries use one thread each, for as many stages run as there are cores; threads of a stage that has more sleep
     while they wait, since on a busy machine those that spin take the cores from those that work. Output is shown at
-    once.
+    once. A tracking server that is away is waited for half a minute, where MLflow waits for four.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     own = {"PATH": path, CHECKED: checked, RUN_NAME_VARIABLE: run, "PYTHONUNBUFFERED": "1"}
-    return own | thread_variables(1) | {WAITING: os.environ.get(WAITING, "PASSIVE")}
+    default = {WAITING: "PASSIVE", RETRIES: "4"}
+    return own | thread_variables(1) | {name: os.environ.get(name, value) for name, value in default.items()}

@@ -38,9 +38,10 @@ def follow_declared(repo: Repo, lock_files: LockFiles, say: Callable[[str], None
     left = [path for orphan in orphans for path in remove_outputs(repo, orphan)]
     forget_orphans(lock_files, orphans)
     forget_index(repo)
-    names = some([orphan.name for orphan in orphans], _MOST_NAMES)
-    count = stage_count(len(orphans), " is", " are")
-    say(f"{count} no longer in dvc.yaml, and out of the workspace (DVC's cache keeps the outputs): {names}")
+    removed = [orphan.name for orphan in orphans if orphan.outs]  # none in a trial, which has a copy of dvc.lock alone
+    if removed:
+        names, count = some(removed, _MOST_NAMES), stage_count(len(removed), " is", " are")
+        say(f"{count} no longer in dvc.yaml, and out of the workspace (DVC's cache keeps the outputs): {names}")
     for path in left:
         say(f"  {path} was changed, or is not in the cache: not removed")
 

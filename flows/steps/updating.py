@@ -11,7 +11,7 @@ names alone changed, and which stage ran.
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -234,8 +234,10 @@ def _renew_schema(root: Path) -> None:
 def other_version(root: Path) -> dict[str, str]:
     """Say why the stage `code` has to run where the installed code is not the recorded one, as `--dry-run` plans it."""
     now = updated_record(root)
-    if now is None or now == read_record(root):
+    if now is None or now == (before := read_record(root)):
         return {}
+    if before.version == now.version and (names := other_code(before, now)):  # as of a method of the comparison's own
+        return {"code": f"other code of {_listed(names)}; a run records it"}
     return {"code": f"Merganser {now.version} is installed; a run updates the comparison to it"}
 
 
@@ -258,14 +260,24 @@ def _said(before: Code, now: Code) -> Iterator[str]:
     if before.version != now.version:
         yield f"Merganser {now.version}; the results here are by {before.version}"
     moved, kept = other_results(before, now), kept_digests(now)
-    same = len(other_code(before, now)) - len(moved) - len(kept)
+    both = [(before.digests[name], now.digests[name]) for name in before.digests.keys() & now.digests.keys()]
+    same = sum(old != new and old.of == new.of and not new.kept for old, new in both)
     if same:
         yield f"{same} stages and methods have other code that writes the same bytes: their results stay"
     words = changes_since(before.version)
     for name in moved:
         yield f"{name.removesuffix('.txt')}: other results{_why(name.removesuffix('.txt'), words)}"
+    if new := now.digests.keys() - before.digests:
+        yield f"new: {_listed(new)}"
+    if gone := before.digests.keys() - now.digests:
+        yield f"gone: {_listed(gone)}"
     if kept:
-        yield f"kept as before, and refused if they have to run: {some(sorted(n.removesuffix('.txt') for n in kept))}"
+        yield f"kept as before, and refused if they have to run: {_listed(kept)}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Name stages and methods by their files in `data/code`."""
+    return some(sorted(name.removesuffix(".txt") for name in names))
 
 
 def changes_since(version: str) -> list[str]:

@@ -11,9 +11,10 @@ from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.configurations import check_configuration
-from merganser.checkpoints.kinds import ParameterRules, is_measured, is_merged
+from merganser.checkpoints.kinds import ParameterRules, is_head, is_measured, is_merged
 from merganser.checkpoints.mean import mean_model
 from merganser.checkpoints.reading import Checkpoint, open_checkpoint
+from merganser.checkpoints.views import unstacked
 from merganser.checkpoints.vocabulary.plan import in_one_vocabulary
 from merganser.config.columns import IMAGE, LABEL, TEXT, column_advice
 from merganser.config.entries import studied_entries
@@ -38,6 +39,7 @@ from merganser.sources.installing import INSTALL, gguf_in
 from merganser.sources.pointers import PackagePointer, lying, read_pointer, verified_package_path
 
 BASE_SOURCE: KeyPath = ("base", "source")
+MERGED: KeyPath = ("parameters", "merged")
 
 
 def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) -> list[str]:
@@ -92,6 +94,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
                     notes += agreement.check(name, here["tasks", name, "source"], (base, model))
                 check_pair(base, model, rules, name)
     if base is not None:
+        notes += _unused_patterns(params, base, models)
         _check_layers(params, base, rules, mistakes)
         _check_recalibrated(params, base, rules, mistakes)
     for task_place, about in params.with_data.items():
@@ -108,6 +111,18 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     if mistakes:
         raise MistakesError(mistakes)
     return notes
+
+
+def _unused_patterns(params: Params, base: Checkpoint, models: Mapping[str, Checkpoint | Adapter]) -> Iterator[str]:
+    """Name the patterns that match no parameter of the base, and of heads none of a model: one may be misspelt."""
+    names = {*unstacked(base).names, *base.dropped}
+    whole = [model for model in models.values() if not isinstance(model, Adapter)]  # an adapter's head has other names
+    heads = params.base.heads if len(whole) == len(params.tasks) else []
+    own = names.union(*(model.names for model in whole))
+    for place, patterns, known in (("parameters.merged", params.parameters.merged, names), ("base.heads", heads, own)):
+        for pattern in patterns:
+            if not any(is_head(name, [pattern]) for name in known):
+                yield f"{place}: {pattern!r} matches no parameter"
 
 
 def _check_vocabulary(
@@ -221,4 +236,5 @@ def _caught(mistakes: list[Mistake], place: KeyPath) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        mistakes += mistakes_at(place, error)
+        own = str(error).startswith(f"{'.'.join(MERGED)}: ")  # whichever model it was found with
+        mistakes += mistakes_at(MERGED if own else place, error, has_place=own)

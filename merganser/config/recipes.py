@@ -14,7 +14,7 @@ from merganser.checkpoints.output import Dtype, OutputFormat
 from merganser.checkpoints.vocabulary.plan import TokenizerChoice
 from merganser.config.sections import NAME
 from merganser.config.text import as_yaml
-from merganser.errors import InputError
+from merganser.errors import InputError, did_you_mean
 from merganser.hashes import sha256_of
 from merganser.limits import read_yaml
 from merganser.sources.named import fetch_named, hashes, hub_name, read_files
@@ -127,7 +127,10 @@ def checked_recipe(content: Any, place: str) -> Recipe:
     except ValidationError as error:
         mistake = error.errors()[0]
         key = ".".join(str(part) for part in mistake["loc"])
-        raise InputError(f"{place}: {key or 'the file'}: {mistake['msg']}") from error
+        keys = [field.alias or name for name, field in Recipe.model_fields.items()]
+        unknown = mistake["type"] == "extra_forbidden"
+        said = f"unknown key{did_you_mean(key, keys)}" if unknown else mistake["msg"]
+        raise InputError(f"{place}: {key or 'the file'}: {said}") from error
 
 
 def check_unchanged(recipe: Path, key: str, source: Source, path: Path, copied: bool = False) -> None:

@@ -33,7 +33,7 @@ from merganser.merging.method import Cost
 from merganser.sources.named import read_files
 from merganser.standalone.digests import BASE
 from merganser.standalone.merge import plan_merge, readable
-from merganser.standalone.notes import notes_on_files
+from merganser.standalone.notes import notes_on_files, notes_on_patterns
 
 FLOAT = 4  # bytes of a value in float32
 START_BYTES = 6e8  # of memory that a merge takes whatever its models are
@@ -144,6 +144,7 @@ def _compare(
     if not found.refused:
         moved = sum(found.models[name]["bytes"] for name in models)
         deltas = open_models(base, opened, rules)
+        found.notes += notes_on_patterns(deltas, rules)
         found.merge = _merge_of(base, deltas, output, moved, costs)
     return modules
 

@@ -42,7 +42,7 @@ from merganser.sources.licences import facts_in
 from merganser.sources.named import fetch_named, is_weights
 from merganser.sources.pointers import HubPointer
 from merganser.standalone.digests import BASE, ModelDigests, sources_of
-from merganser.standalone.notes import notes_on_files, notes_on_parameters
+from merganser.standalone.notes import notes_on_files, notes_on_parameters, notes_on_patterns
 
 NOT_CHOICES = {"method", "parameters", "base", "models", "classes", "notes"}  # what a card says elsewhere
 EQUAL = "warning: equal to the base in every merged parameter, so it adds nothing; is this the fine-tuned model?"
@@ -196,7 +196,8 @@ def merge_by(
         owner, origin = plan.origin
         beside = notes_on_files(origin, plan.models, modules, owner)
         licences = [f"licences: {line}" for line in licence_warnings(_origins(plan.named, recipe))]
-        notes = [*plan.notes, *more, *notes_on_parameters(deltas), *beside, *licences]
+        kept = [*notes_on_parameters(deltas), *notes_on_patterns(deltas, recipe.rules)]
+        notes = [*plan.notes, *more, *kept, *beside, *licences]
 
         def texts() -> dict[str, str]:
             start_by = {"merged": plan.merged} if plan.merged else {}

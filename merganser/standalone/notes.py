@@ -4,8 +4,9 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from merganser.checkpoints.adapters.files import adapter_names
+from merganser.checkpoints.adapters.files import Adapter, adapter_names
 from merganser.checkpoints.companions import companion_names, left_out, list_model_files, module_folders, other_folders
+from merganser.checkpoints.kinds import ParameterRules, is_head
 from merganser.checkpoints.reading import wrappers_of
 from merganser.checkpoints.tensors import parameter_of
 from merganser.checkpoints.weight_files import weight_names, weights_in
@@ -25,6 +26,16 @@ def notes_on_parameters(deltas: ModelDeltas) -> list[str]:
         "wrappers of training in the base's names, left out": sorted(wrappers_of(deltas.base)),
     }
     return _listed(found)
+
+
+def notes_on_patterns(deltas: ModelDeltas, rules: ParameterRules) -> list[str]:
+    """Name the patterns that match no parameter of the base and the models: one may be misspelt."""
+    names = {*deltas.base.names, *deltas.base.dropped}
+    for model in deltas.models.values():
+        names.update(model.updates if isinstance(model, Adapter) else model.names)
+    patterns = (*rules.merged, *rules.heads)
+    unused = [pattern for pattern in patterns if not any(is_head(name, [pattern]) for name in names)]
+    return _listed({"patterns that match no parameter": unused})
 
 
 def notes_on_files(

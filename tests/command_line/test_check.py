@@ -87,6 +87,15 @@ def test_files_left_out_are_said_of_the_folder_that_has_them_by_a_dry_run_and_by
             assert [line for line in found if "left out" in line] == [f"left out of {left}"]
 
 
+def test_a_pattern_that_matches_nothing_is_said_by_a_dry_run_and_by_the_merge(saved: Path, done: Done) -> None:
+    patterns = ("--except", "model.norm.*", "--except", "lm_haed.*")
+    said = "patterns that match no parameter: lm_haed.*\n"
+    for end in (("--dry-run",), ("--out", "out")):
+        assert said in done(saved, "merge", "ties", "--base", "base", *MODELS, *patterns, *end)
+    assert said in done(saved, "check", "base", "task0", *patterns)
+    assert "match no parameter" not in done(saved, "check", "base", "task0", *patterns[:2])
+
+
 def test_a_dry_run_needs_what_the_merge_needs(tmp_path: Path, refused: Refused) -> None:
     write_base(tmp_path / "base")
     write_adapter(tmp_path / "one", tmp_path / "base")

@@ -130,7 +130,8 @@ def test_a_recipe_written_by_hand_needs_no_checksums(models: Path, done: Done) -
     [
         ("{method: average}", (), "mine.yaml: models: Field required"),
         ("{method: average, models: {a: {}}}", (), "mine.yaml: models.a: Value error, needs either a path or a hub"),
-        ("{method: average, models: {a: {path: x}}, densty: 1}", (), "mine.yaml: densty: Extra inputs"),
+        ("{method: average, models: {a: {path: x}}, densty: 1}", (), "mine.yaml: densty: unknown key\n"),
+        ("{method: average, models: {a: {path: x}}, xcept: [a]}", (), 'xcept: unknown key; did you mean "except"?'),
         ("{method: average, models: {../a: {path: x}}}", (), "mine.yaml: models.../a"),
         ("{method: average, models: {a: {path: x}}}", (), "x: no such checkpoint"),
         ("{method: average, models: {a: {path: x}}}", ("--dtype", "float16"), "--dtype: set `dtype` in mine"),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.headers import check_sources
+from merganser.config.mistakes import MistakesError
 from merganser.config.params import Params
 from merganser.config.sections import Data, Entry
 from merganser.config.tasks import task_mistakes
@@ -64,6 +65,21 @@ def test_a_pattern_of_layers_matches_what_is_merged(params: Params, tmp_path: Pa
     other = params.model_copy(update={"methods": {"ties": entry}})
     with pytest.raises(InputError, match=r"^methods\.ties: layers\.block\.0: matches the name of no parameter"):
         check_sources(other, tmp_path, lambda path: False)
+
+
+def test_patterns_of_parameters_that_match_nothing_are_named_where_they_stand(params: Params, tmp_path: Path) -> None:
+    def merging(*patterns: str) -> Params:
+        return params.model_copy(update={"parameters": params.parameters.model_copy(update={"merged": patterns})})
+
+    with pytest.raises(MistakesError) as caught:
+        check_sources(merging("nothing.*"), tmp_path, nothing_is_made)
+    (mistake,) = caught.value.mistakes
+    assert mistake.place == ("parameters", "merged")
+    assert str(mistake).startswith("parameters.merged: no parameter of the base matches ['nothing.*']; they begin")
+    said = ["parameters.merged: 'nothing.*' matches no parameter"]
+    assert check_sources(merging("blocks.*", "nothing.*"), tmp_path, nothing_is_made) == said
+    headed = params.model_copy(update={"base": params.base.model_copy(update={"heads": [NAME, "haed.*"]})})
+    assert check_sources(headed, tmp_path, nothing_is_made) == ["base.heads: 'haed.*' matches no parameter"]
 
 
 def nothing_is_made(path: Path) -> bool:

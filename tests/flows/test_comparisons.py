@@ -13,10 +13,12 @@ from dvcfleet.repository import opened
 from merganser.errors import InputError
 from merganser.flows.commands.init import Same, Suite, init
 from merganser.flows.repositories.identity import comparisons_sharing_cache
+from merganser.flows.repositories.trials import Wish, make_trial
 from merganser.flows.suites.files import without_head
 from merganser.flows.suites.ready import use
 from merganser.tasks.identity import FILE
 from tests.flows.conftest import Done
+from tests.flows.test_own_methods import METHOD
 from tests.tiny import ROOT
 
 TINY = (ROOT / "tests/tiny/params.yaml").read_text()
@@ -84,6 +86,26 @@ def test_a_comparison_with_the_cache_of_another_has_its_choices_and_a_repository
     assert (place / "hub/base").resolve() == root / "hub/base"
     assert not (place / "datasets/light").exists()  # nor is it here
     assert sum("git does not track it" in line for line in said) == 4
+
+
+def test_its_methods_of_ones_own_and_a_path_beyond_ascii_are_taken_over_by_a_trial_too(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = root.rename(tmp_path / "Zoë")
+    for folder in (".merganser", "methods"):
+        (root / folder).mkdir()
+    (root / ".merganser/kept").touch()
+    (root / "methods/halfway.py").write_text(METHOD)
+    entry = "\nmethods:\n  halfway: {method: halfway, reads: deltas}"
+    (root / "params.yaml").write_text(TINY.replace("\nmethods:", entry))
+    init(tmp_path / "beside", Same(root), root)
+    monkeypatch.chdir(root / "methods")  # a user may be in any folder of it
+    trial, _ = make_trial(root, Wish(("methods.halfway.threshold=0.3",)))
+    for place in (tmp_path / "beside", trial):
+        assert (place / "methods/halfway.py").read_text() == METHOD
+        with Repo(str(place)) as repo:
+            assert repo.cache.local.path == str(root / ".dvc/cache/files/md5")
+            assert repo.config["core"]["no_scm"] is (place == trial)
 
 
 def test_it_may_begin_with_a_suite_of_the_other_and_new_says_what_replaced_it(

@@ -446,6 +446,8 @@ def test_a_report_cell_a_run_and_a_metric_lead_to_the_same_checkpoints(project: 
         assert set(before) == {"statistics@gram-dark", "statistics@gram-light"}
         with pytest.raises(InputError, match='no such column of ties; did you mean "dark"'):
             find("ties/drak")
+        with pytest.raises(InputError, match='tise/dark: no entry is called tise; did you mean "ties"'):
+            find("tise/dark")
     origins = {origin.path: origin for step in lineage.steps.values() for origin in step.origins}
     assert origins["data/checkpoints/dark"].source == "hub/dark"
     assert len(origins["data/checkpoints/dark"].files["model.safetensors"]["sha256"]) == 64

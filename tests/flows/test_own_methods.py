@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from merganser.code_digest import ROOT
+from merganser.flows.steps.updating import other_version, update
 from tests.support import python
 from tests.tiny import environment, is_clean, merganser
 
@@ -53,6 +54,16 @@ def test_only_a_run_runs_the_file(comparison: Path) -> None:
     for command in (["status"], ["run", "--dry-run"], ["lineage", "verify"], ["history"], ["methods"], ["report"]):
         merganser(comparison, *command, check=False)
         assert not (comparison.parent / "ran").exists(), command
+
+
+def test_its_code_is_named_and_no_other_version(comparison: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(comparison)
+    assert other_version(comparison) == {"code": "other code of methods/halfway; a run records it"}
+    assert update(comparison) == ["new: methods/halfway"]
+    (comparison / "methods/halfway.py").write_text(METHOD.replace("mean.abs() > ", "mean.abs() >= "))
+    assert update(comparison) == ["methods/halfway: other results"]
+    (comparison / "methods/halfway.py").unlink()
+    assert update(comparison) == ["gone: methods/halfway"]
 
 
 def test_a_file_without_such_a_method_and_one_with_a_name_that_is_taken_are_refused(comparison: Path) -> None:

@@ -6,11 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES
 
 from merganser.errors import ExtraError
 from merganser.evaluation.kinds.language_model import PRELOAD as LM_EVAL
 from merganser.flows.comparison import MERGANSER
-from merganser.flows.steps.preloading import PRELOAD, TRANSFORMERS, check_libraries
+from merganser.flows.steps.preloading import PRELOAD, RETRIES, TRANSFORMERS, check_libraries
 from tests.tiny import ROOT
 
 # Imports all that stages may run, and prints what that read, listed or started besides code, and how many that were.
@@ -96,6 +97,18 @@ def test_a_run_that_compiles_each_library_in_each_stage_says_so(
     assert any("unset it" in line for line in check_libraries(path))
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     assert not list(check_libraries(path))
+
+
+def test_stages_wait_half_a_minute_for_mlflows_server_or_as_long_as_the_user_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for said, tries in ((None, 4), ("0", 0)):
+        if said is not None:
+            monkeypatch.setenv(RETRIES, said)
+        own = MERGANSER.variables("")
+        with monkeypatch.context() as patched:
+            patched.setenv(RETRIES, own[RETRIES])
+            assert MLFLOW_HTTP_REQUEST_MAX_RETRIES.get() == tries
 
 
 def test_the_hooks_of_a_run_load_no_library_that_takes_seconds() -> None:

@@ -79,6 +79,7 @@ def test_in_a_git_repository_it_becomes_a_part_of_it(tmp_path: Path) -> None:
     said = init(tmp_path / "study/first", Suite("image"))
     assert said[-1] == f"it is in the git repository {tmp_path}, uncommitted"
     assert not (tmp_path / "study/first/.git").exists()
+    assert git(tmp_path, "status", "--porcelain") == "?? study/\n"  # nothing is in its index
     assert dvc(tmp_path / "study/first", "root") == ".\n"
 
 

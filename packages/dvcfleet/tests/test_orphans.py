@@ -36,6 +36,12 @@ def test_a_run_names_them_and_leaves_them_where_they_are(toy: Make) -> None:
     assert "no longer" not in family.run("all")[1]
 
 
+def test_those_that_have_nothing_in_the_workspace_are_not_announced(toy: Make) -> None:
+    family = reduced(toy)
+    (family.path / "each/b").unlink()
+    assert "2 stages are no longer in dvc.yaml: grid@b-1, grid@b-2; --prune removes" in family.run(dry_run=True)[1]
+
+
 def test_prune_takes_them_out_but_they_stay_in_the_cache(toy: Make) -> None:
     family = reduced(toy)
     assert [orphan.name for orphan in family.plan().orphans] == ["each@b", "grid@b-1", "grid@b-2"]

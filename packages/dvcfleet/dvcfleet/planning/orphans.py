@@ -53,9 +53,10 @@ def find_orphans(repo: Repo) -> Iterator[Orphan]:
 
 
 def orphan_lines(orphans: Sequence[Orphan]) -> Iterator[str]:
-    """Describe the outputs that no longer belong to a stage, what they may change, and what removes them."""
+    """Describe the outputs here that no longer belong to a stage, what they may change, and what removes them."""
+    here = [orphan for orphan in orphans if orphan.outs]  # a copy of dvc.lock alone has none to remove
     for by_run, remover in ((True, "the next run"), (False, "--prune")):
-        yield from _removed_by(remover, [orphan for orphan in orphans if orphan.by_run is by_run])
+        yield from _removed_by(remover, [orphan for orphan in here if orphan.by_run is by_run])
 
 
 def _removed_by(remover: str, orphans: Sequence[Orphan]) -> Iterator[str]:

@@ -86,6 +86,8 @@ def refuse_other_code(recorded: Code, installed: Code) -> None:
     """Refuse to run where a comparison's record is of other code; what it keeps of versions before refuses to run."""
     kept = kept_digests(recorded)
     differing = [name.removesuffix(".txt") for name in other_code(recorded, installed) if name not in kept]
+    if differing and recorded.version == installed.version:  # as of a method of the comparison's own
+        raise InputError(f"these results were made by other code of {some(differing)}; `merganser run` records it")
     if differing:
         raise InputError(
             f"these results were made by Merganser {recorded.version}, and the installed {installed.version} has other "

@@ -11,6 +11,7 @@ Data sets as `datasets` saves them: a folder a split.
 import os
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -174,16 +175,33 @@ SPLITS = "dataset_dict.json"
 INFORMATION = "dataset_info.json"  # of a split: its columns and their features
 STATE = "state.json"  # of a split: its files
 READERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}  # of `datasets`, by files' endings
-MAKING = 'datasets.load_dataset("{kind}", data_files={{"test": "{file}"}}).save_to_disk(FOLDER)'
+READERS_OF_FOLDERS = READERS | dict.fromkeys((".jpeg", ".jpg", ".png", ".webp"), "imagefolder")
+LOOKED_AT = 1000  # files of a folder
 INFORMATION_LIMIT = 2**25  # bytes: it names the classes, and the files that it was made of
 
 
 def check_saved(folder: Path) -> None:
     """Refuse a folder that is not a saved data set."""
     if not (folder / SPLITS).exists():
-        kind = READERS.get(folder.suffix)
-        remedy = f"; make one by {MAKING.format(kind=kind, file=folder)}" if kind else ""
+        made = _loading(folder)
+        remedy = f"; make one by datasets.{made}.save_to_disk(FOLDER)" if made else ""
         raise InputError(f"{folder}: no saved data set; expected a folder written by DatasetDict.save_to_disk{remedy}")
+
+
+def _loading(path: Path) -> str | None:
+    """Return the call of `datasets` that loads a file, a folder of files or a single split; None for what it does not.
+
+    >>> _loading(Path("mine.csv"))
+    'load_dataset("csv", data_files={"test": "mine.csv"})'
+    """
+    if (path / STATE).exists():
+        return f'DatasetDict({{"test": datasets.load_from_disk("{path}")}})'
+    if path.is_dir():
+        endings = [each.suffix for each in islice(path.rglob("*"), LOOKED_AT)]
+        kind = next((READERS_OF_FOLDERS[ending] for ending in endings if ending in READERS_OF_FOLDERS), None)
+        return f'load_dataset("{kind}", data_dir="{path}")' if kind else None
+    reader = READERS.get(path.suffix)
+    return f'load_dataset("{reader}", data_files={{"test": "{path}"}})' if reader else None
 
 
 def read_headers(folder: Path) -> dict[str, Any]:

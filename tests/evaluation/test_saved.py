@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import PIL.Image
 import pyarrow as pa
@@ -16,7 +17,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, LargeLis
 from merganser.errors import InputError
 from merganser.evaluation import columns
 from merganser.evaluation.columns import batches, check_images
-from merganser.evaluation.data_sets import load_saved, open_split, read_headers
+from merganser.evaluation.data_sets import check_saved, load_saved, open_split, read_headers
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import Prepared
 from merganser.models import open_network
@@ -256,3 +257,23 @@ def test_rows_come_plain_whatever_format_the_data_set_was_saved_with(tmp_path: P
     rows = Dataset.from_dict({"text": ["a"], "label": [0]}).with_format("numpy")
     DatasetDict({"test": rows}).save_to_disk(tmp_path / "rows")
     assert type(open_split(tmp_path / "rows", "test")["label"][0]) is int
+
+
+@pytest.mark.parametrize("kind", ["rows.csv", "rows", "split", "pictures"])
+def test_what_is_no_saved_data_set_is_refused_with_the_call_that_saves_it(tmp_path: Path, kind: str) -> None:
+    given, rows = tmp_path / kind, Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
+    if kind == "split":
+        rows.save_to_disk(given)
+    elif kind == "pictures":
+        for name in ("cat", "dog"):
+            (given / name).mkdir(parents=True)
+            PICTURE.save(given / name / "1.png")
+    else:
+        file = given if given.suffix else given / "test.csv"
+        file.parent.mkdir(exist_ok=True)
+        rows.to_csv(file)
+    with pytest.raises(InputError, match=r"no saved data set; .*; make one by ") as refused:
+        check_saved(given)
+    call = str(refused.value).partition("make one by ")[2]
+    eval(call, {"datasets": datasets, "FOLDER": tmp_path / "saved"})
+    check_saved(tmp_path / "saved")

@@ -8,7 +8,9 @@ import pytest
 import yaml
 
 from merganser.code_digest import ROOT
+from merganser.errors import InputError
 from merganser.flows.steps.updating import other_version, update
+from merganser.tasks.code import write_code
 from tests.support import python
 from tests.tiny import environment, is_clean, merganser
 
@@ -62,6 +64,9 @@ def test_its_code_is_named_and_no_other_version(comparison: Path, monkeypatch: p
     assert update(comparison) == ["new: methods/halfway"]
     (comparison / "methods/halfway.py").write_text(METHOD.replace("mean.abs() > ", "mean.abs() >= "))
     assert update(comparison) == ["methods/halfway: other results"]
+    (comparison / "methods/halfway.py").write_text(METHOD)
+    with pytest.raises(InputError, match="made by other code of methods/halfway; `merganser run` records it"):
+        write_code()
     (comparison / "methods/halfway.py").unlink()
     assert update(comparison) == ["gone: methods/halfway"]
 

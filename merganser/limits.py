@@ -112,8 +112,10 @@ def parse_yaml(text: str, where: str) -> Any:
         check_depth(text)
         content = YAML(typ="safe").load(text)
     except MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InputError(f"{where}{line}: {error.problem or error.context}") from error
+        mark = error.problem_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        tab = "; indent with spaces, not tabs" if mark and text[mark.index :][:1] == "\t" else ""
+        raise InputError(f"{where}{line}: {error.problem or error.context}{tab}") from error
     except Exception as error:  # int(), date() and others also raise for malformed values
         raise InputError(f"{where}: not YAML: {error}") from error
     if _is_larger_than(VALUES, content):

@@ -52,7 +52,8 @@ class MerganserLineage(LineageHooks):
         known = _codes(Path.cwd()).get(path)
         if known is None or md5 != hashlib.md5(f"{known.of}\n".encode(), usedforsecurity=False).hexdigest():
             return None
-        return f"(class {known.of[:SHORT]}, digest {known.digest[:SHORT]})"
+        of = f"class {known.of[:SHORT]}, " if known.of.isalnum() else ""  # a card's text is no class
+        return f"({of}digest {known.digest[:SHORT]})"
 
     def origin(self, path: Path) -> FetchedSource | None:
         """Read the `source.json` of a fetched checkpoint or data set."""

@@ -578,6 +578,10 @@ def test_the_folder_of_the_tasks_own_models_is_their_mean(source: str, tmp_path:
         ("tasks: !!python/object:os.system {}\n", "line 1: could not determine a constructor"),
         ("seed: *nowhere\n", "line 1: found undefined alias"),
         ("seed: \x00", "not YAML"),
+        (
+            "seed: 0\nmethods:\n\ta: {}\n",
+            "line 3: found character that cannot start any token; indent with spaces, not tabs",
+        ),
     ],
 )
 def test_what_is_no_mapping_in_yaml_is_refused_by_its_line(text: str, what: str, tmp_path: Path) -> None:

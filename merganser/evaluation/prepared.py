@@ -74,11 +74,16 @@ class Prepared:
         files = {name: self._file(name) for name in names}
         return {name: torch.cat([_rows(file, name, place, 1) for place in places]) for name, file in files.items()}
 
-    def batches(self, names: Sequence[str], size: int) -> Iterator[Mapping[str, Tensor]]:
-        """Read some arrays, so many rows at a time, all of them in order."""
-        return copied_ahead(self._read(names, size), self.device)
+    def batches(
+        self, names: Sequence[str], size: int, order: Sequence[int] | None = None
+    ) -> Iterator[Mapping[str, Tensor]]:
+        """Read some arrays, so many rows at a time, all of them; `order`: the rows' places, else as they stand."""
+        return copied_ahead(self._read(names, size, order), self.device)
 
-    def _read(self, names: Sequence[str], size: int) -> Iterator[dict[str, Tensor]]:
+    def _read(self, names: Sequence[str], size: int, order: Sequence[int] | None) -> Iterator[dict[str, Tensor]]:
+        if order is not None:
+            yield from (self.rows(names, order[start : start + size]) for start in range(0, len(order), size))
+            return
         files = {name: self._file(name) for name in names}
         for start in range(0, len(self), size):
             yield {name: _rows(file, name, start, min(size, len(self) - start)) for name, file in files.items()}

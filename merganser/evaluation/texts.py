@@ -5,9 +5,9 @@ Texts as an array of one row each, for what is kept in arrays: UTF-8, zeros behi
 Legend: N texts, W bytes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from merganser.evaluation.columns import check_complete
 from merganser.evaluation.prepared import Prepared
 from merganser.models import Network, TakesTexts
 from merganser.models.defined import defined
+
+Result = TypeVar("Result")
 
 
 def pack(texts: Sequence[str]) -> Tensor:
@@ -77,19 +79,39 @@ def encode_rows(rows: Any, network: Network, max_length: int) -> dict[str, Tenso
 def encode_texts(network: TakesTexts, texts: Sequence[Any], max_length: int) -> dict[str, Tensor]:
     """Tokenise texts, or pairs of them: arrays of int32, one row each; raise InputError for one without tokens."""
     encoded = network.encode(texts, max_length)
-    written = encoded.get("attention_mask", encoded["input_ids"] != network.tokenizer.pad_token_id)  # FNet has no mask
-    if not (filled := written.any(dim=1)).all():
+    if not (filled := encoded["attention_mask"].any(dim=1)).all():
         empty = int((~filled).nonzero()[0])
         raise InputError(f"text {empty} has no tokens for the model's tokenizer: {texts[empty]!r}; leave it out")
     return {name: values.to(torch.int32) for name, values in encoded.items()}
+
+
+def run_by_length(
+    run: Callable[[Mapping[str, Tensor]], Iterable[Result]],
+    prepared: Prepared,
+    names: Sequence[str],
+    batch_size: int,
+    prompt: int | None = None,
+) -> list[Result]:
+    """Run N texts in batches of about one length, the longest first, to compute little padding; return N results.
+
+    They are in the texts' order. `prompt`: which one is run, if each text has several.
+    """
+    mask = prepared.array("attention_mask")
+    lengths = (mask if prompt is None else mask[:, prompt]).sum(dim=1)
+    order = lengths.argsort(descending=True, stable=True)
+    found: list[Result] = []
+    for batch in prepared.batches(names, batch_size, order.tolist()):
+        found.extend(run(batch if prompt is None else {name: rows[:, prompt] for name, rows in batch.items()}))
+    return [found[place] for place in order.argsort().tolist()]
 
 
 def logits_of(network: Network, prepared: Prepared, batch_size: int) -> Tensor:
     """Run a loaded network on prepared texts: (N, C) in float32, on the CPU."""
     assert isinstance(network, TakesTexts)
     names: Sequence[str] = network.tokenizer.model_input_names
-    batches: Iterable[Mapping[str, Tensor]] = prepared.batches(names, batch_size)
-    return torch.cat([defined(network.logits(batch)).float().cpu() for batch in batches])
+    return torch.stack(
+        run_by_length(lambda batch: defined(network.logits(batch)).float().cpu(), prepared, names, batch_size)
+    )
 
 
 def _texts_of(rows: Any) -> list[str]:

@@ -26,6 +26,7 @@ Batching = Literal["padded", "equal", "single"]  # texts of any length, of one l
 Encode = Callable[[Sequence[str], int], Inputs]  # of texts and their most tokens
 Result = TypeVar("Result")
 SHORT, LONG = 3, 12  # words of the two texts of a probe
+MASK = "attention_mask"
 MOST_TOKENS, NEW_TOKENS = 16, 3  # of a probe, and of what a language model adds to it
 # Of the largest output. Rounding alone makes at most 2e-6 of it in float32, padding that is seen at least 1e-2.
 TOLERANCE, OF_HALVES = 1e-4, {torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -57,7 +58,7 @@ def measure_batching(
     `dtype`: of the network's parameters, which says how much rounding may differ.
     """
     batch = encode(texts, MOST_TOKENS)
-    lengths = batch["attention_mask"].sum(dim=1)
+    lengths = batch[MASK].sum(dim=1)
     alone = torch.cat([score(encode([text], MOST_TOKENS)) for text in texts])
     if not alone.isfinite().all():
         return None
@@ -78,7 +79,7 @@ def is_alike(together: Tensor, alone: Tensor, dtype: torch.dtype) -> bool:
 
 def in_groups(inputs: Inputs, run: Callable[[Inputs], Iterable[Result]], batching: Batching) -> list[Result]:
     """Run texts in batches without padding, of one length or of one text; give the results in order."""
-    lengths = inputs["attention_mask"].sum(dim=1)
+    lengths = inputs[MASK].sum(dim=1)
     groups = lengths if batching == "equal" else torch.arange(len(lengths), device=lengths.device)
     found: dict[int, Result] = {}
     for group in groups.unique():
@@ -170,6 +171,8 @@ def open_tokenizer(folder: Path, config: Any, side: Literal["left", "right"] = "
         raise InputError(f"{folder}: there is no padding token, which batches need; set base.pad_token_id")
     config.pad_token_id = tokenizer.pad_token_id
     tokenizer.padding_side = tokenizer.truncation_side = side
+    if MASK not in tokenizer.model_input_names:  # as of FNet, whose layers take none: padding is cut off by it
+        tokenizer.model_input_names = [*tokenizer.model_input_names, MASK]
     return tokenizer
 
 
@@ -181,6 +184,6 @@ def _padding(tokenizer: Any, configured: int | None) -> str | None:
 
 def ready(inputs: Inputs, device: torch.device) -> dict[str, Tensor]:
     """Put a batch on a device without the columns in which it is all padding: (B, L) each."""
-    used = inputs["attention_mask"].any(dim=0).nonzero()
+    used = inputs[MASK].any(dim=0).nonzero()
     start, stop = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
     return {name: value[:, start:stop].to(device, torch.long) for name, value in inputs.items()}

@@ -12,7 +12,6 @@ from PIL import Image as Pictures
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.texts import encode_texts
 from merganser.models import Network, open_network
 from merganser.models.defined import defined
 from tests.evaluation.kinds.texts import sentences
@@ -99,12 +98,3 @@ def test_pictures_of_more_than_8_bits_are_refused(dtype: Any, tmp_path: Path) ->
     data = rows(image=[*noise(3, (9, 9)), str(tmp_path / "deep.tiff")])
     with pytest.raises(InputError, match=r"an image has more than 8 bits a channel \(mode "):
         prepared(tmp_path, "vit", "image_classifier", {}, data)
-
-
-def test_texts_are_read_where_the_tokenizer_gives_no_mask(tmp_path: Path) -> None:
-    """As FNet's, whose layers take none."""
-    write_model(tmp_path, "bert", 2)
-    network = open_network("encoder", tmp_path, outputs=2)
-    network.tokenizer.model_input_names = ["input_ids", "token_type_ids"]
-    encoded = encode_texts(network, ["a cat", "a"], 8)
-    assert (encoded.keys(), len(encoded["input_ids"])) == ({"input_ids", "token_type_ids"}, 2)

@@ -1,5 +1,6 @@
 """Texts are scored in a batch as they are alone, whether or not a network looks at an attention mask."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import torch
 from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
 from merganser.errors import InputError
+from merganser.evaluation.prepared import Prepared, write_prepared
+from merganser.evaluation.texts import encode_texts, logits_of
 from merganser.models import get_family, open_network
 from merganser.models.texts import in_groups, is_alike
 from tests.drills.networks import CLASSES, written
@@ -78,6 +81,22 @@ def test_a_network_whose_cache_fails_in_transformers_runs_without(tmp_path: Path
     torch.testing.assert_close(network.logits(network.encode(TEXTS, 30))[:1], expected)
     word = network.tokenizer.decode(expected.argmax(), skip_special_tokens=True)
     assert network.generate(inputs, 1) == [word]
+
+
+def test_a_tokenizer_that_gives_no_mask_is_asked_for_one(tmp_path: Path) -> None:
+    """As FNet's own, whose layers take none."""
+    written("encoder", "fnet", True, tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    own = json.loads(path.read_text()) | {"model_input_names": ["input_ids", "token_type_ids"]}
+    path.write_text(json.dumps(own))
+    network: Any = open_network("encoder", tmp_path, outputs=CLASSES)
+    network.load(state_of(tmp_path).items())
+    assert network.batching == "equal"
+    alone = torch.cat([network.logits(network.encode([text], 30)) for text in TEXTS])
+    (tmp_path / "prepared").mkdir()
+    about = {"kind": "", "settings": {}, "metric": "", "classes": []}
+    write_prepared(tmp_path / "prepared", [encode_texts(network, TEXTS, 30)], about)
+    torch.testing.assert_close(logits_of(network, Prepared(tmp_path / "prepared"), 3), alone)
 
 
 def test_gradients_reach_the_parameters_through_batches_of_one_length(tmp_path: Path) -> None:

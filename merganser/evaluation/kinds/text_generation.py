@@ -5,7 +5,7 @@ The right answer is the text in the column `answer`, or that of `answers` which 
 `answer` are written with one decimal, as STS-B's are for T5. Texts that are set against references may have several.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Formatter
 from typing import Annotated, Any, Literal
@@ -22,7 +22,7 @@ from merganser.evaluation.data_sets import opens_files
 from merganser.evaluation.examples import Results, compare_predictions, compare_texts, mean_of_seeds
 from merganser.evaluation.metrics import METRICS as ALL_METRICS
 from merganser.evaluation.prepared import Prepared
-from merganser.evaluation.texts import encode_texts, pack, unpack
+from merganser.evaluation.texts import encode_texts, pack, run_by_length, unpack
 from merganser.models import Generates, Network, TakesTexts
 from merganser.models.defined import defined
 
@@ -205,32 +205,31 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
     Of several prompts an example's score is the mean over these.
     """
     if len(settings.prompts) == 1:
-        return _results(network, prepared.batches(INPUTS, batch_size), prepared, settings, metric)
-    runs = []
-    for number in range(len(settings.prompts)):
-        batches = prepared.batches(INPUTS, batch_size)
-        own = ({name: values[:, number] for name, values in batch.items()} for batch in batches)
-        runs.append(_results(network, own, prepared, settings, metric))
-    return mean_of_seeds(runs)
+        return _results(network, prepared, None, settings, metric, batch_size)
+    prompts = range(len(settings.prompts))
+    return mean_of_seeds([_results(network, prepared, number, settings, metric, batch_size) for number in prompts])
 
 
 def _results(
-    network: Network, batches: Iterable[Mapping[str, Tensor]], prepared: Prepared, settings: Settings, metric: str
+    network: Network, prepared: Prepared, prompt: int | None, settings: Settings, metric: str, batch_size: int
 ) -> Results:
-    """Compare the answers to one prompt of each example."""
+    """Compare the answers to one prompt of each example; `prompt`: which one, if there are several."""
     assert isinstance(network, Generates)
     if settings.answers is None:
         right = unpack(prepared.array("answer"))
+        labels = [_number(text, strict=True) for text in right] if metric in NUMBERS else []
+        words = settings.max_new_tokens
+        texts = run_by_length(lambda batch: network.generate(batch, words), prepared, INPUTS, batch_size, prompt)
         if metric in NUMBERS:
-            labels = [_number(text, strict=True) for text in right]
-            found = [_number(text) for batch in batches for text in network.generate(batch, settings.max_new_tokens)]
-            return compare_predictions(metric, found, labels)
-        texts = [text for batch in batches for text in network.generate(batch, settings.max_new_tokens)]
+            return compare_predictions(metric, list(map(_number, texts)), labels)
         if metric in WRITTEN:
             return compare_texts(metric, [text.strip() for text in texts], [text.split(BETWEEN) for text in right])
         return compare_predictions(metric, [text.strip() for text in texts], [text.strip() for text in right])
-    chosen = np.concatenate([_chosen(network, batch, settings, settings.answers) for batch in batches])
-    return compare_predictions(metric, chosen, prepared.array("label").numpy())
+    answers = settings.answers
+    choices = run_by_length(
+        lambda batch: _chosen(network, batch, settings, answers), prepared, INPUTS, batch_size, prompt
+    )
+    return compare_predictions(metric, choices, prepared.array("label").numpy())
 
 
 def _chosen(network: Generates, batch: Mapping[str, Tensor], settings: Settings, answers: Sequence[str]) -> Any:

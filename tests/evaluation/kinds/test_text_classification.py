@@ -13,8 +13,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import check_head, open_evaluator
 from merganser.evaluation.scoring import score_of
-from tests.evaluation.kinds.texts import COUNT, check, classes, data_set, run, sentences
-from tests.tiny_transformers import write_model
+from merganser.evaluation.texts import encode_texts, logits_of
+from merganser.models import open_network
+from tests.evaluation.kinds.texts import COUNT, check, classes, data_set, prepared_in, run, sentences
+from tests.tiny_transformers import state_of, write_model
 
 KIND = "text_classification"
 NAMES = ["no", "maybe", "yes"]
@@ -113,6 +115,22 @@ def test_labels_outside_the_classes_are_refused() -> None:
 def test_declared_names_are_those_of_the_labels(data: Any, own: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         check(data, KIND, **own)
+
+
+def test_batches_hold_texts_of_about_one_length_and_scores_stand_in_the_order_of_the_texts(
+    model: Path, tmp_path: Path
+) -> None:
+    texts, shapes = sentences(), list[torch.Size]()
+    network: Any = open_network("encoder", model, outputs=3)
+    network.load(state_of(model).items())
+    encoded = encode_texts(network, texts, 32)
+    network.module.register_forward_pre_hook(
+        lambda module, args, inputs: shapes.append(inputs["input_ids"].shape), with_kwargs=True
+    )
+    logits = logits_of(network, prepared_in(tmp_path / "prepared", [encoded]), 5)
+    torch.testing.assert_close(logits, torch.tensor(logits_one_by_one(model, [(text,) for text in texts])))
+    lengths = sorted(encoded["attention_mask"].sum(dim=1).tolist(), reverse=True)
+    assert shapes == [(len(lengths[start : start + 5]), lengths[start]) for start in range(0, COUNT, 5)]
 
 
 def test_labels_may_be_renamed() -> None:

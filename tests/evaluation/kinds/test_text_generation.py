@@ -134,8 +134,11 @@ def test_numbers_are_read_from_answers_and_what_is_none_counts_as_zero(
     settings = Settings(prompt=PROMPT)
     network = open_network("seq2seq", folders["t5"])
     prepared = prepared_in(tmp_path / "prepared", kind.prepare(rows, settings, network))
-    said = iter([["3.5", " 1.0 "], ["yes", "nan"], ["4"]])
-    monkeypatch.setattr(network, "generate", lambda batch, count: next(said))
+    texts = map(tuple, prepared.array("input_ids").tolist())
+    said = dict(zip(texts, ["3.5", " 1.0 ", "yes", "nan", "4"], strict=True))
+    monkeypatch.setattr(
+        network, "generate", lambda batch, count: [said[tuple(row)] for row in batch["input_ids"].tolist()]
+    )
     found = kind.results(network, prepared, settings, "spearman", batch_size=2)
     assert found.prediction is not None
     assert found.label is not None

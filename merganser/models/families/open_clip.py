@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.architecture import read_config, read_object
+from merganser.checkpoints.bounded import bounded
 from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError, quoting, refusing
 from merganser.limits import SMALL, check_files, parse_json, read_small
 from merganser.models import DeviceName, Inputs, Precision
-from merganser.models.bounded import bounded
 from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder
 from merganser.models.named_module import Maps
 from merganser.models.naming import naming_of

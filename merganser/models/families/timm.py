@@ -16,11 +16,11 @@ from torch import Tensor
 from transformers.initialization import no_init_weights
 
 from merganser.checkpoints.architecture import CONFIG
+from merganser.checkpoints.bounded import bounded
 from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import Checkpoint
 from merganser.errors import InputError, did_you_mean, quoting
 from merganser.models import DeviceName, Inputs, Precision
-from merganser.models.bounded import bounded
 from merganser.models.configurations import check_names, read_family_config
 from merganser.models.image_classifier import ImageClassifier
 from merganser.models.naming import Naming, naming_of

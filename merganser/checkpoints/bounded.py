@@ -19,12 +19,12 @@ class TooLargeError(Exception):
 
 
 @contextmanager
-def bounded(folder: Path, tensors: int | None = None) -> Iterator[None]:
+def bounded(folder: Path | None, tensors: int | None = None) -> Iterator[None]:
     """While the block builds a model, raise TooLargeError at more values or modules than its checkpoint can hold.
 
-    The checkpoint is in the folder; `tensors`: how many it has, where that is known.
+    The checkpoint is in the folder, where one is given; `tensors`: how many it has, where that is known.
     """
-    files = [path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file()]
+    files = [path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file()] if folder else []
     nbytes = sum(path.stat().st_size for path in files)
     most_values = VALUES_A_BYTE * nbytes + SPARE_VALUES
     most_modules = MOST_MODULES if tensors is None else MODULES_A_TENSOR * tensors + SPARE_MODULES

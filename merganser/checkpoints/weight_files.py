@@ -216,6 +216,7 @@ def both_in(names: Collection[str], main: str | None) -> str | None:
     return f"a whole model and an adapter, {loaded}; {remedy}"
 
 
+LONGEST = 255  # bytes of a file's name
 KEY = "transformers_weights"  # of a configuration: comes before any usual name
 ENDINGS = (".safetensors", ".safetensors.index.json")
 
@@ -274,4 +275,6 @@ def _inside(name: str, folder: Path, where: Path) -> str:
     inner = os.path.relpath(place, folder)
     if not name.isprintable() or inner in ("", ".") or inner.split(os.sep)[0] == "..":
         raise InputError(f"{where}: names the file {name!r} outside its folder; only files in {folder} are read")
+    if any(len(part.encode()) > LONGEST for part in inner.split(os.sep)):
+        raise InputError(f"{where}: names the file {name[:LONGEST]!r}..., longer than a name may be; fetch it again")
     return Path(inner).as_posix()

@@ -41,6 +41,7 @@ TOWERS = (
     *("--model", "dark=hub/dark", "--classes", "dark=names.txt"),
     *("--model", "light=hub/light", "--classes", "light=names.txt"),
 )
+MERGEKIT = "merge_method: linear\nmodels: [{model: task0, parameters: {weight: 1}}]\ntokenizer: {tokens: 5}\n"
 MODELS = [word for t in range(3) for word in ("--model", f"task{t}=task{t}")]
 
 
@@ -409,6 +410,10 @@ HEADERS: dict[str, tuple[Spoil, str]] = {
     "a shard by a path upwards": (shards({"weight_map": {"a": "../x"}}), "outside its folder"),
     "a shard by an absolute path": (shards({"weight_map": {"a": "/etc/passwd"}}), "outside its folder"),
     "a shard that is missing": (shards({"weight_map": {"a": "2.safetensors"}}), "the shard 2.safetensors is missing"),
+    "a shard of a name that no file has": (
+        shards({"weight_map": {"a": f"{'x' * 300}.safetensors"}}),
+        "longer than a name may be",
+    ),
     "a tensor that its shard lacks": (shards({"weight_map": {"b": "1.safetensors"}}), "b is not in its shard"),
     "an index that is none": (shards([1]), "not an index of shards"),
     "an index nested too deeply": (shards(DEEP), "not an index of shards"),
@@ -637,6 +642,16 @@ MERGES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
         renumbered,
         (*MERGE, *MODELS),
         "task0: its tokenizer gives 'b' the number 0, that of the base 1",
+    ),
+    "a tokenizer whose merges are no pairs": (
+        text("task0/tokenizer.json", '{"model": {"vocab": {"a": 0}, "merges": [[1, 2]]}}'),
+        (*MERGE, *MODELS),
+        "task0: tokenizer.json: cannot be read (",
+    ),
+    "tokens of mergekit's that are no map": (
+        text("c.yml", MERGEKIT),
+        ("import-mergekit", "c.yml", "--out", "brought"),
+        "tokenizer.tokens: expected a map, got 5",
     ),
     "a configuration that is none": (
         text("base/config.json", "model_type: gpt2"),

@@ -12,6 +12,7 @@ import shutil
 import struct
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -194,6 +195,27 @@ class RunsCode:
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return os.system, ("touch pickle-ran",)
+
+
+@dataclass(frozen=True)
+class Makes:
+    """What a pickle makes by a call."""
+
+    function: Callable[..., object]
+    argument: int
+
+    def __reduce__(self) -> tuple[Any, tuple[int]]:
+        return self.function, (self.argument,)
+
+
+def archived(compression: int) -> bytes:
+    """Write torch weights whose records are compressed in this way."""
+    written, again = io.BytesIO(), io.BytesIO()
+    torch.save({"a": torch.ones(2)}, written)
+    with zipfile.ZipFile(written) as source, zipfile.ZipFile(again, "w", compression) as out:
+        for record in source.infolist():
+            out.writestr(record.filename, source.read(record))
+    return again.getvalue()
 
 
 def shards(index: Any) -> Spoil:
@@ -419,6 +441,18 @@ HEADERS: dict[str, tuple[Spoil, str]] = {
     "an index nested too deeply": (shards(DEEP), "not an index of shards"),
     "a pickle that runs code": (instead(pytorch_model__bin={"a": RunsCode()}), "cannot be loaded as plain weights"),
     "a bare pickle": (instead(pytorch_model__bin=pickle.dumps(RunsCode())), "cannot be loaded as plain weights"),
+    "torch weights that are compressed": (
+        instead(pytorch_model__bin=archived(zipfile.ZIP_DEFLATED)),
+        "cannot be loaded as plain weights (its records are compressed",
+    ),
+    "a pickle of a kilobyte that fills memory": (
+        instead(pytorch_model__bin={"a": torch.ones(2), "b": Makes(bytearray, 10**9)}),
+        "cannot be loaded as plain weights (it makes a bytearray",
+    ),
+    "a bare pickle that fills memory": (
+        instead(pytorch_model__bin=pickle.dumps(Makes(bytearray, 10**9), protocol=2)),
+        "cannot be loaded as plain weights (it makes a bytearray",
+    ),
     "torch weights cut off": (instead(pytorch_model__bin=b"PK\3\4" + b"\0" * 99), "cannot be loaded as plain weights"),
     "torch weights without names": (instead(pytorch_model__bin=[torch.ones(2)]), "holds no named tensors"),
     "torch weights under numbers": (

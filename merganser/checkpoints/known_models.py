@@ -272,7 +272,7 @@ def without_values(config: Mapping[str, Any]) -> Any | None:
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         return None
     try:
-        with torch.device("meta"), bounded(None):
+        with torch.device("meta"), bounded():
             return kind(made)
     except Exception:  # settings that make no model, or one of more modules than any has
         return None

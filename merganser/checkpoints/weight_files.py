@@ -90,6 +90,11 @@ def weight_names(names: Collection[str]) -> list[str]:
     return [main, *sorted(own or shards)]
 
 
+def weight_bytes(folder: Path) -> int:
+    """Return the size of all files of weights in a folder."""
+    return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
+
+
 def is_index(name: str) -> bool:
     """Tell whether a file is the index of a sharded checkpoint."""
     return INDEX.fullmatch(name) is not None or name.endswith(".index.json")

@@ -272,7 +272,7 @@ def archive(
 
         lineage_cli.refuse_changed(audit(repo).findings, "archived")
         lines = write(root_around(repo), file.absolute(), data)
-    print(*lines, sep="\n")
+    print(*map(printable, lines), sep="\n")
 
 
 @app.command("history", epilog=example("merganser history --page history.html", EXIT_CODES))
@@ -306,7 +306,7 @@ def gc(
     from merganser.flows.commands.gc import collect_garbage, lines_of, time_before
 
     found = collect_garbage(repo, time_before(keep), keep_best, yes)
-    print(json.dumps(found.as_json(), indent=2) if as_json else "\n".join(lines_of(found)))
+    print(json.dumps(found.as_json(), indent=2) if as_json else printable("\n".join(lines_of(found))))
 
 
 add_commands(app)

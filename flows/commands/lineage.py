@@ -156,7 +156,7 @@ def verify(
         for finding in done.findings:
             print(printable(masked(str(finding))))
         if not done.findings:
-            print(_all_is_well(done))
+            print(printable(masked(_all_is_well(done))))
     if rerun and not done.run_again:
         print("not run again: first undo the changes, or run `merganser run`", file=sys.stderr)
     raise typer.Exit(1 if done.findings else 0)

@@ -10,6 +10,7 @@ import typer
 from dvcfleet.command_line import JsonOption, RepoOption
 from dvcfleet.repository import root_around
 from dvcfleet.terminal.failures import EXIT_CODES
+from dvcfleet.terminal.secrets import printable
 from merganser.command_line.app import example
 from merganser.flows.commands.lineage import say
 from merganser.outputs import write_whole
@@ -49,7 +50,7 @@ def suites_check(
 
     root = root_around(repo) if pin else suites_root(repo)
     found = validate_suite(root, name, online=not offline or pin, pin_them=pin)
-    print(json.dumps(asdict(found), indent=2) if as_json else "\n".join(check_lines(found)))
+    print(json.dumps(asdict(found), indent=2) if as_json else printable("\n".join(check_lines(found))))
     raise typer.Exit(2 if found.mistakes else 0)
 
 

@@ -44,7 +44,7 @@ from merganser.checkpoints.vocabularies import (
 from merganser.checkpoints.vocabularies import SETTINGS as TOKENIZER_SETTINGS
 from merganser.checkpoints.vocabulary.rows import rows_in
 from merganser.checkpoints.vocabulary.tokenizers import numbers_beyond
-from merganser.errors import refusing
+from merganser.errors import MALFORMED, refusing
 from merganser.hashes import sha256_of
 from merganser.limits import parse_json, read_small
 
@@ -165,9 +165,9 @@ class Agreement:
         """
         if self.among and what == VOCABULARY and has_vocabulary(self.base):
             return None  # known without reading it
-        if what not in self._known and (of_base := read(self.base)) is not None:
+        if what not in self._known and (of_base := _read(what, read, self.base)) is not None:
             self._known[what] = BASE, of_base
-        own = read(model)
+        own = _read(what, read, model)
         if own is None or what not in self._known:
             if own is not None:
                 self._known[what] = task, own
@@ -182,6 +182,12 @@ class Agreement:
         if of_base is None:
             return [f"{task}: it has a chat template; the base, and so the merge, has none"]
         return [f"{task}: its chat template is not the base's, which the merge has"]
+
+
+def _read(what: str, read: Callable[[Path], Any], folder: Path) -> Any:
+    """Read what a folder says; raise InputError where its files are not in the form that they have."""
+    with refusing(f"{folder}: {what}: cannot be read", "fetch it again", (*MALFORMED, RecursionError)):
+        return read(folder)
 
 
 def _wrappers(base: Checkpoint, model: Checkpoint | Adapter) -> set[str]:

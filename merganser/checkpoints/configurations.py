@@ -33,6 +33,7 @@ DESCRIPTIONS = "label_descriptions"  # by name, of timm
 WHOLE = "pretrained_cfg"  # what timm keeps of the whole model
 CLASSIFIER = "classifier"  # in it: the module, or the modules, that the classes are of
 ALIKE = re.compile(r"(.+\.)?(heads?|head_\w+|\w+_head|fc|classif\w*|last_linear|logits|output_layer)(\..+)?")
+NUMBER = re.compile(r"\d{1,9}")  # of a class
 DIGITS = re.compile(r"(.+\.)?\d+(\..+)?")  # a part of a name: of a block among others
 
 
@@ -68,14 +69,14 @@ def _named(config: Mapping[str, Any]) -> list[str] | None:
             return _in_order({str(number): name for name, number in numbers.items()})
     said = config.get(DESCRIPTIONS)
     if isinstance(said, dict):
-        numbered = all(str(key).isdigit() for key in said)
+        numbered = all(NUMBER.fullmatch(str(key)) for key in said)
         return _in_order(said if numbered else list(said))
     return _in_order(said)
 
 
 def _in_order(named: Any) -> list[str] | None:
     """Return class names by their numbers; None for what is no such list, and for names that are only numbers."""
-    if isinstance(named, dict) and all(str(number).isdigit() for number in named):
+    if isinstance(named, dict) and all(NUMBER.fullmatch(str(number)) for number in named):
         named = [name for _, name in sorted(named.items(), key=lambda item: int(item[0]))]
     if not isinstance(named, list) or not named or not all(isinstance(name, str | int) for name in named):
         return None
@@ -85,7 +86,7 @@ def _in_order(named: Any) -> list[str] | None:
 
 def _described(names: list[str], said: Any) -> list[str]:
     """Return the descriptions of names that are only numbers, where each has one."""
-    if isinstance(said, dict) and all(name.isdigit() and isinstance(said.get(name), str) for name in names):
+    if isinstance(said, dict) and all(NUMBER.fullmatch(name) and isinstance(said.get(name), str) for name in names):
         return [said[name] for name in names]
     return names
 

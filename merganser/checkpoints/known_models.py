@@ -266,11 +266,13 @@ def without_values(config: Mapping[str, Any]) -> Any | None:
     import torch
     import transformers
 
+    from merganser.checkpoints.bounded import bounded
+
     kind = getattr(transformers, str(classes[0]), None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         return None
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), bounded():
             return kind(made)
-    except Exception:  # settings that make no model
+    except Exception:  # settings that make no model, or one of more modules than any has
         return None

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.tensors import NAMES_OF_DTYPES, FileCheckpoint, Spec, spec_of, unwrapped, wrappers_in
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.limits import check_file
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # what training loops save parameters under
@@ -48,6 +49,7 @@ class TorchCheckpoint(FileCheckpoint):
 def open_torch(path: Path) -> TorchCheckpoint:
     """Open torch weights as plain tensors; raise InputError for anything else in the file."""
     check_file(path)
+    _refuse_growing(path)
     try:
         # what torch before 1.6 wrote is no archive, and is read whole
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
@@ -82,6 +84,26 @@ def open_torch(path: Path) -> TorchCheckpoint:
     if strange:
         raise InputError(f"{path}: {strange[0]!r} is not a plain tensor under a name; save the model's state_dict")
     return TorchCheckpoint(path, unwrapped(tensors, path), wrappers_in(tensors))
+
+
+def _refuse_growing(path: Path) -> None:
+    """Refuse what takes more memory than its file has bytes: compressed records, and a bytearray of any length."""
+    with refusing(f"{path}: cannot be loaded as plain weights", "convert it to safetensors", Exception):
+        grows = False
+        with path.open("rb") as file:
+            is_archive = file.read(4) == b"PK\3\4" or zipfile.is_zipfile(path)
+            if is_archive:
+                with zipfile.ZipFile(file) as archive:
+                    records = archive.infolist()
+                    if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+                        raise ValueError("its records are compressed, and torch compresses none")
+                    named = [archive.read(each) for each in records if each.filename.lower().endswith(".pkl")]
+                    grows = any(b"bytearray" in each for each in named)
+            elif path.stat().st_size:
+                with mmap(file.fileno(), 0, access=ACCESS_READ) as whole:
+                    grows = whole.find(b"bytearray") >= 0
+        if grows:
+            raise ValueError("it makes a bytearray, which no tensor is")
 
 
 def _tensors(named: Mapping[Any, Any]) -> dict[Any, Tensor]:

@@ -90,6 +90,11 @@ def weight_names(names: Collection[str]) -> list[str]:
     return [main, *sorted(own or shards)]
 
 
+def weight_bytes(folder: Path) -> int:
+    """Return the size of all files of weights in a folder."""
+    return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
+
+
 def is_index(name: str) -> bool:
     """Tell whether a file is the index of a sharded checkpoint."""
     return INDEX.fullmatch(name) is not None or name.endswith(".index.json")
@@ -216,6 +221,7 @@ def both_in(names: Collection[str], main: str | None) -> str | None:
     return f"a whole model and an adapter, {loaded}; {remedy}"
 
 
+LONGEST = 255  # bytes of a file's name
 KEY = "transformers_weights"  # of a configuration: comes before any usual name
 ENDINGS = (".safetensors", ".safetensors.index.json")
 
@@ -274,4 +280,6 @@ def _inside(name: str, folder: Path, where: Path) -> str:
     inner = os.path.relpath(place, folder)
     if not name.isprintable() or inner in ("", ".") or inner.split(os.sep)[0] == "..":
         raise InputError(f"{where}: names the file {name!r} outside its folder; only files in {folder} are read")
+    if any(len(part.encode()) > LONGEST for part in inner.split(os.sep)):
+        raise InputError(f"{where}: names the file {name[:LONGEST]!r}..., longer than a name may be; fetch it again")
     return Path(inner).as_posix()

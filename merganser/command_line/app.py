@@ -21,6 +21,7 @@ from merganser.errors import InputError
 from merganser.extras import naming_extras
 from merganser.outputs import refuse_existing
 from merganser.terminal.failures import EXIT_CODES, boundary
+from merganser.terminal.secrets import say
 
 
 class Listed(TyperCommand):
@@ -98,7 +99,7 @@ def import_mergekit(
     refuse_existing(out)
     found = imported(config)
     write_imported(found, config, out)
-    print(*found.notes, sep="\n", end="\n" if found.notes else "")
+    say(*found.notes)
     print(f"{config} is {found.method} of {len(found.models)} models: `merganser merge {out / RECIPE} --out DIR`")
     print(f"to measure it, give each task in {out / PARAMS} its data (docs/params.md)")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from merganser.errors import InputError, some
+from merganser.terminal.secrets import say
 
 if TYPE_CHECKING:
     from merganser.standalone.check import ModelCheck
@@ -53,7 +54,7 @@ def show(found: "ModelCheck", as_json: bool) -> None:
         print(json.dumps(asdict(found), indent=2))
     else:
         _print_models(found.models)
-        print(*found.notes, sep="\n", end="\n" if found.notes else "")
+        say(*found.notes)
         if found.merge:
             _print_merge(found.merge)
     if found.refused:
@@ -79,7 +80,8 @@ def _print_models(models: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _cells(model: Mapping[str, Any]) -> tuple[str, ...]:
-    kind = ", ".join(model["architectures"] or []) or model["model_type"] or "not said"
+    said = model["architectures"] or []
+    kind = ", ".join(map(str, said if isinstance(said, list) else [said])) or str(model["model_type"] or "not said")
     return (
         f"adapter of {model['trained_on'] or 'a model that is not named'}" if model["kind"] == "adapter" else kind,
         ", ".join(model["dtypes"]),

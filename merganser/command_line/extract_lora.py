@@ -9,6 +9,7 @@ import typer
 
 from merganser.errors import some
 from merganser.outputs import refuse_existing
+from merganser.terminal.secrets import say
 
 if TYPE_CHECKING:
     from merganser.standalone.extract_lora import LayerError
@@ -65,7 +66,7 @@ def extract_lora(
     if as_json:
         print(json.dumps({"layers": [asdict(each) for each in layers], "norm": norm, "error": error, "notes": notes}))
         return
-    print(*notes, sep="\n", end="\n" if notes else "")
+    say(*notes)
     _print_layers(layers)
     print(f"the adapter of {model} for {base} is in {out}: it loses {_share(error, norm)} of the fine-tuning's change")
 

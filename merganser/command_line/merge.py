@@ -8,6 +8,7 @@ import typer
 from merganser.errors import InputError
 from merganser.limits import read_small
 from merganser.outputs import refuse_existing
+from merganser.terminal.secrets import say
 
 if TYPE_CHECKING:
     from merganser.config.recipes import Recipe
@@ -135,7 +136,7 @@ def merge(
     recipe = recipe.model_copy(update={"device": device} if device else {})
     with progress_bar() as progress:
         notes = merge_by(recipe, where, out, profile=profile, threads=threads or threads_wanted(), progress=progress)
-    print(*notes, sep="\n", end="\n" if notes else "")
+    say(*notes)
     print(f"{recipe.method} of {len(recipe.models)} models is in {out}")
 
 
@@ -215,7 +216,7 @@ def reconstruct(
         print(f"the adapter of {task}, for the model in {folder}, is in {out}")
         return
     notes = reconstruct.write_model_of(folder, task, out)
-    print(*notes, sep="\n", end="\n" if notes else "")
+    say(*notes)
     print(f"the model of {task} is in {out}")
 
 

@@ -17,6 +17,7 @@ from rich.progress import Progress as Bar
 
 from merganser.descriptions import data_of, default_of, or_joints, parts_of
 from merganser.progress import Progress
+from merganser.terminal.secrets import printable
 
 
 def print_methods(described: list[dict[str, Any]]) -> None:
@@ -46,7 +47,7 @@ def print_method(method: dict[str, Any]) -> None:
 
 def print_table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]], most: int | None = None) -> None:
     """Print columns as wide as their longest cell, lines cut to `most` characters."""
-    lines = [headings, *rows]
+    lines = [headings, *(tuple(map(printable, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -14,6 +14,7 @@ from typer.main import get_group
 from merganser.command_line.app import add_commands, empty_app, main
 from merganser.command_line.trust import is_trusted
 from merganser.errors import InputError, did_you_mean
+from merganser.limits import read_small
 
 OWN = Path(__file__).resolve().parents[2]  # where this package was imported from
 ENGINE = "packages/dvcfleet"  # in a clone, the folder that the package `dvcfleet` is imported from
@@ -59,8 +60,8 @@ def repository_at(folder: Path) -> Path | None:
     if not (project.is_file() and (folder / "dvc.yaml").is_file() and (folder / "flows/__main__.py").is_file()):
         return None
     try:
-        name = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["name"]
-    except (OSError, ValueError, LookupError, TypeError):
+        name = tomllib.loads(read_small(project).decode())["project"]["name"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     return folder if name == "merganser" else None
 

@@ -15,13 +15,14 @@ from transformers.utils import logging
 
 from merganser.checkpoints import architecture
 from merganser.checkpoints.architecture import CONFIG
+from merganser.checkpoints.bounded import bounded
 from merganser.checkpoints.companions import CONFIGURATIONS
 from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import Checkpoint
+from merganser.checkpoints.weight_files import weight_bytes
 from merganser.errors import InputError, quoting
 from merganser.limits import check_files
 from merganser.models import DeviceName, Precision, family_names, get_family
-from merganser.models.bounded import bounded
 from merganser.models.named_module import tied_parameter_names
 from merganser.models.naming import Naming, computed_parameters, naming_of
 from merganser.plugins import own_configurations
@@ -100,7 +101,7 @@ def build(
     is of a model that its checkpoint cannot hold.
     """
     what = f"{folder / CONFIG}: transformers cannot build this model"
-    with quoting(what), no_init_weights(), bounded(folder, tensors):
+    with quoting(what), no_init_weights(), bounded(weight_bytes(folder), tensors):
         module = make(config, dtype=TORCH[precision])
     module.tie_weights()
     for name in computed_parameters(module):

@@ -172,7 +172,8 @@ def _second_names(folder: Path) -> dict[str, str]:
         return {}
     import transformers
 
-    model_class = getattr(transformers, next(iter(config.get("architectures") or []), ""), None)
+    named = config.get("architectures")
+    model_class = getattr(transformers, str(named[0]) if isinstance(named, list) and named else "", None)
     keys = getattr(model_class, "_tied_weights_keys", None)
     return keys if isinstance(keys, dict) else {}
 

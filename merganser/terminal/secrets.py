@@ -109,6 +109,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
+def say(*lines: object) -> None:
+    """Print lines that may have names of any origin: without credentials, and nothing that a terminal would obey."""
+    for line in lines:
+        print(printable(masked(str(line))))
+
+
 @cache
 def _own_values() -> list[str]:
     return _values(os.environ)

@@ -18,6 +18,13 @@ from tests.merges import merge_checkpoints
 ANIMALS, MOVED = ["cat", "dog", "fox"], ["dog", "cat", "fox"]
 
 
+@pytest.mark.parametrize("number", ["\u00b2", "9" * 5000])
+@pytest.mark.parametrize("key", ["id2label", "label_descriptions"])
+def test_classes_under_no_numbers_are_no_list(tmp_path: Path, key: str, number: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({key: {number: "cat"}}))
+    assert class_labels(tmp_path) == (None if key == "id2label" else {"": [number]})
+
+
 def by_number(names: list[str]) -> dict[str, str]:
     return {str(number): name for number, name in enumerate(names)}
 

@@ -9,8 +9,10 @@ import open_clip
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from merganser.checkpoints import bounded
 from merganser.checkpoints.architecture import architecture_of, check_numbers
 from merganser.checkpoints.companions import check_model
+from merganser.checkpoints.known_models import without_values
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.models import get_family
@@ -95,6 +97,14 @@ def test_a_model_that_its_checkpoint_cannot_hold_is_refused_while_it_is_built(
     with pytest.raises(InputError, match=r"cannot build this model: it has more than [0-9]+ (modules|values)"):
         get_family("encoder").check(tmp_path, checkpoint)
     path.write_text(before)
+
+
+def test_a_model_of_more_modules_than_any_has_is_not_built_without_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {"model_type": "switch_transformers", "architectures": ["SwitchTransformersForConditionalGeneration"]}
+    config = {**named, "num_experts": 8, "d_model": 8, "d_ff": 8, "d_kv": 4, "num_heads": 2, "vocab_size": 16}
+    assert without_values(config) is not None
+    monkeypatch.setattr(bounded, "MOST_MODULES", 100)
+    assert without_values(config) is None
 
 
 @each(

@@ -50,6 +50,29 @@ def test_it_says_so_in_words(saved: Path, done: Done) -> None:
     assert "by a method of cost joint svd" in said
 
 
+def test_no_name_in_a_model_controls_the_terminal(saved: Path, done: Done) -> None:
+    for model, more in (("base", {"own": 1}), ("task0", {"a\x1b[2J": 1, "architectures": ["b\x1b[2J"]})):
+        config = json.loads((saved / model / "config.json").read_text())
+        (saved / model / "config.json").write_text(json.dumps(config | more))
+    (saved / "base/c\x1b[2J.npy").touch()
+    said = done(saved, "check", "base", "task0") + done(
+        saved, "merge", "average", "--base", "base", *MODELS, "--out", "m"
+    )
+    assert "\x1b" not in said
+    assert all(f"{name}\\x1b[2J" in said for name in "abc")
+
+
+@pytest.mark.parametrize("value", [5, [1, 2], {"a": 1}, "x"])
+@pytest.mark.parametrize("key", ["architectures", "model_type"])
+def test_an_architecture_that_is_no_name_is_shown_as_it_is(tmp_path: Path, done: Done, key: str, value: object) -> None:
+    write_base(tmp_path / "base")
+    config = tmp_path / "base/config.json"
+    config.write_text(json.dumps({"model_type": "bert", key: value}))
+    assert str(value[0] if isinstance(value, list) and key == "architectures" else value) in done(
+        tmp_path, "check", "base"
+    )
+
+
 def test_every_reason_is_listed_not_only_the_first(saved: Path, refused: Refused) -> None:
     config = json.loads((saved / "task0/config.json").read_text())
     (saved / "task0/config.json").write_text(json.dumps(config | {"hidden_act": "gelu"}))

@@ -33,3 +33,10 @@ def test_a_rank_or_a_share_is_needed_and_a_new_folder(tmp_path: Path, refused: R
     save_models(tmp_path, "llama, untied", tasks=1)
     assert "--rank, --energy: give one of the two" in refused(tmp_path, *COMMAND)
     assert "already" in refused(tmp_path, *COMMAND[:-1], "base", "--rank", "3")
+
+
+def test_an_architecture_that_is_no_name_is_passed_over(tmp_path: Path, done: Done) -> None:
+    save_models(tmp_path, "llama, tied", tasks=1)
+    for path in tmp_path.glob("*/config.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": [5]}))
+    assert "the adapter of" in done(tmp_path, *COMMAND, "--rank", "3")

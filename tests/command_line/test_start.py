@@ -56,6 +56,14 @@ def test_the_light_installation_lists_merges_and_reconstructs(tmp_path: Path) ->
     assert 'did you mean "merge"?' in done.stderr.splitlines()[-1]
 
 
+def test_no_folder_around_keeps_a_command_from_its_work(tmp_path: Path) -> None:
+    (tmp_path / "flows").mkdir()
+    for name in ("dvc.yaml", "flows/__main__.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "pyproject.toml").write_text(f"a = {'[' * 100_000}")
+    assert start.repository_at(tmp_path) is None
+
+
 def test_what_an_extra_brings_is_named_with_it(tmp_path: Path) -> None:
     code = "from merganser.extras import naming_extras\nwith naming_extras():\n    import transformers.models"
     done = run_light(tmp_path, code)

@@ -12,6 +12,7 @@ import shutil
 import struct
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ TOWERS = (
     *("--model", "dark=hub/dark", "--classes", "dark=names.txt"),
     *("--model", "light=hub/light", "--classes", "light=names.txt"),
 )
+MERGEKIT = "merge_method: linear\nmodels: [{model: task0, parameters: {weight: 1}}]\ntokenizer: {tokens: 5}\n"
 MODELS = [word for t in range(3) for word in ("--model", f"task{t}=task{t}")]
 
 
@@ -193,6 +195,27 @@ class RunsCode:
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return os.system, ("touch pickle-ran",)
+
+
+@dataclass(frozen=True)
+class Makes:
+    """What a pickle makes by a call."""
+
+    function: Callable[..., object]
+    argument: int
+
+    def __reduce__(self) -> tuple[Any, tuple[int]]:
+        return self.function, (self.argument,)
+
+
+def archived(compression: int) -> bytes:
+    """Write torch weights whose records are compressed in this way."""
+    written, again = io.BytesIO(), io.BytesIO()
+    torch.save({"a": torch.ones(2)}, written)
+    with zipfile.ZipFile(written) as source, zipfile.ZipFile(again, "w", compression) as out:
+        for record in source.infolist():
+            out.writestr(record.filename, source.read(record))
+    return again.getvalue()
 
 
 def shards(index: Any) -> Spoil:
@@ -409,11 +432,27 @@ HEADERS: dict[str, tuple[Spoil, str]] = {
     "a shard by a path upwards": (shards({"weight_map": {"a": "../x"}}), "outside its folder"),
     "a shard by an absolute path": (shards({"weight_map": {"a": "/etc/passwd"}}), "outside its folder"),
     "a shard that is missing": (shards({"weight_map": {"a": "2.safetensors"}}), "the shard 2.safetensors is missing"),
+    "a shard of a name that no file has": (
+        shards({"weight_map": {"a": f"{'x' * 300}.safetensors"}}),
+        "longer than a name may be",
+    ),
     "a tensor that its shard lacks": (shards({"weight_map": {"b": "1.safetensors"}}), "b is not in its shard"),
     "an index that is none": (shards([1]), "not an index of shards"),
     "an index nested too deeply": (shards(DEEP), "not an index of shards"),
     "a pickle that runs code": (instead(pytorch_model__bin={"a": RunsCode()}), "cannot be loaded as plain weights"),
     "a bare pickle": (instead(pytorch_model__bin=pickle.dumps(RunsCode())), "cannot be loaded as plain weights"),
+    "torch weights that are compressed": (
+        instead(pytorch_model__bin=archived(zipfile.ZIP_DEFLATED)),
+        "cannot be loaded as plain weights (its records are compressed",
+    ),
+    "a pickle of a kilobyte that fills memory": (
+        instead(pytorch_model__bin={"a": torch.ones(2), "b": Makes(bytearray, 10**9)}),
+        "cannot be loaded as plain weights (it makes a bytearray",
+    ),
+    "a bare pickle that fills memory": (
+        instead(pytorch_model__bin=pickle.dumps(Makes(bytearray, 10**9), protocol=2)),
+        "cannot be loaded as plain weights (it makes a bytearray",
+    ),
     "torch weights cut off": (instead(pytorch_model__bin=b"PK\3\4" + b"\0" * 99), "cannot be loaded as plain weights"),
     "torch weights without names": (instead(pytorch_model__bin=[torch.ones(2)]), "holds no named tensors"),
     "torch weights under numbers": (
@@ -637,6 +676,16 @@ MERGES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
         renumbered,
         (*MERGE, *MODELS),
         "task0: its tokenizer gives 'b' the number 0, that of the base 1",
+    ),
+    "a tokenizer whose merges are no pairs": (
+        text("task0/tokenizer.json", '{"model": {"vocab": {"a": 0}, "merges": [[1, 2]]}}'),
+        (*MERGE, *MODELS),
+        "task0: tokenizer.json: cannot be read (",
+    ),
+    "tokens of mergekit's that are no map": (
+        text("c.yml", MERGEKIT),
+        ("import-mergekit", "c.yml", "--out", "brought"),
+        "tokenizer.tokens: expected a map, got 5",
     ),
     "a configuration that is none": (
         text("base/config.json", "model_type: gpt2"),

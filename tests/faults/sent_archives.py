@@ -32,7 +32,12 @@ class Submodule:
     """A commit of another repository in git's tree."""
 
 
-Entry = str | bytes | Link | Submodule | None  # None: not there, of what every archive here has
+@dataclass(frozen=True)
+class Trees:
+    """A folder of ten folders of ten folders and so on: a few hundred bytes in git's store, 100 million files."""
+
+
+Entry = str | bytes | Link | Submodule | Trees | None  # None: not there, of what every archive here has
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,8 @@ def _tree(repo: Path, entries: Mapping[str, Entry]) -> str:
             folders.setdefault(first, {})[rest] = entry
         elif isinstance(entry, Submodule):
             found[first] = SUBMODULE, "1" * 40
+        elif isinstance(entry, Trees):
+            found[first] = FOLDER, _trees(repo)
         elif isinstance(entry, Link):
             found[first] = LINK, _object(repo, "blob", entry.target.encode())
         elif entry is not None:
@@ -107,6 +114,14 @@ def _tree(repo: Path, entries: Mapping[str, Entry]) -> str:
     order = sorted(found, key=lambda name: f"{name}/" if found[name][0] == FOLDER else name)
     lines = (f"{found[name][0]} {name}\0".encode() + bytes.fromhex(found[name][1]) for name in order)
     return _object(repo, "tree", b"".join(lines))
+
+
+def _trees(repo: Path) -> str:
+    mode, name = FILE, _object(repo, "blob", b"")
+    for _ in range(8):
+        line = bytes.fromhex(name)
+        mode, name = FOLDER, _object(repo, "tree", b"".join(f"{mode} {n}\0".encode() + line for n in range(10)))
+    return name
 
 
 def _object(repo: Path, kind: str, content: bytes) -> str:

@@ -16,13 +16,16 @@ from merganser.errors import InputError
 from merganser.flows.commands.lineage import _verified, _verified_archive
 from merganser.flows.evidence.archive.form import check_form, write_archive
 from merganser.flows.evidence.archive.restoring import restore
-from tests.faults.sent_archives import EVIL, Entry, Link, Sent, Submodule, listing, md5_of, send, stage
+from tests.faults.bad_inputs import run_in
+from tests.faults.sent_archives import EVIL, Entry, Link, Sent, Submodule, Trees, listing, md5_of, send, stage
 from tests.support import each
 
 IMPORT = "deps:\n- path: x\n  repo:\n    url: ext::sh -c 'touch OUTSIDE/ran'\nouts:\n- path: x\n"
 IMPORT_DB = "deps:\n- db:\n    connection: c\n    query: q\nouts:\n- path: x\n"
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
 MANY = b"[" * 100_000
+MATRIX = "stages:\n  a:\n    cmd: x\n    matrix: {x: '${a.b}', y: '${a.b}', z: '${a.b}'}\n"
+CELLS = "dvc.yaml: a: its matrix makes 1,000,000,000 stages"
 
 
 def _in_dvc_file(out: str, **more: str) -> str:
@@ -169,6 +172,13 @@ REFUSED: dict[str, tuple[Sent, str]] = {
         ),
         "out.txt: '../../../../dev/zero' is no hash",
     ),
+    "trees of trees of trees": (Sent({"sub": Trees()}), "code.bundle: names more than"),
+    "a matrix of a billion stages": (Sent({"dvc.yaml": MATRIX, "params.yaml": f"a: {{b: {[*range(1000)]}}}"}), CELLS),
+    "a matrix in a folder": (
+        Sent({"sub/dvc.yaml": MATRIX.replace("'${a.b}'", str([*range(1000)]))}),
+        f"sub/{CELLS}",
+    ),
+    "a matrix of a text's letters": (Sent({"dvc.yaml": MATRIX.replace("${a.b}", "x" * 1000)}), CELLS),
     "an import by settings of its own": (
         Sent({"x.dvc": IMPORT.replace("url:", "config: OUTSIDE/one.yaml\n    url:")}),
         "x.dvc: imports with its own settings",
@@ -374,6 +384,15 @@ def test_a_setting_that_leads_elsewhere_is_left_out_and_named(setting: str, outs
     assert _whole(outside.parent) == before | {
         f"again-{path.stem}/{name}": content for name, content in _whole(again).items()
     }
+
+
+def test_no_setting_s_name_controls_the_terminal(outside: Path) -> None:
+    path = _sent(Sent({".dvc/config": "[core]\nx\x1b[2J = 1\n"}, objects=(EVIL,)), outside)
+    for command in (("lineage", "verify", "--archive", path), ("archive", "--restore", path, outside.parent / "again")):
+        code, said = run_in(outside, tuple(map(str, command)))
+        assert code == 0, said
+        assert "core.x\\x1b[2J" in said
+        assert "\x1b" not in said
 
 
 @each("what", HARMLESS)

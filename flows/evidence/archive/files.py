@@ -12,6 +12,7 @@ import tomllib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -109,6 +110,7 @@ _MAY_BE_SET = {
 }
 # Merganser's hooks, as pyproject.toml in its repository has named them: today, and in earlier versions.
 HOOKS = ("merganser.flows.comparison:MERGANSER", "merganser.flows.project:MERGANSER", "flows.project:MERGANSER")
+_MOST_CELLS = 100_000
 _LARGEST_LIST = 64 * 2**20  # bytes of a dvc.lock
 _RECORDS = (STATE_FOLDER, METRICS, RECORDS, MERGE_PROFILES, MERGE_MEASURES, REPORT, UNSEEN)
 _LARGEST_RECORD = 256 * 2**20  # bytes of JSON, and of a ledger, unpacked
@@ -171,9 +173,13 @@ def check_dvc_files(root: Path, paths: Iterable[Path]) -> None:
         text = check_yaml(path, name)
         if path.suffix == ".dvc":
             _refuse_imports(parse_yaml(text, name), name)
-        if path.name == "dvc.yaml" and "vars" in text:
-            for file in _variables(parse_yaml(text, name), name):
-                check_yaml(root / file, file)
+        if path.name == "dvc.yaml" and ("vars" in text or "matrix" in text):
+            content = parse_yaml(text, name)
+            files = list(_inline(content))
+            for file in _variables(content, name):
+                known = check_yaml(root / file, file)
+                files += [parse_yaml(known, file)] if "matrix" in text and known else []
+            _check_matrices(content, files, name)
 
 
 def check_yaml(path: Path, name: str) -> str:
@@ -216,6 +222,37 @@ def _variables(content: Any, name: str) -> Iterator[str]:
             if path.startswith(("/", "..")):
                 raise InputError(f"{name}: reads its variables from {file}, outside the repository")
             yield path.partition(":")[0]
+
+
+def _inline(content: Any) -> Iterator[Any]:
+    """Yield the variables that a dvc.yaml has in itself, for all stages or for one."""
+    stages = content.get("stages") if isinstance(content, dict) else None
+    for each in (content, *(stages.values() if isinstance(stages, dict) else ())):
+        own = each.get("vars") if isinstance(each, dict) else None
+        yield from own if isinstance(own, list) else ()
+
+
+def _check_matrices(content: Any, files: list[Any], name: str) -> None:
+    """Refuse a stage whose matrix has more cells than a comparison has stages; `files`: what `vars` are read from."""
+    stages = content.get("stages") if isinstance(content, dict) else None
+    for stage, about in (stages if isinstance(stages, dict) else {}).items():
+        axes = about.get("matrix") if isinstance(about, dict) else None
+        axes = axes.values() if isinstance(axes, dict) else ()
+        if (cells := prod(max(1, _length(axis, files)) for axis in axes)) > _MOST_CELLS:
+            raise InputError(f"{name}: {stage}: its matrix makes {cells:,} stages, and {_MOST_CELLS:,} are the most")
+
+
+def _length(axis: Any, files: list[Any]) -> int:
+    """Return how many values an axis of a matrix has, at most: its own, or those that a variable names in files.
+
+    Those of a text are its letters.
+    """
+    lengths = [len(axis) if isinstance(axis, list | dict | str) else 1]
+    for found in files if isinstance(axis, str) else ():
+        for key in re.split(r"[.\[\]]+", axis.strip("${ ]}")):
+            found = found.get(key) if isinstance(found, dict) else None
+        lengths += [len(found)] if isinstance(found, list | dict | str) else []
+    return max(lengths)
 
 
 def files_of_dvc(root: Path) -> Iterator[Path]:

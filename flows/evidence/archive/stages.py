@@ -26,6 +26,7 @@ from merganser.flows.evidence.archive.form import BUNDLE, copy_bytes
 BRANCH, WORKSPACE = "refs/heads/comparison", "refs/archive/workspace"
 LARGEST = 4 * 2**30  # bytes of code, unpacked
 _LONGEST_LINK = 4096
+_LONGEST_TREE = 32 * 2**20  # bytes of the list of all files
 # No hook, monitor, filter, submodule, transport or setting but these runs or counts, whoever's it is.
 _SETTINGS = {
     **{"core.hooksPath": os.devnull, "core.fsmonitor": "false", "core.attributesFile": os.devnull},
@@ -74,7 +75,7 @@ def check_out_code(source: BinaryIO, size: int, folder: Path) -> None:
 
 def check_tree(root: Path, revision: str, environment: Mapping[str, str]) -> None:
     """Raise InputError if a commit holds a submodule, a link out of its folder, or a file that an archive may not."""
-    listed = list(_entries(git(root, "ls-tree", "-r", "-l", "-z", "--full-tree", revision, environment=environment)))
+    listed = list(_entries(_listed(root, revision, environment)))
     for mode, _, _, path in listed:
         if mode == "160000":
             raise InputError(f"{path}: a git submodule, and an archive has the code of one repository")
@@ -92,6 +93,20 @@ def check_tree(root: Path, revision: str, environment: Mapping[str, str]) -> Non
     )
     for path, where in wrong_links(targets):
         raise InputError(f"{path}: a link to {targets[path]!r}, {where}; put the file itself there")
+
+
+def _listed(root: Path, revision: str, environment: Mapping[str, str]) -> str:
+    """List a commit's tree; of a tree in itself many times over, which takes few bytes, no more than a limit."""
+    command = ["git", "-C", str(root), "ls-tree", "-r", "-l", "-z", "--full-tree", revision]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as listing:
+        assert listing.stdout is not None
+        listed = listing.stdout.read(_LONGEST_TREE + 1)
+        if len(listed) > _LONGEST_TREE:
+            listing.kill()
+            raise InputError(f"{BUNDLE}: names more than {_LONGEST_TREE >> 20} MiB of files, and no code has so many")
+    if listing.returncode:
+        raise GitError(f"ls-tree fails for {revision}")
+    return os.fsdecode(listed)
 
 
 def _entries(listed: str) -> Iterator[tuple[str, str, int, str]]:

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from merganser.checkpoints.architecture import read_config, read_object
+from merganser.checkpoints.bounded import bounded
 from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import Checkpoint
+from merganser.checkpoints.weight_files import weight_bytes
 from merganser.errors import InputError, quoting, refusing
 from merganser.limits import SMALL, check_files, parse_json, read_small
 from merganser.models import DeviceName, Inputs, Precision
-from merganser.models.bounded import bounded
 from merganser.models.dual_encoder import TEXT_BATCH, DualEncoder
 from merganser.models.named_module import Maps
 from merganser.models.naming import naming_of
@@ -132,7 +133,7 @@ def _build(folder: Path) -> Any:
     level = logging.getLogger().level
     logging.getLogger().setLevel(logging.ERROR)
     try:
-        with quoting(f"{folder / CONFIG}: open_clip cannot build this model"), bounded(folder):
+        with quoting(f"{folder / CONFIG}: open_clip cannot build this model"), bounded(weight_bytes(folder)):
             return open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False).eval()
     finally:
         logging.getLogger().setLevel(level)

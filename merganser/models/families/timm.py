@@ -16,11 +16,12 @@ from torch import Tensor
 from transformers.initialization import no_init_weights
 
 from merganser.checkpoints.architecture import CONFIG
+from merganser.checkpoints.bounded import bounded
 from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import Checkpoint
+from merganser.checkpoints.weight_files import weight_bytes
 from merganser.errors import InputError, did_you_mean, quoting
 from merganser.models import DeviceName, Inputs, Precision
-from merganser.models.bounded import bounded
 from merganser.models.configurations import check_names, read_family_config
 from merganser.models.image_classifier import ImageClassifier
 from merganser.models.naming import Naming, naming_of
@@ -100,5 +101,5 @@ def _build(folder: Path, outputs: int | None = None, tensors: int | None = None)
         raise InputError(f"{where}: architecture: timm {timm.__version__} has no model {name!r}; {fix}")
     if reserved := sorted(signature(timm.create_model).parameters.keys() & (config.model_args or {})):
         raise InputError(f"{where}: model_args.{reserved[0]}: reserved for the caller of timm.create_model; remove it")
-    with quoting(f"{where}: timm cannot build this model"), no_init_weights(), bounded(folder, tensors):
+    with quoting(f"{where}: timm cannot build this model"), no_init_weights(), bounded(weight_bytes(folder), tensors):
         return timm.create_model(f"local-dir:{folder}", pretrained=False, num_classes=outputs).eval()

@@ -40,7 +40,9 @@ def import_tokenizer(
         if settings.get("pad_to_multiple_of"):
             raise InputError(PADDED.format(settings["pad_to_multiple_of"]))
         wanted, key = settings.get("source", UNION), "tokenizer.source"
-        for token, about in (settings.get("tokens") or {}).items():
+        if not isinstance(tokens := settings.get("tokens") or {}, dict):
+            raise InputError(f"tokenizer.tokens: expected a map, got {tokens!r}")
+        for token, about in tokens.items():
             place = f"tokenizer.tokens.{token}"
             rows[str(token)] = _named(_model_of(about, str(token), place), place, names)
             notes += (

@@ -2,12 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from torch.nn.modules import module as torch_module
-
-from merganser.checkpoints.weight_files import SUFFIXES
 
 VALUES_A_BYTE, SPARE_VALUES = 4, 2**27  # a value has a byte at least; tied weights and a new head come on top
 MODULES_A_TENSOR, SPARE_MODULES = 16, 10_000  # blocks, activations and the like have no tensors of their own
@@ -19,13 +16,11 @@ class TooLargeError(Exception):
 
 
 @contextmanager
-def bounded(folder: Path, tensors: int | None = None) -> Iterator[None]:
+def bounded(nbytes: int = 0, tensors: int | None = None) -> Iterator[None]:
     """While the block builds a model, raise TooLargeError at more values or modules than its checkpoint can hold.
 
-    The checkpoint is in the folder; `tensors`: how many it has, where that is known.
+    `nbytes`, `tensors`: of the checkpoint, where they are known.
     """
-    files = [path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file()]
-    nbytes = sum(path.stat().st_size for path in files)
     most_values = VALUES_A_BYTE * nbytes + SPARE_VALUES
     most_modules = MOST_MODULES if tensors is None else MODULES_A_TENSOR * tensors + SPARE_MODULES
     values = modules = 0

@@ -200,7 +200,7 @@ def _declared(path: Path, modified: int, size: int) -> Project | None:
         return None
     try:
         tools: Any = tomllib.loads(text).get("tool")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read as TOML ({in_one_line(error)}), and it names {TABLE}") from error
     if not isinstance(tools, dict) or TABLE not in tools:
         return None

@@ -66,6 +66,7 @@ def test_a_project_that_cannot_be_loaded_is_the_users_mistake(toy: Make, declare
     ("text", "said"),
     [
         ("[tool.dvcfleet]\nproject = \n", "cannot be read as TOML"),
+        (f"[tool.dvcfleet]\nproject = {'[' * 5000}\n", "cannot be read as TOML"),
         ("[tool]\ndvcfleet = ['flows:PROJECT']\n", "tool.dvcfleet should be a table with project"),
         ("[tool]\ndvcfleet = 'flows:PROJECT'\n", "tool.dvcfleet should be a table with project"),
         (

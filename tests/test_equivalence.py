@@ -39,19 +39,26 @@ def write(folder: Path, value: float, fingerprint: str, seconds: float) -> None:
     (folder / "stages.json").write_text(json.dumps(stages))
 
 
-@pytest.mark.parametrize(("value", "fails"), [(1.0, ()), (2.0, ("merge.txt", "methods/ties.txt"))])
+@pytest.mark.parametrize(
+    ("value", "changed", "fails"),
+    [
+        (1.0, (), ()),
+        (2.0, ("merge.txt",), ("merge.txt", "methods/ties.txt")),
+        (2.0, ("merge.txt", "methods/ties.txt"), ("methods/ties.txt",)),
+    ],
+)
 def test_code_that_wrote_other_bytes_from_the_same_is_named_and_no_code_that_read_them(
-    value: float, fails: tuple[str, ...], tmp_path: Path
+    value: float, changed: tuple[str, ...], fails: tuple[str, ...], tmp_path: Path
 ) -> None:
     write(tmp_path / "old-a", 1.0, "first", 1.5)
     write(tmp_path / "new-a", value, "second", 2.5)
     found: dict[str, Evidence] = {}
-    gather(found, tmp_path / "old-a", tmp_path / "new-a")
+    gather(found, tmp_path / "old-a", tmp_path / "new-a", changed)
     assert {file for file, evidence in found.items() if evidence.other} == set(fails)
     # dare stands in the folder that the evaluation reads, and this comparison does not use it.
-    expected = {"merge.txt", "methods/ties.txt"} | ({"evaluate.txt"} if not fails else set())
-    assert found.keys() == expected
-    assert "OTHER RESULTS" in verdict("merge.txt", found["merge.txt"]) or not fails
+    expected = fails or ("merge.txt", "methods/ties.txt", "evaluate.txt")
+    assert found.keys() == set(expected)
+    assert "OTHER RESULTS" in verdict("methods/ties.txt", found["methods/ties.txt"]) or not fails
     assert "NOT SHOWN" in verdict("methods/dare.txt", Evidence())
 
 

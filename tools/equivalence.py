@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from tools.golden.run import FOUND
 ROOT = Path(__file__).resolve().parents[1]
 CODE = "data/code"
 NOT_COMPARED = {"code.txt", *(f"{kind}.txt" for kind in golden.LEFT_OUT)}  # what they write says when it was written
+OF_THEIR_OWN = ("methods/", "kinds/")  # code of one entry or task, not of all
 FINGERPRINT = "fingerprint"  # of a file that a stage that is started again may keep: no result
 # What a stage's fingerprints are of, where that is less than all of its code.
 PARTS = {"decompose.txt": factors.CODE, "join.txt": (joints.CODE,)}
@@ -102,13 +103,13 @@ def decide(folder: Path, since: str, names: Mapping[str, tuple[str, ...]]) -> No
     exit_codes = [side.wait() for side in sides]
     if any(exit_codes):
         raise SystemExit(f"a golden comparison did not run: {folder} has its log")
+    changed = {name for name, of in names.items() if name in known and known[name].digest != code.digest(*of)}
     found: dict[str, Evidence] = {}
     for before, after in pairs.values():
-        gather(found, before, after)
+        gather(found, before, after, changed)
     write_table(ROOT, code, names, known, found)
-    for name, of in names.items():
-        if name in known and known[name].digest != code.digest(*of):
-            print(verdict(name, evidence_of(name, found)))
+    for name in filter(changed.__contains__, names):
+        print(verdict(name, evidence_of(name, found)))
 
 
 def verdict(name: str, found: Evidence) -> str:
@@ -210,8 +211,12 @@ def run(tree: Path, folders: Iterable[Path], *options: str) -> "subprocess.Popen
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
 
-def gather(found: dict[str, Evidence], old: Path, new: Path) -> None:
-    """Add what two runs of a comparison say: of the stages that read the same, whether they wrote the same."""
+def gather(found: dict[str, Evidence], old: Path, new: Path, changed: Collection[str]) -> None:
+    """Add what two runs of a comparison say: of the stages that read the same, whether they wrote the same.
+
+    Other results speak against the changed methods and kinds of task that a stage used, if there are any: these run
+    again by their own classes, and what all stages share stays if the others wrote the same.
+    """
     before, after = (json.loads((folder / FOUND).read_text()) for folder in (old, new))
     used = used_by(new)
     for name in before.keys() & after.keys():
@@ -224,7 +229,9 @@ def gather(found: dict[str, Evidence], old: Path, new: Path) -> None:
             raise SystemExit(f"{new.name}: {name}: exit codes {one['exit_code']} and {two['exit_code']}")
         if all(alike(old / path, new / path) for path in inputs):
             same = all(alike(old / path, new / path, varies) for path, varies in outs.items())
-            for file in {each for path in two["deps"] for each in code_files(new, path, used)}:
+            files = {each for path in two["deps"] for each in code_files(new, path, used)}
+            own = {file for file in files & set(changed) if file.startswith(OF_THEIR_OWN)}
+            for file in files if same else own or files:
                 evidence = found.setdefault(file, Evidence())
                 (evidence.same if same else evidence.other).append(f"{new.name.partition('-')[2]}: {name}")
 

@@ -102,6 +102,8 @@ class TextModule(NamedModule, ABC):
         """Take a module as it was built; its texts are padded and cut on one side."""
         super().__init__(module, naming)
         self.tokenizer = open_tokenizer(folder, module.config, side)
+        if MASK not in self.tokenizer.model_input_names:  # as of FNet, whose layers take none: padding is cut off by it
+            self.tokenizer.model_input_names = [*self.tokenizer.model_input_names, MASK]
 
     def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
@@ -171,8 +173,6 @@ def open_tokenizer(folder: Path, config: Any, side: Literal["left", "right"] = "
         raise InputError(f"{folder}: there is no padding token, which batches need; set base.pad_token_id")
     config.pad_token_id = tokenizer.pad_token_id
     tokenizer.padding_side = tokenizer.truncation_side = side
-    if MASK not in tokenizer.model_input_names:  # as of FNet, whose layers take none: padding is cut off by it
-        tokenizer.model_input_names = [*tokenizer.model_input_names, MASK]
     return tokenizer
 
 

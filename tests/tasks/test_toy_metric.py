@@ -38,7 +38,7 @@ def test_a_metric_is_a_function_its_row_and_its_reference(folder: Path, tmp_path
     copy.insert("merganser/evaluation/kinds/image_classification.py", ', "balanced_accuracy"', ")\nNEEDS")
     copy.insert(f"tests/evaluation/{test}", REFERENCE, '    "matthews": sklearn')
     done = copy.run(*PYTEST, f"tests/evaluation/{test}", "-k", "balanced_accuracy", folder=copy.folder)
-    assert "5 passed" in done.stdout, done.stdout[-2000:]
+    assert "6 passed" in done.stdout, done.stdout[-2000:]
     params = folder / "params.yaml"
     wanted = [(("tasks", "dark", "data", "metric"), "balanced_accuracy")]
     params.write_text(with_values(params.read_text(), wanted))

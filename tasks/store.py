@@ -25,7 +25,7 @@ class Store:
     experiment: str
 
     def find(self, tag: str, value: str, status: str = "FINISHED") -> str | None:
-        """Return the first run that carries a tag and is finished, None when there is none."""
+        """Return the id of the first run with this tag and status; None if there is none."""
         wanted = f"tags.`{tag}` = '{value}' and attributes.status = '{status}'"
         runs = self.client.search_runs([self.experiment], wanted, order_by=["attributes.start_time ASC"], max_results=1)
         return runs[0].info.run_id if runs else None

@@ -73,7 +73,7 @@ def link_sources(root: Path, folder: Path) -> Iterator[Path]:
         return
     with opened(folder) as repo:
         made = {Path(out.fs_path) for out in repo.index.outs}
-        sources = sources_of(load_params(folder / PARAMS))  # in the folder of methods of its own
+        sources = sources_of(load_params(folder / PARAMS))  # read here, next to the comparison's own methods
     for source in sources:
         path = folder / source
         is_made = any(out == path or out in path.parents for out in made)

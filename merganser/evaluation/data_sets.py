@@ -189,7 +189,7 @@ def check_saved(folder: Path) -> None:
 
 
 def _loading(path: Path) -> str | None:
-    """Return the call of `datasets` that loads a file, a folder of files or a single split; None for what it does not.
+    """Return the call of `datasets` that loads a file, a folder of files or a single split; None for anything else.
 
     >>> _loading(Path("mine.csv"))
     'load_dataset("csv", data_files={"test": "mine.csv"})'

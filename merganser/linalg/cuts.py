@@ -60,7 +60,7 @@ def each_trimmed(stack: Tensor, cut: Cut, unit: int = 1) -> Iterator[Tensor]:
 
 
 class Band(NamedTuple):
-    """Which magnitudes each task keeps: those above its level, up to the largest."""
+    """The magnitudes each task keeps: above its level, up to the largest."""
 
     levels: Cut  # T
     largest: tuple[float, ...]  # T

@@ -199,7 +199,7 @@ class RunsCode:
 
 @dataclass(frozen=True)
 class Makes:
-    """What a pickle makes by a call."""
+    """An object that unpickling rebuilds by a function call."""
 
     function: Callable[..., object]
     argument: int

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
+from hashlib import md5
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,15 @@ from dvc.repo import Repo
 
 from dvcfleet.lineage.audit import audit, look_up
 from dvcfleet.lineage.hooks import find_target
+from dvcfleet.lineage.show import SHORT
 from dvcfleet.lineage.steps import Finding, FindingKind
 from dvcfleet.repository import opened
 from merganser.errors import InputError
 from merganser.flows.commands.cli import main
 from merganser.flows.comparison import Merganser
+from merganser.tasks.code import recorded_code
+from merganser.tasks.stage import code_tree
+from merganser.tasks.stages import CODE
 from tests.dvcfleet.test_lineage import overwrite
 from tests.flows.conftest import Done, Refused
 from tests.tiny import delete_run, dvc, is_clean, merganser, move_artifacts
@@ -487,3 +492,18 @@ def test_of_a_group_of_data_sets_each_commit_is_named(tmp_path: Path) -> None:
     found = Merganser().origin(tmp_path)
     assert found is not None
     assert found.revision == f"org/arc@{'a' * 40}, org/mmlu@{'b' * 40}"
+
+
+def test_a_stages_code_is_shown_with_its_class_and_the_text_of_a_card_with_none(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    known = recorded_code(Path(), code_tree())
+
+    def shown(file: str) -> str | None:
+        content = (CODE / file).read_bytes()
+        return Merganser().about(f"{CODE}/{file}", md5(content, usedforsecurity=False).hexdigest())
+
+    code, card = known["merge.txt"], known["cards/clip.txt"]
+    assert shown("merge.txt") == f"(class {code.of[:SHORT]}, digest {code.digest[:SHORT]})"
+    assert shown("cards/clip.txt") == f"(digest {card.digest[:SHORT]})"

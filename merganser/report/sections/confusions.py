@@ -21,7 +21,7 @@ from merganser.report.sections import Section
 
 MOST = 64  # classes: cells of more are too small to be seen
 NAMED, LONG = 20, 14  # classes whose names have room, and letters of a name
-NO_CLASS = "no class"  # answers that are none
+NO_CLASS = "no class"  # an answer outside the classes
 ABREAST, SIDE = 4, 2.7  # panels in a row, inches of each
 
 
@@ -51,7 +51,7 @@ def read(comparison: Comparison) -> Confusions | None:
 
 
 def class_name(names: Sequence[str], label: int) -> str:
-    """Name a class by its number, which names it where there are no names."""
+    """Return the name of a class; its number if the classes have no names."""
     return NO_CLASS if label < 0 else names[label] if label < len(names) else str(label)
 
 

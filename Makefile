@@ -58,7 +58,9 @@ run: outlook $(READY)  ## compare the methods of params.yaml and write the repor
 	@echo "The report is in report/index.html; 'make ui' opens it beside the pages of Prefect and MLflow."
 
 # One file a process, in the order of tests/conftest.py, which begins with the slow ones. The home is an empty one: a
-# machine that has seen other runs proves as much as a new one, and what tests write there is a failure.
+# machine that has seen other runs proves as much as a new one, and what tests write there is a failure. They write up to
+# 2 GB at once, into memory where there is room.
+test: export TMPDIR ?= $(shell df -kP /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 {print $$6}')
 test: $(READY)  ## run the tests; the last lines name the ten slowest and the time of all
 	@home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT && trap 'exit 130' INT && trap 'exit 143' TERM && \
 	HOME="$$home" OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 10 && \

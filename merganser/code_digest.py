@@ -56,10 +56,12 @@ class Text:
 class CodeTree:
     """The code below a folder; each module is parsed once.
 
-    `texts` holds what is known of modules by their names and the bytes of their files, so that they need no parsing.
+    `known` is what was parsed before, by the modules' names and the bytes of their files: these need no parsing.
+    `texts` has of that what the tree's own modules say.
     """
 
     root: Path
+    known: dict[str, Text] = field(default_factory=dict)
     texts: dict[str, Text] = field(default_factory=dict)
     _modules: dict[str, Module | None] = field(default_factory=dict)
 
@@ -129,9 +131,9 @@ class CodeTree:
     def _read(self, name: str, path: Path) -> Module:
         content = path.read_bytes()
         key = hashlib.sha256(f"{name} {path.name}\n".encode() + content).hexdigest()
-        if key not in self.texts:
-            self.texts[key] = _text(name, path, content)
-        text = self.texts[key]
+        if key not in self.known:
+            self.known[key] = _text(name, path, content)
+        text = self.texts[key] = self.known[key]
         # A string that names a module counts as an import of it; a string that names a package, also of its data files,
         # and with `.*` behind it, of its modules, which are found by their names.
         # Of the whole package they are not data of a module: a wheel has more there than a clone.

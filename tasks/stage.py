@@ -138,15 +138,13 @@ def code_root() -> Path:
     return Path.cwd() if Path("merganser/tasks").is_dir() else ROOT
 
 
-def code_tree() -> CodeTree:
-    """Return the code that runs here, with what the last `code` stage knew of it: what is still so needs no parsing."""
-    return CodeTree(code_root(), read_texts(CODE / TEXTS))
-
-
-@cache
-def _code(root: Path) -> CodeTree:
+def code_tree(root: Path | None = None) -> CodeTree:
+    """Return the code of a folder, by default the code that runs here; what was parsed before needs no parsing."""
     KNOWN.update(read_texts(CODE / TEXTS))
-    return CodeTree(root, KNOWN)
+    return CodeTree(root or code_root(), KNOWN)
+
+
+_code = cache(code_tree)
 
 
 def check_found(folder: str, name: str) -> None:

@@ -147,8 +147,10 @@ def test_known_texts_are_not_parsed_and_give_the_same_digests(tree: Path) -> Non
     assert again.texts == first.texts
     (tree / "merganser/linalg/svd.py").write_text(SVD.replace("2", "3"))
     edited = CodeTree(tree, read_texts(tree / "texts.json"))
-    assert edited.listing("merganser.tasks.factor") == CodeTree(tree).listing("merganser.tasks.factor") != whole[0]
-    assert len(edited.texts) == len(first.texts) + 1
+    unknown = CodeTree(tree)
+    assert edited.listing("merganser.tasks.factor") == unknown.listing("merganser.tasks.factor") != whole[0]
+    assert edited.texts == unknown.texts  # and nothing of what svd.py was
+    assert len(edited.known) == len(first.texts) + 1
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"key": {"digest": "", "imported": []}}'])

@@ -62,8 +62,10 @@ run: outlook $(READY)  ## compare the methods of params.yaml and write the repor
 # 2 GB at once, into memory where there is room.
 test: export TMPDIR ?= $(shell df -kP /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 {print $$6}')
 test: $(READY)  ## run the tests; the last lines name the ten slowest and the time of all
-	@home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT && trap 'exit 130' INT && trap 'exit 143' TERM && \
-	HOME="$$home" OMP_NUM_THREADS=1 "$(BIN)/python" -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 10 && \
+	@place=$$(mktemp -d) && trap 'rm -rf "$$place"' EXIT && trap 'exit 130' INT && trap 'exit 143' TERM && \
+	home="$$place/home" && mkdir "$$home" "$$place/tmp" && \
+	HOME="$$home" TMPDIR="$$place/tmp" OMP_NUM_THREADS=1 \
+	"$(BIN)/python" -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 10 && \
 	{ test -z "$$(ls -A "$$home")" || { echo "the tests wrote into the user's home:" >&2; find "$$home" >&2; exit 1; }; }
 
 drills: $(READY)  ## try hundreds of kills, thousands of broken inputs, all of `dvc repro`, clusters: hours

@@ -52,7 +52,7 @@ LIBRARIES = (
     *("matplotlib.backends.backend_svg", "latex2mathml.converter"),
     *("prefect.artifacts", "prefect.context", "prefect.task_runners", "prefect.events.worker", "prefect.flows"),
     *("prefect.flow_runs", "prefect.variables", "prefect.runtime", "prefect.server.api.server"),
-    *("distributed", "prefect_dask", "dask_jobqueue"),
+    *("distributed", "prefect_dask", "dask_jobqueue", "prefect_kubernetes"),
 )
 RUN = Path(__file__).with_name("warm_run.py")  # which imports next to nothing: it is started for each fork
 PROGRAM = """#!/bin/sh

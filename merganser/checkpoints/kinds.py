@@ -36,6 +36,7 @@ _HEADS = (
 HEADS = (*_HEADS, *(f"*.{name}" for name in _HEADS))
 # of timm's image classifiers, if a task has its own: other models have maps of these names
 IMAGE_HEADS = ("fc.*", "head.weight", "head.bias", "head.fc.*", "head_dist.*")
+SPAN_HEADS = ("qa_outputs.*",)  # of models that find answers in texts
 # what layers measured of their inputs, and no gradient reached: of batch normalisation
 MEASURED = ("*running_mean", "*running_var", "*num_batches_tracked", "*moving_mean", "*moving_variance", "*moving_var")
 NOT_LINEAR = (*EMBEDDINGS, *HEADS, *NORMS, "*bias")

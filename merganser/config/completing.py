@@ -120,7 +120,8 @@ def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
     if isinstance(base, dict) and "family" not in base and (source := _model_of(content)):
         from merganser.config.inferring import family_of  # imports torch, as the next does
 
-        family = family_of(folder / source)
+        tuned = [each for _, task in _named(content, "tasks") if isinstance(each := task.get("source"), str)]
+        family = family_of(folder / source, [folder / each for each in tuned])
         if family is not None:
             yield ("base", "family"), family
     if not isinstance(family, str):

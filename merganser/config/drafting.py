@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from merganser.checkpoints.kinds import SPAN_HEADS
 from merganser.config.columns import columns_by_type, features_at
 from merganser.config.completing import READ, additions, filled, unmatched
 from merganser.config.describing import SCHEMA_FILE
@@ -122,7 +123,7 @@ def _write_pointer(name: str, content: dict[str, Any], root: Path) -> str:
 def _heads(models: Sequence[Mapping[str, Any]], root: Path) -> list[str]:
     """Return the patterns of the heads that classifiers of transformers have, of the models that lie here."""
     names = {name for each in models for name in parameter_names(root / str(each["source"]))}
-    return [pattern for pattern in HEAD_NAMES if any(fnmatchcase(name, pattern) for name in names)]
+    return [pattern for pattern in (*HEAD_NAMES, *SPAN_HEADS) if any(fnmatchcase(name, pattern) for name in names)]
 
 
 def _match_columns(task: dict[str, Any], family: str | None, root: Path) -> None:

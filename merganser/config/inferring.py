@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.architecture import CONFIG, model_type_of, read_config
-from merganser.checkpoints.kinds import IMAGE_HEADS, ParameterRules
+from merganser.checkpoints.kinds import IMAGE_HEADS, SPAN_HEADS, ParameterRules
 from merganser.checkpoints.matching import matched
-from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.reading import ADAPTER_CONFIG, open_checkpoint
 from merganser.config.columns import IMAGE, LABEL, TEXT, column_advice, columns_by_name, features_at, unnamed_classes
 from merganser.config.sections import UNMEASURED, Data
 from merganser.config.tasks import fits
@@ -24,17 +24,27 @@ from merganser.errors import InputError
 from merganser.evaluation import HasHead, get_kind, kind_names
 from merganser.evaluation.data_sets import read_headers
 from merganser.evaluation.evaluator import open_evaluator
+from merganser.merging.cards import library_of
 from merganser.models import EmbedsTexts, TakesImages, family_names, get_family, has_ability
 from merganser.models.naming import HEAD_NAMES
-from merganser.plugins import own_configurations
+from merganser.plugins import FAMILIES, constants, own_configurations
 from merganser.sources.hub_data import rename_columns
 from merganser.sources.pointers import OpenClipPointer, lying, read_pointer
 
+# What an adapter of PEFT is for, where its architecture's families build several.
+ADAPTED_FOR = {
+    "SEQ_CLS": "text-classification",
+    "TOKEN_CLS": "token-classification",
+    "QUESTION_ANS": "question-answering",
+}
 NAMING_CLASSES = {"classes", "labels", "answers"}  # keys of kinds of task that say what labels stand for
 
 
-def family_of(source: Path) -> str | None:
-    """Return the family whose configuration lies beside a model's weights; None where that is none, or several."""
+def family_of(source: Path, tasks: Collection[Path] = ()) -> str | None:
+    """Return the family whose configuration lies beside a model's weights; None where that is none, or several.
+
+    `tasks`: the tasks' own models, whose heads say which of several families is meant.
+    """
     with suppress(InputError, OSError):
         path = lying(source)
         if path is None:
@@ -44,9 +54,32 @@ def family_of(source: Path) -> str | None:
         found = [name for name, file in own_configurations().items() if (folder / file).is_file()]
         if config is not None:
             found += [name for name in family_names() if config in get_family(name).MODEL_TYPES]
+        if len(found) > 1:
+            found = _meant(found, tasks)
         if len(found) > 1:  # a model of open_clip and of transformers, or a CLIP and a classifier: by their parameters
             found = [name for name in found if _holds(name, path)] or [name for name in found if name == config]
         return found[0] if len(found) == 1 else None
+    return None
+
+
+def _meant(families: Sequence[str], tasks: Collection[Path]) -> list[str]:
+    """Return those of several families that do what the tasks' models are for; where no file says it, those of trunks.
+
+    An adapter says it by its own word for the task.
+    """
+    uses = {use for use in map(_use_of, tasks) if use is not None}
+    about = {name: constants(FAMILIES, name) for name in families}
+    found = [name for name in families if uses and uses <= set(about[name]["PIPELINES"].values())]
+    return found or [name for name in families if about[name].get("TRUNKS_OF") not in families]
+
+
+def _use_of(source: Path) -> str | None:
+    """Return what a model is for, in the words of model hubs; None where nothing here says it."""
+    with suppress(InputError, OSError):
+        if path := lying(source):
+            folder = path if path.is_dir() else path.parent
+            adapter = read_config(folder / ADAPTER_CONFIG) or {}
+            return ADAPTED_FOR.get(str(adapter.get("task_type"))) or library_of(folder, None)[1]
     return None
 
 
@@ -73,7 +106,7 @@ def heads_beyond(base: Path, models: Sequence[Path]) -> list[str]:
 
     None either if a model has other parameters that the base has not, or does not lie on this disk.
     """
-    beyond, patterns = [_names_beyond(base, model) for model in models], (*HEAD_NAMES, *IMAGE_HEADS)
+    beyond, patterns = [_names_beyond(base, model) for model in models], (*HEAD_NAMES, *IMAGE_HEADS, *SPAN_HEADS)
     found = {tuple(pattern for pattern in patterns if names_like(names, pattern)) for names in beyond}
     heads = list(found.pop()) if len(found) == 1 else []
     rest = [name for names in beyond for name in names if not any(fnmatchcase(name, pattern) for pattern in heads)]

@@ -87,7 +87,7 @@ def model_card(
 
     It is a function of the merge's inputs alone: no times, no hosts.
     """
-    library, pipeline = _library(base, family)
+    library, pipeline = library_of(base, family)
     sections = [
         f"# {entry}",
         _about(method, len(origins) - 1),
@@ -137,7 +137,7 @@ def _licence(origins: Mapping[str, ModelOrigin]) -> tuple[str | None, str | None
     return "other", ", ".join(sorted(several))
 
 
-def _library(base: Path, family: str | None) -> tuple[str | None, str | None]:
+def library_of(base: Path, family: str | None) -> tuple[str | None, str | None]:
     """Return what loads a checkpoint, and for what, as its family says; where none is declared, one that knows it."""
     declared = [constants(FAMILIES, name) for name in ([family] if family else family_names())]
     declared.sort(key=lambda each: "CONFIG" not in each)  # a configuration of its own is the surer sign

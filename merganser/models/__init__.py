@@ -111,10 +111,35 @@ class EmbedsTexts(Protocol):
 
 @runtime_checkable
 class ChangesFeatures(Protocol):
-    """A network with a head after its features."""
+    """A network with a head after its features, which are one vector an example."""
 
     def changing(self, change: Change) -> AbstractContextManager[object]:
         """While the block runs, give the head what `change` makes of the features (..., D) to score."""
+
+
+@runtime_checkable
+class ScoresWords(Protocol):
+    """A network that scores every token of a text: its logits are (B, L, C), of which padding has zeros."""
+
+    def encode_words(self, texts: Sequence[Sequence[str]], max_length: int) -> tuple[dict[str, Tensor], Tensor]:
+        """Tokenise texts that are split into words; longer ones are cut to `max_length` tokens.
+
+        Returns also the place of each word's first token (B, W): -1 for a word that has none, and beyond the last one.
+        """
+
+
+@runtime_checkable
+class FindsAnswers(Protocol):
+    """A network that scores every token of a question and its context as the first and last of an answer: (B, L, 2)."""
+
+    def encode_windows(
+        self, questions: Sequence[str], contexts: Sequence[str], max_length: int, stride: int
+    ) -> tuple[dict[str, Tensor], Tensor, list[int]]:
+        """Tokenise each question with its context, a long one in windows that share `stride` tokens.
+
+        Returns also the characters of the context that each token is (F, L, 2), from the first to before the second, -1
+        for any other token, and the question of each of F windows.
+        """
 
 
 @runtime_checkable
@@ -131,10 +156,11 @@ class Generates(Protocol):
 class Family(Protocol):
     """What a family's module holds.
 
-    All but MODEL_TYPES is written out, to be read without importing the module (`plugins.constants`). It may have three
-    more: `CONFIG`, the file of a configuration of its own in place of config.json, `MERGED`, patterns of the
-    parameters that are merged by default, in place of all, and `UNSUPPORTED`, the model types that transformers would
-    build and the family does not, each with the reason.
+    All but MODEL_TYPES is written out, to be read without importing the module (`plugins.constants`). It may have four
+    more: `CONFIG`, the file of a configuration of its own in place of config.json or beside it, `MERGED`, patterns of
+    the parameters that are merged by default, in place of all, `UNSUPPORTED`, the model types that transformers would
+    build and the family does not, each with the reason, and `TRUNKS_OF`, the family that is meant by a trunk which
+    both build.
     """
 
     MODEL_TYPES: Collection[str]  # of configurations of transformers, which it builds

@@ -12,10 +12,10 @@ from merganser.evaluation.columns import check_complete
 from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import LABEL, PAIR, TEXT, TextSettings, check_texts, encode_rows, logits_of
-from merganser.models import Network, TakesTexts
+from merganser.models import ChangesFeatures, Network, TakesTexts
 
 METRICS = ("spearman", "pearson", "pearson_spearman")
-NEEDS = (TakesTexts,)
+NEEDS = (TakesTexts, ChangesFeatures)
 TOKENS = 64
 NUMBERS = ("int", "uint", "float")
 

@@ -14,10 +14,10 @@ from merganser.evaluation.columns import WORDS, check_labels, class_numbers, lab
 from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import LABEL, PAIR, TEXT, TextSettings, check_texts, encode_rows, logits_of
-from merganser.models import Network, TakesTexts
+from merganser.models import ChangesFeatures, Network, TakesTexts
 
 METRICS = ("accuracy", "matthews", "f1", "macro_f1")
-NEEDS = (TakesTexts,)
+NEEDS = (TakesTexts, ChangesFeatures)
 TOKENS = 64
 
 

@@ -14,6 +14,8 @@ KINDS = {
     "classifier": "SEQUENCE_CLASSIFICATION",
     "seq2seq": "SEQ_TO_SEQ_CAUSAL_LM",
     "vision": "IMAGE_CLASSIFICATION",
+    "token_classifier": "TOKEN_CLASSIFICATION",
+    "reader": "QUESTION_ANSWERING",
     "vision-language": "IMAGE_TEXT_TO_TEXT",
     "two towers": "ZERO_SHOT_IMAGE_CLASSIFICATION",
 }

@@ -74,8 +74,13 @@ def tokenizer(ends: bool = True) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=words, model_input_names=["input_ids", "attention_mask"], **names)
 
 
-def random_model(kind: str, outputs: int | None = None, dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
-    """Draw a model with weights that no initialisation would give; one for so many classes where that is asked."""
+def random_model(
+    kind: str, outputs: int | None = None, dtype: torch.dtype = torch.float32, seed: int = 0, make: Any = None
+) -> Any:
+    """Draw a model with weights that no initialisation would give; one for so many classes where that is asked.
+
+    `make`: of its configuration, another model than the family's.
+    """
     torch.manual_seed(seed)
     flan = T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
     config = flan if kind == "flan-t5" else (MODELS[kind]() if kind in MODELS else build(kind)).config
@@ -85,7 +90,7 @@ def random_model(kind: str, outputs: int | None = None, dtype: torch.dtype = tor
     if outputs is not None:
         config.num_labels = outputs
     family = FAMILIES[kind]
-    model = MAKERS["encoder" if outputs and family != "vision" else family](config)
+    model = (make or MAKERS["encoder" if outputs and family != "vision" else family])(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -96,10 +101,15 @@ def random_model(kind: str, outputs: int | None = None, dtype: torch.dtype = tor
 
 
 def write_model(
-    folder: Path, kind: str, outputs: int | None = None, dtype: torch.dtype = torch.float32, seed: int = 0
+    folder: Path,
+    kind: str,
+    outputs: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    make: Any = None,
 ) -> Any:
     """Draw a model and write it, its tokenizer and its image processor."""
-    model = random_model(kind, outputs, dtype, seed)
+    model = random_model(kind, outputs, dtype, seed, make)
     model.save_pretrained(folder)
     if FAMILIES[kind] != "vision":
         tokenizer(ends=FAMILIES[kind] != "causal").save_pretrained(folder)

@@ -12,6 +12,9 @@ a resample's is computed without reading the texts again.
 Legend: N examples, K counts.
 """
 
+import re
+import string
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import zip_longest
@@ -101,6 +104,41 @@ class _NoSynonyms:
     def synsets(self, word: str) -> list[Any]:
         """Return none."""
         return []
+
+
+def squad_exact_match(found: Sequence[str], references: References) -> Floats:
+    """Return for each example whether it is one of its references, as SQuAD compares them (Rajpurkar et al., 2016).
+
+    Case, punctuation, articles and further spaces do not count.
+
+    >>> squad_exact_match(["The cat.", "dog"], [["a cat"], ["dogs"]]).tolist()
+    [1.0, 0.0]
+    """
+    pairs = zip(found, references, strict=True)
+    return np.array([float(_squad_words(text) in map(_squad_words, given)) for text, given in pairs])
+
+
+def squad_f1(found: Sequence[str], references: References) -> Floats:
+    """Return each example's F1 of words, the best over its references, as SQuAD compares them (Rajpurkar et al., 2016).
+
+    >>> squad_f1(["the black cat"], [["a cat", "dog"]]).round(4).tolist()
+    [0.6667]
+    """
+    pairs = zip(found, references, strict=True)
+    return np.array([max(_words_f1(_squad_words(text), _squad_words(each)) for each in given) for text, given in pairs])
+
+
+def _squad_words(text: str) -> list[str]:
+    """Return the words that count."""
+    plain = "".join(sign for sign in text.lower() if sign not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", plain).split()
+
+
+def _words_f1(found: list[str], given: list[str]) -> float:
+    """Return 2 c / (f + g), c of the words in common; without any words in one of them, whether both have none."""
+    if not found or not given:
+        return float(found == given)
+    return 2 * (Counter(found) & Counter(given)).total() / (len(found) + len(given))
 
 
 CONSTANT = 1e-12  # a variance below this share of the whole sample's is rounding
@@ -198,6 +236,19 @@ def mean(scores: ArrayLike, labels: ArrayLike, weights: Floats | None = None) ->
     return _ratio(counts @ found, counts.sum(-1))
 
 
+def counted_f1(counts: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
+    """Return F1 of what was counted of each example (N, 3), what is correct, what was found and what there is.
+
+    It is 2 c / (f + t) of the sums, the harmonic mean of the precision c / f and the recall c / t.
+
+    >>> float(counted_f1([[1, 2, 1], [0, 0, 1]], [0, 0]))
+    0.5
+    """
+    each = np.asarray(counts, dtype=np.float64)
+    sums = _weights(weights, each) @ each
+    return _ratio(2 * sums[..., 0], sums[..., 1] + sums[..., 2])
+
+
 class Metric(NamedTuple):
     """A metric and what the report says of it."""
 
@@ -223,6 +274,11 @@ METRICS = {
     "chrf": Metric(corpus_score("CHRF"), "chrF", of_texts=corpus_counts("CHRF")),
     "rouge_l": Metric(mean, "ROUGE-L", of_texts=rouge_l),
     "meteor_stems": Metric(mean, "METEOR without synonyms", of_texts=meteor_stems),
+    "squad_f1": Metric(mean, "SQuAD F1", is_share=True, of_texts=squad_f1),
+    "squad_exact_match": Metric(mean, "SQuAD exact match", is_share=True, of_texts=squad_exact_match),
+    # of words, by what is counted of each text
+    "entity_f1": Metric(counted_f1, "entity F1", is_share=True),
+    "word_accuracy": Metric(counted_f1, "word accuracy", is_share=True),
     # lm-eval's, by its names
     "acc": Metric(accuracy, "acc", is_mean=True, is_share=True),
     "acc_norm": Metric(accuracy, "acc_norm", is_mean=True, is_share=True),

@@ -157,8 +157,8 @@ class TextModule(NamedModule, ABC):
         """Score a batch (B, C)."""
 
 
-def open_tokenizer(folder: Path, config: Any, side: Literal["left", "right"] = "right") -> Any:
-    """Open the tokenizer of a folder, which pads and cuts texts on one side.
+def open_tokenizer(folder: Path, config: Any, side: Literal["left", "right"] = "right", **options: Any) -> Any:
+    """Open the tokenizer of a folder, which pads and cuts texts on one side; `options` are its own.
 
     It and the configuration pad with one token: the tokenizer's own, else the configuration's, else the one that ends a
     text. Raises InputError where there is no tokenizer, or none of these.
@@ -166,7 +166,7 @@ def open_tokenizer(folder: Path, config: Any, side: Literal["left", "right"] = "
     if not any(file for pattern in VOCABULARIES for file in folder.glob(pattern)):
         raise InputError(f"{folder}: no tokenizer.json nor another vocabulary; the checkpoint's folder must hold one")
     with quoting(f"{folder}: transformers cannot make the tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = _padding(tokenizer, config.pad_token_id)
     if tokenizer.pad_token_id is None:

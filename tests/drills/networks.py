@@ -29,7 +29,10 @@ from tests.tiny_transformers import TOKENS, noise, tokenizer
 
 # what a family builds, by KINDS
 HEADS = {"causal": "causal", "seq2seq": "seq2seq", "encoder": "classifier", "vision": "vision"}
+OF_TOKENS = ("reader", "token_classifier")
+HEADS |= {family: family for family in OF_TOKENS}
 SAMPLE = ("causal mixtral", "causal rwkv", "encoder fnet", "seq2seq marian", "causal gpt2 with a head", "vision vit")
+SAMPLE = (*SAMPLE, "reader deberta-v2", "token_classifier fnet")
 TEXTS = ["the cat sat on the mat .", "a dog", "the dog ran on a red mat", "no red cat sat"]
 OPTIONS = ["yes", "no the red"]
 LARGEST = 1e-5  # of the largest output: rounding alone makes at most 2e-6
@@ -78,7 +81,7 @@ def summary(batchings: Counter[str], tried: int) -> str:
     """Count the types by family and batches, and name those that no family builds."""
     lines = [f"{count} of {family_and_batches}" for family_and_batches, count in sorted(batchings.items())]
     for family in HEADS:
-        reasons = get_family(family).UNSUPPORTED  # type: ignore[attr-defined]
+        reasons = getattr(get_family(family), "UNSUPPORTED", {})
         lines += [f"{family} leaves out {name}: it {reason}" for name, reason in reasons.items()]
     return "\n".join([f"{batchings.total()} of {tried} networks score alike in batches and alone", *lines])
 
@@ -99,6 +102,8 @@ def compared(name: str, folder: Path) -> Found:
     """Save a tiny model of a type, load it as the family does, and compare it with the model and with one input."""
     if name.startswith("vision "):
         return compared_pictures(name.split()[1], folder)
+    if name.startswith(OF_TOKENS):
+        return compared_tokens(*name.split(), folder)
     family, model_type, headed = (*name.split()[:2], name.endswith("head") or name.startswith("encoder"))
     model = written(family, model_type, headed, folder)
     checkpoint = open_checkpoint(folder)
@@ -119,6 +124,32 @@ def compared(name: str, folder: Path) -> Found:
         errors["ranks"] = distance(network.rank(batch, OPTIONS), ranks)
         texts = [text for each in single for text in network.generate(each, NEW)]
         errors["generations"] = float(network.generate(batch, NEW) != texts)
+    return Found(network.batching, errors)
+
+
+def compared_tokens(family: str, model_type: str, folder: Path) -> Found:
+    """Do so with a type that scores each token of a text."""
+    model = written(family, model_type, False, folder)
+    checkpoint = open_checkpoint(folder)
+    get_family(family).check(folder, checkpoint)
+    network: Any = open_network(family, folder, outputs=CLASSES)
+    state = {each: checkpoint.read(each) for each in checkpoint.names}
+    network.load(state.items())
+    batch, single = network.encode(TEXTS, 30), [network.encode([text], 30) for text in TEXTS]
+    alone = [network.logits(each)[0] for each in single]
+    with torch.inference_mode():
+        found = model(**single[0])
+        theirs = (
+            found.logits if family == "token_classifier" else torch.stack([found.start_logits, found.end_logits], 2)
+        )
+    shown = batch["attention_mask"].bool()
+    errors = {
+        "the model saved": distance(alone[0][None], theirs),
+        "logits": distance(network.logits(batch)[shown], torch.cat(alone)),
+        "features": distance(network.features(batch), torch.cat([network.features(each) for each in single])),
+        "given parameters": distance(network.forward(state, batch).detach()[shown], torch.cat(alone)),
+    }
+    assert not network.logits(batch)[~shown].any()
     return Found(network.batching, errors)
 
 
@@ -195,7 +226,7 @@ def written(family: str, model_type: str, headed: bool, folder: Path) -> Any:
             setattr(part, each, token)
     if family == "seq2seq":
         model.config.decoder_start_token_id = 0
-    model.config.num_labels = CLASSES
+    model.config.num_labels = 2 if family == "reader" else CLASSES
     torch.manual_seed(0)
     model = type(model)(model.config).eval()
     if family == "seq2seq" and not headed:

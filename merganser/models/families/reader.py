@@ -21,7 +21,8 @@ from merganser.models.families.encoder import MODEL_TYPES as ENCODERS
 from merganser.models.token_network import TokenNetwork
 
 TRUNKS_OF = "encoder"
-MODEL_TYPES = modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES.keys() & ENCODERS
+UNSUPPORTED = {"longformer": "needs exactly three separators in every text"}
+MODEL_TYPES = (modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES.keys() & ENCODERS) - UNSUPPORTED.keys()
 LIBRARY = "transformers"
 PIPELINES = {"ForQuestionAnswering": "question-answering", "ForQuestionAnsweringSimple": "question-answering"}
 MAKE = AutoModelForQuestionAnswering.from_config

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModelForTokenClassification, AutoTokenizer
+from transformers import AutoModelForTokenClassification
 from transformers.models.auto import modeling_auto
 
 from merganser.checkpoints.reading import Checkpoint
@@ -18,6 +18,7 @@ from merganser.models import DeviceName, Precision
 from merganser.models.configurations import build, check_parameter_names, read_family_config
 from merganser.models.families.encoder import LEFT_OUT
 from merganser.models.families.encoder import MODEL_TYPES as ENCODERS
+from merganser.models.texts import open_tokenizer
 from merganser.models.token_network import TokenNetwork
 
 TRUNKS_OF = "encoder"
@@ -25,7 +26,8 @@ MODEL_TYPES = modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.keys() 
 LIBRARY = "transformers"
 PIPELINES = {"ForTokenClassification": "token-classification"}
 MAKE = AutoModelForTokenClassification.from_config
-HEADS = ("classifier.*",)  # a task's own, which a base need not have
+HEADS = ("classifier", "score")
+HEAD_NAMES = tuple(f"{head}.*" for head in HEADS)  # a task's own, which a base need not have
 
 
 class WordClassifier(TokenNetwork):
@@ -44,11 +46,10 @@ class WordClassifier(TokenNetwork):
 
     @property
     def _splitting(self) -> Any:
-        """Return the tokenizer that reads the first word as the others, with a space before it, if it tells these."""
+        """Return the tokenizer that takes the first word as the others, as if a space stood before it."""
         if getattr(self.tokenizer, "add_prefix_space", True):
             return self.tokenizer
-        how = {"local_files_only": True, "trust_remote_code": False, "add_prefix_space": True}
-        return AutoTokenizer.from_pretrained(self.naming.where, **how)
+        return open_tokenizer(self.naming.where, self.module.config, add_prefix_space=True)
 
     def _scores(self, found: Any) -> Tensor:
         logits: Tensor = found.logits
@@ -76,10 +77,10 @@ def open_network(
     config = read_family_config("token_classifier", folder)
     if outputs is not None:
         config.num_labels = outputs
-    return WordClassifier(build(MAKE, config, folder, device, precision), folder, LEFT_OUT, ("classifier",))
+    return WordClassifier(build(MAKE, config, folder, device, precision), folder, LEFT_OUT, HEADS)
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint that is not such an encoder, or lacks a parameter of one, by configuration and headers."""
     config = read_family_config("token_classifier", folder)
-    check_parameter_names(MAKE, config, folder, checkpoint, left_out=LEFT_OUT, may_lack=HEADS)
+    check_parameter_names(MAKE, config, folder, checkpoint, left_out=LEFT_OUT, may_lack=HEAD_NAMES)

@@ -58,11 +58,19 @@ def prepared_in(folder: Path, chunks: Iterable[Mapping[str, Tensor]], classes: S
     return Prepared(folder)
 
 
-def run(data: DatasetDict, folder: Path, model: Path, kind: str, metric: str | None = None, **own: Any) -> Results:
+def run(
+    data: DatasetDict,
+    folder: Path,
+    model: Path,
+    kind: str,
+    metric: str | None = None,
+    family: str = "encoder",
+    **own: Any,
+) -> Results:
     """Evaluate the encoder in a folder on a data set, five examples a batch."""
     evaluator = check(data, kind, metric, **own)
     data.save_to_disk(folder)
-    network = open_network("encoder", model, outputs=evaluator.outputs(evaluator.classes(folder)))
+    network = open_network(family, model, outputs=evaluator.outputs(evaluator.classes(folder)))
     evaluator.prepare(folder, "test", network, fresh(folder / "prepared"))
     checkpoint = open_checkpoint(model)
     network.load((name, checkpoint.read(name)) for name in checkpoint.names)

@@ -181,7 +181,7 @@ def init(
 
     Inside a git repository, the comparison becomes a folder there.
     """
-    from merganser.flows.commands.init import Choices, Clone, Models, Same, Suite, init
+    from merganser.flows.commands.init import UNFINISHED, Choices, Clone, Models, Same, Suite, init
 
     other = None if cache_of is None else root_around(cache_of)
     if data and not models:
@@ -195,8 +195,10 @@ def init(
         raise InputError(f"say what it compares, in one way: {ways}")
     if clone is not None and other:
         raise InputError("--cache-of: a comparison taken --from a clone has its own cache; leave one of them out")
-    print(*map(printable, init(folder, given[0], other)), sep="\n")
-    print(f"`cd {shlex.quote(str(folder))} && merganser run` makes it")
+    lines = init(folder, given[0], other)
+    print(*map(printable, lines), sep="\n")
+    then = "then " if UNFINISHED in lines else ""
+    print(f"{then}`cd {shlex.quote(str(folder))} && merganser run` makes it")
 
 
 @app.command(epilog=example("merganser update", EXIT_CODES))

@@ -31,6 +31,7 @@ from merganser.outputs import new_folder, refuse_existing
 from merganser.tasks.code_record import RECORD, record_text
 from merganser.tasks.identity import write_id
 
+UNFINISHED = "to be filled in or mended before it runs:"  # and a line each
 DRAFT = "begun"  # in an empty folder, until the comparison there is whole
 FILES = (Path(".dvcignore"), Path(".gitignore"), Path("prefect.yaml"), Path("profiles.yaml"))
 _NOBODY = ("-c", "user.name=merganser", "-c", "user.email=merganser@localhost")
@@ -84,7 +85,7 @@ class Models:
                 MERGANSER.validate(repo)
             except InputError as error:
                 lines += [
-                    "to be filled in or mended before it runs:",
+                    UNFINISHED,
                     *(f"  {line}" for line in str(error).splitlines()),
                 ]
         return lines

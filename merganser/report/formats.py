@@ -105,11 +105,13 @@ def interval(estimate: Any) -> str:
 def p_value(value: float | None) -> str:
     """Format a p-value with the digits that matter, a dash for none.
 
-    >>> p_value(0.0125), p_value(2e-5), p_value(0.0)
-    ('0.013', '2e-05', '<1e-99')
+    >>> p_value(0.0125), p_value(0.0497), p_value(2e-5), p_value(0.0)
+    ('0.013', '0.0497', '2e-05', '<1e-99')
     """
     if value is None:
         return "–"
+    if f"{value:.3f}" == "0.050":  # which side of 5 % it is on
+        return f"{value:.4f}"
     return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}" if value >= 1e-99 else "<1e-99"
 
 

@@ -68,7 +68,10 @@ def test_models_and_data_say_what_they_are_and_what_they_do_not_say_is_named(
     for words in (said, refused(here, "run", "--dry-run")):
         assert "tasks.subject.data: missing" in words
     own = [*models, "--data", "kind=../mine/data", "subject=../mine/data"]
-    assert "filled in" not in done(here, "init", "../two", "--models", *own)
+    assert said.rstrip().endswith("then `cd . && merganser run` makes it")
+    whole = done(here, "init", "../two", "--models", *own)
+    assert "filled in" not in whole
+    assert whole.rstrip().endswith("\n`cd ../two && merganser run` makes it")
     params = load_params(tmp_path / "two/params.yaml")
     assert (params.tasks["subject"].kind, params.evaluation.split) == ("text_classification", "test")
     assert git(tmp_path / "two", "status", "--porcelain") == ""

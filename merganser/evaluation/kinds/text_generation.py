@@ -5,6 +5,7 @@ The right answer is the text in the column `answer`, or that of `answers` which 
 `answer` are written with one decimal, as STS-B's are for T5. Texts that are set against references may have several.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Formatter
@@ -33,6 +34,7 @@ METRICS = (
 NEEDS = (TakesTexts, Generates)
 TOKENS = 128
 NUMBERS = ("spearman", "pearson", "pearson_spearman")
+ROUGE_WORD = re.compile("[a-z0-9]")  # what rouge-score takes for a part of a word
 MEANS = ("rouge_l", "meteor_stems")  # of examples' scores
 WRITTEN = ("bleu", "chrf", *MEANS)  # against references
 TEXTS = ("exact_match", "accuracy", *WRITTEN)
@@ -152,6 +154,10 @@ def _check_answers(rows: Any, metric: str, where: str) -> None:
             raise InputError(f"{where}: data.metric: {metric} needs one right answer an example; {has}")
         if metric in NUMBERS and answer is not None:
             _number(_written(answer), strict=True)
+        text = "" if answer is None else _written(answer).strip()
+        if metric == "rouge_l" and text and not ROUGE_WORD.search(text.lower()):
+            has = f"and {text!r} has none: choose chrf, or leave the example out"
+            raise InputError(f"{where}: data.metric: rouge_l counts words of ASCII letters and digits, {has}")
 
 
 def columns(settings: Settings) -> Collection[str]:

@@ -83,6 +83,13 @@ def test_texts_are_set_against_one_reference_or_several(folders: dict[str, Path]
         evaluated(folders["t5"], "t5", labelled, "bleu", answers=["yes", "no"])
 
 
+def test_rouge_is_refused_of_answers_without_a_word_that_it_counts(folders: dict[str, Path]) -> None:
+    rows = Dataset.from_dict({"sentence": SENTENCES, "answer": ["a cat", "un été", "猫", "no", "dog"]})
+    with pytest.raises(InputError, match="rouge_l counts words of ASCII letters and digits, and '猫' has none: choose"):
+        evaluated(folders["t5"], "t5", rows, "rouge_l")
+    assert len(evaluated(folders["t5"], "t5", rows, "chrf")) == 5
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_of_several_prompts_an_example_has_the_mean(folders: dict[str, Path], name: str) -> None:
     prompts = [PROMPT, "no {sentence} mat ."]

@@ -192,6 +192,21 @@ def test_each_token_goes_its_own_way_whatever_is_beside_it(tmp_path: Path) -> No
     assert (tokens.counts > 0).all()
 
 
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_padding_is_counted_as_no_token(kind: str, tmp_path: Path) -> None:
+    write_model(tmp_path, kind, 3)
+    network: Any = open_network(FAMILIES[kind], tmp_path, outputs=3)
+    network.load(task_model(tmp_path, "task0"))
+    written(tmp_path, network, 3)
+    counts = []
+    for batch in (["the cat sat on the mat .", "a dog"], ["the cat sat on the mat ."], ["a dog"]):
+        with running(network, tmp_path) as (_, tokens):
+            network.logits(network.encode(batch, 16))
+        counts.append(tokens.counts)
+    assert torch.equal(counts[0], counts[1] + counts[2])
+    assert network.batching == "padded"
+
+
 def test_gates_that_are_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "gates.json").write_text('{"k_gate": 0}')
     with pytest.raises(InputError, match=r"gates\.json: does not describe the gates \(k_gate is 0\); merge again"):

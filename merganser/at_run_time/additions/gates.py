@@ -85,8 +85,21 @@ def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Ru
         found = applied(rows, experts[name], choice)
         return found if found is None or name not in biases else found + biases[name].to(found)[choice]
 
-    with network.watch(extra):
+    with _without_padding(network), network.watch(extra):
         yield Running(network, tokens)
+
+
+@contextmanager
+def _without_padding(network: Network) -> Iterator[None]:
+    """While the block runs, score texts of one length together: padding would be counted as tokens."""
+    if getattr(network, "batching", None) != "padded":
+        yield
+        return
+    network.batching = "equal"  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        network.batching = "padded"  # type: ignore[attr-defined]
 
 
 def _biases(overlays: OverlayFile, maps: Iterable[str], shared: Checkpoint) -> dict[str, Tensor]:

@@ -78,13 +78,16 @@ def _measuring(layers: Sequence[BatchNorm]) -> Iterator[None]:
 
 
 def mixed_batches(network: Network, samples: Sequence[Sample], size: int) -> Iterator[dict[str, Tensor]]:
-    """Give all tasks' pictures once, in an order drawn by the seed; each batch has a like share of each task's."""
-    count = min(ceil(max(map(len, samples)) / size), *map(len, samples))
+    """Give all tasks' pictures once, in an order drawn by the seed; each batch has a like share of each task's.
+
+    A task with fewer pictures than there are batches has one in each of the first batches.
+    """
+    count = ceil(max(map(len, samples)) / size)
     names = inputs_of(network, samples[0].prepared)
     parts = []
     for sample in samples:
         order = torch.randperm(len(sample), generator=generator_of(sample.seed, sample.task, "batches"))
         parts.append([[sample.numbers[place] for place in part.tolist()] for part in order.tensor_split(count)])
     for batch in zip(*parts, strict=True):
-        rows = [sample.prepared.rows(names, own) for sample, own in zip(samples, batch, strict=True)]
+        rows = [sample.prepared.rows(names, own) for sample, own in zip(samples, batch, strict=True) if own]
         yield {name: torch.cat([each[name] for each in rows]) for name in names}

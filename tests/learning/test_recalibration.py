@@ -1,6 +1,7 @@
 """Recalibrated statistics against PyTorch's own `update_bn` in float64, and a comparison with them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,14 @@ def test_every_picture_is_in_one_batch_with_a_like_share_of_each_task(folder: Pa
     seen = sorted(picture.numpy().tobytes() for batch in batches for picture in batch)
     own = [sample.prepared.rows(["pixels"], sample.numbers)["pixels"] for sample in samples]
     assert seen == sorted(picture.numpy().tobytes() for pictures in own for picture in pictures)
+
+
+def test_a_task_with_few_pictures_makes_no_larger_batches_of_the_others(folder: Path) -> None:
+    first, second = (draw(Prepared(folder / "data/validation" / task), 99, 3, task) for task in sorted(TASKS))
+    network: Network = open_network("timm", folder / "data/base", outputs=3)
+    few = replace(first, numbers=first.numbers[:2])
+    batches = [len(batch["pixels"]) for batch in mixed_batches(network, [few, second], 5)]
+    assert batches == [1 + 5, 1 + 5, 4]  # 2 and 14 pictures, at most 5 of each task
 
 
 def test_the_trace_counts_pictures_and_scores_are_those_of_the_new_statistics(folder: Path) -> None:

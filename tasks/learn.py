@@ -237,7 +237,8 @@ def write_values(out: Path, learned: Learned, trace: dict[str, Any]) -> None:
 
 def examples_seen(problem: Learnable, state: LearningState) -> dict[str, int]:
     """Count the examples that went through the network, forwards and backwards."""
-    steps = state.step * sum(batches.size for batches in problem.batches)
+    passes = sum(map(problem.passes, range(state.step)))
+    steps = passes * sum(batches.size for batches in problem.batches)
     checks = len(state.checks) * sum(len(rows) for batches in problem.batches for rows in batches.fixed())
     return {"forwards": steps + checks, "backwards": steps}
 

@@ -52,6 +52,10 @@ class Form(ABC):
         """
         return None
 
+    def passes(self, step: int) -> int:
+        """Count how often a step's batches go through the network: twice with an inner step."""
+        return 1
+
     def penalty(self, values: Values, step: int | None) -> float:
         """Return what is added to the loss for the values alone; `pull` adds its gradient."""
         return 0.0

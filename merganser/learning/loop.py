@@ -136,6 +136,7 @@ class Learnable(NamedTuple):
     slope: Callable[[Values, int], tuple[float, Values]]  # gives a step's loss, added over tasks, and its gradient
     check: Callable[[Values], float]  # gives the loss on the fixed examples, without noise; on the same path as `slope`
     blocks: Mapping[str, Sequence[str]] = MappingProxyType({})  # parameters that are mixed for each example, by blocks
+    passes: Callable[[int], int] = lambda step: 1  # counts how often a step's batches go through the networks
 
 
 def forming(
@@ -168,7 +169,7 @@ def forming(
     def check(values: Values) -> float:
         return fixed_loss(losses, batches, weights(values, None)) + form.penalty(values, None)
 
-    return Learnable(layers, batches, form.start, slope, check)
+    return Learnable(layers, batches, form.start, slope, check, passes=form.passes)
 
 
 def apart(tasks: Sequence[Learnable], layers: LayerSource) -> Learnable:
@@ -191,6 +192,7 @@ def apart(tasks: Sequence[Learnable], layers: LayerSource) -> Learnable:
         start=lambda: _together([task.start() for task in tasks]),
         slope=slope,
         check=lambda values: sum(task.check(own) for task, own in each(values)),
+        passes=tasks[0].passes,
     )
 
 

@@ -76,10 +76,14 @@ class MaskedSum(Form):
 
     def ahead(self, values: Values, step: int, gradients: Mapping[str, Tensor]) -> Values | None:
         """Take one step of gradient descent in the coefficients, while the mask is learned for them."""
-        if COEFFICIENTS not in values or not self.learns_mask(step):
+        if self.passes(step) == 1:
             return None
         slope = self.by_coefficients(values, step, gradients, self.mean(values, step))
         return values | {COEFFICIENTS: values[COEFFICIENTS] - self.settings.lr * slope}
+
+    def passes(self, step: int) -> int:
+        """Count two passes while the mask is learned for coefficients one step ahead."""
+        return 2 if self.settings.inner == "adamerging" and self.learns_mask(step) else 1
 
     def learns_mask(self, step: int | None) -> bool:
         """Tell whether a step moves the mask."""

@@ -14,7 +14,9 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.learning.batches import Batches
 from merganser.learning.loop import FILE, LearningState, Loss, forming, learn
+from merganser.methods import concrete
 from merganser.methods.adamerging import Settings, WeightedSum
+from merganser.tasks.learn import examples_seen
 from tests.laws.layers import Layers
 from tests.laws.samples import joined, network
 
@@ -141,6 +143,23 @@ def test_a_loss_that_is_no_number_stops_it_names_the_step_and_keeps_the_best(mak
 def test_models_whose_loss_is_no_number_are_refused_before_the_first_step(make: Make) -> None:
     with pytest.raises(InputError, match="the loss is nan before the first step"):
         make("one", steps=9, losses=[broken_after(0), loss_of(1)])
+
+
+def test_the_counted_examples_are_those_that_went_through_the_network_inner_steps_too(tmp_path: Path) -> None:
+    settings = concrete.Settings(inner="adamerging", mask_steps=2, steps=3, every=1)
+    form, seen = concrete.MaskedSum(Layers(network(2)), settings), {True: 0, False: 0}
+
+    def loss(weights: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
+        found = loss_of(0)(weights, rows)
+        seen[False] += len(rows)
+        found.register_hook(lambda _: seen.update({True: seen[True] + len(rows)}))
+        return found
+
+    batches = [Batches(0, task, "validation", 9, 2) for task in ("a", "b")]
+    problem = forming(form, form.layers, base_of(tmp_path), [loss, loss], batches, torch.device("cpu"))
+    state = learn(problem, settings, tmp_path / "state", "", lambda _: None)
+    assert examples_seen(problem, state) == {"forwards": seen[False], "backwards": seen[True]}
+    assert seen[True] == (2 + 2 + 1) * 2 * 2  # two steps of the mask, with an inner one each, and one of coefficients
 
 
 def test_a_damaged_state_is_learned_anew(make: Make, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def _models_per_task(folder: Path, base: Checkpoint, deltas: Deltas) -> dict[str
                 wanted = file.delta(name)
                 error = _difference(weights, base.read(name)) - wanted
                 squares[:, places[name], column] = torch.stack([_square(error), _square(wanted)])
-    by_layer, overall = (s[0].sqrt() / s[1].sqrt() for s in (squares, squares.sum(1)))
+    by_layer, overall = (s[0].sqrt() / s[1].where(s[1] > 0, torch.nan).sqrt() for s in (squares, squares.sum(1)))
     layers = {name: {"error": by_layer[place].tolist()} for name, place in places.items()}
     return {"tasks": list(deltas.tasks), "error": overall.tolist(), "layers": layers}
 

@@ -67,6 +67,16 @@ def test_individual_models_have_no_error(dtype: torch.dtype, tmp_path: Path) -> 
     assert set(found["layers"]) == set(prepared.deltas.names)
 
 
+def test_a_model_equal_to_the_base_has_no_relative_error(tmp_path: Path) -> None:
+    models = write_models(tmp_path / "models", 1)
+    prepared = prepare(models["base"], {"same": models["base"], "task0": models["task0"]}, tmp_path / "deltas")
+    folder = merged(prepared, "free", tmp_path / "merged")  # which gives every task the others' deltas
+    found = defined(measure_merge(folder, prepared.base, prepared.deltas))
+    errors = [found["error"], *(layer["error"] for layer in found["layers"].values())]
+    assert [error[0] for error in errors] == [None] * len(errors)
+    assert all(error[1] is not None and np.isfinite(error[1]) for error in errors)
+
+
 def test_the_error_of_a_truncation_is_what_it_drops(tmp_path: Path) -> None:
     prepared = prepared_models(tmp_path, 2)
     folder = merged(prepared, "svd", tmp_path / "merged", rank_fraction=0.5)

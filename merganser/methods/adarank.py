@@ -119,6 +119,7 @@ def _refuse_truncated(layer: Layer) -> None:
     law="with every singular value kept it is task arithmetic",
     involvement="TTA",
     learner=Learner(Settings, KeptComponents),
+    rank_fraction=lambda tasks, **_: 1.0,
     copies=5,
 )
 def adarank(layers: LayerSource) -> Callable[[LayerFactors | LayerDeltas], Tensor]:

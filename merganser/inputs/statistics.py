@@ -128,18 +128,22 @@ def _with_statistics(layer: Layer, folders: Mapping[str, StatisticsFolder]) -> L
 def _stacked(what: str, layer: LayerDeltas, side: Side, folders: Mapping[str, StatisticsFolder]) -> Tensor:
     """Read what was measured of a layer with each task's data: (T, ...) as the deltas, or over the inputs (T, K, K).
 
-    Raises InputError where it is that of another shape, and where a task has none.
+    It is 0 over inputs that none of a task's examples reach. Raises InputError where it is that of another shape, and
+    where a task lacks any other.
     """
-    having = [task for task, folder in folders.items() if folder.has(what, layer.name)]
-    if missing := [task for task in folders if task not in having]:
-        path = folders[missing[0]].path
-        raise InputError(f"{path}: no {what} of {layer.name}, which {having[0]} has; measure it again")
-    files = [folder.file(what, layer.name) for folder in folders.values()]
+    having = {task: folder.file(what, layer.name) for task, folder in folders.items() if folder.has(what, layer.name)}
+    (first, file), *_ = having.items()
     inputs = layer.shape[1 if side == "columns" else 0] if layer.kind == "matrix" else 0
     triangle = (inputs * (inputs + 1) // 2,) if inputs else None
-    is_packed = files[0].spec(what).shape == triangle
-    stack = torch.empty(len(files), *((inputs, inputs) if is_packed else layer.shape))
-    for out, file in zip(stack, files, strict=True):
+    is_packed = file.spec(what).shape == triangle
+    if not is_packed and (missing := [task for task in folders if task not in having]):
+        path = folders[missing[0]].path
+        raise InputError(f"{path}: no {what} of {layer.name}, which {first} has; measure it again")
+    stack = torch.zeros(len(folders), *((inputs, inputs) if is_packed else layer.shape))
+    for out, task in zip(stack, folders, strict=True):
+        if task not in having:
+            continue
+        file = having[task]
         shape = file.spec(what).shape
         if shape != (triangle if is_packed else layer.shape):
             reason = f"{what} of {layer.name} has shape {list(shape)}, the deltas need it for {list(layer.shape)}"

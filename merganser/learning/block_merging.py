@@ -31,7 +31,7 @@ from merganser.models import DeviceName, Network
 from merganser.operators.depth import block_of
 from merganser.operators.vectors import scaled_mean
 from merganser.outputs import remove_others
-from merganser.statistics.kinds.gram import BATCH, distinct_inputs, refuse_parts
+from merganser.statistics.kinds.gram import BATCH, applied_one_by_one, distinct_inputs, refuse_parts
 from merganser.statistics.sampling import Sample
 from merganser.workers import map_in_order, threads_wanted
 
@@ -99,11 +99,11 @@ class BlockMerging:
 
     def blocks(self) -> list[Block]:
         """Find the blocks in the order of a forward pass; raise InputError where no map of a block is applied."""
-        setup, sample = self.setups[0], self.samples[0]
+        setup = self.setups[0]
         setup.load(in_file(self.base, ((name, self.base.read(name)) for name in self.base.names)))
         maps = {name for name, kind in self.layers.kinds.items() if kind == "matrix"}
         refuse_parts(setup.network, maps)
-        found = blocks_in_order(setup.network, sample, maps, self.layers.names)
+        found = blocks_in_order(setup.network, self.samples, maps, self.layers.names)
         if not found:
             raise InputError("no matrix that is merged is a linear map of this network; see parameters.merged")
         return found
@@ -165,13 +165,13 @@ def block_name(name: str) -> str:
 
 
 def blocks_in_order(
-    network: Network, sample: Sample, maps: Collection[str], parameters: Collection[str]
+    network: Network, samples: Sequence[Sample], maps: Collection[str], parameters: Collection[str]
 ) -> list[Block]:
     """Group the maps that a loaded network applies by their blocks, in the order in which a pass comes to these.
 
-    Found by a forward pass of one example. `parameters`: of all blocks.
+    Found by forward passes of as many examples as that takes. `parameters`: of all blocks.
     """
-    groups, applied = distinct_inputs(network, sample, maps), applied_maps(network, sample, maps)
+    groups, applied = distinct_inputs(network, samples, maps), applied_maps(network, samples, maps)
     found = []
     for name in dict.fromkeys(map(block_name, applied)):
         inside = [([each for each in members if block_name(each) == name], size) for members, size in groups]
@@ -189,12 +189,19 @@ def blocks_in_order(
 
 
 @torch.inference_mode()
-def applied_maps(network: Network, sample: Sample, maps: Collection[str]) -> list[str]:
-    """Name these maps as a forward pass of one example applies them, once for each time."""
-    applied: list[str] = []
-    with network.watch(lambda name, _: applied.append(name) if name in maps else None):
-        for inputs in replace(sample, numbers=sample.numbers[:1]).batches(network, 1):
-            network.features(inputs)
+def applied_maps(network: Network, samples: Sequence[Sample], maps: Collection[str]) -> list[str]:
+    """Name these maps as a forward pass of one example applies them, once for each time.
+
+    Those that only further examples reach come after the one that is applied before them there.
+    """
+    passes = ([name for name, _ in rows_of] for rows_of in applied_one_by_one(network, samples, maps))
+    applied = next(passes, [])
+    for names in passes:
+        place = 0
+        for name in names:
+            if name not in applied:
+                applied.insert(place, name)
+            place = applied.index(name) + 1
     return applied
 
 

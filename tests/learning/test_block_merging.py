@@ -249,9 +249,9 @@ def test_blocks_come_in_the_order_of_a_forward_pass(kind: str, tmp_path: Path) -
             tmp_path / "data", "image_classifier", {"pixels": network.pixels(noise(2, (40, 40)))}, {}
         )
     sample, maps = draw(prepared, 2, 0, "task"), set(network.linear_maps())
-    blocks = blocks_in_order(network, sample, maps, sorted(maps))
+    blocks = blocks_in_order(network, [sample], maps, sorted(maps))
     assert [block.name for block in blocks] == ORDERS[kind]
-    applied = applied_maps(network, sample, maps)
+    applied = applied_maps(network, [sample], maps)
     assert {name for block in blocks for name in block.first} == {*applied}
     assert blocks[0].later == {name for name in applied if block_name(name) != blocks[0].name}
 

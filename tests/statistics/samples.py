@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import SwitchTransformersConfig, SwitchTransformersForConditionalGeneration
 
 from merganser.evaluation.evaluator import evaluator_for
 from merganser.evaluation.prepared import Prepared, write_prepared
@@ -13,7 +14,7 @@ from merganser.models import Network, TakesTexts, open_network
 from merganser.statistics.kinds.fisher import Score
 from merganser.statistics.sampling import Sample, draw
 from tests.tiny_clip import CLASSES, pictures, write_clip
-from tests.tiny_transformers import write_model
+from tests.tiny_transformers import tokenizer, write_model
 
 TEXTS = [
     "the cat sat",
@@ -43,6 +44,22 @@ def text_sample(folder: Path, kind: str, **settings: Any) -> tuple[Network, Samp
     assert isinstance(network, TakesTexts)
     tokens = {name: value.int() for name, value in network.encode(TEXTS, 30).items()}
     prepared = prepared_in(folder / "texts", "text_classification", tokens, settings)
+    return network, draw(prepared, 100, seed=0, task="task")
+
+
+def expert_sample(folder: Path) -> tuple[Network, Sample]:
+    """Load a tiny network whose experts are linear maps, and texts that reach different ones."""
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 1, "num_heads": 2}
+    experts = {"num_experts": 8, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 0}
+    torch.manual_seed(0)
+    config = SwitchTransformersConfig(**sizes, **experts, vocab_size=32, pad_token_id=0, decoder_start_token_id=0)
+    model = SwitchTransformersForConditionalGeneration(config)
+    model.save_pretrained(folder / "experts")
+    tokenizer().save_pretrained(folder / "experts")
+    network: Any = open_network("seq2seq", folder / "experts")
+    network.load(model.state_dict().items())
+    tokens = {name: value.int() for name, value in network.encode(TEXTS, 30).items()}
+    prepared = prepared_in(folder / "texts", "text_generation", tokens, {})
     return network, draw(prepared, 100, seed=0, task="task")
 
 

@@ -1,5 +1,7 @@
 """Gram matrices of a network's inputs, against plain hooks, and what is kept of them."""
 
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,9 @@ from merganser.checkpoints.tensors import SafetensorsFile
 from merganser.errors import InputError
 from merganser.inputs.factors import parameter_file_name
 from merganser.inputs.statistics import unpack_triangle
+from merganser.learning.block_merging import applied_maps, block_name
 from merganser.statistics.kinds.gram import GRAM, distinct_inputs, grams, write_grams
-from tests.statistics.samples import clip_sample, text_sample
+from tests.statistics.samples import clip_sample, expert_sample, text_sample
 
 BLOCK = "visual.transformer.resblocks.0"
 
@@ -74,11 +77,36 @@ def test_texts_count_by_their_tokens_and_padding_not_at_all(kind: str, tmp_path:
 
 def test_queries_keys_and_values_share_one_file_and_fused_ones_have_their_own(tmp_path: Path) -> None:
     network, sample = text_sample(tmp_path, "bert")
-    groups = [members for members, _ in distinct_inputs(network, sample, network.linear_maps())]
+    groups = [members for members, _ in distinct_inputs(network, [sample], network.linear_maps())]
     of_attention = [group for group in groups if "bert.encoder.layer.0.attention.self.query.weight" in group]
     assert [[name.split(".")[-2] for name in group] for group in of_attention] == [["key", "query", "value"]]
     files, done = write_grams(network, sample, network.linear_maps(), tmp_path / "out", "origin")
     assert done == len(groups) == len(set(files.values())) < len(files)
+
+
+def test_experts_that_the_first_example_does_not_reach_are_measured(tmp_path: Path) -> None:
+    network, sample = expert_sample(tmp_path)
+    rows: dict[str, list[Tensor]] = {}
+    reached = []
+    for inputs in (replace(sample, numbers=(number,)) for number in sample.numbers):
+        (batch,) = inputs.batches(network, 1)
+        with network.watch(lambda name, seen: rows.setdefault(name, []).append(seen.double())):
+            network.features(batch)
+        reached.append(set(rows))
+    assert reached[0] < reached[-1] < set(network.linear_maps())  # some later, some never
+    files, _ = write_grams(network, sample, set(network.linear_maps()), tmp_path / "out", "origin")
+    assert set(files) == reached[-1]
+    for name in reached[-1] - reached[0]:
+        flat = torch.cat(rows[name])
+        found = read(tmp_path / "out", files[name], flat.shape[1])
+        torch.testing.assert_close(found, (flat.T @ flat / len(flat)).float(), rtol=1e-4, atol=1e-5)
+    applied = applied_maps(network, [sample], set(network.linear_maps()))
+    assert set(applied) == reached[-1]
+    assert [block for block, _ in groupby(map(block_name, applied))] == [
+        "encoder.block.0",
+        "encoder.block.1",
+        "decoder.block.0",
+    ]
 
 
 def test_the_number_of_passes_changes_no_byte(tmp_path: Path) -> None:

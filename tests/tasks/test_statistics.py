@@ -189,6 +189,22 @@ def test_statistics_of_another_architecture_are_named(folder: Path) -> None:
         merge.main(["regmean"])
 
 
+def test_a_task_has_no_say_over_inputs_that_none_of_its_examples_reach_and_lacks_no_other_statistic(
+    folder: Path,
+) -> None:
+    for kind in ("gram", "fisher"):
+        path = folder / f"data/statistics/{kind}/red/index.json"
+        index = read_json(path)
+        del index["files"][kind]["visual.proj"]
+        path.unlink()
+        path.write_text(json.dumps(index))
+    found = layers(folder, "gram")["visual.proj"].statistics["gram"]
+    assert [bool(gram.any()) for gram in found] == [task != "red" for task in sorted(TASKS)]
+    merge.main(["regmean"])
+    with pytest.raises(InputError, match=r"red: no fisher of visual\.proj, which .* has; measure it again"):
+        merge.main(["fisher"])
+
+
 def test_statistics_that_are_missing_are_named(folder: Path) -> None:
     shutil.rmtree(folder / "data/statistics/gram/red")
     with pytest.raises(InputError, match=r"red/index\.json: no statistics; run the stage statistics first"):

@@ -3,8 +3,8 @@
 Legend: N rows, K inputs of a map.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def write_grams(
     """
     refuse_parts(network, names)
     (folder / GRAM).mkdir(parents=True, exist_ok=True)
-    inputs = distinct_inputs(network, sample, names)
+    inputs = distinct_inputs(network, [sample], names)
     firsts = {members[0]: size for members, size in inputs}
     remove_others(folder / GRAM, {parameter_file_name(first) for first in firsts})
     missing = [first for first in firsts if not is_up_to_date(folder / GRAM, first, origin)]
@@ -76,26 +76,45 @@ def refuse_parts(network: Network, names: Collection[str]) -> None:
 
 
 @torch.inference_mode()
-def distinct_inputs(network: Network, sample: Sample, names: Collection[str]) -> list[tuple[list[str], int]]:
+def distinct_inputs(network: Network, samples: Sequence[Sample], names: Collection[str]) -> list[tuple[list[str], int]]:
     """Group the maps that are applied to the same tensors, as attention's queries, keys and values are; with their K.
 
-    Found by a forward pass of one example.
+    Found by a forward pass of one example, and of further ones until all maps are: not each one reaches every expert.
     """
-    seen: dict[str, list[Tensor]] = {}  # kept, so that no later tensor takes an earlier one's place in memory
-
-    def take(name: str, rows: Tensor) -> None:
-        if name in names:
+    places, sizes = defaultdict[str, list[object]](list), dict[str, int]()
+    for number, rows_of in enumerate(applied_one_by_one(network, samples, names)):
+        seen: dict[str, list[Tensor]] = {}  # kept, so that no later tensor takes an earlier one's place in memory
+        for name, rows in rows_of:
             seen.setdefault(name, []).append(rows)
-
-    first = replace(sample, numbers=sample.numbers[:1])
-    with network.watch(take):
-        for inputs in first.batches(network, 1):
-            network.features(inputs)
+        for name, each in seen.items():
+            places[name].append((number, *((rows.data_ptr(), rows.shape, rows.stride()) for rows in each)))
+            sizes[name] = each[0].shape[1]
     groups: dict[object, list[str]] = {}
-    for name in sorted(seen):
-        places = tuple((rows.data_ptr(), rows.shape, rows.stride()) for rows in seen[name])
-        groups.setdefault(places, []).append(name)
-    return [(members, seen[members[0]][0].shape[1]) for members in groups.values()]
+    for name in sorted(places):
+        groups.setdefault(tuple(places[name]), []).append(name)
+    return [(members, sizes[members[0]]) for members in groups.values()]
+
+
+def applied_one_by_one(
+    network: Network, samples: Sequence[Sample], names: Collection[str]
+) -> Iterator[list[tuple[str, Tensor]]]:
+    """Give which of these maps a forward pass applies to which rows, of one example after another, until all are."""
+    missing = network.linear_maps().keys() & set(names)
+    alone = (replace(sample, numbers=(number,)) for sample in samples for number in sample.numbers)
+    for example in alone:
+        applied = _applied(network, example, names)
+        yield applied
+        missing -= {name for name, _ in applied}
+        if not missing:
+            return
+
+
+def _applied(network: Network, sample: Sample, names: Collection[str]) -> list[tuple[str, Tensor]]:
+    applied: list[tuple[str, Tensor]] = []
+    with network.watch(lambda name, rows: applied.append((name, rows)) if name in names else None):
+        for inputs in sample.batches(network, 1):
+            network.features(inputs)
+    return applied
 
 
 @torch.inference_mode()

@@ -84,9 +84,16 @@ def test_training_is_a_function_of_its_inputs_the_seed_and_the_task() -> None:
     assert not torch.equal(one.bottleneck.up, other.bottleneck.up)
 
 
-def test_features_that_are_no_numbers_are_refused() -> None:
+@pytest.mark.parametrize(("value", "steps"), [(torch.nan, 40), (torch.nan, 0), (torch.inf, 40)])
+def test_features_that_are_no_numbers_are_refused_before_the_first_step(value: float, steps: int) -> None:
+    said = rf"^a: the loss is {value} before the first step: the models' features are not finite"
+    with pytest.raises(InputError, match=said):
+        train(drawn(8, 6), torch.full((8, 6), value), seed=0, task="a", **HOW | {"steps": steps})
+
+
+def test_a_step_size_that_leads_to_no_number_is_named() -> None:
     with pytest.raises(InputError, match=r"^a: the loss is NaN after step 10; lower lr"):
-        train(drawn(8, 6), torch.full((8, 6), torch.nan), seed=0, task="a", **HOW)
+        train(drawn(8, 6), drawn(8, 6, seed=4), seed=0, task="a", **HOW | {"lr": 1e30})
 
 
 def test_bottlenecks_are_kept_in_a_file_and_missing_ones_named(tmp_path: Path) -> None:

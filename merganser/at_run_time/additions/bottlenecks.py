@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ def train(
     batches = Batches(seed, task, "surgery", len(merged), batch_size)
     current = Bottleneck(down, up)
     best, losses = _copy(current), {0: _loss(current, merged, own)}
+    if not isfinite(losses[0]):
+        raise InputError(f"{task}: the loss is {losses[0]} before the first step: the models' features are not finite")
     for step in range(1, steps + 1):
         rows = batches.rows(step - 1)
         optimiser.zero_grad()

@@ -20,7 +20,6 @@ from merganser.config.columns import IMAGE, LABEL, TEXT, column_advice
 from merganser.config.entries import studied_entries
 from merganser.config.inputs import INPUTS
 from merganser.config.inputs.base import known_method
-from merganser.config.inputs.deltas import ROUNDING, FactorsInput
 from merganser.config.mistakes import Mistake, MistakesError, mistakes_at
 from merganser.config.params import Params
 from merganser.config.published import read_published
@@ -98,7 +97,6 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
         notes += _unused_patterns(params, base, models)
         _check_layers(params, base, rules, mistakes)
         _check_recalibrated(params, base, rules, mistakes)
-        _check_spectra(params, models, mistakes)
     for task_place, about in params.with_data.items():
         place = (*task_place, "data", "source")
         if place in here and not kind_mistakes(task_place, about, params.base.family):
@@ -171,18 +169,6 @@ def _check_recalibrated(params: Params, base: Checkpoint, rules: ParameterRules,
         if method and isinstance(method.learner, Recalibration):
             reason = f"{learned.learner} needs batch normalisation, and no merged parameter of the base is of one"
             mistakes.append(Mistake(("learned", name, "learner"), f"{reason}; take it and its entries out"))
-
-
-def _check_spectra(params: Params, models: Mapping[str, Checkpoint | Adapter], mistakes: list[Mistake]) -> None:
-    """Check that learners find as many singular vectors as they need; what is kept of adapters may be all there are."""
-    kept, whole = params.decompose.rank_fraction, [each for each in models.values() if not isinstance(each, Adapter)]
-    for name, learned in params.learned.items() if whole else ():
-        method = known_method(learned.learner) if learned.of == FactorsInput.name else None
-        needed = method.share_needed(len(params.tasks), {}) if method else None
-        if needed is not None and needed > kept + ROUNDING:
-            reason = f"{learned.learner} needs the first {needed:g} of each spectrum"
-            text = f"{reason}, decompose.rank_fraction is {kept:g}; raise it"
-            mistakes.append(Mistake(("learned", name, "of"), text))
 
 
 def _check_data(

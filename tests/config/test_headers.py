@@ -16,7 +16,7 @@ from merganser.checkpoints.writing import save_tensors
 from merganser.config.headers import check_sources
 from merganser.config.mistakes import MistakesError
 from merganser.config.params import Params
-from merganser.config.sections import Data, Entry, LearnedEntry
+from merganser.config.sections import Data, Entry
 from merganser.config.tasks import task_mistakes
 from merganser.errors import InputError
 from tests.checkpoints.adapters.small import write_adapter, write_base
@@ -65,26 +65,6 @@ def test_a_pattern_of_layers_matches_what_is_merged(params: Params, tmp_path: Pa
     other = params.model_copy(update={"methods": {"ties": entry}})
     with pytest.raises(InputError, match=r"^methods\.ties: layers\.block\.0: matches the name of no parameter"):
         check_sources(other, tmp_path, lambda path: False)
-
-
-def test_a_learner_of_all_singular_vectors_finds_them_unless_its_models_are_adapters(
-    params: Params, tmp_path: Path
-) -> None:
-    learned = {"rank": LearnedEntry(learner="adarank", of="svd")}
-    short = params.model_copy(
-        update={"learned": learned, "decompose": params.decompose.model_copy(update={"rank_fraction": 0.5})}
-    )
-    said = r"learned\.rank\.of: adarank needs the first 1 of each spectrum, decompose\.rank_fraction is 0\.5; raise it"
-    with pytest.raises(InputError, match=said):
-        check_sources(short, tmp_path, nothing_is_made)
-    check_sources(params.model_copy(update={"learned": learned}), tmp_path, nothing_is_made)
-    write_base(tmp_path / "small")
-    adapted = {}
-    for task, about in params.tasks.items():
-        write_adapter(tmp_path / "adapters" / task, tmp_path / "small")
-        adapted[task] = about.model_copy(update={"source": f"adapters/{task}"})
-    base = params.base.model_copy(update={"source": "small"})
-    assert "adarank" not in complaint(short.model_copy(update={"tasks": adapted, "base": base}), tmp_path)
 
 
 def test_patterns_of_parameters_that_match_nothing_are_named_where_they_stand(params: Params, tmp_path: Path) -> None:

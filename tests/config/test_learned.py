@@ -83,6 +83,15 @@ def test_an_entry_reads_what_was_learned_of_deltas_or_differences(tmp_path: Path
             "unknown key",
         ),
         (
+            lambda c: (
+                c["learned"]["ada"].pop("steps"),
+                c["learned"]["ada"].update(learner="adarank", of="svd"),
+                c["methods"]["ada"].update(method="adarank"),
+            ),
+            "methods.ada: ",
+            "needs the first 1 of each spectrum for 4 tasks, decompose.rank_fraction is 0.3; raise it",
+        ),
+        (
             lambda c: c["methods"]["ada"].update(reads="learned/aad"),
             "methods.ada.reads: ",
             "no 'aad' under learned, there are ada, got 'learned/aad'; did you mean \"ada\"?",

@@ -33,9 +33,10 @@ def comparison_folder() -> Path:
 
 
 def follow_artifacts(root: Path) -> None:
-    """Have MLflow find the artifacts of a folder that was moved: its store has their absolute place.
+    """Have MLflow find the artifacts of a folder that was moved or copied: its store has their absolute place.
 
-    Nothing is changed while they are where the store says, or where the store is not of this form.
+    Nothing is changed while they are where the store says, or where the store is not of this form. A copy's are its
+    own, although those that it was copied from are still where its store says.
     """
     store, here = (root / STORE).resolve(), (root / ARTIFACTS).absolute()
     if not store.is_file() or not here.is_dir() or here.is_symlink():
@@ -45,11 +46,16 @@ def follow_artifacts(root: Path) -> None:
         which = f"name IN ({', '.join('?' * len(names))})"
         found = connection.execute(f"SELECT artifact_location FROM experiments WHERE {which}", names).fetchone()
         old = str(found[0]) if found and found[0] else ""
-        if not old.startswith("file://") or Path(unquote(urlsplit(old).path)).exists():
+        if not old.startswith("file://") or _is_right(Path(unquote(urlsplit(old).path)), here):
             return
         for table, column in _PLACES:
             change = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
             connection.execute(change, (here.as_uri(), len(old) + 1, len(old), old))
+
+
+def _is_right(place: Path, here: Path) -> bool:
+    """Tell whether the folder that a store names has the artifacts of the folder that the store is in."""
+    return place.exists() and (place.name != ARTIFACTS.name or place.samefile(here))
 
 
 def store_words(error: BaseException) -> str:

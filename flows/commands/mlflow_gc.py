@@ -16,7 +16,7 @@ from dvcfleet.errors import FailedError
 from merganser.flows.evidence.lost_evidence import local_folder
 from merganser.tasks.identity import experiment_names
 from merganser.tasks.recorded import COMPARISON, ENTRY, PARENT
-from merganser.tasks.tracking import STORE, store_words
+from merganser.tasks.tracking import STORE, follow_artifacts, store_words
 
 _AT_ONCE = 200  # runs of a call of `mlflow gc`, whose arguments have a limit
 
@@ -41,6 +41,8 @@ def store_here() -> Path | None:
     """Return the store's file in a Merganser project's folder; None for a server's, a trial's link, and for none."""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{STORE}"
     path = Path(uri.removeprefix("sqlite:///"))
+    if path == STORE:  # a copy's store may still name the artifacts of the comparison that was copied
+        follow_artifacts(Path())
     return path if uri.startswith("sqlite:///") and path.is_file() and not path.is_symlink() else None
 
 

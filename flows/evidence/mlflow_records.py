@@ -173,12 +173,14 @@ def detail_differences(run: Run, receipts: Collection[Mapping[str, Any]]) -> Ite
 def artifacts_of(run: Run) -> Path | None:
     """Return the folder of a run's artifacts that MLflow shows; None if they are a server's.
 
-    A folder that was moved has them here: its store has the old place until a run, or `merganser ui`, corrects it.
+    A folder that was moved or copied has them here: its store has the old place until a run, `merganser gc` or
+    `merganser ui` corrects it.
     """
     place = local_folder(str(run.info.artifact_uri))
-    if place is None:
-        return None
-    return place if place.parent.parent.is_dir() else ARTIFACTS / str(run.info.run_id) / "artifacts"
+    if place is None or is_elsewhere():
+        return place
+    is_named_here = place.parts[-3:-2] == (ARTIFACTS.name,)
+    return ARTIFACTS.joinpath(*place.parts[-2:]) if is_named_here or not place.parent.parent.is_dir() else place
 
 
 def file_paths_in(folder: Path) -> set[Path]:

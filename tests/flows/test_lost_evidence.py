@@ -1,6 +1,7 @@
 """Results whose record in MLflow is lost are recorded again, and nothing else runs."""
 
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from dvcfleet.errors import FailedError
 from dvcfleet.planning.plan import PlannedStage, State, plan
 from merganser.flows.commands.cli import main
+from merganser.flows.commands.mlflow_gc import old_runs, store_here
 from tests.tiny import delete_run, receipts
 
 
@@ -69,6 +71,22 @@ def test_a_copy_of_the_report_that_differs_is_found(
     said = capsys.readouterr().out
     assert said.endswith("report/index.html: not the report's file; remove it, run again\n")
     assert said.count("\n") == 1
+
+
+def test_a_copy_of_a_comparison_is_judged_and_freed_by_its_own_artifacts(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied = Path(shutil.copytree(project, tmp_path / "another", symlinks=True))
+    monkeypatch.chdir(copied)
+    (copy,) = copied.glob("mlartifacts/**/index.html")
+    copy.write_text("other")
+    monkeypatch.setattr("sys.argv", ["merganser", "lineage", "verify"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "report/index.html: not the report's file" in capsys.readouterr().out
+    freed = old_runs(store_here() or Path("none"), datetime.now(UTC) + timedelta(days=1), ()).folders
+    assert freed
+    assert all(folder.is_relative_to(copied) for folder in freed)
 
 
 @pytest.mark.parametrize("content", [b"no database\n" * 100, bytes(5000)])

@@ -337,6 +337,19 @@ def test_artifacts_are_found_after_the_folder_has_moved(reported: Path, tmp_path
         follow_artifacts(reported)
 
 
+def test_a_copy_has_its_own_artifacts_though_the_others_are_still_there(reported: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(reported, tmp_path / "copy", symlinks=True))
+    follow_artifacts(copy)
+    follow_artifacts(reported)
+    for folder in (copy, reported):
+        with closing(sqlite3.connect(folder / "mlflow.db")) as store:
+            where = (
+                "SELECT artifact_uri FROM runs UNION SELECT artifact_location FROM experiments WHERE name <> 'Default'"
+            )
+            places = {place for (place,) in store.execute(where)}
+        assert {place.partition("/mlartifacts")[0] for place in places} == {folder.as_uri()}
+
+
 def test_results_that_are_not_there_yet_are_named(folder: Path) -> None:
     Path("data/metrics/sum/light.json").unlink()
     with pytest.raises(InputError, match=r"data/metrics/sum/light\.json: missing"):

@@ -23,6 +23,7 @@ from merganser.flows.evidence.archive.files import (
     why_elsewhere,
 )
 from merganser.flows.evidence.archive.form import BUNDLE, FILES, OBJECTS, check_form, copy_bytes, read_members
+from merganser.flows.evidence.archive.mlflow_store import take_in_store
 from merganser.flows.evidence.archive.stages import check_out_code, check_places, check_stages_inside, quiet_git
 from merganser.flows.evidence.archive.writing import outputs_kept
 from merganser.outputs import new_folder
@@ -61,12 +62,15 @@ def restored_archive(path: Path) -> Iterator[tuple[Path, bool, list[str]]]:
     """Restore an archive in which nothing was found to a scratch folder, in TMPDIR.
 
     Gives the folder, whether it has data, and the settings of DVC that were left out. Within the block git and DVC take
-    no settings of this machine's, and keep what they keep in the scratch folder.
+    no settings of this machine's, and keep what they keep in the scratch folder. A store of MLflow's in the archive is
+    the one that is read.
     """
     with TemporaryDirectory(prefix="merganser-archive-") as scratch, _alone():
         folder = Path(scratch, "comparison")
         folder.mkdir()
         has_data, dropped = _restore(path, folder)
+        if (folder / STORE).is_file():  # the archive's store, not the server of whoever checks it
+            os.environ.pop("MLFLOW_TRACKING_URI", None)
         yield folder, has_data, dropped
 
 
@@ -165,8 +169,5 @@ def _put_into_place(folder: Path) -> list[str]:
             if out.use_cache and out.hash_info:
                 out.checkout(force=True)
     check_sizes(folder)
-    try:
-        follow_artifacts(folder)
-    except ValueError as error:
-        raise InputError(f"{STORE}: says no place of MLflow's artifacts ({error})") from error
+    take_in_store(folder)
     return dropped

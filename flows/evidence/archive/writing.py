@@ -34,7 +34,7 @@ from merganser.flows.evidence.signing import RECORDED, SIGNATURES, files_below
 from merganser.outputs import new_output, replacing
 from merganser.sources.pointers import POINTER_SUFFIXES
 from merganser.tasks.stages import REPORT
-from merganser.tasks.tracking import _PLACES, ARTIFACTS, STORE  # its digest is that of `record`: no name of it changes
+from merganser.tasks.tracking import _PLACES, ARTIFACTS, STORE, follow_artifacts  # its names are in `record`'s digest
 
 NOWHERE = "file:///archived"  # where an archived MLflow says that its artifacts are
 _PACK = ("-c", "core.compression=6", "-c", "pack.window=10", "-c", "pack.depth=50")
@@ -115,6 +115,7 @@ def _add_mlflow(content: _Content, scratch: Path) -> None:
     """Add MLflow's store, as one file that says nothing of where it was; a store elsewhere is not of the archive."""
     if not STORE.is_file() or os.environ.get("MLFLOW_TRACKING_URI"):
         return
+    follow_artifacts(Path())
     draft, copy = scratch / "draft.db", scratch / STORE
     _vacuum(STORE.absolute(), draft)
     old, new = ARTIFACTS.absolute().as_uri(), f"{NOWHERE}/{ARTIFACTS}"

@@ -1,9 +1,13 @@
 """An archive that somebody sends writes nothing outside its folder, runs nothing, and is refused by name."""
 
 import gzip
+import json
 import marshal
+import os
+import sqlite3
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
@@ -15,7 +19,7 @@ from dvcfleet.lineage.audit import Audit
 from merganser.errors import InputError
 from merganser.flows.commands.lineage import _verified, _verified_archive
 from merganser.flows.evidence.archive.form import check_form, write_archive
-from merganser.flows.evidence.archive.restoring import restore
+from merganser.flows.evidence.archive.restoring import restore, restored_archive
 from tests.faults.bad_inputs import run_in
 from tests.faults.sent_archives import EVIL, Entry, Link, Sent, Submodule, Trees, listing, md5_of, send, stage
 from tests.support import each
@@ -25,7 +29,38 @@ IMPORT_DB = "deps:\n- db:\n    connection: c\n    query: q\nouts:\n- path: x\n"
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
 MANY = b"[" * 100_000
 MATRIX = "stages:\n  a:\n    cmd: x\n    matrix: {x: '${a.b}', y: '${a.b}', z: '${a.b}'}\n"
+_ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS artifact_uri FROM n"
 CELLS = "dvc.yaml: a: its matrix makes 1,000,000,000 stages"
+
+_STORE = (
+    "CREATE TABLE experiments (name, artifact_location)",
+    "CREATE TABLE runs (artifact_uri)",
+    "CREATE TABLE logged_models (artifact_location)",
+    "INSERT INTO experiments VALUES ('merganser', 'file:///archived/mlartifacts')",
+)
+
+
+def _database(*statements: str) -> bytes:
+    with closing(sqlite3.connect(":memory:")) as store:
+        for statement in statements:
+            store.execute(statement)
+        store.commit()
+        return bytes(store.serialize())
+
+
+_OF_ALL = "foreach: ${a}\n    do: {cmd: x}\n"
+
+
+def _groups(count: int) -> str:
+    return "".join(f"  g{number}:\n    {_OF_ALL}" for number in range(count))
+
+
+def _command(text: str) -> str:
+    return f"stages:\n  a:\n    cmd: {text}\n"
+
+
+def _group(command: str) -> str:
+    return command.replace("    cmd:", "    foreach: ${a}\n    do:\n      cmd:")
 
 
 def _in_dvc_file(out: str, **more: str) -> str:
@@ -179,6 +214,33 @@ REFUSED: dict[str, tuple[Sent, str]] = {
         f"sub/{CELLS}",
     ),
     "a matrix of a text's letters": (Sent({"dvc.yaml": MATRIX.replace("${a.b}", "x" * 1000)}), CELLS),
+    "groups of more stages than a comparison has": (
+        Sent({"dvc.yaml": "stages:\n" + _groups(101), "params.yaml": f"a: {[*range(1000)]}"}),
+        "dvc.yaml: g100: its foreach makes 101,000 stages",
+    ),
+    "a long text, repeated": (
+        Sent({"dvc.yaml": _command("${a}" * 60_000), "params.yaml": f"a: {'x' * 9000}"}),
+        "dvc.yaml: its variables make 514 MiB of text",
+    ),
+    "a long text in JSON, repeated": (
+        Sent({"dvc.yaml": f"vars: [a.json]\n{_command('${a}' * 60_000)}", "a.json": json.dumps({"a": "x" * 9000})}),
+        "dvc.yaml: its variables make 514 MiB of text",
+    ),
+    "a long text of a group, repeated": (
+        Sent({"dvc.yaml": _group(_command("${item.b}" * 60)), "params.yaml": f"a: {[{'b': 'x' * 9000}] * 1000}"}),
+        "dvc.yaml: its variables make 514 MiB of text",
+    ),
+    "a map of many options under a long name": (
+        Sent(
+            {"dvc.yaml": _command("${a} " * 110), "params.yaml": f"a: {{{'x' * 500}: {dict.fromkeys(range(5000), 1)}}}"}
+        ),
+        "dvc.yaml: its variables make 265 MiB of text",
+    ),
+    "a variable of a thousand names": (
+        Sent({"dvc.yaml": _command(f"${{{'a.' * 1000}b}}")}),
+        "dvc.yaml: a variable's name",
+    ),
+    "variables that never end": (Sent({"dvc.yaml": _command("${" * 50_000)}), "dvc.yaml: a variable's name"),
     "an import by settings of its own": (
         Sent({"x.dvc": IMPORT.replace("url:", "config: OUTSIDE/one.yaml\n    url:")}),
         "x.dvc: imports with its own settings",
@@ -232,6 +294,25 @@ REFUSED: dict[str, tuple[Sent, str]] = {
         Sent(files={".dvcfleet/ledgers/older.jsonl.gz": gzip.compress(bytes(2**20)) * 300}),
         ".dvcfleet/ledgers/older.jsonl.gz: more than 256 MiB",
     ),
+    "a store of MLflow's whose runs never end": (
+        Sent(files={"mlflow.db": _database(f"CREATE VIEW runs AS {_ENDLESS}")}),
+        "mlflow.db: runs is computed",
+    ),
+    "a store of MLflow's whose places never end when they are written": (
+        Sent(
+            files={
+                "mlflow.db": _database(
+                    *_STORE, f"CREATE TRIGGER t BEFORE UPDATE ON runs BEGIN SELECT count(*) FROM ({_ENDLESS}); END"
+                )
+            }
+        ),
+        "mlflow.db: t is computed",
+    ),
+    "a store of MLflow's whose runs are as large as memory": (
+        Sent(files={"mlflow.db": _database("CREATE TABLE runs (a, artifact_uri AS (zeroblob(1000000000)))")}),
+        "mlflow.db: runs is computed",
+    ),
+    "a store of MLflow's that is none": (Sent(files={"mlflow.db": b"x" * 5000}), "mlflow.db: cannot be read as"),
     "settings that are none": (Sent({".dvc/config": "[core\n"}), ".dvc/config: not DVC's settings"),
     "settings in no letters": (Sent({".dvc/config": b"\xff\xfe"}), ".dvc/config: not DVC's settings"),
 }
@@ -406,6 +487,33 @@ def test_what_does_no_harm_is_restored_and_neither_followed_nor_run(what: str, o
     assert _whole(outside) == {"one.txt": b"precious", "one.yaml": b"a: precious", "sub/own.txt": b"precious"}
     assert not (outside.parent / "home/ran").exists()
     assert (again / ".git/hooks").exists() is False
+
+
+def test_a_store_of_mlflow_s_names_no_artifacts_elsewhere(outside: Path) -> None:
+    places = {
+        "file:///archived/mlartifacts/1/artifacts": "HERE/1/artifacts",
+        "file:///archived/mlartifacts/../../../1": "file:///archived/elsewhere/HERE/_/_/_/1",
+        "file:///archived/mlartifacts/%2e%2e/1": "file:///archived/elsewhere/HERE/_2e_2e/1",
+        "file:///archived/mlartifacts2": "file:///archived/elsewhere/HERE2",
+        "file:///": "file:///archived/elsewhere/file:///",
+        "http://127.0.0.1:9/1": "file:///archived/elsewhere/http://127.0.0.1:9/1",
+    }
+    store = _database(*_STORE, *(f"INSERT INTO runs VALUES ('{place}')" for place in places))
+    path = _sent(Sent(files={"mlflow.db": store, "mlartifacts/x": b""}), outside)
+    with restored_archive(path) as (folder, *_), closing(sqlite3.connect(folder / "mlflow.db")) as restored:
+        found = [place for (place,) in restored.execute("SELECT artifact_uri FROM runs")]
+        here = (folder / "mlartifacts").as_uri()
+    assert found == [place.replace("HERE", here) for place in places.values()]
+
+
+def test_a_store_of_mlflow_s_in_an_archive_is_read_instead_of_a_server(
+    outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    for files, is_named in (({}, True), ({"mlflow.db": _database(*_STORE)}, False)):
+        with restored_archive(_sent(Sent(files=files), outside)):
+            assert ("MLFLOW_TRACKING_URI" in os.environ) is is_named
+    assert os.environ["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:9"
 
 
 def _negative(content: bytes) -> bytes:

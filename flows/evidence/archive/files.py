@@ -12,7 +12,6 @@ import tomllib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,10 +19,12 @@ from configobj import ConfigObj, ConfigObjError  # type: ignore[import-untyped]
 from ruamel.yaml.error import YAMLError
 
 from dvcfleet.disk import from_root
-from dvcfleet.errors import in_one_line
+from dvcfleet.dvc_adapter.stages import parse_params
+from dvcfleet.errors import UserError, in_one_line
 from dvcfleet.project import TABLE
 from dvcfleet.repository import STATE_FOLDER
 from merganser.errors import MALFORMED, InputError
+from merganser.flows.evidence.archive.expansion import check_expansion
 from merganser.limits import check_depth, parse_yaml, read_small
 from merganser.tasks.stages import MERGE_MEASURES, MERGE_PROFILES, METRICS, RECORDS, REPORT, UNSEEN
 
@@ -110,7 +111,7 @@ _MAY_BE_SET = {
 }
 # Merganser's hooks, as pyproject.toml in its repository has named them: today, and in earlier versions.
 HOOKS = ("merganser.flows.comparison:MERGANSER", "merganser.flows.project:MERGANSER", "flows.project:MERGANSER")
-_MOST_CELLS = 100_000
+_VARIABLES = (".yaml", ".yml", ".json", ".toml", ".py")  # files that DVC reads as `vars`
 _LARGEST_LIST = 64 * 2**20  # bytes of a dvc.lock
 _RECORDS = (STATE_FOLDER, METRICS, RECORDS, MERGE_PROFILES, MERGE_MEASURES, REPORT, UNSEEN)
 _LARGEST_RECORD = 256 * 2**20  # bytes of JSON, and of a ledger, unpacked
@@ -173,13 +174,22 @@ def check_dvc_files(root: Path, paths: Iterable[Path]) -> None:
         text = check_yaml(path, name)
         if path.suffix == ".dvc":
             _refuse_imports(parse_yaml(text, name), name)
-        if path.name == "dvc.yaml" and ("vars" in text or "matrix" in text):
+        if path.name == "dvc.yaml":
             content = parse_yaml(text, name)
-            files = list(_inline(content))
-            for file in _variables(content, name):
-                known = check_yaml(root / file, file)
-                files += [parse_yaml(known, file)] if "matrix" in text and known else []
-            _check_matrices(content, files, name)
+            check_expansion(content, [_values_in(root, file) for file in _variables(content, name)], name)
+
+
+def _values_in(root: Path, name: str) -> Any:
+    """Return the variables in a file, None if it is not there or holds none."""
+    path = root / name
+    if not path.is_file() or path.suffix not in _VARIABLES:
+        return None
+    if path.suffix in (".yaml", ".yml"):
+        return parse_yaml(check_yaml(path, name), name)
+    try:
+        return parse_params(str(path))
+    except (UserError, *MALFORMED, RecursionError, MemoryError, SyntaxError) as error:
+        raise InputError(f"{name}: cannot be read as parameters ({in_one_line(error)})") from error
 
 
 def check_yaml(path: Path, name: str) -> str:
@@ -222,37 +232,6 @@ def _variables(content: Any, name: str) -> Iterator[str]:
             if path.startswith(("/", "..")):
                 raise InputError(f"{name}: reads its variables from {file}, outside the repository")
             yield path.partition(":")[0]
-
-
-def _inline(content: Any) -> Iterator[Any]:
-    """Yield the variables that a dvc.yaml has in itself, for all stages or for one."""
-    stages = content.get("stages") if isinstance(content, dict) else None
-    for each in (content, *(stages.values() if isinstance(stages, dict) else ())):
-        own = each.get("vars") if isinstance(each, dict) else None
-        yield from own if isinstance(own, list) else ()
-
-
-def _check_matrices(content: Any, files: list[Any], name: str) -> None:
-    """Refuse a stage whose matrix has more cells than a comparison has stages; `files`: what `vars` are read from."""
-    stages = content.get("stages") if isinstance(content, dict) else None
-    for stage, about in (stages if isinstance(stages, dict) else {}).items():
-        axes = about.get("matrix") if isinstance(about, dict) else None
-        axes = axes.values() if isinstance(axes, dict) else ()
-        if (cells := prod(max(1, _length(axis, files)) for axis in axes)) > _MOST_CELLS:
-            raise InputError(f"{name}: {stage}: its matrix makes {cells:,} stages, and {_MOST_CELLS:,} are the most")
-
-
-def _length(axis: Any, files: list[Any]) -> int:
-    """Return how many values an axis of a matrix has, at most: its own, or those that a variable names in files.
-
-    Those of a text are its letters.
-    """
-    lengths = [len(axis) if isinstance(axis, list | dict | str) else 1]
-    for found in files if isinstance(axis, str) else ():
-        for key in re.split(r"[.\[\]]+", axis.strip("${ ]}")):
-            found = found.get(key) if isinstance(found, dict) else None
-        lengths += [len(found)] if isinstance(found, list | dict | str) else []
-    return max(lengths)
 
 
 def files_of_dvc(root: Path) -> Iterator[Path]:

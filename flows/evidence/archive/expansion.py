@@ -1,0 +1,131 @@
+"""How many stages and how much text a dvc.yaml expands to, counted before DVC makes them."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import zip_longest
+from math import prod
+from typing import Any
+
+from merganser.errors import InputError
+
+_GROUPS = ("foreach", "matrix")
+_MOST_STAGES = 100_000
+_MOST_VARS = 1000
+_MOST_LOOKED_UP = 1_000_000
+_MOST_LETTERS = 256 * 2**20
+_VARIABLE = re.compile(r"\$\{([^}\n]*)\}")
+_LONG = re.compile(r"\$\{[^}\n]{1001}")  # DVC takes time by the square of a name's length
+
+
+def check_expansion(content: Any, files: Sequence[Any], name: str) -> None:
+    """Raise InputError if a dvc.yaml makes more stages or text than a comparison has.
+
+    `files`: what the files hold that `vars` name.
+    """
+    sections = content if isinstance(content, dict) else {}
+    if _LONG.search(str(sections)):
+        raise InputError(f"{name}: a variable's name, or what follows `${{`, has more than 1,000 letters")
+    named = sections.get("stages")
+    stages = named if isinstance(named, dict) else {}
+    variables = [*files, *_inline(sections), *(own for stage in stages.values() for own in _inline(stage))]
+    if len(variables) > _MOST_VARS:
+        raise InputError(f"{name}: {len(variables):,} vars, and {_MOST_VARS:,} are the most")
+    letters = _letters({key: value for key, value in sections.items() if key != "stages"}, variables)
+    made = 0
+    for stage, about in stages.items():
+        kind = "matrix" if isinstance(about, dict) and "matrix" in about else "foreach"
+        axes = {axis: list(_may_be(values, variables)) for axis, values in _axes(about)}
+        cells = prod(max(1, *map(_length, each)) for each in axes.values())
+        made += cells
+        if made > _MOST_STAGES:
+            raise InputError(f"{name}: {stage}: its {kind} makes {made:,} stages, and {_MOST_STAGES:,} are the most")
+        letters += cells * _letters_of_stage(about, axes, variables)
+    if letters > _MOST_LETTERS:
+        raise InputError(
+            f"{name}: its variables make {letters >> 20:,} MiB of text, and {_MOST_LETTERS >> 20} are the most"
+        )
+
+
+def _letters_of_stage(about: Any, axes: Mapping[str, Sequence[Any]], variables: Sequence[Any]) -> int:
+    """Return the letters that stand for the variables of one stage of a group, and of the items that it names."""
+    template = {key: value for key, value in about.items() if key not in _GROUPS} if isinstance(about, dict) else about
+    named = [values for values, *_ in axes.values() if not isinstance(values, str)]
+    return _letters(template, variables, _items(axes)) + _letters(named, variables)
+
+
+def _inline(about: Any) -> Iterator[Any]:
+    """Yield the variables that a dvc.yaml, or a stage of it, has in itself."""
+    for each in (about, about.get("do")) if isinstance(about, dict) else ():
+        own = each.get("vars") if isinstance(each, dict) else None
+        yield from own if isinstance(own, list) else ()
+
+
+def _axes(about: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the axes of a stage as it says them; that of a `foreach` has no name."""
+    found = about if isinstance(about, dict) else {}
+    if "foreach" in found:
+        yield "", found["foreach"]
+    yield from found["matrix"].items() if isinstance(found.get("matrix"), dict) else ()
+
+
+def _may_be(values: Any, variables: Sequence[Any]) -> Iterator[Any]:
+    """Yield what an axis is: what it says itself, and what the variable that it names holds."""
+    yield values
+    yield from _named(values, variables) if isinstance(values, str) else ()
+
+
+def _items(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return what `item` and `key` are in the stages of a group, the largest values of all axes first."""
+    columns = {axis: [pair for each in found for pair in _pairs(each)] for axis, found in axes.items()}
+    if "" in columns:
+        return [{"key": key, "item": value} for key, value in columns[""]]
+    ordered = [sorted((value for _, value in pairs), key=_size, reverse=True) for pairs in columns.values()]
+    rows = zip_longest(*ordered, fillvalue="")
+    return [{"key": "", "item": dict(zip(columns, row, strict=True))} for row in rows]
+
+
+def _pairs(values: Any) -> list[tuple[Any, Any]]:
+    if isinstance(values, dict):
+        return list(values.items())
+    return list(enumerate(values)) if isinstance(values, list) else []
+
+
+def _named(name: str, variables: Sequence[Any]) -> Iterator[Any]:
+    """Yield what a variable is, in each place that has it."""
+    for found in variables:
+        for key in re.split(r"[.\[\]]+", name.strip("${ ]}")):
+            found = _member(found, key)
+        if found is not None:
+            yield found
+
+
+def _member(found: Any, key: str) -> Any:
+    if isinstance(found, list):
+        with suppress(ValueError, IndexError):
+            return found[int(key)]
+    return found.get(key) if isinstance(found, dict) else None
+
+
+def _length(axis: Any) -> int:
+    """Return how many values an axis has; those of a text are its letters."""
+    return len(axis) if isinstance(axis, list | dict | str) else 1
+
+
+def _letters(template: Any, variables: Sequence[Any], items: Sequence[Any] = ()) -> int:
+    """Return the letters that stand for the variables of a template; `items`: what `item` and `key` may be."""
+    letters, names = 0, Counter(_VARIABLE.findall(str(template)))
+    most = max(map(_size, items), default=0) if len(items) * len(names) > _MOST_LOOKED_UP else None
+    for name, count in names.items():
+        of_item = re.match(r"\s*(item|key)\b", name) and items
+        found = map(_size, _named(name, items if of_item else variables))
+        letters += count * (most if of_item and most is not None else max(found, default=0))
+    return letters
+
+
+def _size(value: Any, above: int = 0) -> int:
+    """Return the letters of a value; in a command, each value of a map stands after the path of its keys."""
+    if isinstance(value, dict):
+        return sum(_size(each, above + len(str(key)) + 1) for key, each in value.items())
+    return sum(_size(each, above) for each in value) if isinstance(value, list) else above + len(str(value))

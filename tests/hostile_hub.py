@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
@@ -20,6 +20,7 @@ class Answer:
     status: int
     body: bytes
     headers: dict[str, str]
+    asks: Mapping[str, str]  # the request's headers
 
 
 Change = Callable[[Answer], None]
@@ -35,7 +36,7 @@ class HostileHandler(Handler):
 
     def send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         """Send an answer that is not whole, or late."""
-        answer = Answer(self.command, self.path, status, body, headers)
+        answer = Answer(self.command, self.path, status, body, headers, dict(self.headers))
         if self.change is not None:
             type(self).change(answer)  # type: ignore[misc]
         is_file = "/resolve/" in self.path or "/store/" in self.path

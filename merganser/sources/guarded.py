@@ -68,7 +68,7 @@ WINDOW_S, WINDOW_BYTES = 60.0, 2**20  # of a file's content at least so much com
 WAIT_S = 300.0  # the longest wait that a hub may ask for
 PATIENCE_S = 600.0  # for a request that fails, redirects or is put off again and again, and for a listing's pages
 PAGES = 1_000  # of a listing
-SAID, ENCODED = 2**27, 2**23  # bytes of an answer, and of a compressed one
+SAID = 2**27  # bytes of an answer
 UNTOLD = 2**30  # bytes of a file whose size the hub did not say
 MARK = "merganser"  # where a request carries what it was asked for, over all redirects
 
@@ -136,7 +136,8 @@ def _client() -> Any:
 
 
 def _check_request(request: Any) -> None:
-    """Give a request its time; refuse one that has failed for too long."""
+    """Give a request its time, and ask for plain bytes; refuse one that has failed for too long."""
+    request.headers["Accept-Encoding"] = "identity"  # a compressed answer may have any size
     now = time.monotonic()
     if _here.failing is not None and now - _here.failing[1] > WAIT_S + ANSWER_S:
         _here.failing = None  # it was given up
@@ -166,16 +167,20 @@ def _check_response(response: Any) -> None:
         if size is not None:
             _sizes[asked.path] = size
         return
+    if headers.get("Content-Encoding", "identity") != "identity":
+        raise _refusal(
+            f"{_told(request)}: the hub compresses its answer, although it was asked not to; nothing was kept"
+        )
     is_file = not asked.is_said and response.status_code == 200
-    if is_file and None not in (asked.size, length) and length != asked.size and "Content-Encoding" not in headers:
+    if is_file and None not in (asked.size, length) and length != asked.size:
         raise _refusal(f"{_told(request)}: the hub announced {asked.size} bytes, and sends {length}; nothing was kept")
-    response.stream = _Bounded(response, asked, _most(asked, headers, length))
+    response.stream = _Bounded(response, asked, _most(asked, length))
 
 
-def _most(asked: HubRequest, headers: Mapping[str, str], length: int | None) -> int:
+def _most(asked: HubRequest, length: int | None) -> int:
     """Return how many bytes may come."""
     if asked.is_said:
-        return ENCODED if "Content-Encoding" in headers else SAID
+        return SAID
     return next((size for size in (length, asked.size) if size is not None), UNTOLD)
 
 

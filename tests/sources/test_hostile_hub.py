@@ -1,5 +1,6 @@
 """A hub that trickles, loops, or answers with names, hashes and sizes of its own making: one message, in time."""
 
+import gzip
 import json
 import os
 import time
@@ -185,6 +186,23 @@ def test_an_answer_that_never_ends_is_cut_off(place: Path, monkeypatch: pytest.M
     monkeypatch.setattr(guarded, "SAID", 2**20)
     with hostile(place, monkeypatch, endless=True) as pointer:
         refused(place, pointer, "sends more than 1048576 bytes")
+
+
+@pytest.mark.parametrize(("part", "status"), [("/resolve/", 200), ("/resolve/", 404), ("/api/", 200)])
+def test_a_compressed_answer_which_may_have_any_size_is_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch, part: str, status: int
+) -> None:
+    asked = set()
+
+    def change(answer: Answer) -> None:
+        asked.add(answer.asks.get("Accept-Encoding"))
+        if part in answer.path and answer.method == "GET":
+            answer.status, answer.body = status, gzip.compress(answer.body)
+            answer.headers |= {"Content-Encoding": "gzip", "Content-Length": str(len(answer.body))}
+
+    with hostile(place, monkeypatch, change=change) as pointer:
+        refused(place, pointer, "compresses its answer, although it was asked not to")
+    assert asked == {"identity"}
 
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

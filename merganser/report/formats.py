@@ -161,11 +161,30 @@ Tables = Mapping[str, Table | str]  # by their files' names; text of another for
 
 
 def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    """Write a table: None and NaN become empty cells."""
+    """Write a table: None and NaN become empty cells, and no text is a formula."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
-        writer.writerows([None if isinstance(v, float) and isnan(v) else v for v in line] for line in lines)
+        writer.writerows([_cell(value) for value in line] for line in lines)
+
+
+def _cell(value: Any) -> Any:
+    """Return what a cell holds. A spreadsheet would run a text, such as a class's name, that begins as a formula does.
+
+    >>> _cell("=HYPERLINK()"), _cell("-1"), _cell("a-b")
+    ("'=HYPERLINK()", '-1', 'a-b')
+    """
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) and not _is_number(value):
+        return f"'{value}"
+    return None if isinstance(value, float) and isnan(value) else value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def write_parquet(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:

@@ -1,11 +1,14 @@
+from pathlib import Path
+
 import matplotlib
 import numpy as np
+import pandas
 import pytest
 
 from merganser.evaluation.examples import Results
-from merganser.report.formats import Wording
+from merganser.report.formats import Wording, write_tables
 from merganser.report.plots import STYLE
-from merganser.report.sections.confusions import MOST, Confusions, class_name, confusion, plots
+from merganser.report.sections.confusions import MOST, Confusions, class_name, confusion, plots, tables
 
 
 def test_a_confusion_matrix_has_a_row_for_each_label_and_its_diagonal_is_the_recall() -> None:
@@ -23,6 +26,14 @@ def test_an_answer_that_is_no_label_has_a_column_and_an_empty_row() -> None:
     assert found is not None
     assert found[0].tolist() == [0.5, 0.5]
     assert np.isnan(found[1]).all()
+
+
+def test_no_class_name_is_a_formula_for_a_spreadsheet(tmp_path: Path) -> None:
+    names = ["=HYPERLINK()", "@SUM(1)", "+a", "-1", "a=b"]
+    write_tables(tmp_path, tables(Confusions("ties", {"dark": np.eye(5)}, {"dark": names})))
+    lines = pandas.read_csv(tmp_path / "confusions.csv", dtype=str)
+    assert list(lines.label_name) == ["'=HYPERLINK()", "'@SUM(1)", "'+a", "-1", "a=b"]
+    assert list(lines.share) == ["1.0"] * 5
 
 
 @pytest.mark.parametrize(

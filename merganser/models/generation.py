@@ -12,6 +12,8 @@ from merganser.checkpoints.own_settings import GENERATED_TOKENS, GENERATION
 from merganser.errors import quoting
 from merganser.models.defined import defined
 
+BEFORE = "a"  # a word before an answer
+
 
 def greedy(folder: Path, config: Any) -> GenerationConfig:
     """Return the settings of greedy decoding, with the tokens that a folder names."""
@@ -41,6 +43,18 @@ def step_logits(module: Any, inputs: dict[str, Tensor], settings: GenerationConf
     limited = GenerationConfig(**settings.to_dict() | told)
     found = module.generate(**inputs, generation_config=limited, logits_processor=LogitsProcessorList([choose]))
     return torch.cat(found.logits, dim=1)
+
+
+def answer_tokens(tokenizer: Any, answer: str) -> list[int]:
+    """Return the tokens of an answer behind a prompt.
+
+    A tokenizer that puts a space before every text, as Llama 2's, would give an answer that begins with one two.
+    """
+    alone: list[int] = tokenizer(answer, add_special_tokens=False).input_ids
+    if not answer.startswith(" "):
+        return alone
+    before, both = tokenizer([BEFORE, BEFORE + answer], add_special_tokens=False).input_ids
+    return both[len(before) :] if both[: len(before)] == before else alone
 
 
 def log_likelihood(logits: Tensor, tokens: Tensor) -> Tensor:

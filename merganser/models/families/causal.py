@@ -15,7 +15,7 @@ from transformers.models.auto import modeling_auto
 from merganser.checkpoints.reading import Checkpoint
 from merganser.models import DeviceName, Inputs, Precision
 from merganser.models.configurations import build, check_parameter_names, read_family_config
-from merganser.models.generation import generated, greedy, log_likelihood, step_logits
+from merganser.models.generation import answer_tokens, generated, greedy, log_likelihood, step_logits
 from merganser.models.naming import HEAD_NAMES, naming_of
 from merganser.models.sequence_classifier import SequenceClassifier, build_classifier, has_head
 from merganser.models.texts import NEW_TOKENS, TextModule, in_groups, ordinary_tokens, ready
@@ -98,7 +98,7 @@ class CausalNetwork(TextModule):
         return torch.cat([self._run(inputs), steps], dim=1)
 
     def _likelihood(self, batch: Inputs, option: str) -> Tensor:
-        tokens = self.tokenizer(option, add_special_tokens=False, return_tensors="pt").input_ids.to(self.device)
+        tokens = torch.tensor([answer_tokens(self.tokenizer, option)], device=self.device)
         answers = tokens.expand(len(batch["input_ids"]), -1)
         both = {
             "input_ids": torch.cat([batch["input_ids"], answers], dim=1),

@@ -8,7 +8,8 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
 from pydantic import ValidationError
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
@@ -281,3 +282,20 @@ def test_answers_of_the_same_tokens_are_not_ranked(folders: dict[str, Path]) -> 
     rows = Dataset.from_dict({"sentence": SENTENCES, "label": [0] * 5})
     with pytest.raises(InputError, match="'unheard' and 'unseen' are the same tokens"):
         evaluated(folders["t5"], "t5", rows, "accuracy", answers=["unheard", "unseen"], scoring="rank")
+
+
+def test_answers_are_ranked_by_the_tokens_that_they_have_behind_the_prompt(tmp_path: Path) -> None:
+    """Llama 2's tokenizer puts a space before every text, and an answer that begins with one would get two."""
+    write_model(tmp_path, "llama, untied")
+    words = ["<unk>", "▁", "▁yes", "▁no", "▁the", "▁cat", "▁a", "▁dog"]
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    made.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", pad_token="<unk>").save_pretrained(tmp_path)
+    network, checkpoint = open_network("causal", tmp_path), open_checkpoint(tmp_path)
+    network.load((parameter, checkpoint.read(parameter)) for parameter in checkpoint.names)
+    found = network.rank(network.encode(["the cat"], 50), [" yes", " no"])  # type: ignore[attr-defined]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    with torch.inference_mode():
+        logits = model(torch.tensor([made.encode("the cat yes").ids])).logits
+    torch.testing.assert_close(found[0], logits[0, 1].log_softmax(-1)[[2, 3]])

@@ -115,7 +115,9 @@ def parse_yaml(text: str, where: str) -> Any:
         mark = error.problem_mark
         line = f", line {mark.line + 1}" if mark else ""
         tab = "; indent with spaces, not tabs" if mark and text[mark.index :][:1] == "\t" else ""
-        raise InputError(f"{where}{line}: {error.problem or error.context}{tab}") from error
+        problem = str(error.problem or error.context)
+        said = "another document; write each into a file of its own" if "another document" in problem else problem
+        raise InputError(f"{where}{line}: {said}{tab}") from error
     except Exception as error:  # int(), date() and others also raise for malformed values
         raise InputError(f"{where}: not YAML: {error}") from error
     if _is_larger_than(VALUES, content):

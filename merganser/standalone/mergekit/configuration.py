@@ -5,7 +5,7 @@ as long as every slice names the same models and keeps each layer in its place.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,6 +21,9 @@ KEYS = (
     *("merge_method", "models", "slices", "modules", "base_model", "parameters", "dtype", "out_dtype"),
     *("tokenizer", "tokenizer_source", "chat_template"),
 )
+MODEL_KEYS = ("model", "parameters")
+SOURCE_KEYS = (*MODEL_KEYS, "layer_range")
+SLICE_KEYS = ("sources", "base_model", "parameters")
 REFUSED_KEYS = {
     "experts": "builds a mixture of experts (mergekit-moe), which is another architecture; merge dense models",
 }
@@ -113,11 +116,7 @@ def read_configuration(path: Path) -> Configuration:
             raise InputError(f"{path}: {key}: {reason}")
     if not content.get("merge_method"):
         raise InputError(f"{path}: not a configuration of mergekit: it has no merge_method")
-    notes = []
-    for key in content.keys() - set(KEYS):
-        if near := did_you_mean(str(key), KEYS):
-            raise InputError(f"{path}: {key}: mergekit has no such key{near}")
-        notes.append(f"{key}: left out; mergekit does not read it")
+    notes = _unread(content, KEYS)
     parts, inner = _one_module(content)
     if bool(parts.get("models")) == bool(parts.get("slices")):
         raise InputError(f"{path}: expected either models or slices")
@@ -125,8 +124,33 @@ def read_configuration(path: Path) -> Configuration:
     shared = _parameters(content.get("parameters"), "parameters")
     whole = [Slice(_each_model(parts["models"], "models"))] if parts.get("models") else []
     slices = whole or _slices(parts["slices"], base)
+    notes += [note for place, each, keys in _maps_in(parts) for note in _unread(each, keys, place)]
     rest = {key: content[key] for key in KEYS[-5:] if content.get(key) is not None}
     return Configuration(str(content["merge_method"]), slices, base, (inner, shared), rest, notes)
+
+
+def _unread(content: Mapping[str, Any], known: Sequence[str], place: str = "") -> list[str]:
+    """Name the keys that mergekit does not read; refuse one that looks misspelt."""
+    notes = []
+    for key in sorted(content.keys() - set(known), key=str):
+        if near := did_you_mean(str(key), known):
+            raise InputError(f"{place}{key}: mergekit has no such key{near}")
+        notes.append(f"{place}{key}: left out; mergekit does not read it")
+    return notes
+
+
+def _maps_in(parts: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Sequence[str]]]:
+    """Give each model's, slice's and source's map with its place and the keys that mergekit reads there."""
+    for number, model in enumerate(_as_list(parts.get("models"))):
+        yield f"models[{number}].", model, MODEL_KEYS
+    for number, part in enumerate(_as_list(parts.get("slices"))):
+        yield f"slices[{number}].", part, SLICE_KEYS
+        for place, source in enumerate(_as_list(part.get("sources"))):
+            yield f"slices[{number}].sources[{place}].", source, SOURCE_KEYS
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value] if value else []
 
 
 def _one_module(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], Parameters]:
@@ -172,7 +196,7 @@ def _parameters(value: Any, place: str) -> Parameters:
 def _each_model(listed: Any, place: str) -> dict[Reference, Parameters]:
     """Read models with their parameters; refuse one that is named twice."""
     found: dict[Reference, Parameters] = {}
-    for number, each in enumerate(listed if isinstance(listed, list) else [listed]):
+    for number, each in enumerate(_as_list(listed)):
         where = f"{place}[{number}]"
         if not isinstance(each, dict) or "model" not in each:
             raise InputError(f"{where}: expected a map with model, got {each!r}")

@@ -380,6 +380,24 @@ def test_a_parameter_that_mergekit_does_not_read_is_named(folder: Path) -> None:
     assert [note.split(":")[0] for note in notes] == ["embed_slerp", "random_seed"]
 
 
+def test_a_key_beside_a_models_parameters_is_named_and_one_that_is_misspelt_refused(folder: Path) -> None:
+    sources = [{"model": name, "layer_range": [0, 3], "weight": 1} for name in "ab"]
+    of_models = {"models": [{"model": "a", "density": 0.5}, {"model": "b"}]}
+    for content, named in (
+        (of_models, ["models[0].density"]),
+        ({"modules": {"default": of_models}}, ["models[0].density"]),
+        (
+            {"slices": [{"sources": sources, "residual_weight": 0.1}]},
+            ["slices[0].residual_weight", "slices[0].sources[0].weight", "slices[0].sources[1].weight"],
+        ),
+    ):
+        notes = imported(written("ties", **content, **BASE, parameters={"weight": 1})).notes
+        assert notes == [f"{place}: left out; mergekit does not read it" for place in named]
+    config = written("ties", models=[{"model": "a", "paramters": {"density": 0.5}}], **BASE, parameters={"weight": 1})
+    with pytest.raises(InputError, match=r'models\[0\].paramters: mergekit has no such key; did you mean "parameters"'):
+        imported(config)
+
+
 def test_the_command_brings_a_merge_over_that_merganser_merge_does(folder: Path, done: Done, refused: Refused) -> None:
     written("slerp", "a", base_model="base", parameters={"t": 0.5, "normalize": True}, tokenizer_source="base")
     said = done(folder, "import-mergekit", "config.yml", "--out", "brought")

@@ -1,6 +1,6 @@
 """Compare the declared models before any work, from headers alone."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
@@ -24,16 +24,18 @@ from merganser.config.mistakes import Mistake, MistakesError, mistakes_at
 from merganser.config.params import Params
 from merganser.config.published import read_published
 from merganser.config.sections import Entry
-from merganser.config.tasks import choice_of, group_mistakes, kind_mistakes
+from merganser.config.tasks import choice_of, group_mistakes, kind_mistakes, kinds_in_words
 from merganser.config.text import KeyPath
 from merganser.errors import InputError, did_you_mean
+from merganser.evaluation import get_kind
 from merganser.evaluation.data_sets import read_headers
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.inputs.deltas import check_pair
 from merganser.inputs.heads import class_names
 from merganser.learning.recalibration import Recalibration
 from merganser.merging.binding import LAYERS, check_patterns
-from merganser.models import family_names, get_family
+from merganser.models import TakesTexts, family_names, get_family
+from merganser.models.naming import HEAD_NAMES
 from merganser.sources.hub_data import rename_columns
 from merganser.sources.installing import INSTALL, gguf_in
 from merganser.sources.pointers import PackagePointer, lying, read_pointer, verified_package_path
@@ -101,7 +103,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
         place = (*task_place, "data", "source")
         if place in here and not kind_mistakes(task_place, about, params.base.family):
             own = here.get((*task_place, "source" if task_place[0] == "tasks" else "head"))
-            _check_data(params, task_place, here[place], own, mistakes)
+            _check_data(params, task_place, here[place], own, base, mistakes)
         elif place in remote:
             with _caught(mistakes, place):
                 mistakes += group_mistakes(task_place, about, remote[place], read_pointer(remote[place]))
@@ -172,7 +174,12 @@ def _check_recalibrated(params: Params, base: Checkpoint, rules: ParameterRules,
 
 
 def _check_data(
-    params: Params, task_place: tuple[str, str], source: Path, model: Path | None, mistakes: list[Mistake]
+    params: Params,
+    task_place: tuple[str, str],
+    source: Path,
+    model: Path | None,
+    base: Checkpoint | None,
+    mistakes: list[Mistake],
 ) -> None:
     """Check the columns of a task's data set, the splits that are read of it, and its classes against the head's."""
     task = params.with_data[task_place]
@@ -190,12 +197,44 @@ def _check_data(
                     advice = column_advice(read_headers(source)[split].features, absent)
                     raise InputError(f"{source}: split {split} has no column {absent[0]!r}; {advice}")
             evaluator.check_data(found, source)
+            classes = evaluator.kind.classes(next(iter(found.values())).features, evaluator.settings)
             if model is not None and params.base.heads:
-                classes = evaluator.kind.classes(next(iter(found.values())).features, evaluator.settings)
                 try:
                     evaluator.check_head(class_names(model / CONFIG), classes, ".".join(task_place))
                 except InputError as error:
                     mistakes += mistakes_at((*task_place, "data"), error, has_place=True)
+                    return
+            outputs = evaluator.outputs(classes)
+            if outputs is not None and (task_place[0] == "tasks" or model is not None):
+                with _caught(mistakes, (*task_place, "kind")):
+                    _check_outputs(params, task.kind, outputs, _head_shapes(params, base, model, task.kind))
+
+
+def _head_shapes(
+    params: Params, base: Checkpoint | None, model: Path | None, kind: str
+) -> Collection[tuple[int, ...]] | None:
+    """Return the shapes of a task's head, its own model's or else the base's; None if they are not known here."""
+    own: Checkpoint | Adapter | None = base
+    patterns: Sequence[str] = [*HEAD_NAMES, *(f"*.{name}" for name in HEAD_NAMES)]
+    if params.base.heads:
+        own, patterns = open_model(model) if model else None, params.base.heads
+    elif TakesTexts not in get_kind(kind).NEEDS:
+        return None  # heads of timm have any names
+    if isinstance(own, Adapter):
+        return [shape for name in own.updates if is_head(name, patterns) for shape in own.shapes(name)]
+    return None if own is None else [own.spec(name).shape for name in own.names if is_head(name, patterns)]
+
+
+def _check_outputs(params: Params, kind: str, outputs: int, shapes: Collection[tuple[int, ...]] | None) -> None:
+    """Refuse a kind of task for which there is no head, or none with so many outputs."""
+    if shapes is not None and not shapes:
+        heads = params.base.heads
+        lacks = f"the task's model has no parameter like {', '.join(heads)}" if heads else "the base has none"
+        raise InputError(f"{kind} needs a head, and {lacks}; {kinds_in_words(params.base.family)}")
+    if shapes and all(shape[:1] != (outputs,) for shape in shapes):
+        has = ", ".join(str(list(shape)) for shape in sorted(shapes))
+        needs = f"{kind} needs a head of {outputs} output{'s' * (outputs > 1)}"
+        raise InputError(f"{needs}, and its parameters have the shapes {has}; name another kind, or the head's data")
 
 
 def _splits_read(params: Params, task_place: tuple[str, str]) -> dict[KeyPath, str]:

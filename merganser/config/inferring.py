@@ -140,6 +140,9 @@ def infer_task_kind(data: Mapping[str, Any], family: str, source: Path) -> str |
     """
     own = {key: value for key, value in data.items() if key not in Data.model_fields}
     fitting = [name for name in _kinds_of(family) if _takes(name, own, data, source)]
+    label = (data.get("columns") or {}).get(LABEL, LABEL)
+    if not NAMING_CLASSES & own.keys() and unnamed_classes(features_at(source), label):
+        fitting = [name for name in fitting if LABEL not in _columns_read(name, own)]  # numbers may be those of classes
     return fitting[0] if len(fitting) == 1 else None
 
 

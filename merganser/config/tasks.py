@@ -106,15 +106,19 @@ def _unseen_mistakes(params: Params) -> Iterator[Mistake]:
                 (*where, "head"), "base.heads does not say which parameters a head is; name them, such as classifier.*"
             )
         elif needs_head and not task.has_head:
-            kinds = {each: get_kind(each) for each in kind_names() if each != UNMEASURED}
-            without = [each for each, kind in kinds.items() if not isinstance(kind, HasHead)]
-            fitting = [each for each in without if fits(kinds[each], params.base.family)]
-            can = f"{params.base.family} does {', '.join(fitting) or 'none: choose a base of another family'}"
             reason = f"{task.kind} needs its own head; name a checkpoint that has one under {'.'.join(where)}.head"
-            yield Mistake((*where, "kind"), f"{reason}, or choose a kind that answers in words ({can})")
+            yield Mistake((*where, "kind"), f"{reason}, or {kinds_in_words(params.base.family)}")
         elif params.embeddings and not isinstance(get_kind(task.kind), GivesClasses):
             reason = f"{task.kind} has no classes, and entries that read embeddings compare tasks by class names"
             yield Mistake((*where, "kind"), f"{reason}; leave the task out, or embeddings")
+
+
+def kinds_in_words(family: str) -> str:
+    """Advise the kinds of task without a head that a family supports."""
+    kinds = {each: get_kind(each) for each in kind_names() if each != UNMEASURED}
+    fitting = [each for each, kind in kinds.items() if not isinstance(kind, HasHead) and fits(kind, family)]
+    can = f"{family} does {', '.join(fitting) or 'none: choose a base of another family'}"
+    return f"choose a kind that answers in words ({can})"
 
 
 def _server_mistakes(params: Params) -> list[Mistake]:

@@ -333,10 +333,12 @@ def test_whole_numbers_are_not_taken_for_those_of_a_regression(tmp_path: Path) -
     saved(
         tmp_path / "data/own", {"sentence": "a", "target": 1}, {"sentence": Value("string"), "target": Value("int64")}
     )
+    save_texts(tmp_path / "data/plain", Value("int64"))
     given = "tasks: {one: {source: models/one, data: {source: data/own}}}"
-    path = written(tmp_path, BERT, given, "methods: {average: }")
-    with pytest.raises(InputError, match=r"'target' of the data holds whole numbers; name the classes"):
-        load_params(path)
+    for source, label in (("own", "target"), ("plain", "label")):
+        path = written(tmp_path, BERT, given.replace("own", source), "methods: {average: }")
+        with pytest.raises(InputError, match=rf"'{label}' of the data holds whole numbers; name the classes"):
+            load_params(path)
     for more, kind in ((", classes: [x, y]}", "text_classification"), ("}, kind: regression", "regression")):
         written(tmp_path, BERT, given.replace("own}", f"own{more}"), "methods: {average: }")
         assert load_params(path).tasks["one"].kind == kind

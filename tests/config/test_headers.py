@@ -332,6 +332,24 @@ def test_a_head_and_data_of_other_classes_are_refused_before_any_work(
         check_sources(of_texts(params, tmp_path, names, head), tmp_path, lambda source: False)
 
 
+def test_a_kind_without_a_head_of_its_outputs_is_refused_before_any_work(params: Params, tmp_path: Path) -> None:
+    two = of_texts(params, tmp_path, {"test": ["no", "yes"]}, [])
+    none = two.model_copy(update={"base": two.base.model_copy(update={"family": "causal", "heads": []})})
+    words = r"choose a kind that answers in words \(causal does language_model, text_generation\)"
+    with pytest.raises(InputError, match=rf"0\.kind: text_classification needs a head, and the base has none; {words}"):
+        check_sources(none, tmp_path, lambda source: False)
+    with pytest.raises(InputError, match="needs a head, and the task's model has no parameter like classifier"):
+        check_sources(two, tmp_path, lambda source: False)
+    head = {"classifier.weight": torch.ones(3, 4), "classifier.bias": torch.ones(3)}
+    save_tensors(tmp_path / "hub/task0/model.safetensors", head)
+    with pytest.raises(InputError, match=r"of 2 outputs, and its parameters have the shapes \[3\], \[3, 4\]; name ano"):
+        check_sources(two, tmp_path, lambda source: False)
+    DatasetDict(test=Dataset.from_dict({"text": ["a"], "label": [0.5]})).save_to_disk(tmp_path / "datasets/numbers")
+    numbers = two.tasks["task0"].model_copy(update={"kind": "regression", "data": Data(source="datasets/numbers")})
+    with pytest.raises(InputError, match=r"task0\.kind: regression needs a head of 1 output, .* \[3, 4\]"):
+        check_sources(two.model_copy(update={"tasks": {"task0": numbers}}), tmp_path, lambda source: False)
+
+
 def test_the_split_that_is_measured_on_is_not_shown(params: Params) -> None:
     task = {"output_type": "multiple_choice", "doc_to_text": "{{a}}", "doc_to_choice": "b", "doc_to_target": "c"}
     data = Data.model_validate(

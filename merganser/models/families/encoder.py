@@ -30,7 +30,7 @@ LEFT_OUT = (
     *("cls.*", "lm_head.*", "lm_predictions.*", "mask_predictions.*", "predictions.*", "discriminator_predictions.*"),
     *("generator_*", "vocab_*", "sop_classifier.*", "decoder.*", "qa_outputs.*", "*pooler.*"),
 )
-HEADS = ("classifier.*", "*pooler.*")  # a task's own, which a base need not have
+HEADS = ("classifier.*", "pre_classifier.*", "*pooler.*")  # a task's own, which a base need not have
 
 
 class EncoderNetwork(SequenceClassifier, WithBlocks):

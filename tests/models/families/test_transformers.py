@@ -17,6 +17,7 @@ from merganser.errors import InputError
 from merganser.models import Generates, Network, TakesTexts, get_family, open_network
 from merganser.tasks.fetch import fetch_model
 from tests.tiny_transformers import DECODERS, ENCODERS, FAMILIES, VOCABULARY, state_of, tokenizer, write_model
+from tests.transformers_models import tiny
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TEXTS = ["the cat sat on the mat .", "a dog", "the dog ran on a red mat"]
@@ -445,3 +446,8 @@ def test_a_tokenizer_of_sentencepiece_alone_is_read_as_transformers_reads_it(tmp
     network = open_network("encoder", tmp_path, outputs=2)
     found = network.encode(PAIRS, 30)["input_ids"]  # type: ignore[attr-defined]
     assert network.tokenizer.decode(found[1], skip_special_tokens=True).split() == ["yes", "no"]  # type: ignore[attr-defined]
+
+
+def test_a_distilbert_without_the_layers_of_a_classifier_is_a_base(tmp_path: Path) -> None:
+    tiny("distilbert").distilbert.save_pretrained(tmp_path)
+    get_family("encoder").check(tmp_path, open_checkpoint(tmp_path))

@@ -96,6 +96,8 @@ def _holds(text: str, content: Any) -> bool:
 def addition_names(added: Sequence[Addition]) -> str:
     """Name the sections and entries of additions, the first of many, and each that was read of a source's files."""
     read = [as_line(".".join(place), value) for place, value in added if place[-1] in READ and len(place) > 1]
+    parts = [value for place, value in added if place == ("parameters",) and value.keys() == {"merged"}]
+    read += [as_line("parameters.merged", value["merged"]) for value in parts]  # the default has `matrices` too
     if asked := [place[1] for place, value in added if place[-1] == "templates"]:
         read.append(f"{as_line('templates', TEMPLATES)} of {some(asked)}")
     others = [place for place, _ in added if place[-1] not in (*READ, "templates") or len(place) == 1]
@@ -130,20 +132,30 @@ def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
     yield from found
     if isinstance(base, dict) and "heads" not in base and (heads := _heads(filled(content, found), folder)):
         yield ("base", "heads"), heads
+    if "parameters" not in content and (here := _models_here(content, folder)):
+        from merganser.config.inferring import pattern_in_all
+
+        if pattern := pattern_in_all(*here):
+            yield ("parameters",), {"merged": [pattern]}
 
 
 def _heads(content: dict[str, Any], folder: Path) -> list[str]:
     """Return the patterns of the heads that every task's model has and the base has not; none if they differ."""
-    tasks = [task for _, task in _named(content, "tasks")]
-    source, sources = _model_of(content), [task.get("source") for task in tasks]
-    is_mean = Path(str(value_at(content, ("base", "source")))) == OWN_MODELS
-    if source is None or is_mean or not all(isinstance(each, str) and (folder / each).exists() for each in sources):
-        return []
     from merganser.config.inferring import heads_beyond, needs_head
 
-    if not all(needs_head(task.get("kind")) for task in tasks):
+    here = _models_here(content, folder)
+    if not here or not all(needs_head(task.get("kind")) for _, task in _named(content, "tasks")):
         return []
-    return heads_beyond(folder / source, [folder / str(each) for each in sources])
+    return heads_beyond(*here)
+
+
+def _models_here(content: dict[str, Any], folder: Path) -> tuple[Path, list[Path]] | None:
+    """Return the base, and the tasks' models; None where one of them is not here, or the base is their mean."""
+    source, sources = _model_of(content), [task.get("source") for _, task in _named(content, "tasks")]
+    is_mean = Path(str(value_at(content, ("base", "source")))) == OWN_MODELS
+    if source is None or is_mean or not all(isinstance(each, str) and (folder / each).exists() for each in sources):
+        return None
+    return folder / source, [folder / str(each) for each in sources]
 
 
 def _from_data(place: KeyPath, task: dict[str, Any], family: str, folder: Path) -> Iterator[Addition]:

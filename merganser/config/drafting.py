@@ -14,7 +14,7 @@ from merganser.checkpoints.kinds import SPAN_HEADS
 from merganser.config.columns import columns_by_type, features_at
 from merganser.config.completing import READ, additions, filled, unmatched
 from merganser.config.describing import SCHEMA_FILE
-from merganser.config.inferring import infer_task_kind, parameter_names
+from merganser.config.inferring import heads_beyond, infer_task_kind, parameter_names
 from merganser.config.sections import NAME, OWN_MODELS, TAKEN_COLUMNS, UNMEASURED
 from merganser.config.tasks import fits
 from merganser.config.text import as_flow, as_line
@@ -59,7 +59,7 @@ def draft(models: Mapping[str, str], data: Mapping[str, str], root: Path) -> Dra
             tasks[name] = entry
     for name, text in data.items():
         tasks[name]["data"] = {"source": _source(f"{name}-data", text, root, "--data")}
-    if heads := _heads([base, *tasks.values()], root):
+    if heads := _heads(base, list(tasks.values()), root):
         base["heads"] = heads
     content = {"base": base, "tasks": tasks, "methods": dict.fromkeys(METHODS)}
     content = filled(content, [each for each in additions(content, root) if each[0][-1] in READ])
@@ -120,9 +120,12 @@ def _write_pointer(name: str, content: dict[str, Any], root: Path) -> str:
     return path.as_posix()
 
 
-def _heads(models: Sequence[Mapping[str, Any]], root: Path) -> list[str]:
-    """Return the patterns of the heads that classifiers of transformers have, of the models that lie here."""
-    names = {name for each in models for name in parameter_names(root / str(each["source"]))}
+def _heads(base: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]], root: Path) -> list[str]:
+    """Return the patterns of what tasks' models have beyond the base, else of the heads that classifiers have here."""
+    places = [root / str(each["source"]) for each in (base, *tasks)]
+    if beyond := heads_beyond(places[0], places[1:]):
+        return beyond
+    names = {name for place in places for name in parameter_names(place)}
     return [pattern for pattern in (*HEAD_NAMES, *SPAN_HEADS) if any(fnmatchcase(name, pattern) for name in names)]
 
 

@@ -27,7 +27,7 @@ from merganser.config.sections import Entry
 from merganser.config.tasks import choice_of, group_mistakes, kind_mistakes, kinds_in_words
 from merganser.config.text import KeyPath
 from merganser.errors import InputError, did_you_mean
-from merganser.evaluation import get_kind
+from merganser.evaluation import HasHead, get_kind, kind_names
 from merganser.evaluation.data_sets import read_headers
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.inputs.deltas import check_pair
@@ -84,7 +84,9 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
             check_model(path)
             base = open_checkpoint(path)
             if path.is_dir() and params.base.family in family_names():
-                get_family(params.base.family).check(path, base)
+                lacking = get_family(params.base.family).check(path, base)
+                with _caught(mistakes, ("base", "heads")):
+                    _check_heads(params, lacking or ())
     if params.vocabulary in params.vocabularies:
         with _caught(mistakes, ("vocabularies", params.vocabulary)):
             _check_vocabulary(params, params.vocabulary, here, models, rules)
@@ -171,6 +173,19 @@ def _check_recalibrated(params: Params, base: Checkpoint, rules: ParameterRules,
         if method and isinstance(method.learner, Recalibration):
             reason = f"{learned.learner} needs batch normalisation, and no merged parameter of the base is of one"
             mistakes.append(Mistake(("learned", name, "learner"), f"{reason}; take it and its entries out"))
+
+
+def _check_heads(params: Params, lacking: Collection[str]) -> None:
+    """Refuse heads that leave out a parameter which the base lacks, so that no task's network would be whole."""
+    heads = params.base.heads
+    bare = {name: name.partition(".")[2] for name in lacking}  # as a base without a prefix has it
+    beyond = [name for name in lacking if not is_head(name, heads) and not is_head(bare[name], heads)]
+    kinds = {task.kind for task in params.tasks.values()} & set(kind_names())
+    if heads and beyond and any(isinstance(get_kind(kind), HasHead) for kind in kinds):
+        reason = (
+            f"the base lacks {min(beyond)}, which each task's network needs, and none of {', '.join(heads)} names it"
+        )
+        raise InputError(f"{reason}; add {min(beyond).rpartition('.')[0]}.*, so that each task brings its own")
 
 
 def _check_data(

@@ -37,6 +37,7 @@ ADAPTED_FOR = {
     "TOKEN_CLS": "token-classification",
     "QUESTION_ANS": "question-answering",
 }
+BEFORE = ("pre_classifier.*", "*pooler.*")  # a part of the head, if the base does without it
 NAMING_CLASSES = {"classes", "labels", "answers"}  # keys of kinds of task that say what labels stand for
 
 
@@ -106,11 +107,40 @@ def heads_beyond(base: Path, models: Sequence[Path]) -> list[str]:
 
     None either if a model has other parameters that the base has not, or does not lie on this disk.
     """
-    beyond, patterns = [_names_beyond(base, model) for model in models], (*HEAD_NAMES, *IMAGE_HEADS, *SPAN_HEADS)
+    beyond, patterns = (
+        [_names_beyond(base, model) for model in models],
+        (*HEAD_NAMES, *IMAGE_HEADS, *SPAN_HEADS, *BEFORE),
+    )
     found = {tuple(pattern for pattern in patterns if names_like(names, pattern)) for names in beyond}
     heads = list(found.pop()) if len(found) == 1 else []
     rest = [name for names in beyond for name in names if not any(fnmatchcase(name, pattern) for pattern in heads)]
     return [] if rest else heads
+
+
+def pattern_in_all(base: Path, models: Sequence[Path]) -> str | None:
+    """Return the pattern of what all models have of a base that has more, such as a head of its pretraining.
+
+    None where they have all of it, or differ, where what they have has no prefix of its own, and for adapters.
+    """
+    with suppress(InputError, OSError):
+        place, places = lying(base), [lying(model) for model in models]
+        if place and all(places):
+            names = open_checkpoint(place).names
+            found = {tuple(_names_in(place, each)) for each in places if each}
+            have = set(found.pop()) if len(found) == 1 else set(names)
+            prefixes = [
+                {name.partition(".")[0] for name in names if (name in have) is known} for known in (True, False)
+            ]
+            if len(have) < len(names) and len(prefixes[0]) == 1 and not prefixes[0] & prefixes[1]:
+                return f"{prefixes[0].pop()}.*"
+    return None
+
+
+def _names_in(base: Path, model: Path) -> list[str]:
+    """List the base's parameters that a model has; all of them for an adapter."""
+    known, tuned = open_checkpoint(base), open_model(model)
+    has = known.names if isinstance(tuned, Adapter) else matched(known, tuned, ParameterRules(), "").names
+    return [name for name in known.names if name in set(has)]
 
 
 def _names_beyond(base: Path, model: Path) -> list[str]:

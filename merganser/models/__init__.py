@@ -172,8 +172,12 @@ class Family(Protocol):
     ) -> Network:
         """Build what the configuration in a folder describes, without weights."""
 
-    def check(self, folder: Path, checkpoint: Checkpoint) -> None:
-        """Refuse a checkpoint that is not of this family, from its configuration and headers alone."""
+    def check(self, folder: Path, checkpoint: Checkpoint) -> Collection[str] | None:
+        """Refuse a checkpoint that is not of this family, from its configuration and headers alone.
+
+        Returns the parameters that a base may lack and this one does, for each task brings its own, by the network's
+        names; None where no head is a task's own.
+        """
 
 
 def family_names() -> list[str]:

@@ -118,16 +118,19 @@ def check_parameter_names(
     left_out: Sequence[str] = (),
     may_lack: Sequence[str] = (),
     prefix: str | None = None,
-) -> None:
-    """Refuse a checkpoint with a missing, strange or misshapen parameter, from its headers and configuration alone."""
+) -> list[str]:
+    """Refuse a checkpoint with a missing, strange or misshapen parameter, from its headers and configuration alone.
+
+    Returns the parameters that it lacks and may lack, by the module's names.
+    """
     with torch.device("meta"):
         module = build(make, config, folder, tensors=len(checkpoint.names))
-    check_names(module, naming_of(module, folder, left_out, prefix), checkpoint, may_lack)
+    return check_names(module, naming_of(module, folder, left_out, prefix), checkpoint, may_lack)
 
 
-def check_names(module: Any, naming: Naming, checkpoint: Checkpoint, may_lack: Sequence[str]) -> None:
+def check_names(module: Any, naming: Naming, checkpoint: Checkpoint, may_lack: Sequence[str]) -> list[str]:
     """Refuse a checkpoint that does not have the parameters of a module, which may be on the device `meta`."""
     ties = tied_parameter_names(module)
     headers = ((name, torch.empty(checkpoint.spec(name).shape, device="meta")) for name in checkpoint.names)
     own = {name for name, _, _ in naming.own_values(headers)}
-    naming.check_missing([*ties, *(ties.get(name, name) for name in own), *own], may_lack)
+    return naming.check_missing([*ties, *(ties.get(name, name) for name in own), *own], may_lack)

@@ -204,12 +204,16 @@ class Naming:
             name = name.replace(old, new)
         return name, f"{self.prefix}.{name}", name.removeprefix(f"{self.prefix}.")
 
-    def check_missing(self, given: Iterable[str], may_lack: Sequence[str] = ()) -> None:
-        """Refuse a checkpoint that lacks a parameter of the module, but for those of the patterns in `may_lack`."""
+    def check_missing(self, given: Iterable[str], may_lack: Sequence[str] = ()) -> list[str]:
+        """Refuse a checkpoint that lacks a parameter of the module, but for those of the patterns in `may_lack`.
+
+        Returns these.
+        """
         present = {*given, *self.computed}
-        missing = [name for name in self.shapes if name not in present and not _matches(name, may_lack)]
-        if missing:
-            raise InputError(f"{self.where}: parameter {min(missing)} of the architecture is missing in the checkpoint")
+        missing = [name for name in self.shapes if name not in present]
+        if needed := [name for name in missing if not _matches(name, may_lack)]:
+            raise InputError(f"{self.where}: parameter {min(needed)} of the architecture is missing in the checkpoint")
+        return missing
 
 
 def naming_of(

@@ -5,10 +5,18 @@ from pathlib import Path
 import pytest
 import yaml
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from transformers import (
+    AutoModelForMaskedLM,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    DistilBertForSequenceClassification,
+)
 
 from merganser.config.drafting import draft
+from merganser.config.headers import check_sources
+from merganser.config.loading import complete_file, load_params
 from merganser.errors import InputError
-from tests.tiny_transformers import write_model
+from tests.tiny_transformers import tokenizer, write_model
 
 
 def write_texts(folder: Path) -> None:
@@ -49,6 +57,37 @@ def test_a_comment_says_what_data_lacks_for_a_kind_to_follow(tmp_path: Path) -> 
     found = draft({"base": (mine := str(tmp_path / "mine")), "one": mine}, {"one": str(tmp_path / "data")}, tmp_path)
     comment = "# the column 'sentiment' of the data holds words; list them under data.labels, in the order"
     assert any(line.strip().startswith(comment) for line in found.text.splitlines())
+
+
+@pytest.mark.parametrize(("kind", "part"), [("deberta-v3", "*pooler.*"), ("DistilBert", "pre_classifier.*")])
+def test_a_part_of_the_head_that_the_base_lacks_is_a_head_too(kind: str, part: str, tmp_path: Path) -> None:
+    """The masked language model that everybody fine-tunes has no pooler, or no layer before the classifier."""
+    if kind == "DistilBert":
+        config = DistilBertConfig(
+            vocab_size=40, dim=16, n_layers=2, n_heads=2, hidden_dim=32, max_position_embeddings=32
+        )
+        classifier, base = DistilBertForSequenceClassification(config), DistilBertForMaskedLM(config)
+        tokenizer().save_pretrained(tmp_path / "one")
+    else:
+        classifier = write_model(tmp_path / "one", kind)
+        base = AutoModelForMaskedLM.from_config(classifier.config)
+    classifier.save_pretrained(tmp_path / "one")
+    base.save_pretrained(tmp_path / "base")
+    tokenizer().save_pretrained(tmp_path / "base")
+    write_texts(tmp_path / "data")
+    models = {name: str(tmp_path / name) for name in ("base", "one")}
+    found = draft(models, {"one": str(tmp_path / "data")}, tmp_path)
+    heads = yaml.safe_load(found.text)["base"]["heads"]
+    assert heads == ["classifier.*", part]
+    (tmp_path / "params.yaml").write_text(found.text)
+    assert complete_file(tmp_path / "params.yaml")
+    params = load_params(tmp_path / "params.yaml")
+    check_sources(params, tmp_path, lambda source: False)
+    less = params.model_copy(update={"base": params.base.model_copy(update={"heads": heads[:1]})})
+    with pytest.raises(
+        InputError, match=r"base\.heads: the base lacks .*, which each task's network needs, and none of"
+    ):
+        check_sources(less, tmp_path, lambda source: False)
 
 
 def test_what_is_on_a_hub_gets_a_file_that_names_it(tmp_path: Path) -> None:

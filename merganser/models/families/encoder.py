@@ -48,9 +48,9 @@ def open_network(
     return EncoderNetwork(build_classifier(config, folder, outputs, device, precision), folder, LEFT_OUT)
 
 
-def check(folder: Path, checkpoint: Checkpoint) -> None:
+def check(folder: Path, checkpoint: Checkpoint) -> list[str]:
     """Refuse a checkpoint that is not an encoder, or lacks a parameter of one, by its configuration and headers."""
     make = AutoModelForSequenceClassification.from_config
-    check_parameter_names(
+    return check_parameter_names(
         make, read_family_config("encoder", folder), folder, checkpoint, left_out=LEFT_OUT, may_lack=HEADS
     )

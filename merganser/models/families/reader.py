@@ -66,8 +66,8 @@ def open_network(
     return Reader(build(MAKE, config, folder, device, precision), folder, LEFT_OUT, HEADS)
 
 
-def check(folder: Path, checkpoint: Checkpoint) -> None:
+def check(folder: Path, checkpoint: Checkpoint) -> list[str]:
     """Refuse a checkpoint that is not such an encoder, or lacks a parameter of one, by configuration and headers."""
     config = read_family_config("reader", folder)
     config.num_labels = 2
-    check_parameter_names(MAKE, config, folder, checkpoint, left_out=LEFT_OUT, may_lack=HEAD_NAMES)
+    return check_parameter_names(MAKE, config, folder, checkpoint, left_out=LEFT_OUT, may_lack=HEAD_NAMES)

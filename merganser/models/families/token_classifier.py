@@ -80,7 +80,7 @@ def open_network(
     return WordClassifier(build(MAKE, config, folder, device, precision), folder, LEFT_OUT, HEADS)
 
 
-def check(folder: Path, checkpoint: Checkpoint) -> None:
+def check(folder: Path, checkpoint: Checkpoint) -> list[str]:
     """Refuse a checkpoint that is not such an encoder, or lacks a parameter of one, by configuration and headers."""
     config = read_family_config("token_classifier", folder)
-    check_parameter_names(MAKE, config, folder, checkpoint, left_out=LEFT_OUT, may_lack=HEAD_NAMES)
+    return check_parameter_names(MAKE, config, folder, checkpoint, left_out=LEFT_OUT, may_lack=HEAD_NAMES)

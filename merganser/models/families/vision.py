@@ -42,7 +42,7 @@ def open_network(
     return ImageClassifier(module, folder, naming_of(module, folder, LEFT_OUT), HEADS)
 
 
-def check(folder: Path, checkpoint: Checkpoint) -> None:
+def check(folder: Path, checkpoint: Checkpoint) -> list[str]:
     """Refuse a checkpoint that is not such a classifier, or lacks a parameter of one, by configuration and headers."""
     config = read_family_config("vision", folder)
-    check_parameter_names(MAKE, config, folder, checkpoint, left_out=LEFT_OUT, may_lack=HEAD_NAMES)
+    return check_parameter_names(MAKE, config, folder, checkpoint, left_out=LEFT_OUT, may_lack=HEAD_NAMES)

@@ -2,7 +2,7 @@
 
 A family is a module of `merganser/models/families/` with what the protocol `Family` lists, found by its file name;
 params.yaml names it as `base.family`. What it may do beyond a `Network` are protocols of their own (`TakesImages`,
-`ClassifiesImages`, `TakesTexts`, `EmbedsTexts`, `ChangesFeatures`, `Generates`; of its blocks a base,
+`ClassifiesImages`, `TakesSounds`, `TakesTexts`, `EmbedsTexts`, `ChangesFeatures`, `Generates`; of its blocks a base,
 `blocks.WithBlocks`), asked for by `isinstance`.
 Shape legend: B examples, C classes, D features, N rows.
 """
@@ -83,6 +83,20 @@ class ClassifiesImages(Protocol):
 
     def head_parameters(self) -> Collection[str]:
         """Name the loaded parameters of the head."""
+
+
+@runtime_checkable
+class TakesSounds(Protocol):
+    """A network whose inputs are what its feature extractor makes of sounds."""
+
+    def sampling_rate(self) -> int:
+        """Return how many samples of a sound a second has."""
+
+    def sound_inputs(self) -> list[str]:
+        """Name the arrays that `encode_sounds` makes."""
+
+    def encode_sounds(self, sounds: Sequence[Any], longest: int) -> dict[str, Tensor]:
+        """Make the inputs of sounds, float32 (samples,) each, padded as one of `longest` samples is."""
 
 
 @runtime_checkable

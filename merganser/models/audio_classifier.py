@@ -1,0 +1,180 @@
+"""Networks of sounds with a head of the task's own. Shape legend: B sounds, T frames, C classes, D features.
+
+A sound's inputs are those that the checkpoint's feature extractor makes of it alone. They are padded in the arrays that
+are kept, and cut to their length before they are run with others of that length: a network without an attention mask
+sees padding, and so does the first convolution of wav2vec2, which is normalised over time.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.functional import pad
+from transformers import AutoFeatureExtractor, SequenceFeatureExtractor
+
+from merganser.errors import quoting
+from merganser.models import Change, Inputs
+from merganser.models.named_module import Maps, NamedModule
+from merganser.models.naming import naming_of
+
+EXTRACTORS = ("Wav2Vec2", "Whisper", "AST", "SeamlessM4T")  # feature extractors of transformers, one sound's alike
+# What a feature extractor may say: it computes tables of these sizes, and pads every sound to some of them.
+LARGEST = {"sampling_rate": 192_000, "feature_size": 4096, "num_mel_bins": 4096, "n_fft": 8192, "max_length": 65_536}
+SECONDS = 600  # at most, that Whisper's pads every sound to
+LENGTH, MASK = "length", "attention_mask"  # of a sound's inputs, along the first of their dimensions
+HEADS = ("projector", "classifier")  # the first one that a module has sees the features
+
+
+class AudioClassifier(NamedModule):
+    """A network of sounds with a head of the task's own."""
+
+    def __init__(self, module: Any, folder: Path, left_out: Sequence[str]) -> None:
+        """Take a module as it was built, and the folder of its feature extractor."""
+        super().__init__(module, naming_of(module, folder, left_out))
+        self.folder = folder
+        self._head: Module = next(part for name in HEADS for own, part in module.named_children() if own == name)
+        self._mask: Tensor | None = None  # of the batch that runs
+        self._read: int | None = None  # samples of the shortest sound that the module was seen to read
+
+    def sampling_rate(self) -> int:
+        """Return how many samples of a sound a second has."""
+        return int(self._extractor.sampling_rate)
+
+    def sound_inputs(self) -> list[str]:
+        """Name the arrays that `encode_sounds` makes."""
+        return [*self._encoded(np.zeros(self.sampling_rate(), dtype=np.float32)), LENGTH]
+
+    def encode_sounds(self, sounds: Sequence[Any], longest: int) -> dict[str, Tensor]:
+        """Make the inputs of sounds, float32 (samples,) each, with their length; padded as one of `longest` samples is.
+
+        Raises InputError for a sound that is too short for the feature extractor or the network.
+        """
+        self._check_shortest(min(sounds, key=len))
+        rows = [self._encoded(sound) for sound in sounds]
+        whole = self._encoded(np.zeros(longest, dtype=np.float32))
+        lengths = [len(next(iter(row.values()))) for row in rows]
+        padded = {name: torch.stack([_padded(row[name], len(each)) for row in rows]) for name, each in whole.items()}
+        return padded | {LENGTH: torch.tensor(lengths, dtype=torch.int32)}
+
+    def head_parameters(self) -> frozenset[str]:
+        """Name the loaded parameters of the head."""
+        own = (name for name, _ in self.module.named_parameters())
+        return frozenset(self.stored_name(name) for name in own if name.partition(".")[0] in HEADS)
+
+    @torch.inference_mode()
+    def logits(self, inputs: Inputs) -> Tensor:
+        """Score every class, for inference: (B, C)."""
+        return self._batched(self._run, inputs)
+
+    @torch.inference_mode()
+    def features(self, inputs: Inputs) -> Tensor:
+        """Return what the head sees, the mean over a sound's frames, for inference: (B, D)."""
+        return self._batched(self._features, inputs)
+
+    def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
+        """Score with these parameters instead of the loaded ones of the same names; differentiable: (B, C)."""
+        return self.with_parameters(parameters, lambda: self._batched(self._run, inputs))
+
+    def changing(self, change: Change) -> AbstractContextManager[object]:
+        """While the block runs, give the head what `change` makes of the features (B, D).
+
+        The head's projection is linear: the mean of what it makes of the frames is what it makes of their mean. So each
+        frame is given the changed mean.
+        """
+
+        def changed(_: Module, args: Any) -> Any:
+            features = change(self._mean(args[0]))
+            return (features if args[0].dim() == 2 else features[:, None].expand_as(args[0]), *args[1:])
+
+        return self._head.register_forward_pre_hook(changed)
+
+    @cached_property
+    def _extractor(self) -> Any:
+        """Open the folder's feature extractor; raise InputError for one that is not known, huge or adds noise."""
+        with quoting(f"{self.folder}: transformers cannot make the feature extractor"):
+            said, _ = SequenceFeatureExtractor.get_feature_extractor_dict(self.folder, local_files_only=True)
+            _check_extractor(said)
+            made = AutoFeatureExtractor.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
+            kind = type(made).__name__
+            if kind not in [f"{name}FeatureExtractor" for name in EXTRACTORS]:
+                raise ValueError(f"{kind} is not one of {', '.join(EXTRACTORS)}")
+        return made
+
+    def _encoded(self, sound: Any) -> dict[str, Tensor]:
+        """Make the inputs of a sound alone, without the dimension of a batch."""
+        found = self._extractor(sound, sampling_rate=self.sampling_rate(), return_tensors="pt")
+        return {name: value[0] for name, value in found.items()}
+
+    @torch.inference_mode()
+    def _check_shortest(self, sound: Any) -> None:
+        """Refuse a sound from which no frame is made: tried on the network, whatever its convolutions are called."""
+        if self._read is not None and len(sound) >= self._read:
+            return
+        with quoting(f"{self.naming.architecture} cannot read a sound of {len(sound)} samples; is it too short?"):
+            inputs = {name: value[None] for name, value in self._encoded(sound).items()}
+            if not all(value.isfinite().all() for value in inputs.values()):
+                raise ValueError("its inputs are not finite")
+            self._run(inputs)
+        self._read = len(sound)
+
+    def _batched(self, run: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
+        """Run the sounds of each length together, without padding: (B, ...)."""
+        places, parts = zip(*_by_length(inputs), strict=True)
+        found = torch.cat([run(part) for part in parts])
+        return found[torch.cat(places).argsort().to(found.device)]
+
+    def _run(self, inputs: Inputs) -> Tensor:
+        dtype = next(self.module.parameters()).dtype
+        ready = {name: value.to(self.device, dtype if name != MASK else None) for name, value in inputs.items()}
+        self._mask = ready.get(MASK)
+        logits: Tensor = self.module(**ready).logits
+        return logits
+
+    def _features(self, inputs: Inputs) -> Tensor:
+        seen: list[Tensor] = []
+        hook = self._head.register_forward_pre_hook(lambda _, args: seen.append(self._mean(args[0])))
+        try:
+            self._run(inputs)
+        finally:
+            hook.remove()
+        return seen[0]
+
+    def _mean(self, states: Tensor) -> Tensor:
+        """Return the mean over the frames that are no padding: (B, D) of (B, T, D); of one vector a sound, itself."""
+        if states.dim() == 2 or self._mask is None:
+            return states if states.dim() == 2 else states.mean(dim=1)
+        shown = self.module._get_feature_vector_attention_mask(states.shape[1], self._mask)[..., None]
+        return (states * shown).sum(dim=1) / shown.sum(dim=1)
+
+    def _weights(self) -> Maps:
+        """Return all weights but the head's."""
+        return {name: found for name, found in super()._weights().items() if name.partition(".")[0] not in HEADS}
+
+
+def _check_extractor(said: dict[str, Any]) -> None:
+    """Raise ValueError for a feature extractor that would take much memory, or whose inputs vary."""
+    seconds = ("chunk_length", SECONDS)
+    for key, most in (*LARGEST.items(), seconds):
+        if isinstance(value := said.get(key), int | float) and not 0 < value <= most:
+            raise ValueError(f"{key} is {value}, not 1 to {most}")
+    if said.get("dither"):
+        raise ValueError("dither adds noise to each sound; set it to 0")
+
+
+def _padded(values: Tensor, length: int) -> Tensor:
+    """Add zeros behind, along the first dimension."""
+    return pad(values, (0, 0) * (values.dim() - 1) + (0, length - len(values)))
+
+
+def _by_length(inputs: Inputs) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """Give the sounds of each length: their places, and their inputs without padding."""
+    lengths = inputs[LENGTH]
+    for length in lengths.unique().tolist():
+        places = (lengths == length).nonzero()[:, 0]
+        yield places, {name: values[places, :length] for name, values in inputs.items() if name != LENGTH}

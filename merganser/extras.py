@@ -32,6 +32,7 @@ EXTRAS = {
     "sacrebleu": "text",
     "securesystemslib": "signing",
     "sklearn": "pipeline",
+    "soundfile": "audio",
     "timm": "vision",
     "tokenizers": "text",
     "torchvision": "vision",

@@ -188,10 +188,13 @@ def _sharing(root: Path, folder: Path, choices: Choices, other: Path) -> list[st
 
 def _extra(root: Path) -> str:
     """Name the package's extras that the family of models needs."""
-    from merganser.models import TakesImages, has_ability  # imports torch
+    from merganser.models import TakesImages, TakesSounds, has_ability  # imports torch
 
     family = read_yaml(root / PARAMS)["base"].get("family")
-    return "vision,text" if family is None else "vision" if has_ability(family, TakesImages) else "text"
+    if family is None:
+        return "vision,text"
+    found = {"vision": TakesImages, "audio": TakesSounds}
+    return next((extra for extra, ability in found.items() if has_ability(family, ability)), "text")
 
 
 def _present(folder: Path) -> Path:

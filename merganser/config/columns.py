@@ -1,4 +1,4 @@
-"""The columns of a task's data set that are its text, its picture and its label, by their names and types.
+"""The columns of a task's data set that are its text, its picture or sound and its label, by their names and types.
 
 Imports `datasets`.
 """
@@ -13,7 +13,7 @@ from merganser.evaluation.columns import WORDS
 from merganser.evaluation.data_sets import features_of
 from merganser.sources.pointers import lying
 
-TEXT, PAIR, IMAGE, LABEL = "text", "pair", "image", "label"  # the columns that kinds of task read
+TEXT, PAIR, IMAGE, AUDIO, LABEL = "text", "pair", "image", "audio", "label"  # the columns that kinds of task read
 TEXT_NAMES = (TEXT, "sentence", "content", "review", "tweet", "document")
 LABEL_NAMES = (LABEL, "labels", "sentiment", "category", "target", "class")
 ROW_NAMES = ("id", "idx", "index", "guid")  # of columns that number the rows
@@ -30,7 +30,7 @@ def features_at(source: Path) -> dict[str, Any]:
 
 
 def columns_by_name(features: Mapping[str, Any]) -> dict[str, str]:
-    """Find the text, the picture and the label: each a column of that name, else the only one that it can be.
+    """Find the text, the picture, the sound and the label: a column of that name, else the only one that it can be.
 
     >>> from datasets import ClassLabel, Value
     >>> columns_by_name({"sentence": Value("string"), "sentiment": ClassLabel(names=["bad", "good"])})
@@ -38,15 +38,17 @@ def columns_by_name(features: Mapping[str, Any]) -> dict[str, str]:
     >>> columns_by_name({"sentence": Value("string"), "question": Value("string"), "label": Value("int64")})
     {'label': 'label'}
     """
-    from datasets import ClassLabel, Image
+    from datasets import Audio, ClassLabel, Image
 
     texts = [name for name in _texts(features) if name.lower() not in LABEL_NAMES]
+    sounds = [name for name, feature in features.items() if isinstance(feature, Audio)]
     images = [name for name, feature in features.items() if isinstance(feature, Image)]
     classes = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
     labels = [name for name in features if name.lower() in LABEL_NAMES]
     possible = {
         TEXT: texts if any(name.lower() in TEXT_NAMES for name in texts) else [],
         IMAGE: images,
+        AUDIO: sounds,
         LABEL: list(dict.fromkeys([*labels, *classes])) if labels else [],
     }
     own = {role: [role] if role in features else names for role, names in possible.items()}
@@ -55,7 +57,7 @@ def columns_by_name(features: Mapping[str, Any]) -> dict[str, str]:
 
 def columns_by_type(features: Mapping[str, Any]) -> dict[str, str]:
     """Pair the columns that kinds of task read with those of the same type, where that is one, or two of texts."""
-    from datasets import ClassLabel, Image
+    from datasets import Audio, ClassLabel, Image
 
     classes = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
     labels = classes or [name for name, feature in features.items() if _dtype(feature).startswith("float")]
@@ -63,6 +65,8 @@ def columns_by_type(features: Mapping[str, Any]) -> dict[str, str]:
     texts = [name for name, feature in features.items() if _dtype(feature) in WORDS]
     found = {LABEL: labels[0]} if len(labels) == 1 else {}
     found |= {IMAGE: images[0]} if len(images) == 1 else {}
+    sounds = [name for name, feature in features.items() if isinstance(feature, Audio)]
+    found |= {AUDIO: sounds[0]} if len(sounds) == 1 else {}
     return found | (dict(zip((TEXT, PAIR), texts, strict=False)) if len(texts) <= len((TEXT, PAIR)) else {})
 
 
@@ -81,7 +85,7 @@ def column_advice(features: Mapping[str, Any], roles: Iterable[str]) -> str:
     """Say which columns there are, and how `data.columns` says which of them have the roles."""
     found = columns_by_name(features)
     texts = [name for name in _texts(features) if name.lower() not in (*LABEL_NAMES, *ROW_NAMES)]
-    likely = {TEXT: texts, IMAGE: list(features), LABEL: list(features)[::-1]}
+    likely = {TEXT: texts, IMAGE: list(features), AUDIO: list(features), LABEL: list(features)[::-1]}
     example = dict[str, str]()
     for role in roles:
         free = [name for name in likely.get(role, []) if name not in example.values()]

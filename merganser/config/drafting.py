@@ -14,7 +14,7 @@ from merganser.checkpoints.kinds import SPAN_HEADS
 from merganser.config.columns import columns_by_type, features_at
 from merganser.config.completing import READ, additions, filled, unmatched
 from merganser.config.describing import SCHEMA_FILE
-from merganser.config.inferring import heads_beyond, infer_task_kind, parameter_names
+from merganser.config.inferring import SOUND_HEADS, heads_beyond, infer_task_kind, parameter_names
 from merganser.config.sections import NAME, OWN_MODELS, TAKEN_COLUMNS, UNMEASURED
 from merganser.config.tasks import fits
 from merganser.config.text import as_flow, as_line
@@ -126,7 +126,8 @@ def _heads(base: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]], root: Pa
     if beyond := heads_beyond(places[0], places[1:]):
         return beyond
     names = {name for place in places for name in parameter_names(place)}
-    return [pattern for pattern in (*HEAD_NAMES, *SPAN_HEADS) if any(fnmatchcase(name, pattern) for name in names)]
+    known = (*HEAD_NAMES, *SPAN_HEADS, *SOUND_HEADS)
+    return [pattern for pattern in known if any(fnmatchcase(name, pattern) for name in names)]
 
 
 def _match_columns(task: dict[str, Any], family: str | None, root: Path) -> None:

@@ -17,7 +17,16 @@ from merganser.checkpoints.architecture import CONFIG, model_type_of, read_confi
 from merganser.checkpoints.kinds import IMAGE_HEADS, SPAN_HEADS, ParameterRules
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import ADAPTER_CONFIG, open_checkpoint
-from merganser.config.columns import IMAGE, LABEL, TEXT, column_advice, columns_by_name, features_at, unnamed_classes
+from merganser.config.columns import (
+    AUDIO,
+    IMAGE,
+    LABEL,
+    TEXT,
+    column_advice,
+    columns_by_name,
+    features_at,
+    unnamed_classes,
+)
 from merganser.config.sections import UNMEASURED, Data
 from merganser.config.tasks import fits
 from merganser.errors import InputError
@@ -25,7 +34,7 @@ from merganser.evaluation import HasHead, get_kind, kind_names
 from merganser.evaluation.data_sets import read_headers
 from merganser.evaluation.evaluator import open_evaluator
 from merganser.merging.cards import library_of
-from merganser.models import EmbedsTexts, TakesImages, family_names, get_family, has_ability
+from merganser.models import EmbedsTexts, TakesImages, TakesSounds, family_names, get_family, has_ability
 from merganser.models.naming import HEAD_NAMES
 from merganser.plugins import FAMILIES, constants, own_configurations
 from merganser.sources.hub_data import rename_columns
@@ -38,6 +47,8 @@ ADAPTED_FOR = {
     "QUESTION_ANS": "question-answering",
 }
 BEFORE = ("pre_classifier.*", "*pooler.*")  # a part of the head, if the base does without it
+READ_BY: dict[str, type] = {IMAGE: TakesImages, AUDIO: TakesSounds}  # columns of data; by other families, texts
+SOUND_HEADS = ("projector.*",)  # of classifiers of sounds, before `classifier`
 NAMING_CLASSES = {"classes", "labels", "answers"}  # keys of kinds of task that say what labels stand for
 
 
@@ -107,10 +118,8 @@ def heads_beyond(base: Path, models: Sequence[Path]) -> list[str]:
 
     None either if a model has other parameters that the base has not, or does not lie on this disk.
     """
-    beyond, patterns = (
-        [_names_beyond(base, model) for model in models],
-        (*HEAD_NAMES, *IMAGE_HEADS, *SPAN_HEADS, *BEFORE),
-    )
+    patterns = (*HEAD_NAMES, *IMAGE_HEADS, *SPAN_HEADS, *SOUND_HEADS, *BEFORE)
+    beyond = [_names_beyond(base, model) for model in models]
     found = {tuple(pattern for pattern in patterns if names_like(names, pattern)) for names in beyond}
     heads = list(found.pop()) if len(found) == 1 else []
     rest = [name for names in beyond for name in names if not any(fnmatchcase(name, pattern) for pattern in heads)]
@@ -214,7 +223,8 @@ def kind_advice(data: Mapping[str, Any], family: str, source: Path) -> str | Non
     if TEXT in named and labels:
         remedy = "name the classes in their order under data.classes"
         return f"the column {named[LABEL]!r} of the data holds whole numbers; {remedy}"
-    return column_advice(features, [IMAGE if has_ability(family, TakesImages) else TEXT, LABEL])
+    read = next((role for role, ability in READ_BY.items() if has_ability(family, ability)), TEXT)
+    return column_advice(features, [read, LABEL])
 
 
 def _kinds_of(family: str) -> list[str]:

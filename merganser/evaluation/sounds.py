@@ -17,7 +17,7 @@ from merganser.errors import InputError, refusing
 
 AUDIO, RATE = "audio", "sampling_rate"
 Sound = NDArray[np.float32]
-CHUNK = 32  # sounds decoded at a time
+CHUNK, MOST_SAMPLES = 32, 2**24  # sounds decoded at a time, and samples of all of them
 UNKNOWN = 2**62  # frames, at least, where a header does not say how many: of a file that was streamed
 MOST_CHANNELS = 8  # of a file, as FLAC has at most
 FORMATS = "WAV or FLAC"
@@ -60,13 +60,14 @@ def read_sounds(rows: Any, rate: int, seconds: float) -> Iterator[list[Sound]]:
     Of several channels it gives the mean, as librosa does. Raises InputError for a sound that cannot be decoded.
     """
     most, chunk = ceil(rate * seconds), list[Sound]()
+    size = min(CHUNK, MOST_SAMPLES // most)
     for number, value, found in _values(rows):
         _size(value, found, number, rate)
         sound = _decoded(value, number, most) if isinstance(value, bytes) else value[:most]
         if not np.isfinite(sound).all():
             raise InputError(f"example {number} has a sound with NaN or infinite samples; leave it out")
         chunk.append(sound)
-        if len(chunk) == CHUNK:
+        if len(chunk) >= size:
             yield chunk
             chunk = []
     if chunk:

@@ -60,7 +60,8 @@ class AudioClassifier(NamedModule):
         whole = self._encoded(np.zeros(longest, dtype=np.float32))
         lengths = [len(next(iter(row.values()))) for row in rows]
         padded = {name: torch.stack([_padded(row[name], len(each)) for row in rows]) for name, each in whole.items()}
-        return padded | {LENGTH: torch.tensor(lengths, dtype=torch.int32)}
+        shown = {MASK: padded[MASK].to(torch.uint8)} if MASK in padded else {}
+        return padded | shown | {LENGTH: torch.tensor(lengths, dtype=torch.int32)}
 
     def head_parameters(self) -> frozenset[str]:
         """Name the loaded parameters of the head."""
@@ -116,7 +117,7 @@ class AudioClassifier(NamedModule):
         """Refuse a sound from which no frame is made: tried on the network, whatever its convolutions are called."""
         if self._read is not None and len(sound) >= self._read:
             return
-        with quoting(f"{self.naming.architecture} cannot read a sound of {len(sound)} samples; is it too short?"):
+        with quoting(f"{self.naming.architecture} cannot read a sound of {len(sound)} samples (leave out short ones)"):
             inputs = {name: value[None] for name, value in self._encoded(sound).items()}
             if not all(value.isfinite().all() for value in inputs.values()):
                 raise ValueError("its inputs are not finite")
@@ -131,7 +132,7 @@ class AudioClassifier(NamedModule):
 
     def _run(self, inputs: Inputs) -> Tensor:
         dtype = next(self.module.parameters()).dtype
-        ready = {name: value.to(self.device, dtype if name != MASK else None) for name, value in inputs.items()}
+        ready = {name: value.to(self.device, torch.int32 if name == MASK else dtype) for name, value in inputs.items()}
         self._mask = ready.get(MASK)
         logits: Tensor = self.module(**ready).logits
         return logits

@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[bytes | None, str]] = {
     "NaN": (encoded(np.full(400, np.nan), subtype="FLOAT"), "example 1 has a sound with NaN"),
     "too short": (
         encoded(np.zeros(60)),
-        "Wav2Vec2ForSequenceClassification cannot read a sound of 60 samples: ",
+        "Wav2Vec2ForSequenceClassification cannot read a sound of 60 samples ",
     ),
 }
 
@@ -242,3 +242,10 @@ def test_a_data_set_of_another_kind_is_refused_from_its_columns(tmp_path: Path) 
     for key, value in (("max_seconds", 0), ("max_seconds", 601), ("templates", ["a {}."])):
         with pytest.raises(ValidationError, match=key):
             get_kind(KIND).Settings.model_validate({key: value})
+
+
+def test_few_long_sounds_are_decoded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("merganser.evaluation.sounds.MOST_SAMPLES", 3 * RATE)
+    rows = data_set([encoded(each) for each in sounds(7)], [0] * 7)
+    assert [len(chunk) for chunk in read_sounds(rows, RATE, 1)] == [3, 3, 1]
+    assert [len(chunk) for chunk in read_sounds(rows, RATE, 30)] == [1] * 7

@@ -186,7 +186,8 @@ def test_a_whole_whisper_is_a_base_of_its_encoder(folder_of: Callable[..., Path]
     network.load((state_of(tmp_path) | head).items())
 
 
-def test_the_family_does_sounds_alone() -> None:
+def test_the_family_does_sounds_alone_and_every_type_is_tried() -> None:
+    assert {make().model_type for make in CONFIGS.values()} == set(get_family("audio").MODEL_TYPES)
     assert families_with(TakesSounds) == ["audio"]
     assert [name for name in kind_names() if fits(get_kind(name), "audio")] == ["audio_classification", "unmeasured"]
 

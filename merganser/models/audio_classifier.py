@@ -63,11 +63,6 @@ class AudioClassifier(NamedModule):
         shown = {MASK: padded[MASK].to(torch.uint8)} if MASK in padded else {}
         return padded | shown | {LENGTH: torch.tensor(lengths, dtype=torch.int32)}
 
-    def head_parameters(self) -> frozenset[str]:
-        """Name the loaded parameters of the head."""
-        own = (name for name, _ in self.module.named_parameters())
-        return frozenset(self.stored_name(name) for name in own if name.partition(".")[0] in HEADS)
-
     @torch.inference_mode()
     def logits(self, inputs: Inputs) -> Tensor:
         """Score every class, for inference: (B, C)."""

@@ -93,7 +93,7 @@ def test_a_part_of_the_head_that_the_base_lacks_is_a_head_too(kind: str, part: s
 def test_what_is_on_a_hub_gets_a_file_that_names_it(tmp_path: Path) -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
     found = draft({"one": "org/model@main", "two": f"org/other@{commit}"}, {"one": "org/data"}, tmp_path)
-    assert "# fill in family: one of causal, clip, encoder" in found.text
+    assert "# fill in family: one of audio, causal, clip, encoder" in found.text
     assert yaml.safe_load(found.text)["base"] == {"source": "data/checkpoints"}
     assert {path.name: path.read_text() for path in (tmp_path / "sources").iterdir()} == {
         "one.yaml": "hub: org/model\nfollow: main\n",

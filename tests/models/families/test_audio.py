@@ -105,7 +105,6 @@ def test_the_head_scores_features_that_no_head_made_as_they_are_changed(
         name: value + 1 if name.split(".")[0] in ("projector", "classifier") else value for name, value in state.items()
     }
     assert torch.equal(loaded(folder_of(kind), other).features(inputs), features)
-    assert network.head_parameters() == {name for name in state if name.split(".")[0] in ("projector", "classifier")}
 
 
 @pytest.mark.parametrize("kind", SOME)

@@ -48,7 +48,7 @@ class AudioClassifier(NamedModule):
 
     def sound_inputs(self) -> list[str]:
         """Name the arrays that `encode_sounds` makes."""
-        return [*self._encoded(np.zeros(self.sampling_rate(), dtype=np.float32)), LENGTH]
+        return [*self._names, LENGTH]
 
     def encode_sounds(self, sounds: Sequence[Any], longest: int) -> dict[str, Tensor]:
         """Make the inputs of sounds, float32 (samples,) each, with their length; padded as one of `longest` samples is.
@@ -89,6 +89,11 @@ class AudioClassifier(NamedModule):
             return (features if args[0].dim() == 2 else features[:, None].expand_as(args[0]), *args[1:])
 
         return self._head.register_forward_pre_hook(changed)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """Name what the feature extractor makes of a sound, here of a second of silence."""
+        return list(self._encoded(np.zeros(self.sampling_rate(), dtype=np.float32)))
 
     @cached_property
     def _extractor(self) -> Any:

@@ -13,7 +13,7 @@ import pytest
 import soundfile
 import torch
 import yaml
-from datasets import Audio, load_from_disk
+from datasets import Audio, ClassLabel, Value, load_from_disk
 from torch import Tensor
 from transformers import (
     AutoFeatureExtractor,
@@ -24,8 +24,10 @@ from transformers import (
 
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.tensors import SafetensorsFile
+from merganser.config.columns import columns_by_name, columns_by_type
 from merganser.config.drafting import draft
 from merganser.config.headers import check_sources
+from merganser.config.inferring import kind_advice
 from merganser.config.loading import complete_file, load_params
 from merganser.errors import InputError
 from merganser.evaluation.examples import read_results
@@ -263,3 +265,14 @@ def test_the_encoder_of_a_whole_whisper_is_merged(tmp_path: Path) -> None:
             model.encoder.load_state_dict(own)
             results = read_results(Path(f"data/examples/average/{task}.safetensors"))
             assert np.asarray(results.prediction).tolist() == found_by(model, task)
+
+
+def test_columns_of_sounds_are_found_by_their_type_and_named_in_advice(tmp_path: Path) -> None:
+    features = {"clip": Audio(), "word": ClassLabel(names=CLASSES), "speaker": Value("int64")}
+    assert columns_by_type(features) == {"audio": "clip", "label": "word"}
+    assert columns_by_name({**features, "label": Value("int64")})["audio"] == "clip"
+    write_data_set(tmp_path / "data", {"test": 2})
+    renamed = load_from_disk(tmp_path / "data").rename_columns({"audio": "clip", "label": "word"})
+    renamed.save_to_disk(tmp_path / "renamed")
+    said = kind_advice({"source": "renamed"}, "audio", tmp_path / "renamed")
+    assert said == "the data has the columns clip, word; set data.columns, as in columns: {audio: clip, label: word}"

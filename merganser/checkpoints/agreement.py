@@ -15,7 +15,7 @@ from merganser.checkpoints.adapters.binding import moved_together
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.adapters.settings import adapter_base
 from merganser.checkpoints.architecture import CONFIG, CONFIG_LIMIT, read_config, read_object
-from merganser.checkpoints.companions import FOLDERS
+from merganser.checkpoints.companions import MODULES
 from merganser.checkpoints.configurations import (
     OF_GENERATION,
     check_configuration,
@@ -27,6 +27,7 @@ from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.matching import without_ddp
 from merganser.checkpoints.own_settings import GENERATION, preparation_of
 from merganser.checkpoints.reading import DESCRIPTION, wrappers_of
+from merganser.checkpoints.sentence_files import ENCODER, SENTENCES, encoding_of, modules_of, pools_of, settings_of
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.vocabularies import (
     BY_TOKEN,
@@ -46,30 +47,10 @@ from merganser.checkpoints.vocabulary.rows import rows_in
 from merganser.checkpoints.vocabulary.tokenizers import numbers_beyond
 from merganser.errors import MALFORMED, refusing
 from merganser.hashes import sha256_of
-from merganser.limits import parse_json, read_small
 
 EVERYTHING = ParameterRules()
-SENTENCES = "sentence_bert_config.json"
 PREPARED = "preparation of pictures and sounds"
-ENCODER, MODULES = "config_sentence_transformers.json", "modules.json"  # of sentence-transformers
 SETTINGS = (GENERATION, SENTENCES)  # further files that change what a model gives
-# Of sentence-transformers, whose versions from 6 on write other keys, and those of what is new with these values.
-POOLING = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-RENAMED = {"word_embedding_dimension": "embedding_dimension"}
-DEFAULTS: Mapping[str, Any] = {
-    "do_lower_case": False,
-    "include_prompt": True,
-    "transformer_task": "feature-extraction",
-    "module_output_name": "token_embeddings",
-    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
-}
 SENTENCEPIECE, SHOWN = "tokenizer.model", 12
 BASE = "the base"
 VOCABULARY = "vocabulary"
@@ -129,12 +110,12 @@ class Agreement:
             notes += self._mixed(task, *vocabulary[1:])
         if (labels := self._first("labels", class_labels, task, model)) is not None:
             check_head_labels(*labels, task, model, opened, self.rules)
-        names = (*SETTINGS, *_module_settings(self.base))
+        names = (*SETTINGS, *pools_of(self.base))
         settings: dict[str, Read] = {"special tokens": special_tokens_of, PREPARED: preparation_of}
         settings |= {FAST: division_of, TOKENIZER_SETTINGS: lower_case_of, CONFIG: _generation_of_older}
-        settings |= {MODULES: _modules_of, ENCODER: _encoding_of}
+        settings |= {MODULES: modules_of, ENCODER: encoding_of}
         settings[SENTENCEPIECE] = partial(_contents_of, SENTENCEPIECE)
-        for what, read in (settings | {name: partial(_settings_of, name) for name in names}).items():
+        for what, read in (settings | {name: partial(settings_of, name) for name in names}).items():
             if (found := self._first(what, read, task, model)) is not None:
                 notes += _differences(*found, task, what)
         return notes
@@ -198,23 +179,6 @@ def _wrappers(base: Checkpoint, model: Checkpoint | Adapter) -> set[str]:
     return {*wrappers_of(model), *(["module"] if own else [])}
 
 
-def _settings_of(name: str, folder: Path) -> dict[str, Any] | None:
-    """Read how a model generates or pools words; what version wrote the file is of no interest."""
-    content = read_config(folder / name)
-    if content is None:
-        return None
-    if name == SENTENCES:
-        content = _of_sentences(content, folder)
-    elif any(key in POOLING for key in content):
-        content = _pooling(content)
-    defaults = DEFAULTS if name == SENTENCES or "pooling_mode" in content else {}
-    return {
-        key: value
-        for key, value in content.items()
-        if key != "transformers_version" and not (key in defaults and value == defaults[key])
-    }
-
-
 def _generation_of_older(folder: Path) -> dict[str, Any] | None:
     """Read the settings of generation in `config.json`; None if there is a `generation_config.json`."""
     config = None if (folder / GENERATION).is_file() else read_config(folder / CONFIG)
@@ -223,54 +187,11 @@ def _generation_of_older(folder: Path) -> dict[str, Any] | None:
     return {key: value for key, value in config.items() if re.fullmatch(OF_GENERATION, key)}
 
 
-def _modules_of(folder: Path) -> dict[str, Any] | None:
-    """Read the classes of a sentence encoder's modules in their order; None where no file says it."""
-    if not (folder / MODULES).is_file():
-        return None
-    with refusing(f"{folder / MODULES}: not a list of modules", "fetch it again"):
-        modules = parse_json(read_small(folder / MODULES))
-        return {"modules": ", ".join(str(module["type"]).rpartition(".")[2] for module in modules)}
-
-
-def _encoding_of(folder: Path) -> dict[str, Any] | None:
-    """Read what a sentence encoder puts before texts, and how it compares them; its defaults are as nothing."""
-    content = read_config(folder / ENCODER)
-    if content is None:
-        return None
-    said = content.get("prompts")
-    prompts = {name: text for name, text in said.items() if text} if isinstance(said, dict) else said or {}
-    compared = content.get("similarity_fn_name") or "cosine"
-    return {
-        "prompts": prompts,
-        "default_prompt_name": content.get("default_prompt_name"),
-        "similarity_fn_name": compared,
-    }
-
-
-def _of_sentences(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Say the most tokens of a text, which sentence-transformers from 6 on leaves to the tokenizer's configuration."""
-    most = (read_config(folder / "tokenizer_config.json") or {}).get("model_max_length")
-    return {"max_seq_length": most, **content}
-
-
-def _pooling(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Say how words are pooled in the words of sentence-transformers 6: earlier versions have a flag for each mode."""
-    modes = [mode for flag, mode in POOLING.items() if content.get(flag)] or ["mean"]
-    renamed = {RENAMED.get(key, key): value for key, value in content.items() if key not in POOLING}
-    return renamed | {"pooling_mode": modes[0] if len(modes) == 1 else modes}
-
-
 def _contents_of(name: str, folder: Path) -> dict[str, Any] | None:
     """Tell by a hash what a file holds that is not read; None where none is there, or the vocabulary is in another."""
     if has_vocabulary(folder) or not (folder / name).is_file():
         return None
     return {"sha256": sha256_of(folder / name)[:SHOWN]}
-
-
-def _module_settings(folder: Path) -> list[str]:
-    """List the configurations of a sentence encoder's modules, such as how it pools."""
-    inner = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and FOLDERS.fullmatch(path.name)]
-    return [f"{name}/{CONFIG}" for name in inner]
 
 
 def _differences(who: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], task: str, what: str) -> list[str]:

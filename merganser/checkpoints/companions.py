@@ -118,6 +118,7 @@ NOT_OURS = re.compile(
 )  # neither kept nor worth a word: a merge has its own card
 # Folders of a sentence encoder's further modules, and of a tokenizer's further chat templates.
 FOLDERS = re.compile(r"([0-9]+_\w+|additional_chat_templates)")
+MODULES = "modules.json"  # of sentence-transformers: a list of what its models compute one after another
 CODE_KEY = "auto_map"
 CONFIGURATIONS = (
     *(CONFIG, "generation_config.json"),
@@ -199,12 +200,17 @@ def check_model(path: Path) -> None:
         if (both := both_in(names, main_in(path, set(names) - set(ADAPTER_FILES)))) is not None:
             raise InputError(f"{path}: {both}")
     place = path if path.is_dir() else path.parent
-    for name in (*CONFIGURATIONS, *own_configurations().values()):
+    for name in (*CONFIGURATIONS, *described_elsewhere().values()):
         content = read_config(place / name) or {}
         if CODE_KEY in content:
             raise InputError(
                 f"{place / name}: {CODE_KEY!r} asks for code that came with the checkpoint; such code is never run"
             )
+
+
+def described_elsewhere() -> dict[str, str]:
+    """Return the files in which families describe an architecture in place of config.json, by the families' names."""
+    return {family: file for family, file in own_configurations().items() if file != MODULES}
 
 
 def _refuse_links(folder: Path) -> None:

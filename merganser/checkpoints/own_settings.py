@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.architecture import CONFIG, read_config, read_object
-from merganser.checkpoints.companions import copy_companions
+from merganser.checkpoints.companions import MODULES, copy_companions
 from merganser.checkpoints.configurations import OPEN_CLIP, TYPE, differing_settings, in_todays_words, key_of_part
+from merganser.checkpoints.sentence_files import ENCODER, OLD_SENTENCES, SENTENCES, embedding_of, longest_of
 from merganser.checkpoints.vocabularies import LIMIT, special_tokens_of, vocabulary_of
 from merganser.hashes import sha256_of
 from merganser.limits import check_link
@@ -31,6 +32,7 @@ GENERATED_TOKENS = (
 VOCABULARY = ("tokenizer.json", "vocab.*", "merges.txt", "*.model", "*.tiktoken")
 TOKENIZER = (*VOCABULARY, "tokenizer*", "*tokens*.json")
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+EMBEDDED = (MODULES, ENCODER, SENTENCES, *OLD_SENTENCES, f"[0-9]*_*/{CONFIG}")  # of sentence encoders
 PARTS = ("feature_extractor", "video_processor")  # of a processor, beside that of pictures
 # Of tokenizers and processors, what changes no token and no pixel: where they are from, and what a call sets itself.
 HARMLESS = (
@@ -68,7 +70,9 @@ def write_own(base: Path, model: Path, folder: Path) -> bool:
             file.unlink()
         for file in _files(model, group.files):
             check_link(file, model)
-            shutil.copyfile(file, folder / file.name)
+            target = folder / file.relative_to(model)
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, target)
     for name, content in written.items():
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return True
@@ -125,6 +129,8 @@ GROUPS = (
     Group(PROCESSORS, preparation_of, of_tokens=False),
     Group(TOKENIZER, _tokenizer_of, of_tokens=True),
     Group((GENERATION,), _generated_by, of_tokens=True),
+    Group(EMBEDDED, embedding_of, of_tokens=False),
+    Group(TOKENIZER, longest_of, of_tokens=True),
 )
 
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from merganser.checkpoints.adapters.files import Adapter, open_model
 from merganser.checkpoints.architecture import CONFIG, model_type_of, read_config
+from merganser.checkpoints.companions import described_elsewhere
 from merganser.checkpoints.kinds import IMAGE_HEADS, SPAN_HEADS, ParameterRules
 from merganser.checkpoints.matching import matched
 from merganser.checkpoints.reading import ADAPTER_CONFIG, open_checkpoint
@@ -45,6 +46,7 @@ ADAPTED_FOR = {
     "SEQ_CLS": "text-classification",
     "TOKEN_CLS": "token-classification",
     "QUESTION_ANS": "question-answering",
+    "FEATURE_EXTRACTION": "sentence-similarity",
 }
 BEFORE = ("pre_classifier.*", "*pooler.*")  # a part of the head, if the base does without it
 READ_BY: dict[str, type] = {IMAGE: TakesImages, AUDIO: TakesSounds}  # columns of data; by other families, texts
@@ -62,10 +64,13 @@ def family_of(source: Path, tasks: Collection[Path] = ()) -> str | None:
         if path is None:
             return "open_clip" if isinstance(read_pointer(source), OpenClipPointer) else None
         folder = path if path.is_dir() else path.parent
-        config = model_type_of(read_config(folder / CONFIG) or {})
-        found = [name for name, file in own_configurations().items() if (folder / file).is_file()]
+        config, own = model_type_of(read_config(folder / CONFIG) or {}), own_configurations()
+        lacking = {name for name, file in own.items() if not (folder / file).is_file()}
+        elsewhere = described_elsewhere().keys() - lacking
+        found = [name for name in own if name in elsewhere]
         if config is not None:
-            found += [name for name in family_names() if config in get_family(name).MODEL_TYPES]
+            known = [name for name in family_names() if name not in lacking | elsewhere]
+            found += [name for name in known if config in get_family(name).MODEL_TYPES]
         if len(found) > 1:
             found = _meant(found, tasks)
         if len(found) > 1:  # a model of open_clip and of transformers, or a CLIP and a classifier: by their parameters

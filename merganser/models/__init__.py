@@ -157,6 +157,14 @@ class FindsAnswers(Protocol):
 
 
 @runtime_checkable
+class EncodesSentences(Protocol):
+    """A network whose scores of a text are its embedding."""
+
+    def sentence_embeddings(self, inputs: Inputs) -> Tensor:
+        """Embed texts, for inference: (B, D)."""
+
+
+@runtime_checkable
 class Generates(Protocol):
     """A network that writes text."""
 

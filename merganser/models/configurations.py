@@ -16,7 +16,7 @@ from transformers.utils import logging
 from merganser.checkpoints import architecture
 from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.bounded import bounded
-from merganser.checkpoints.companions import CONFIGURATIONS
+from merganser.checkpoints.companions import CONFIGURATIONS, described_elsewhere
 from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import Checkpoint
 from merganser.checkpoints.weight_files import weight_bytes
@@ -25,7 +25,6 @@ from merganser.limits import check_files
 from merganser.models import DeviceName, Precision, family_names, get_family
 from merganser.models.named_module import tied_parameter_names
 from merganser.models.naming import Naming, computed_parameters, naming_of
-from merganser.plugins import own_configurations
 
 LARGEST = 2**25  # bytes: a tokenizer's configuration lists its added tokens
 
@@ -39,7 +38,7 @@ def read_family_config(family: str, folder: Path) -> Any:
     another one.
     """
     if not (folder / CONFIG).exists():
-        own = own_configurations()
+        own = described_elsewhere()
         found = next((f"; set base.family to {name}" for name in own if (folder / own[name]).is_file()), "")
         raise InputError(
             f"{folder}: no {CONFIG}, which models of the family {family} need next to their weights{found}"

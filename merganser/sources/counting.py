@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.architecture import CONFIG, read_config
+from merganser.checkpoints.companions import described_elsewhere
 from merganser.evaluation.data_sets import load_saved
-from merganser.plugins import own_configurations
 from merganser.sources.following import files_at
 from merganser.sources.guarded import hub_cache
 from merganser.sources.hub import hub_api
@@ -84,7 +84,7 @@ def bytes_a_value(source: Path) -> int:
 
 
 def _configurations(source: Path) -> Iterator[Any]:
-    pointer, names = read_pointer(source), (CONFIG, *own_configurations().values())
+    pointer, names = read_pointer(source), (CONFIG, *described_elsewhere().values())
     if isinstance(pointer, OpenClipPointer):
         import open_clip
 

@@ -1,0 +1,106 @@
+"""Encoders that embed texts, as sentence-transformers saves them: BERT, RoBERTa, MPNet and others of transformers.
+
+The network ends where texts are compared: its scores are the embeddings. Shape legend: B texts, L tokens, D features.
+"""
+
+from collections.abc import Sequence
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from tokenizers import normalizers
+from torch import Tensor
+from torch.nn.functional import normalize
+from transformers import AutoModel
+from transformers.models.auto import modeling_auto
+
+from merganser.checkpoints.reading import Checkpoint
+from merganser.checkpoints.sentence_files import read_sentence_encoder
+from merganser.models import DeviceName, Inputs, Precision
+from merganser.models.configurations import build, check_parameter_names, read_family_config
+from merganser.models.families.encoder import LEFT_OUT
+from merganser.models.families.encoder import MODEL_TYPES as ENCODERS
+from merganser.models.naming import naming_of
+from merganser.models.pooling import pooled
+from merganser.models.texts import MASK, TextModule, ready
+
+CONFIG = "modules.json"  # beside config.json
+TRUNKS_OF = "encoder"
+MODEL_TYPES = modeling_auto.MODEL_MAPPING_NAMES.keys() & ENCODERS
+LIBRARY = "sentence-transformers"
+PIPELINES = {
+    "Model": "sentence-similarity",
+    "LM": "sentence-similarity",
+    "ForPreTraining": "sentence-similarity",
+}  # a classifier with these files beside it is none
+
+
+class SentenceNetwork(TextModule):
+    """An encoder with its pooling."""
+
+    def __init__(self, module: Any, folder: Path) -> None:
+        """Take a module as it was built, with the tokenizer and the pooling of its folder."""
+        super().__init__(module, folder, naming_of(module, folder, LEFT_OUT))
+        self._how = read_sentence_encoder(folder)
+        self.tokenizer.truncation_side = self.tokenizer.init_kwargs.get("truncation_side", "right")  # its own
+        if self._how.lower_case:
+            _put_into_lower_case(self.tokenizer)
+
+    @property
+    def longest(self) -> int:
+        """Return the most tokens of a text that sentence-transformers gives the model."""
+        if self._how.longest is not None:
+            return self._how.longest
+        positions = getattr(self.module.config, "max_position_embeddings", -1)  # -1: any number
+        longest: int = self.tokenizer.model_max_length
+        return longest if positions == -1 else min(longest, positions)
+
+    def encode(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> dict[str, Tensor]:
+        """Tokenise texts; longer ones are cut to `max_length` tokens, or to as many as the model is made for."""
+        return super().encode(texts, min(max_length, self.longest))
+
+    def sentence_embeddings(self, inputs: Inputs) -> Tensor:
+        """Embed texts, for inference: (B, D)."""
+        return self.logits(inputs)
+
+    def features(self, inputs: Inputs) -> Tensor:
+        """Embed texts, for inference: (B, D)."""
+        return self.logits(inputs)
+
+    def _run(self, inputs: Inputs) -> Tensor:
+        given = ready(inputs, self.device)
+        found = pooled(self.module(**given).last_hidden_state, given[MASK], self._how.pooling)
+        return normalize(found, dim=1) if self._how.normalized else found
+
+
+def _put_into_lower_case(tokenizer: Any) -> None:
+    """Let a tokenizer put texts into lower case first, as sentence-transformers' `do_lower_case` does."""
+    if not tokenizer.is_fast:
+        tokenizer.do_lower_case = True
+        return
+    own: Any = tokenizer.backend_tokenizer.normalizer
+    steps = list(own) if isinstance(own, normalizers.Sequence) else [own] if own is not None else []
+    if not any(isinstance(step, normalizers.Lowercase) for step in steps):
+        tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+
+
+def make(config: Any, **how: Any) -> Any:
+    """Build an encoder, without the pooler that is not applied where its architecture can do without."""
+    made: Any = modeling_auto.MODEL_MAPPING[type(config)]
+    without = {"add_pooling_layer": False} if "add_pooling_layer" in signature(made).parameters else {}
+    return AutoModel.from_config(config, **without, **how)
+
+
+def open_network(
+    folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
+) -> SentenceNetwork:
+    """Build the encoder that a folder describes, without weights."""
+    config = read_family_config("sentence_encoder", folder)
+    return SentenceNetwork(build(make, config, folder, device, precision), folder)
+
+
+def check(folder: Path, checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint that is no sentence encoder, or lacks a parameter of one, by its files and headers."""
+    config = read_family_config("sentence_encoder", folder)
+    read_sentence_encoder(folder)
+    check_parameter_names(make, config, folder, checkpoint, left_out=LEFT_OUT)

@@ -279,6 +279,9 @@ METRICS = {
     # of words, by what is counted of each text
     "entity_f1": Metric(counted_f1, "entity F1", is_share=True),
     "word_accuracy": Metric(counted_f1, "word accuracy", is_share=True),
+    "recall_at_1": Metric(mean, "recall at 1", is_share=True),  # of retrieval, which ranks
+    "recall_at_10": Metric(mean, "recall at 10", is_share=True),
+    "mrr_at_10": Metric(mean, "MRR at 10", is_share=True),
     # lm-eval's, by its names
     "acc": Metric(accuracy, "acc", is_mean=True, is_share=True),
     "acc_norm": Metric(accuracy, "acc_norm", is_mean=True, is_share=True),

@@ -35,6 +35,7 @@ REFERENCES["pearson_spearman"] = lambda labels, predictions: (
     (stats.pearsonr(labels, predictions).statistic + stats.spearmanr(labels, predictions).statistic) / 2
 )
 REFERENCES |= {"acc": REFERENCES["accuracy"], "acc_norm": REFERENCES["accuracy"], "mcc": REFERENCES["matthews"]}
+REFERENCES |= dict.fromkeys(("recall_at_1", "recall_at_10", "mrr_at_10"), lambda labels, scores: np.mean(scores))
 REFERENCES |= {f"prompt_level_{how}_acc": REFERENCES["accuracy"] for how in ("strict", "loose")}
 CORRELATIONS = ("pearson", "spearman", "pearson_spearman")
 OF_TEXTS = [name for name, metric in METRICS.items() if metric.of_texts is not None]

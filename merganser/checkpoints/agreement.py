@@ -27,7 +27,7 @@ from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.matching import without_ddp
 from merganser.checkpoints.own_settings import GENERATION, preparation_of
 from merganser.checkpoints.reading import DESCRIPTION, wrappers_of
-from merganser.checkpoints.sentence_files import ENCODER, SENTENCES, encoding_of, modules_of, pools_of, settings_of
+from merganser.checkpoints.sentence_files import ENCODER, SENTENCES, encoding_of, module_types, pools_of, settings_of
 from merganser.checkpoints.tensors import Checkpoint
 from merganser.checkpoints.vocabularies import (
     BY_TOKEN,
@@ -113,7 +113,7 @@ class Agreement:
         names = (*SETTINGS, *pools_of(self.base))
         settings: dict[str, Read] = {"special tokens": special_tokens_of, PREPARED: preparation_of}
         settings |= {FAST: division_of, TOKENIZER_SETTINGS: lower_case_of, CONFIG: _generation_of_older}
-        settings |= {MODULES: modules_of, ENCODER: encoding_of}
+        settings |= {MODULES: module_types, ENCODER: encoding_of}
         settings[SENTENCEPIECE] = partial(_contents_of, SENTENCEPIECE)
         for what, read in (settings | {name: partial(settings_of, name) for name in names}).items():
             if (found := self._first(what, read, task, model)) is not None:

@@ -163,7 +163,7 @@ def pooling_of(content: Mapping[str, Any]) -> dict[str, Any]:
     return {"pooling_mode": modes[0] if len(modes) == 1 else modes, **renamed}
 
 
-def modules_of(folder: Path) -> dict[str, Any] | None:
+def module_types(folder: Path) -> dict[str, Any] | None:
     """Read the classes of a sentence encoder's modules in their order; None where no file says it."""
     if not (folder / MODULES).is_file():
         return None
@@ -216,7 +216,7 @@ def _with_length(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def embedding_of(folder: Path) -> dict[str, Any] | None:
     """Read all that makes embeddings of tokens' states; None for a model that is no sentence encoder."""
-    if (modules := modules_of(folder)) is None:
+    if (modules := module_types(folder)) is None:
         return None
     files = {name: settings_of(name, folder) for name in (*pools_of(folder), SENTENCES, *OLD_SENTENCES)}
     return {**modules, ENCODER: encoding_of(folder), **{name: said for name, said in files.items() if said}}

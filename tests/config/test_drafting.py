@@ -16,6 +16,7 @@ from merganser.config.drafting import draft
 from merganser.config.headers import check_sources
 from merganser.config.loading import complete_file, load_params
 from merganser.errors import InputError
+from tests.sentence_encoders import write_encoder
 from tests.tiny_transformers import tokenizer, write_model
 
 
@@ -115,3 +116,23 @@ def test_a_name_or_a_source_that_cannot_be_one_is_refused(tmp_path: Path) -> Non
     ):
         with pytest.raises(InputError, match=words):
             draft(models, data, tmp_path)
+
+
+def test_pairs_of_a_sentence_encoder_are_similar_by_a_number_and_retrieved_without_one(tmp_path: Path) -> None:
+    write_encoder(tmp_path / "mine")
+    mine, row = str(tmp_path / "mine"), {"sentence1": "the cat", "sentence2": "a dog"}
+    for name, columns in (("alike", {**row, "score": 0.5}), ("found", row)):
+        DatasetDict({"test": Dataset.from_list([columns])}).save_to_disk(tmp_path / name)
+    (root := tmp_path / "draft").mkdir()
+    data = {name: str(tmp_path / name) for name in ("alike", "found")}
+    drafted = yaml.safe_load(draft({"base": mine, "alike": mine, "found": mine}, data, root).text)
+    said = {"text": "sentence1", "pair": "sentence2"}
+    assert drafted["base"] == {"source": mine, "family": "sentence_encoder"}
+    assert drafted["tasks"] == {
+        "alike": {
+            "source": mine,
+            "kind": "sentence_similarity",
+            "data": {"source": data["alike"], "columns": {"label": "score", **said}},
+        },
+        "found": {"source": mine, "kind": "retrieval", "data": {"source": data["found"], "columns": said}},
+    }

@@ -51,9 +51,9 @@ class SentenceNetwork(TextModule):
         """Return the most tokens of a text that sentence-transformers gives the model."""
         if self._how.longest is not None:
             return self._how.longest
-        positions = getattr(self.module.config, "max_position_embeddings", -1)  # -1: any number
+        positions = getattr(self.module.config, "max_position_embeddings", -1)  # -1: any number of tokens
         longest: int = self.tokenizer.model_max_length
-        return longest if positions == -1 else min(longest, positions)
+        return longest if positions in (-1, None) else min(longest, positions)
 
     def encode(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> dict[str, Tensor]:
         """Tokenise texts; longer ones are cut to `max_length` tokens, or to as many as the model is made for."""
@@ -79,7 +79,8 @@ def _put_into_lower_case(tokenizer: Any) -> None:
         tokenizer.do_lower_case = True
         return
     own: Any = tokenizer.backend_tokenizer.normalizer
-    steps = list(own) if isinstance(own, normalizers.Sequence) else [own] if own is not None else []
+    several = isinstance(own, normalizers.Sequence)
+    steps = list(own) if several else [own] if own is not None else []
     if not any(isinstance(step, normalizers.Lowercase) for step in steps):
         tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PROMPTS = "zero-shot-image-classification"  # of families whose class heads are made of prompts
 PICTURES = (PROMPTS, "image-classification")
-WORDS = "token-classification"
+SOUNDS, WORDS, SENTENCES = "audio-classification", "token-classification", "sentence-similarity"
 OPEN = """from pathlib import Path
 {imported}
 from merganser.at_run_time import running
@@ -37,8 +37,10 @@ with running(network, folder{given}) as (network, _):
 IMPORTED_PICTURES, IMPORTED_HEAD = "from PIL import Image", "from merganser.inputs.heads import read_head"
 HEAD = 'head = read_head(Path("{task}.safetensors"))  # of data/heads, where it was merged\n'
 OF_PROMPTS = '    network.head([["a photo of a cat."], ["a photo of a dog."]])  # the prompts of each class\n'
-RUN = "    print(network.logits({inputs}).argmax(dim={side}))"
+RUN = "    print(network.logits({inputs}){answer})"
 PICTURE, TEXT = '{"pixels": network.pixels([Image.open("picture.png")])}', 'network.encode(["a text"], 128)'
+IMPORTED_SOUNDS, SOUND = "import soundfile", "network.encode_sounds([sound], len(sound))"
+OF_SOUNDS = '    sound, _ = soundfile.read("sound.wav", dtype="float32")\n'
 
 
 def usage(method: Method, family: str, task: str) -> str:
@@ -46,20 +48,26 @@ def usage(method: Method, family: str, task: str) -> str:
     if method.at_run_time is None:
         return ""
     uses = set(constants(FAMILIES, family)["PIPELINES"].values())
-    pictures, prompts = bool(uses & set(PICTURES)), PROMPTS in uses
+    pictures, sounds, headless = bool(uses & {*PICTURES}), SOUNDS in uses, bool(uses & {PROMPTS, SENTENCES})
     given = f', task="{task}"' if method.at_run_time.TASK_GIVEN else ""
     lines = OPEN.format(
-        imported="\n".join([IMPORTED_PICTURES] * pictures + [IMPORTED_HEAD] * (not prompts)),
-        head="" if prompts else HEAD.format(task=task),
+        imported="\n".join(
+            [IMPORTED_PICTURES] * pictures + [IMPORTED_SOUNDS] * sounds + [IMPORTED_HEAD] * (not headless)
+        ),
+        head="" if headless else HEAD.format(task=task),
         family=family,
-        outputs="" if prompts else ", outputs=len(head.classes)",
-        given=given if prompts else f"{given}, head=head",
+        outputs="" if headless else ", outputs=len(head.classes)",
+        given=given if headless else f"{given}, head=head",
     )
     told = "Parameters alone do not hold this merge; with Merganser installed, these lines run it"
-    known = f"so is the task, here {task}" if given else "the task is not: each input is routed"
-    run = RUN.format(inputs=PICTURE if pictures else TEXT, side=2 if WORDS in uses else 1)
-    lines += OF_PROMPTS * prompts + run
-    return f"## Use\n\n{told}. Each task's class head is given, {known}.\n\n```python\n{lines}\n```"
+    known = f"is the task, here {task}" if given else "the task is not: each input is routed"
+    heads = f"Each task's class head is given, {'so ' * bool(given)}{known}"
+    if SENTENCES in uses:
+        heads = f"The task is given, here {task}" if given else "The task is not given: each input is routed"
+    inputs = PICTURE if pictures else SOUND if sounds else TEXT
+    answer = "" if SENTENCES in uses else f".argmax(dim={2 if WORDS in uses else 1})"
+    lines += OF_PROMPTS * (PROMPTS in uses) + OF_SOUNDS * sounds + RUN.format(inputs=inputs, answer=answer)
+    return f"## Use\n\n{told}. {heads}.\n\n```python\n{lines}\n```"
 
 
 CARD = "README.md"  # in the folder of a merged model

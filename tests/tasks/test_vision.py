@@ -1,6 +1,7 @@
 """Comparisons of image classifiers with heads of their own, from params.yaml to their scores, against transformers."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,20 @@ def test_what_is_added_at_run_time_is_scored_too(folder: Path) -> None:
         for entry in ("twin", "wemoe", "surgery"):
             score = json.loads(Path(f"data/metrics/{entry}/{task}.json").read_text())
             assert score["count"] == TASKS[task]
+
+
+@vit_alone
+@pytest.mark.parametrize("entry", ["twin", "wemoe", "surgery"])
+def test_the_lines_on_its_card_run_what_is_added(
+    folder: Path, tmp_path: Path, entry: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folder / "data/merged" / entry, tmp_path / "merged")
+    shutil.copy(folder / "data/heads/dark.safetensors", tmp_path / "merged")
+    load_from_disk(folder / "sources/dark-data")["test"][0]["image"].save(tmp_path / "merged/picture.png")
+    lines = (tmp_path / "merged/README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    with inside(tmp_path / "merged"):
+        exec(lines, {})
+    assert capsys.readouterr().out in [f"tensor([{number}])\n" for number in range(len(CLASSES))]
 
 
 @vit_alone

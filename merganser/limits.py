@@ -116,7 +116,7 @@ def parse_yaml(text: str, where: str) -> Any:
         line = f", line {mark.line + 1}" if mark else ""
         tab = "; indent with spaces, not tabs" if mark and text[mark.index :][:1] == "\t" else ""
         problem = str(error.problem or error.context)
-        said = "another document; write each into a file of its own" if "another document" in problem else problem
+        said = "another document; write each into a separate file" if "another document" in problem else problem
         raise InputError(f"{where}{line}: {said}{tab}") from error
     except Exception as error:  # int(), date() and others also raise for malformed values
         raise InputError(f"{where}: not YAML: {error}") from error

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from merganser.tasks.identity import experiment_names
 from merganser.terminal.secrets import masked
 
-_PLACES = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))
+PLACES = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))
 STORE, ARTIFACTS = Path("mlflow.db"), Path("mlartifacts")
 # What SQLite, and MLflow of its tables, say of a file that is no longer theirs.
 _DAMAGE = (
@@ -48,7 +48,7 @@ def follow_artifacts(root: Path) -> None:
         old = str(found[0]) if found and found[0] else ""
         if not old.startswith("file://") or _is_right(Path(unquote(urlsplit(old).path)), here):
             return
-        for table, column in _PLACES:
+        for table, column in PLACES:
             change = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
             connection.execute(change, (here.as_uri(), len(old) + 1, len(old), old))
 

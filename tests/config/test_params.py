@@ -577,7 +577,7 @@ def test_the_folder_of_the_tasks_own_models_is_their_mean(source: str, tmp_path:
         ("seed: 0\nmethods:\n  a: {}\n  a: {}\n", 'line 4: found duplicate key "a"'),
         ("tasks: !!python/object:os.system {}\n", "line 1: could not determine a constructor"),
         ("seed: *nowhere\n", "line 1: found undefined alias"),
-        ("seed: 0\n---\nseed: 1\n", "line 2: another document; write each into a file of its own"),
+        ("seed: 0\n---\nseed: 1\n", "line 2: another document; write each into a separate file"),
         ("seed: \x00", "not YAML"),
         (
             "seed: 0\nmethods:\n\ta: {}\n",

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from merganser.errors import InputError
-from merganser.tasks.tracking import _PLACES, ARTIFACTS, STORE, follow_artifacts
+from merganser.tasks.tracking import PLACES, ARTIFACTS, STORE, follow_artifacts
 
 # MLflow has tables, indices and one trigger. A view or another trigger could compute for ever.
 _SOUND = re.compile(r"CREATE\s+(TABLE|(UNIQUE\s+)?INDEX|TRIGGER\s+\w+\s+BEFORE\s+UPDATE\s+ON\s+secrets)\s", re.I)
@@ -47,7 +47,7 @@ def _computed(store: sqlite3.Connection) -> Iterator[str]:
 def _leave_others(store: sqlite3.Connection, here: str) -> None:
     """Move the places out of a folder to one that no machine has, the same for the same place."""
     tables = {name for (name,) in store.execute("SELECT name FROM sqlite_master").fetchall()}
-    for table, column in (each for each in _PLACES if each[0] in tables):  # earlier versions of MLflow have fewer
+    for table, column in (each for each in PLACES if each[0] in tables):  # earlier versions of MLflow have fewer
         rest = f"substr({column}, {len(here) + 1})"
         inside = f"substr({column}, 1, {len(here)}) = ? AND substr({rest}, 1, 1) IN ('', '/')"
         inside += f" AND instr({rest}, '..') = 0 AND instr({rest}, '%') = 0"

@@ -34,7 +34,7 @@ from merganser.flows.evidence.signing import RECORDED, SIGNATURES, files_below
 from merganser.outputs import new_output, replacing
 from merganser.sources.pointers import POINTER_SUFFIXES
 from merganser.tasks.stages import REPORT
-from merganser.tasks.tracking import _PLACES, ARTIFACTS, STORE, follow_artifacts  # its names are in `record`'s digest
+from merganser.tasks.tracking import PLACES, ARTIFACTS, STORE, follow_artifacts  # its names are in `record`'s digest
 
 NOWHERE = "file:///archived"  # where an archived MLflow says that its artifacts are
 _PACK = ("-c", "core.compression=6", "-c", "pack.window=10", "-c", "pack.depth=50")
@@ -120,7 +120,7 @@ def _add_mlflow(content: _Content, scratch: Path) -> None:
     _vacuum(STORE.absolute(), draft)
     old, new = ARTIFACTS.absolute().as_uri(), f"{NOWHERE}/{ARTIFACTS}"
     with closing(sqlite3.connect(draft)) as store, store:
-        for table, column in _PLACES:
+        for table, column in PLACES:
             store.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (old, new))
     _vacuum(draft, copy)
     with closing(sqlite3.connect(copy)) as store:

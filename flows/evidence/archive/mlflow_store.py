@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from merganser.errors import InputError
-from merganser.tasks.tracking import PLACES, ARTIFACTS, STORE, follow_artifacts
+from merganser.tasks.tracking import ARTIFACTS, PLACES, STORE, follow_artifacts
 
 # MLflow has tables, indices and one trigger. A view or another trigger could compute for ever.
 _SOUND = re.compile(r"CREATE\s+(TABLE|(UNIQUE\s+)?INDEX|TRIGGER\s+\w+\s+BEFORE\s+UPDATE\s+ON\s+secrets)\s", re.I)

@@ -34,7 +34,7 @@ from merganser.flows.evidence.signing import RECORDED, SIGNATURES, files_below
 from merganser.outputs import new_output, replacing
 from merganser.sources.pointers import POINTER_SUFFIXES
 from merganser.tasks.stages import REPORT
-from merganser.tasks.tracking import PLACES, ARTIFACTS, STORE, follow_artifacts  # its names are in `record`'s digest
+from merganser.tasks.tracking import ARTIFACTS, PLACES, STORE, follow_artifacts  # its names are in `record`'s digest
 
 NOWHERE = "file:///archived"  # where an archived MLflow says that its artifacts are
 _PACK = ("-c", "core.compression=6", "-c", "pack.window=10", "-c", "pack.depth=50")

@@ -132,7 +132,8 @@ def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
     yield from found
     if isinstance(base, dict) and "heads" not in base and (heads := _heads(filled(content, found), folder)):
         yield ("base", "heads"), heads
-    if "parameters" not in content and (here := _models_here(content, folder)):
+    named = "parameters" in content or "MERGED" in constants(FAMILIES, family)
+    if not named and (here := _models_here(content, folder)):
         from merganser.config.inferring import pattern_in_all
 
         if pattern := pattern_in_all(*here):

@@ -145,7 +145,7 @@ def test_types_that_no_family_builds_are_refused_with_the_reason_that_the_docs_l
         for name, reason in module.UNSUPPORTED.items():
             assert name not in module.MODEL_TYPES
             assert re.search(rf"\| `{family}` \|[^|]*`{name}`[^|]*\| {re.escape(reason)} \|", page), name
-    (tmp_path / "config.json").write_text('{"model_type": "whisper"}')
+    (tmp_path / "config.json").write_text('{"model_type": "trocr"}')
     tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="whisper is not of the family causal; no family builds it: it reads sound"):
+    with pytest.raises(InputError, match="trocr is not of the family causal; no family builds it: it reads pictures"):
         open_network("causal", tmp_path)

@@ -17,9 +17,9 @@ from tools.equivalence import Evidence, alike, gather, named, unknown, verdict, 
 
 def write(folder: Path, value: float, fingerprint: str, seconds: float) -> None:
     """Write what a merge and an evaluation would have written, and what stages say of it."""
-    for name in ("data/code/methods", "data/merged/ties", "data/base", "data/metrics/ties"):
+    for name in ("data/code/methods", "data/code/kinds", "data/merged/ties", "data/base", "data/metrics/ties"):
         (folder / name).mkdir(parents=True)
-    for name in ("merge.txt", "evaluate.txt", "methods/ties.txt", "methods/dare.txt"):
+    for name in ("merge.txt", "evaluate.txt", "methods/ties.txt", "methods/dare.txt", "kinds/texts.txt"):
         (folder / "data/code" / name).write_text(name)
     tensors = {"a": torch.full((2, 2), value, dtype=torch.bfloat16), "b": torch.tensor(1.0)}
     save_tensors(folder / "data/merged/ties/model.safetensors", tensors, json.dumps({"fingerprint": fingerprint}))
@@ -28,7 +28,7 @@ def write(folder: Path, value: float, fingerprint: str, seconds: float) -> None:
     params = yaml.safe_load((ROOT / "tests/tiny/params.yaml").read_text())
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
     merge: dict[str, Any] = {
-        "deps": ["data/base", "data/code/merge.txt", "data/code/methods/ties.txt"],
+        "deps": ["data/base", *(f"data/code/{name}.txt" for name in ("merge", "methods/ties", "kinds/texts"))],
         "outs": {"data/merged/ties": [], "data/profile.json": ["wall_s"]},
     }
     evaluate: dict[str, Any] = {
@@ -43,8 +43,9 @@ def write(folder: Path, value: float, fingerprint: str, seconds: float) -> None:
     ("value", "changed", "fails"),
     [
         (1.0, (), ()),
-        (2.0, ("merge.txt",), ("merge.txt", "methods/ties.txt")),
-        (2.0, ("merge.txt", "methods/ties.txt"), ("methods/ties.txt",)),
+        (2.0, ("merge.txt",), ("merge.txt", "methods/ties.txt", "kinds/texts.txt")),
+        (2.0, ("merge.txt", "methods/ties.txt", "kinds/texts.txt"), ("methods/ties.txt",)),
+        (2.0, ("merge.txt", "kinds/texts.txt"), ("kinds/texts.txt",)),
     ],
 )
 def test_code_that_wrote_other_bytes_from_the_same_is_named_and_no_code_that_read_them(
@@ -56,9 +57,9 @@ def test_code_that_wrote_other_bytes_from_the_same_is_named_and_no_code_that_rea
     gather(found, tmp_path / "old-a", tmp_path / "new-a", changed)
     assert {file for file, evidence in found.items() if evidence.other} == set(fails)
     # dare stands in the folder that the evaluation reads, and this comparison does not use it.
-    expected = fails or ("merge.txt", "methods/ties.txt", "evaluate.txt")
+    expected = fails or ("merge.txt", "methods/ties.txt", "kinds/texts.txt", "evaluate.txt")
     assert found.keys() == set(expected)
-    assert "OTHER RESULTS" in verdict("methods/ties.txt", found["methods/ties.txt"]) or not fails
+    assert all("OTHER RESULTS" in verdict(file, found[file]) for file in fails)
     assert "NOT SHOWN" in verdict("methods/dare.txt", Evidence())
 
 

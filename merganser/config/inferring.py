@@ -153,8 +153,8 @@ def pattern_in_all(base: Path, models: Sequence[Path]) -> str | None:
 def _names_in(base: Path, model: Path) -> list[str]:
     """List the base's parameters that a model has; all of them for an adapter."""
     known, tuned = open_checkpoint(base), open_model(model)
-    has = known.names if isinstance(tuned, Adapter) else matched(known, tuned, ParameterRules(), "").names
-    return [name for name in known.names if name in set(has)]
+    has = set(known.names if isinstance(tuned, Adapter) else matched(known, tuned, ParameterRules(), "").names)
+    return [name for name in known.names if name in has]
 
 
 def _names_beyond(base: Path, model: Path) -> list[str]:

@@ -88,7 +88,7 @@ def _published() -> dict[str, tuple[str, str]]:
 
 def _measured(suite: str) -> dict[str, str]:
     """Return each entry's mean score on a suite of real models, over its seeds, with their standard deviation."""
-    runs = [read_json(path)["entries"] for path in sorted(EVIDENCE.glob(f"{suite}-*.json"))]
+    runs = [read_json(path)["entries"] for path in sorted(EVIDENCE.glob(f"{suite}-[0-9]*.json"))]
     found = {}
     for entry in set[str].intersection(*(set(run) for run in runs)):
         means = [100 * run[entry]["mean"] for run in runs]

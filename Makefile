@@ -59,7 +59,7 @@ run: outlook $(READY)  ## compare the methods of params.yaml and write the repor
 
 # One file a process, in the order of tests/conftest.py, which begins with the slow ones. The home is an empty one: a
 # machine that has seen other runs proves as much as a new one, and what tests write there is a failure. They write up to
-# 2 GB at once, into memory where there is room.
+# 2 GB at once: into memory, if that has room.
 test: export TMPDIR ?= $(shell df -kP /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 {print $$6}')
 test: $(READY)  ## run the tests; the last lines name the ten slowest and the time of all
 	@place=$$(mktemp -d) && trap 'rm -rf "$$place"' EXIT && trap 'exit 130' INT && trap 'exit 143' TERM && \

@@ -209,7 +209,7 @@ def check_model(path: Path) -> None:
 
 
 def described_elsewhere() -> dict[str, str]:
-    """Return the files in which families describe an architecture in place of config.json, by the families' names."""
+    """Return, by family, the file that it reads instead of config.json."""
     return {family: file for family, file in own_configurations().items() if file != MODULES}
 
 

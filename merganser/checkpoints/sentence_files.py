@@ -15,7 +15,7 @@ from merganser.limits import check_link, parse_json, read_small
 
 SENTENCES, ENCODER = "sentence_bert_config.json", "config_sentence_transformers.json"
 TYPES = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-OLD_SENTENCES = tuple(f"sentence_{kind}_config.json" for kind in TYPES)  # read where there is no `SENTENCES`
+OLD_SENTENCES = tuple(f"sentence_{kind}_config.json" for kind in TYPES)  # read if there is no `SENTENCES`
 POOLING = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -223,7 +223,7 @@ def embedding_of(folder: Path) -> dict[str, Any] | None:
 
 
 def longest_of(folder: Path) -> Any:
-    """Read the most tokens of a sentence encoder's text; None for a model that is none."""
+    """Read how many tokens of a text a sentence encoder takes; None for other models."""
     if not (folder / MODULES).is_file():
         return None
     return _with_length(read_config(folder / SENTENCES) or {}, folder)["max_seq_length"]

@@ -55,7 +55,7 @@ NAMING_CLASSES = {"classes", "labels", "answers"}  # keys of kinds of task that 
 
 
 def family_of(source: Path, tasks: Collection[Path] = ()) -> str | None:
-    """Return the family whose configuration lies beside a model's weights; None where that is none, or several.
+    """Return the family of a model by the configuration next to its weights; None if there is none, or several.
 
     `tasks`: the tasks' own models, whose heads say which of several families is meant.
     """
@@ -132,9 +132,10 @@ def heads_beyond(base: Path, models: Sequence[Path]) -> list[str]:
 
 
 def pattern_in_all(base: Path, models: Sequence[Path]) -> str | None:
-    """Return the pattern of what all models have of a base that has more, such as a head of its pretraining.
+    """Return a pattern such as `bert.*` for the parameters that all models share with a base that has others too.
 
-    None where they have all of it, or differ, where what they have has no prefix of its own, and for adapters.
+    The others are usually a pretraining head. Returns None if there are no others, if the models share different
+    parameters, if no single prefix tells the two parts apart, and for adapters.
     """
     with suppress(InputError, OSError):
         place, places = lying(base), [lying(model) for model in models]

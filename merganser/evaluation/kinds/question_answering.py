@@ -88,12 +88,15 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
     for number, answers in enumerate(given):
         if not answers and settings.unanswerable == "refuse":
             raise InputError(f"example {number} has no answer; `unanswerable: allow` counts none as the right one")
+        if None in answers:
+            raise InputError(f"example {number} has an empty value among its answers; leave it out")
     questions, contexts = [text.lstrip() for text in rows[QUESTION]], list(rows[CONTEXT])
     inputs, spans, of = network.encode_windows(questions, contexts, settings.max_length, settings.stride)
     if settings.unanswerable == "allow" and {*inputs["input_ids"][:, 0].tolist()} != {network.tokenizer.cls_token_id}:
         reason = "data.unanswerable: the model's texts do not begin with a token whose score stands for no answer"
         raise InputError(f"{reason} ([CLS]); leave out the questions without an answer")
-    first, count = [of.index(number) for number in range(len(questions))], len(questions)
+    first = [window for window, number in enumerate(of) if not window or of[window - 1] != number]
+    count = len(questions)
     kept = {name: values.to(torch.int32) for name, values in inputs.items()}
     yield (
         {name: values[first] for name, values in kept.items()}

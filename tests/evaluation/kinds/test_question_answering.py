@@ -113,6 +113,12 @@ def test_answers_may_be_plain_lists(model: Path, tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(ours.label), np.asarray(theirs.label))
 
 
+def test_an_answer_without_a_value_is_refused(model: Path, tmp_path: Path) -> None:
+    data = data_set([["a"]] * (COUNT - 1) + [["a", None]], List(Value("string")))
+    with pytest.raises(InputError, match=f"example {COUNT - 1} has an empty value among its answers; leave it out"):
+        run(data, tmp_path / "data", model, KIND, family=FAMILY, **WINDOWS)
+
+
 def test_a_question_without_room_for_its_text_is_refused(model: Path, tmp_path: Path) -> None:
     long = data_set(question=["the cat " * 20] * COUNT)
     with pytest.raises(

@@ -6,6 +6,7 @@ Where a token has another number the rows of the embeddings mean other tokens, a
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def has_vocabulary(folder: Path) -> bool:
 
 def vocabulary_of(folder: Path) -> dict[str, int] | None:
     """Read the numbers of a tokenizer's tokens; None where no file is there that is read."""
-    with refusing(f"{folder}: its tokenizer's files cannot be read", "fetch it again"):
+    with _reading(folder):
         if (content := read_object(folder / FAST, LIMIT)) is not None:
             return numbers_in(content)
         added = read_object(folder / "added_tokens.json", LIMIT) or {}
@@ -74,6 +75,10 @@ def vocabulary_of(folder: Path) -> dict[str, int] | None:
             lines = read_small(folder / "vocab.txt", LIMIT).decode().removesuffix("\n").split("\n")
             return {token: number for number, token in enumerate(lines)} | _numbers(added)
     return None
+
+
+def _reading(folder: Path) -> AbstractContextManager[None]:
+    return refusing(f"{folder}: its tokenizer's files cannot be read", "fetch it again")
 
 
 def loaded_tokenizer(folder: Path) -> Any:
@@ -113,14 +118,14 @@ def special_tokens_of(folder: Path) -> dict[str, Any] | None:
 
 def division_of(folder: Path) -> dict[str, Any] | None:
     """Read how `tokenizer.json` makes tokens of a text: each part's type, with a hash; None without that file."""
-    content = read_object(folder / FAST, LIMIT)
-    if content is None:
-        return None
-    model = content.get("model") or {}
-    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model.get("merges") or []]
-    scores = model.get("vocab") if isinstance(model.get("vocab"), list) else None
-    parts = {key: content.get(key) for key in ("normalizer", "pre_tokenizer", "post_processor")}
-    return {key: _hashed(part) for key, part in {**parts, "merges": merges, "scores": scores}.items() if part}
+    with _reading(folder):
+        if (content := read_object(folder / FAST, LIMIT)) is None:
+            return None
+        model = content.get("model") or {}
+        merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model.get("merges") or []]
+        scores = model.get("vocab") if isinstance(model.get("vocab"), list) else None
+        parts = {key: content.get(key) for key in ("normalizer", "pre_tokenizer", "post_processor")}
+        return {key: _hashed(part) for key, part in {**parts, "merges": merges, "scores": scores}.items() if part}
 
 
 def _hashed(part: Any) -> str:

@@ -41,10 +41,12 @@ class StatisticsIndex:
     backwards: int
     files: dict[str, dict[str, str]] = field(default_factory=dict)
     sides: dict[str, Side] = field(default_factory=dict)
+    unreached: list[str] | None = None  # maps that no example is passed to, as experts are; None: of no map
 
     def text(self) -> str:
         """Write it as JSON."""
-        return json.dumps(vars(self), indent=2, sort_keys=True) + "\n"
+        content = {key: value for key, value in vars(self).items() if value is not None}
+        return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
 def pack_triangle(gram: Tensor) -> Tensor:
@@ -91,6 +93,10 @@ class StatisticsFolder:
         """Tell whether something was measured of a parameter."""
         return name in self.index["files"].get(what, {})
 
+    def reached(self, name: str) -> bool:
+        """Tell whether any example was passed to a map; True of a parameter that is none."""
+        return name not in self.index.get("unreached", ())
+
     def file(self, what: str, name: str) -> SafetensorsFile:
         """Open the file of what was measured of a parameter."""
         return SafetensorsFile(self.path / what / self.index["files"][what][name])
@@ -115,20 +121,20 @@ def _with_statistics(layer: Layer, folders: Mapping[str, StatisticsFolder]) -> L
     """Read the statistics of a layer; adapters are multiplied out."""
     assert not isinstance(layer, LayerFactors)
     deltas = layer.dense() if isinstance(layer, LayerLowRank) else layer
-    sides = {folder.index["sides"].get(layer.name, "columns") for folder in folders.values()}
+    kinds = dict.fromkeys(what for folder in folders.values() for what in folder.index["files"])
+    having = {what: [folder for folder in folders.values() if folder.has(what, layer.name)] for what in kinds}
+    sides = {folder.index["sides"].get(layer.name, "columns") for found in having.values() for folder in found}
     if len(sides) > 1:
         raise InputError(f"{layer.name}: the tasks' statistics are not of one architecture; measure them again")
-    side = sides.pop()
-    kinds = dict.fromkeys(what for folder in folders.values() for what in folder.index["files"])
-    measured = [what for what in kinds if any(folder.has(what, layer.name) for folder in folders.values())]
-    read = {what: _stacked(what, deltas, side, folders) for what in measured}
+    side = sides.pop() if sides else "columns"
+    read = {what: _stacked(what, deltas, side, folders) for what, found in having.items() if found}
     return replace(deltas, statistics=Statistics(read, side))
 
 
 def _stacked(what: str, layer: LayerDeltas, side: Side, folders: Mapping[str, StatisticsFolder]) -> Tensor:
     """Read what was measured of a layer with each task's data: (T, ...) as the deltas, or over the inputs (T, K, K).
 
-    It is 0 over inputs that none of a task's examples reach. Raises InputError where it is that of another shape, and
+    It is 0 for a task with no example that reaches the layer. Raises InputError where it is that of another shape, and
     where a task lacks any other.
     """
     having = {task: folder.file(what, layer.name) for task, folder in folders.items() if folder.has(what, layer.name)}
@@ -136,7 +142,7 @@ def _stacked(what: str, layer: LayerDeltas, side: Side, folders: Mapping[str, St
     inputs = layer.shape[1 if side == "columns" else 0] if layer.kind == "matrix" else 0
     triangle = (inputs * (inputs + 1) // 2,) if inputs else None
     is_packed = file.spec(what).shape == triangle
-    if not is_packed and (missing := [task for task in folders if task not in having]):
+    if missing := [task for task in folders if task not in having and folders[task].reached(layer.name)]:
         path = folders[missing[0]].path
         raise InputError(f"{path}: no {what} of {layer.name}, which {first} has; measure it again")
     stack = torch.zeros(len(folders), *((inputs, inputs) if is_packed else layer.shape))

@@ -168,6 +168,9 @@ class EncodesSentences(Protocol):
 class Generates(Protocol):
     """A network that writes text."""
 
+    def room(self, tokens: int) -> int | None:
+        """Return how many tokens the network can write to a text of so many; None: any number."""
+
     def generate(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
         """Continue each input greedily."""
 

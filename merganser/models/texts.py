@@ -8,6 +8,7 @@ their outputs. It is measured on the network itself, once it has parameters, and
 Shape legend: B texts, C classes or words, L tokens.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import Embedding, Module
 from transformers import AutoTokenizer, GenerationConfig
 
 from merganser.errors import InputError, quoting
@@ -89,6 +91,20 @@ def in_groups(inputs: Inputs, run: Callable[[Inputs], Iterable[Result]], batchin
     return [found[row] for row in range(len(lengths))]
 
 
+POSITIONS = re.compile(r"(?!.*(vis|image|audio))(.*\.)?(\w*position\w*|pos_\w+|wpe)")  # their table, of texts alone
+
+
+def positions_of(module: Module) -> int | None:
+    """Return how many tokens a text may have by the table of positions that a network learned; None without one."""
+    tables = [
+        part for name, part in module.named_modules() if isinstance(part, Embedding) and POSITIONS.fullmatch(name)
+    ]
+    before = [(0 if part.padding_idx is None else part.padding_idx + 1) + getattr(part, "offset", 0) for part in tables]
+    usable = [part.num_embeddings - first for part, first in zip(tables, before, strict=True)]
+    said = getattr(module.config, "max_position_embeddings", None)
+    return min([*usable, *([said] if isinstance(said, int) and said > 0 else [])]) if usable else None
+
+
 VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # without any, transformers makes one of no words
 
 
@@ -101,6 +117,7 @@ class TextModule(NamedModule, ABC):
     def __init__(self, module: Any, folder: Path, naming: Naming, side: Literal["left", "right"] = "right") -> None:
         """Take a module as it was built; its texts are padded and cut on one side."""
         super().__init__(module, naming)
+        self.positions = positions_of(module)
         self.tokenizer = open_tokenizer(folder, module.config, side)
         if MASK not in self.tokenizer.model_input_names:  # as of FNet, whose layers take none: padding is cut off by it
             self.tokenizer.model_input_names = [*self.tokenizer.model_input_names, MASK]
@@ -128,10 +145,25 @@ class TextModule(NamedModule, ABC):
             return measure_batching(self._probed, self.encode, texts, dtype)
 
     def encode(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> dict[str, Tensor]:
-        """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens."""
+        """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens.
+
+        Raises InputError where the network has no position for a token.
+        """
         columns = list(zip(*texts, strict=True)) if texts and not isinstance(texts[0], str) else [texts]
         how = {"padding": True, "truncation": True, "max_length": max_length, "return_tensors": "pt"}
-        return dict(self.tokenizer(*map(list, columns), **how))
+        return self.placed(self.tokenizer(*map(list, columns), **how))
+
+    def placed(self, encoded: Inputs) -> dict[str, Tensor]:
+        """Return tokenised texts; raise InputError where the network has no position for a token."""
+        tokens = encoded["input_ids"].shape[1]
+        if self.positions is not None and tokens > self.positions:
+            has = f"a text has {tokens} tokens, and the network positions for {self.positions}"
+            raise InputError(f"{self.naming.where}: {has}; set data.max_length to {self.positions} or less")
+        return dict(encoded)
+
+    def room(self, tokens: int) -> int | None:
+        """Return how many tokens the network can write to a text of so many; None: any number."""
+        return self.positions
 
     @torch.inference_mode()
     def logits(self, inputs: Inputs) -> Tensor:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models
 from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.checkpoints.vocabularies import vocabulary_of
+from merganser.checkpoints.vocabularies import division_of, vocabulary_of
 from merganser.errors import InputError
 from tests.transformers_models import save_models, tiny
 
@@ -103,6 +103,16 @@ def test_a_broken_vocabulary_is_refused_by_name(tmp_path: Path, content: Any) ->
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(InputError, match=str(tmp_path)):
         vocabulary_of(tmp_path)
+
+
+@pytest.mark.parametrize("model", ["[]", '{"merges": 5}', '{"merges": [[1, 2]]}'])
+def test_broken_merges_are_refused_by_name(tmp_path: Path, model: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(f'{{"model": {model}}}')
+    if model == "[]":
+        assert division_of(tmp_path) == {}
+    else:
+        with pytest.raises(InputError, match=str(tmp_path)):
+            division_of(tmp_path)
 
 
 def test_a_folder_without_a_vocabulary_is_not_compared(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging
 from merganser.checkpoints.tensors import to_bytes
 from merganser.checkpoints.views import as_stored
-from merganser.checkpoints.vocabularies import template_of, vocabulary_of
+from merganser.checkpoints.vocabularies import division_of, template_of, vocabulary_of
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.loading import load_params
 from merganser.errors import InputError
@@ -360,6 +360,7 @@ def _read_transformers(folder: Path) -> None:
         as_stored(checkpoint, name, checkpoint.read(name))
     check_model(folder)
     vocabulary_of(folder)
+    division_of(folder)
     template_of(folder)
 
 

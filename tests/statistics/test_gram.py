@@ -14,7 +14,7 @@ from merganser.errors import InputError
 from merganser.inputs.factors import parameter_file_name
 from merganser.inputs.statistics import unpack_triangle
 from merganser.learning.block_merging import applied_maps, block_name
-from merganser.statistics.kinds.gram import GRAM, distinct_inputs, grams, write_grams
+from merganser.statistics.kinds.gram import GRAM, distinct_inputs, grams, unreached_maps, write_grams
 from tests.statistics.samples import clip_sample, expert_sample, text_sample
 
 BLOCK = "visual.transformer.resblocks.0"
@@ -96,6 +96,8 @@ def test_experts_that_the_first_example_does_not_reach_are_measured(tmp_path: Pa
     assert reached[0] < reached[-1] < set(network.linear_maps())  # some later, some never
     files, _ = write_grams(network, sample, set(network.linear_maps()), tmp_path / "out", "origin")
     assert set(files) == reached[-1]
+    maps = set(network.linear_maps())
+    assert unreached_maps(network, {*maps, "shared.weight"}, files) == sorted(maps - reached[-1])
     for name in reached[-1] - reached[0]:
         flat = torch.cat(rows[name])
         found = read(tmp_path / "out", files[name], flat.shape[1])

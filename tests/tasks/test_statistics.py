@@ -189,20 +189,24 @@ def test_statistics_of_another_architecture_are_named(folder: Path) -> None:
         merge.main(["regmean"])
 
 
-def test_a_task_has_no_say_over_inputs_that_none_of_its_examples_reach_and_lacks_no_other_statistic(
-    folder: Path,
+@pytest.mark.parametrize("kind", ["gram", "fisher"])
+def test_a_task_has_no_say_over_a_map_that_none_of_its_examples_reach_and_lacks_no_other_statistic(
+    folder: Path, kind: str
 ) -> None:
-    for kind in ("gram", "fisher"):
-        path = folder / f"data/statistics/{kind}/red/index.json"
-        index = read_json(path)
-        del index["files"][kind]["visual.proj"]
-        path.unlink()
-        path.write_text(json.dumps(index))
-    found = layers(folder, "gram")["visual.proj"].statistics["gram"]
-    assert [bool(gram.any()) for gram in found] == [task != "red" for task in sorted(TASKS)]
-    merge.main(["regmean"])
-    with pytest.raises(InputError, match=r"red: no fisher of visual\.proj, which .* has; measure it again"):
-        merge.main(["fisher"])
+    path = folder / f"data/statistics/{kind}/red/index.json"
+    index = read_json(path)
+    assert index.get("unreached") == ([] if kind == "gram" else None)
+    del index["files"][kind]["visual.proj"]
+    index["sides"].pop("visual.proj", None)
+    path.unlink()
+    path.write_text(json.dumps(index))
+    with pytest.raises(InputError, match=rf"red: no {kind} of visual\.proj, which .* has; measure it again"):
+        merge.main([{"gram": "regmean"}.get(kind, kind)])
+    if kind == "gram":
+        path.write_text(json.dumps(index | {"unreached": ["visual.proj"]}))
+        found = layers(folder, "gram")["visual.proj"].statistics["gram"]
+        assert [bool(gram.any()) for gram in found] == [task != "red" for task in sorted(TASKS)]
+        merge.main(["regmean"])
 
 
 def test_statistics_that_are_missing_are_named(folder: Path) -> None:

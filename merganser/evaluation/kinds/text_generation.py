@@ -174,10 +174,12 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
     """Give each prompt's tokens, and its `label` or its right answer as bytes."""
     assert isinstance(network, TakesTexts)
+    assert isinstance(network, Generates)
     prompts = settings.prompts
     check_complete(rows, [name for name in columns(settings) if name != "label"])
     encoded = encode_texts(network, [prompt.format(**row) for row in rows for prompt in prompts], settings.max_length)
     tokens = {name: encoded[name] for name in INPUTS}
+    _check_room(network, encoded["input_ids"].shape[1], settings)
     if len(prompts) > 1:
         tokens = {name: values.unflatten(0, (-1, len(prompts))) for name, values in tokens.items()}
     if settings.answers is not None:
@@ -187,6 +189,14 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
         yield tokens | {"label": torch.tensor(labels)}
     else:
         yield tokens | {"answer": pack([_written(answer) for answer in rows["answer"]])}
+
+
+def _check_room(network: Generates, tokens: int, settings: Settings) -> None:
+    """Refuse prompts of so many tokens that the network has no positions left for an answer."""
+    room = network.room(tokens)
+    if settings.scoring == "generate" and room is not None and room < settings.max_new_tokens:
+        has = f"an answer has up to {settings.max_new_tokens} tokens, and the network positions for {max(room, 0)}"
+        raise InputError(f"{has} after a prompt of {tokens}; set a smaller data.max_new_tokens or data.max_length")
 
 
 def _check_apart(answers: Sequence[str], tokenizer: Any) -> None:

@@ -55,6 +55,10 @@ class CausalNetwork(TextModule):
         super().__init__(module, folder, naming_of(module, folder, HEAD_NAMES), side="left")
         self._settings: GenerationConfig = greedy(folder, module.config)
 
+    def room(self, tokens: int) -> int | None:
+        """Return how many tokens the network can write behind a text of so many; None: any number."""
+        return None if self.positions is None else self.positions - tokens
+
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
         """Return the state that the next word is chosen by (B, D)."""

@@ -33,7 +33,13 @@ def measure(setting: Setting, folder: Path) -> tuple[StatisticsIndex, int]:
     files, done = write_grams(setting.setup.network, sample, matrices, folder, setting.origin, setting.budget)
     sides = setting.setup.network.linear_maps()
     turned = {name: _side(sides[name], name in setting.base.transposed) for name in files}
-    return StatisticsIndex(len(sample), len(sample), 0, {GRAM: files}, turned), done
+    unreached = unreached_maps(setting.setup.network, matrices, files)
+    return StatisticsIndex(len(sample), len(sample), 0, {GRAM: files}, turned, unreached), done
+
+
+def unreached_maps(network: Network, names: Collection[str], reached: Collection[str]) -> list[str]:
+    """Name the linear maps among `names` that no example is passed to: experts that none of them chooses."""
+    return sorted((network.linear_maps().keys() & set(names)) - set(reached))
 
 
 def _side(side: Side, transposed: bool) -> Side:

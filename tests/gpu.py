@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from threading import RLock
 from typing import Any
 from weakref import finalize
@@ -185,9 +184,15 @@ class Stream:
         return self
 
 
-def _begin_thread() -> None:
-    for mode in (_Functions(), _Dispatch()):
-        mode.__enter__()
+class _Threads(ThreadPoolExecutor):
+    """Threads that find the pretended GPU too, and have left its modes before they end."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        def pretending() -> Any:
+            with _Functions(), _Dispatch():
+                return fn(*args, **kwargs)
+
+        return super().submit(pretending)
 
 
 @contextmanager
@@ -207,7 +212,7 @@ def pretended() -> Iterator[None]:
         patch.setattr(torch.cuda, "get_device_name", lambda device=None: "pretended")
         patch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
         for module in (devices, device):
-            patch.setattr(module, "ThreadPoolExecutor", partial(ThreadPoolExecutor, initializer=_begin_thread))
+            patch.setattr(module, "ThreadPoolExecutor", _Threads)
         yield
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import yaml
 from mlflow import MlflowClient
 
 from merganser.checkpoints.writing import save_tensors
-from merganser.config.loading import load_params
+from merganser.config.loading import complete_file, load_params
 from merganser.config.points import Points
 from merganser.outputs import fresh_folder, write_json
 from merganser.report.comparison import Comparison
@@ -25,7 +25,9 @@ from merganser.tasks import (
     difference,
     evaluate,
     extract,
+    extract_difference,
     fetch,
+    learn,
     measure,
     measure_merged,
     merge,
@@ -33,10 +35,14 @@ from merganser.tasks import (
     point,
     prepare,
     prepare_validation,
+    record,
     report,
+    route,
     stages,
+    statistics,
     step,
     study_rank,
+    surgery,
 )
 from tests import tiny_clip
 from tests.tiny_clip import write_clip, write_data_set
@@ -150,6 +156,57 @@ def run_stages(folder: Path) -> None:
         measure_points()
         for task in TASKS:
             study_rank.main([task, "fractions"])
+
+
+def run_declared(folder: Path, tasks: Iterable[str], params: Mapping[str, Any], *, with_report: bool = False) -> None:
+    """Run the stages of a comparison that says where models and data lie, up to the scores or to the report.
+
+    All are under `sources`; `params` has the methods and whatever else is declared. Merges that are told apart from
+    the tasks' models are those of `average`, as `x`.
+    """
+    named = {task: {"source": f"sources/{task}", "data": {"source": f"sources/{task}-data"}} for task in tasks}
+    content = {"base": {"source": "sources/base"}, "tasks": named, "validation": {"split": "validation"}, **params}
+    (folder / "params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    with inside(folder):
+        complete_file(Path("params.yaml"))
+        _run_up_to_merges(content)
+        for entry in content["methods"]:
+            merge.main([entry])
+            for task in content["tasks"]:
+                evaluate.main([entry, task])
+        if with_report:
+            _run_to_report(content)
+
+
+def _run_up_to_merges(params: Mapping[str, Any]) -> None:
+    """Run the stages that merges read."""
+    fetch.main(["base"])
+    for task in params["tasks"]:
+        fetch.main(["task", task])
+        fetch.main(["data", task])
+        for stage in (prepare, extract, decompose):
+            stage.main([task])
+        prepare_validation.main([f"{task}-split"])
+        for name in params.get("statistics", ()):
+            statistics.main([f"{name}-{task}"])
+    if "differences" in params:
+        merge.main(["average"])
+        difference.main(["x"])
+        for task in params["tasks"]:
+            extract_difference.main(["x", task])
+    for section, stage in (("routers", route), ("surgery", surgery), ("learned", learn)):
+        for name in params.get(section, ()):
+            stage.main([name])
+
+
+def _run_to_report(params: Mapping[str, Any]) -> None:
+    """Measure and record the merges, and write the report without its plots."""
+    for entry in params["methods"]:
+        measure_merged.main([entry])
+        record.main([entry])
+    measure.main([])
+    measure_points()
+    report_without_plots()
 
 
 def measure_points(split: str = "") -> list[str]:

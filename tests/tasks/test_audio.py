@@ -35,24 +35,13 @@ from merganser.inputs.factors import parameter_file_name
 from merganser.inputs.statistics import unpack_triangle
 from merganser.merging.cards import library_of
 from merganser.tasks import (
-    decompose,
-    difference,
     evaluate,
     extract,
-    extract_difference,
     fetch,
-    learn,
-    measure,
-    measure_merged,
     merge,
     prepare,
-    prepare_validation,
-    record,
-    route,
-    statistics,
-    surgery,
 )
-from tests.tasks.comparison import inside, measure_points, report_without_plots
+from tests.tasks.comparison import inside, run_declared
 from tests.tiny_sounds import CLASSES, CONFIGS, extractor, logits_of, random_model, sounds, write_data_set
 
 TASKS = {"low": 14, "high": 15}  # sounds of each test split
@@ -113,37 +102,7 @@ def made(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("audio")
     write_sources(folder / "sources", "wav2vec2")
     shutil.copyfile(comparison / "mlflow.db", folder / "mlflow.db")  # without runs
-    tasks = {task: {"source": f"sources/{task}", "data": {"source": f"sources/{task}-data"}} for task in TASKS}
-    params = {"base": {"source": "sources/base"}, "tasks": tasks, "validation": {"split": "validation"}}
-    (folder / "params.yaml").write_text(yaml.safe_dump(params | SECTIONS | {"methods": METHODS}, sort_keys=False))
-    with inside(folder):
-        complete_file(Path("params.yaml"))
-        fetch.main(["base"])
-        for task in TASKS:
-            for what in ("task", "data"):
-                fetch.main([what, task])
-            for stage in (prepare, extract, decompose):
-                stage.main([task])
-            prepare_validation.main([f"{task}-split"])
-            for name in SECTIONS["statistics"]:
-                statistics.main([f"{name}-{task}"])
-        merge.main(["average"])
-        difference.main(["x"])
-        for task in TASKS:
-            extract_difference.main(["x", task])
-        route.main(["x"])
-        surgery.main(["x"])
-        learn.main(["adamerging"])
-        for entry in METHODS:
-            if entry != "average":
-                merge.main([entry])
-            measure_merged.main([entry])
-            for task in TASKS:
-                evaluate.main([entry, task])
-            record.main([entry])
-        measure.main([])
-        measure_points()
-        report_without_plots()
+    run_declared(folder, TASKS, SECTIONS | {"methods": METHODS}, with_report=True)
     return folder
 
 

@@ -9,34 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from datasets import Value
 from huggingface_hub import ModelCard
 from scipy import stats
 from transformers import AutoModel, AutoTokenizer
 
-from merganser.config.loading import complete_file, load_params
+from merganser.config.loading import load_params
 from merganser.inputs.layers import LayerDeltas
 from merganser.inputs.statistics import open_statistics
-from merganser.tasks import (
-    decompose,
-    difference,
-    evaluate,
-    extract,
-    extract_difference,
-    fetch,
-    measure,
-    measure_merged,
-    merge,
-    prepare,
-    prepare_validation,
-    record,
-    route,
-    statistics,
-)
 from tests.evaluation.kinds.texts import data_set, sentences
 from tests.sentence_encoders import POOL, embeddings_one_by_one, write_encoder, write_files
-from tests.tasks.comparison import inside, report_without_plots
+from tests.tasks.comparison import inside, run_declared
 
 COUNT = 30
 NUMBERS = np.random.default_rng(5).uniform(0, 5, COUNT).round(1).tolist()
@@ -82,36 +65,10 @@ def made(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run the stages from fetch to the report."""
     folder = tmp_path_factory.mktemp("sentences")
     write_sources(folder / "sources")
-    tasks = {task: {"source": f"sources/{task}", "data": {"source": f"sources/{task}-data"}} for task in MODES}
-    params = {"base": {"source": "sources/base"}, "tasks": tasks, "validation": {"split": "validation"}}
-    params |= {"statistics": {"gram": {"kind": "gram", "examples": 6}}, "differences": {"x": {"merged": "average"}}}
-    params |= {"routers": {"x": {"of": "differences/x"}}, "methods": METHODS}
-    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     shutil.copyfile(comparison / "mlflow.db", folder / "mlflow.db")  # without runs
-    with inside(folder):
-        complete_file(Path("params.yaml"))
-        fetch.main(["base"])
-        for task in MODES:
-            for what in ("task", "data"):
-                fetch.main([what, task])
-            for stage in (prepare, extract, decompose):
-                stage.main([task])
-            prepare_validation.main([f"{task}-split"])
-            statistics.main([f"gram-{task}"])
-        merge.main(["average"])
-        difference.main(["x"])
-        for task in MODES:
-            extract_difference.main(["x", task])
-        route.main(["x"])
-        for entry in METHODS:
-            if entry != "average":
-                merge.main([entry])
-            measure_merged.main([entry])
-            for task in MODES:
-                evaluate.main([entry, task])
-            record.main([entry])
-        measure.main([])
-        report_without_plots()
+    sections = {"statistics": {"gram": {"kind": "gram", "examples": 6}}, "differences": {"x": {"merged": "average"}}}
+    params = sections | {"routers": {"x": {"of": "differences/x"}}, "methods": METHODS}
+    run_declared(folder, MODES, params, with_report=True)
     return folder
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from datasets import DatasetDict, concatenate_datasets
 from transformers import (
     AutoModel,
@@ -18,13 +17,12 @@ from transformers import (
 )
 
 from merganser.config.headers import check_sources
-from merganser.config.loading import complete_file, load_params
+from merganser.config.loading import load_params
 from merganser.config.tasks import task_mistakes
 from merganser.evaluation.metrics import squad_f1
-from merganser.tasks import evaluate, extract, fetch, merge, prepare, prepare_validation, statistics
 from tests.evaluation.kinds import test_question_answering as questions
 from tests.evaluation.kinds import test_token_classification as words
-from tests.tasks.comparison import inside
+from tests.tasks.comparison import inside, run_declared
 from tests.tiny_transformers import random_model, write_model
 
 TASKS = ("one", "other")
@@ -65,28 +63,12 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     base.save_pretrained(folder / "sources/base")
     AutoTokenizer.from_pretrained(folder / "sources/one").save_pretrained(folder / "sources/base")
     params = {
-        "base": {"source": "sources/base"},
         "tasks": tasks,
         "parameters": {"merged": ["embeddings.*", "encoder.*"], "matrices": "linear"},
-        "validation": {"split": "validation"},
         "statistics": {"gram": {"kind": "gram"}},
         "methods": {"individual": {}, "average": {}, "regmean": {"reads": "statistics/gram"}},
     }
-    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
-    with inside(folder):
-        complete_file(Path("params.yaml"))
-        fetch.main(["base"])
-        for task in TASKS:
-            for what in ("task", "data"):
-                fetch.main([what, task])
-            for stage in (prepare, extract):
-                stage.main([task])
-            prepare_validation.main([f"{task}-split"])
-            statistics.main([f"gram-{task}"])
-        for entry in params["methods"]:
-            merge.main([entry])
-            for task in TASKS:
-                evaluate.main([entry, task])
+    run_declared(folder, TASKS, params)
     return family, folder
 
 

@@ -15,26 +15,11 @@ from torch.nn import Linear
 from transformers import AutoImageProcessor, AutoModel, AutoModelForImageClassification
 
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.config.loading import complete_file, load_params
+from merganser.config.loading import load_params
 from merganser.config.tasks import task_mistakes
 from merganser.errors import InputError
 from merganser.evaluation.examples import read_results
-from merganser.tasks import (
-    decompose,
-    difference,
-    evaluate,
-    extract,
-    extract_difference,
-    fetch,
-    learn,
-    merge,
-    prepare,
-    prepare_validation,
-    route,
-    statistics,
-    surgery,
-)
-from tests.tasks.comparison import inside
+from tests.tasks.comparison import inside, run_declared
 from tests.tiny_clip import CLASSES, write_data_set
 from tests.tiny_transformers import PROCESSORS, random_model
 
@@ -103,40 +88,14 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Run the stages on tasks of which params.yaml says no more than where models and data lie."""
     entries, folder = ENTRIES[request.param], tmp_path_factory.mktemp("vision")
     write_sources(folder / "sources", request.param)
-    tasks = {task: {"source": f"sources/{task}", "data": {"source": f"sources/{task}-data"}} for task in TASKS}
-    params = {"base": {"source": "sources/base"}, "tasks": tasks, "validation": {"split": "validation"}}
     read = {tuple(METHODS[entry]["reads"].split("/")) for entry in entries} | {("differences", "x")}
     sections = {
         section: {name: value for name, value in about.items() if (section, name) in read}
         for section, about in SECTIONS.items()
     }
-    params |= {section: about for section, about in sections.items() if about}
+    params: dict[str, Any] = {section: about for section, about in sections.items() if about}
     params["parameters"] = {"merged": MERGED[request.param], "matrices": "linear"}
-    params["methods"] = {entry: METHODS[entry] for entry in entries}
-    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
-    with inside(folder):
-        complete_file(Path("params.yaml"))
-        fetch.main(["base"])
-        for task in TASKS:
-            for what in ("task", "data"):
-                fetch.main([what, task])
-            for stage in (prepare, extract, decompose):
-                stage.main([task])
-            prepare_validation.main([f"{task}-split"])
-            for name in sections["statistics"]:
-                statistics.main([f"{name}-{task}"])
-        merge.main(["average"])
-        difference.main(["x"])
-        for task in TASKS:
-            extract_difference.main(["x", task])
-        for section, stage in (("routers", route), ("surgery", surgery), ("learned", learn)):
-            for name in sections[section]:
-                stage.main([name])
-        for entry in entries:
-            if entry != "average":
-                merge.main([entry])
-            for task in TASKS:
-                evaluate.main([entry, task])
+    run_declared(folder, TASKS, params | {"methods": {entry: METHODS[entry] for entry in entries}})
     return folder, entries
 
 

@@ -198,8 +198,7 @@ def infer_columns(
 
     `kind`: what the file says, if it does. None if the data is read as it is, or if no kind fits, or several do.
     """
-    features = features_at(source)
-    if "columns" in data or not features:
+    if "columns" in data or not (features := features_at(source)):
         return None
     own = {key: value for key, value in data.items() if key not in Data.model_fields}
     kinds = _kinds_of(family)

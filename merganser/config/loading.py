@@ -30,10 +30,9 @@ def load_params(path: Path = PARAMS, sources: Further = lambda params: []) -> Pa
     A run checked the file before its stages: each of them would import every method only to check it again. `sources`:
     lists mistakes in what the file names.
     """
-    content = read_yaml(path)
-    if os.environ.get(CHECKED) == sha256_of(path):
+    if CHECKED in os.environ and os.environ[CHECKED] == sha256_of(path):
         return read_params(path)
-    return check_params(content, path, sources, read_small(path).decode())
+    return check_params(read_yaml(path), path, sources, read_small(path).decode())
 
 
 def check_params(content: Any, path: Path, sources: Further = lambda params: [], text: str = "") -> Params:

@@ -211,18 +211,27 @@ def read_headers(folder: Path) -> dict[str, Any]:
     """
     from datasets import Dataset, DatasetInfo
 
+    # a fingerprint takes longer than all else, and nothing is made of no rows
+    return {
+        split: Dataset(features.arrow_schema.empty_table(), info=DatasetInfo(features=features), fingerprint=split)
+        for split, features in _features(folder).items()
+    }
+
+
+def _features(folder: Path) -> dict[str, Any]:
+    """Return the features of each split's columns; raise InputError when the data set is not whole."""
+    from datasets import DatasetInfo
+
     check_saved(folder)
-    headers = {}
+    found = {}
     for split in _splits(folder):
         where = folder / split / INFORMATION
         # of a file that is cut off or edited, `datasets` raises a dozen kinds
         with refusing(f"{where}: does not say the columns", "save the data set again", Exception):
             _files(folder / split)
-            features = DatasetInfo.from_dict(_information(folder / split)).features
-            table = features.arrow_schema.empty_table()
-            # a fingerprint takes longer than all else, and nothing is made of no rows
-            headers[split] = Dataset(table, info=DatasetInfo(features=features), fingerprint=split)
-    return headers
+            found[split] = DatasetInfo.from_dict(_information(folder / split)).features
+            found[split].arrow_schema.empty_table()
+    return found
 
 
 def _information(split: Path) -> dict[str, Any]:
@@ -280,7 +289,7 @@ def chosen(rows: Any, columns: Collection[str] | None) -> Any:
 
 def features_of(folder: Path) -> Any:
     """Return the features of a saved data set's columns; raise InputError when there is no data set."""
-    return next(iter(read_headers(folder).values())).features
+    return next(iter(_features(folder).values()))
 
 
 def _splits(folder: Path) -> list[str]:

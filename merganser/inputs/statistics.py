@@ -126,7 +126,7 @@ def _with_statistics(layer: Layer, folders: Mapping[str, StatisticsFolder]) -> L
     sides = {folder.index["sides"].get(layer.name, "columns") for found in having.values() for folder in found}
     if len(sides) > 1:
         raise InputError(f"{layer.name}: the tasks' statistics are not of one architecture; measure them again")
-    side = sides.pop() if sides else "columns"
+    side: Side = sides.pop() if sides else "columns"
     read = {what: _stacked(what, deltas, side, folders) for what, found in having.items() if found}
     return replace(deltas, statistics=Statistics(read, side))
 

@@ -16,6 +16,7 @@ from merganser.errors import InputError, quoting
 from merganser.models import Inputs
 
 MOST_A_SIDE = 2**13  # pixels of a picture once it is resized
+MOST_TIMES = 256  # that a side is longer: one pixel by 200,000 resized to 224 by 44,800,000 would take 30 GB
 DEEP = ("I", "F")  # how the modes of PIL begin whose levels do not end at 255
 SAMPLE = (45, 60)  # height and width of the picture that an image processor is checked with
 
@@ -106,7 +107,10 @@ def picture(image: Any) -> Any:
     from PIL import Image
 
     if isinstance(image, np.ndarray):
-        return Image.fromarray(checked_picture(image))
+        image = Image.fromarray(checked_picture(image))
+    if max(image.size) > MOST_TIMES * min(image.size):
+        what = f"an image is {image.width} x {image.height} pixels, one side more than {MOST_TIMES} times the other"
+        raise InputError(f"{what}; crop it, or leave it out")
     if image.mode.startswith(DEEP):
         how = f"an image has more than 8 bits a channel (mode {image.mode}), which conversion to RGB cuts off"
         raise InputError(f"{how}; scale the data's images to 8 bits")

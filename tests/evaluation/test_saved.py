@@ -1,5 +1,6 @@
 """Data sets of strangers: nothing but their own bytes is read, and no more than they hold."""
 
+import io
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -159,6 +160,34 @@ def test_large_pictures_are_decoded_a_few_at_a_time(tmp_path: Path, monkeypatch:
     found = list(batches(open_split(tmp_path / "rows", "test"), 2))
     assert [batch["label"] for batch in found] == [[0], [1]]
     assert [batch["image"][0].size for batch in found] == [(8, 8), (8, 8)]
+
+
+def encoded(kind: str) -> bytes:
+    out = io.BytesIO()
+    PICTURE.save(out, kind)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (encoded("EPS"), "examples 0 to 1: a picture cannot be read .it is EPS; save it as PNG or JPEG"),
+        (encoded("ICO"), "it is ICO"),
+        (encoded("AVIF").replace(b"pict", b"pick"), "a picture cannot be read"),  # a RuntimeError of PIL
+        (encoded("DDS").replace(b" \x00\x00\x00A", b" \x00\x00\x00\xff"), "a picture cannot be read"),
+    ],
+    ids=["EPS", "ICO", "AVIF", "DDS"],
+)
+def test_pictures_that_pil_does_not_decode_itself_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, said: str
+) -> None:
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")  # PIL would run it on the picture
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    rows = Dataset.from_dict({"image": [{"bytes": content, "path": None}] * 2}, features=Features({"image": Image()}))
+    with pytest.raises(InputError, match=said):
+        list(batches(rows, 2))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_columns_that_the_header_and_the_rows_say_otherwise_are_refused(tmp_path: Path) -> None:

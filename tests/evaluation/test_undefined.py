@@ -98,3 +98,9 @@ def test_pictures_of_more_than_8_bits_are_refused(dtype: Any, tmp_path: Path) ->
     data = rows(image=[*noise(3, (9, 9)), str(tmp_path / "deep.tiff")])
     with pytest.raises(InputError, match=r"an image has more than 8 bits a channel \(mode "):
         prepared(tmp_path, "vit", "image_classifier", {}, data)
+
+
+def test_pictures_that_resizing_would_make_huge_are_refused(tmp_path: Path) -> None:
+    data = rows(image=[*noise(3, (9, 9)), Pictures.new("L", (1, 300))])
+    with pytest.raises(InputError, match="an image is 1 x 300 pixels, one side more than 256 times the other; crop it"):
+        prepared(tmp_path, "vit", "image_classifier", {}, data)

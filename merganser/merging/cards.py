@@ -153,7 +153,8 @@ def library_of(base: Path, family: str | None) -> tuple[str | None, str | None]:
     declared = [constants(FAMILIES, name) for name in ([family] if family else family_names())]
     declared.sort(key=lambda each: "CONFIG" not in each)  # a configuration of its own is the surer sign
     config = read_config(base / CONFIG)
-    architecture = str(((config or {}).get("architectures") or [model_type_of(config or {}) or ""])[0])
+    named = (config or {}).get("architectures")
+    architecture = str(named[0] if isinstance(named, list) and named else model_type_of(config or {}) or "")
     for each in declared:
         if (base / each.get("CONFIG", CONFIG)).is_file():
             use = next((use for ending, use in each["PIPELINES"].items() if architecture.endswith(ending)), None)

@@ -78,14 +78,15 @@ LONGEST = 500  # characters of a fact
 def read_facts(card: Path) -> dict[str, list[str]]:
     """Return what the metadata of a card says, as lists by name; nothing where there is no card that can be read."""
     from huggingface_hub import metadata_load
-    from yaml import YAMLError
 
     try:
         if not card.is_file():
             return {}
         read_small(card)  # refuses one that is too large
         data = metadata_load(card) or {}
-    except (InputError, ValueError, TypeError, YAMLError, RecursionError):
+    except OSError:
+        raise
+    except Exception:  # of malformed values, such as `!!bool x`, yaml raises whatever int(), a lookup or a match does
         return {}
     found = {name: _texts(data.get(name)) for name in FACTS}
     return {name: texts for name, texts in found.items() if texts}

@@ -196,16 +196,18 @@ def test_a_tokenizer_without_a_template_is_said_to_have_none(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("architecture", "use"),
+    ("architectures", "use"),
     [
-        ("RobertaForSequenceClassification", "text-classification"),
-        ("T5ForConditionalGeneration", "text2text-generation"),
-        ("GPT2LMHeadModel", "text-generation"),
-        ("CLIPVisionModel", None),
+        (["RobertaForSequenceClassification"], "text-classification"),
+        (["T5ForConditionalGeneration"], "text2text-generation"),
+        (["GPT2LMHeadModel"], "text-generation"),
+        (["CLIPVisionModel"], None),
+        (7, None),
+        ({"a": 1}, None),
     ],
 )
-def test_a_card_says_what_a_model_of_transformers_is_for(tmp_path: Path, architecture: str, use: str | None) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+def test_a_card_says_what_a_model_of_transformers_is_for(tmp_path: Path, architectures: Any, use: str | None) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": architectures}))
     found = made({"(base)": ModelOrigin("base")}, tmp_path)
     assert found.data.to_dict().get("pipeline_tag") == use
     assert "## Tokenizer" not in found.text

@@ -36,7 +36,7 @@ def check_labels(
         if "label" not in rows.column_names:
             raise InputError(f"{source}: split {split} has no column 'label'; it has {rows.column_names}")
         feature = rows.features["label"]
-        kind = getattr(feature, "dtype", feature)
+        kind = type_of(feature)
         if words is not None and kind not in WORDS:
             raise InputError(f"{source}: split {split}: the labels are {kind}, not words; leave data.labels out")
         if words is not None:
@@ -60,6 +60,18 @@ def check_labels(
         elif strange := _strange(rows, {*range(len(classes)), *without}):
             raise InputError(f"{source}: split {split} has the label {strange[0]!r}, data.classes names {len(classes)}")
     _check_alike(splits, source)
+
+
+def type_of(feature: Any) -> str:
+    """Return the type of a column's values, such as int64; of lists, arrays and structs all that they are.
+
+    >>> from datasets import Array2D, List, Value
+    >>> type_of(Value("int64")), type_of(List(Value("string")))
+    ('int64', "List(Value('string'))")
+    """
+    from datasets import ClassLabel, Value
+
+    return str(feature.dtype if isinstance(feature, ClassLabel | Value) else feature)
 
 
 def check_order(names: Sequence[str], declared: Sequence[str], where: str, key: str) -> None:

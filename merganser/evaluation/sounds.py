@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from merganser.errors import InputError, refusing
+from merganser.evaluation.columns import type_of
 
 AUDIO, RATE = "audio", "sampling_rate"
 Sound = NDArray[np.float32]
@@ -35,7 +36,7 @@ def check_sounds(splits: Mapping[str, Any], source: Path) -> None:
         feature = rows.features[AUDIO]
         if isinstance(feature, Audio):
             continue
-        kind = getattr(getattr(feature, "feature", None), "dtype", feature)
+        kind = type_of(getattr(feature, "feature", feature))
         if kind not in ("float32", "float64"):
             raise InputError(f"{source}: split {split}: {AUDIO} is {kind}; expected Audio or a list of floats")
         if RATE not in rows.column_names:

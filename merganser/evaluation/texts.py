@@ -16,7 +16,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings
-from merganser.evaluation.columns import check_complete
+from merganser.evaluation.columns import check_complete, type_of
 from merganser.evaluation.prepared import Prepared
 from merganser.models import Network, TakesTexts
 from merganser.models.defined import defined
@@ -62,7 +62,7 @@ def check_texts(splits: Mapping[str, Any], source: Path) -> None:
             has = f"it has {rows.column_names}; data.columns says which one it is"
             raise InputError(f"{source}: split {split} has no column {TEXT!r}; {has}")
         for column in _texts_of(rows):
-            kind = getattr(rows.features[column], "dtype", rows.features[column])
+            kind = type_of(rows.features[column])
             if kind not in ("string", "large_string"):
                 raise InputError(f"{source}: split {split}: the column {column!r} holds {kind}, not texts")
 

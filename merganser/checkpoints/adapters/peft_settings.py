@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from merganser.checkpoints.adapters.settings import OF_SWIFT, REMEDY, check_pattern
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.extras import naming_extras
 
 INPUT = "adds virtual tokens to the input and changes no weights"
@@ -147,10 +147,11 @@ class PeftKind:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             config = self.config_class(**self.settings)
-        for module in sorted(modules):
-            if not self.tuner._check_target_module_exists(config, module):
-                left = f"PEFT leaves out {module}, which its configuration does not target"
-                raise InputError(f"{path}: {left}; save the adapter again")
+        with refusing(f"{path}: not the configuration of a {self.name}", "save the adapter again", Exception):
+            left = [module for module in sorted(modules) if not self.tuner._check_target_module_exists(config, module)]
+        if left:
+            reason = f"PEFT leaves out {left[0]}, which its configuration does not target"
+            raise InputError(f"{path}: {reason}; save the adapter again")
 
     def check_order(self, path: Path, known: bool) -> None:
         """Raise InputError where layers share what their order decides, and the order is not known."""

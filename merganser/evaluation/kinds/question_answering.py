@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings
-from merganser.evaluation.columns import WORDS, check_complete
+from merganser.evaluation.columns import WORDS, check_complete, type_of
 from merganser.evaluation.examples import Results, compare_texts
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import pack, unpack
@@ -52,11 +52,11 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
                 has = f"it has {rows.column_names}; data.columns says which one it is"
                 raise InputError(f"{source}: split {split} has no column {column!r}; {has}")
         for column in (QUESTION, CONTEXT):
-            if (held := getattr(rows.features[column], "dtype", rows.features[column])) not in WORDS:
+            if (held := type_of(rows.features[column])) not in WORDS:
                 raise InputError(f"{source}: split {split}: the column {column!r} holds {held}, not texts")
         answers = rows.features[ANSWERS]
         listed = answers.get("text") if isinstance(answers, Mapping) else answers
-        if getattr(getattr(listed, "feature", None), "dtype", None) not in WORDS:
+        if type_of(getattr(listed, "feature", None)) not in WORDS:
             wanted = "lists of texts, nor SQuAD's mapping that has them as `text`"
             raise InputError(f"{source}: split {split}: the column {ANSWERS!r} holds neither {wanted}")
 
@@ -107,7 +107,7 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
 
 
 def _texts_of(answers: Any) -> list[str]:
-    return list(answers["text"] if isinstance(answers, Mapping) else answers or ())
+    return list((answers["text"] if isinstance(answers, Mapping) else answers) or ())
 
 
 def _laid_out(values: Tensor, count: int, padding: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import Names
-from merganser.evaluation.columns import WORDS, check_labels, class_numbers, label_names
+from merganser.evaluation.columns import WORDS, check_labels, class_numbers, label_names, type_of
 from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import LABEL, PAIR, TEXT, TextSettings, check_texts, encode_rows, logits_of
@@ -51,7 +51,7 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
     check_texts(splits, source)
     for split, rows in splits.items():
         feature = rows.features.get(LABEL)
-        if settings.labels is None and getattr(feature, "dtype", None) in WORDS:
+        if settings.labels is None and type_of(feature) in WORDS:
             remedy = "data.labels lists them in the classes' order"
             raise InputError(f"{source}: split {split}: the label column holds words; {remedy}")
     may_lack = settings.unlabelled == "drop"

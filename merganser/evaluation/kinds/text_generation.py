@@ -18,7 +18,7 @@ from torch import Tensor
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings, Names, Text
-from merganser.evaluation.columns import NUMBERED, UNLABELLED, check_complete, check_order, class_numbers
+from merganser.evaluation.columns import NUMBERED, UNLABELLED, check_complete, check_order, class_numbers, type_of
 from merganser.evaluation.data_sets import opens_files
 from merganser.evaluation.examples import Results, compare_predictions, compare_texts, mean_of_seeds
 from merganser.evaluation.metrics import METRICS as ALL_METRICS
@@ -117,7 +117,7 @@ def _check_type(name: str, feature: Any, where: str) -> None:
 
 def _check_labels(rows: Any, answers: Sequence[str], where: str) -> None:
     """Refuse labels that do not number the answers, or number them by names in another order."""
-    kind = str(getattr(rows.features["label"], "dtype", "lists"))
+    kind = type_of(rows.features["label"])
     known = f"labels are the numbers 0 to {len(answers) - 1} of data.answers"
     if not kind.startswith(NUMBERED):
         raise InputError(f"{where}: the labels are {kind}; {known}")

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from merganser.errors import InputError
 from merganser.evaluation import KindSettings, Names
-from merganser.evaluation.columns import WORDS, check_complete, check_order, class_numbers
+from merganser.evaluation.columns import WORDS, check_complete, check_order, class_numbers, type_of
 from merganser.evaluation.examples import Results
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import LABEL, run_by_length
@@ -55,7 +55,7 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
                 raise InputError(f"{source}: split {split} has no column {column!r}; {has}")
             if getattr(rows.features[column], "feature", None) is None:
                 raise InputError(f"{source}: split {split}: the column {column!r} is no list, one value a word")
-        if (held := rows.features[COLUMN].feature.dtype) not in WORDS:
+        if (held := type_of(rows.features[COLUMN].feature)) not in WORDS:
             raise InputError(f"{source}: split {split}: the column {COLUMN!r} holds lists of {held}, not of words")
         _check_labels(rows.features[LABEL].feature, settings, f"{source}: split {split}")
         names[split] = classes(rows.features, settings)
@@ -65,7 +65,7 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
 
 def _check_labels(feature: Any, settings: Settings, where: str) -> None:
     """Refuse labels that have no names, or other names than are declared."""
-    own, held = getattr(feature, "names", None), str(getattr(feature, "dtype", feature))
+    own, held = getattr(feature, "names", None), type_of(feature)
     if held in WORDS:
         if settings.labels is None:
             raise InputError(f"{where}: the labels are words; data.labels lists them in the classes' order")

@@ -211,6 +211,8 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("LOHA", {}, {"target_modules": r".*q_proj"}, r"PEFT leaves out model\.layers\.0\.mlp\.down_proj"),
     ("LOHA", {}, {"exclude_modules": ["v_proj"]}, r"PEFT leaves out model\.layers\.0\.self_attn\.v_proj"),
     ("LOHA", {}, {"layers_to_transform": [0]}, r"PEFT leaves out model\.layers\.1\."),
+    ("LOHA", {}, {"layers_to_transform": "1"}, "not the configuration of a LOHA"),
+    ("LOHA", {}, {"modules_to_save": 7}, "not the configuration of a LOHA"),
 ]
 
 

@@ -94,8 +94,10 @@ def test_the_likeliest_part_is_found_in_the_windows_of_a_text(model: Path, tmp_p
 
 def test_a_question_may_have_no_answer(model: Path, tmp_path: Path) -> None:
     data = data_set([{"text": [], "answer_start": []}] * COUNT)
-    with pytest.raises(InputError, match="example 0 has no answer; `unanswerable: allow` counts none as the right one"):
-        run(data, tmp_path / "data", model, KIND, family=FAMILY)
+    missing = data_set([{"text": None, "answer_start": None}] * COUNT)
+    for each in (data, missing):
+        with pytest.raises(InputError, match="example 0 has no answer; `unanswerable: allow` counts none as the right"):
+            run(each, tmp_path / "data", model, KIND, family=FAMILY)
     found = expected(model, data, 30, allowed=True, **WINDOWS)
     assert 0 < found.count("") < COUNT
     results = run(data, tmp_path / "data", model, KIND, family=FAMILY, unanswerable="allow", **WINDOWS)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import Value
+from datasets import Array2D, Value
 from scipy import stats
 
 from merganser.errors import InputError
@@ -44,6 +44,7 @@ def test_the_score_correlates_what_transformers_gives_each_pair_alone(
     [
         (data_set(*classes(4, ["low", "high"])), "the label column holds classes, not numbers"),
         (data_set(Value("string"), ["1.0", "2.0"]), "the label column holds string, not numbers"),
+        (data_set(Array2D((1, 1), "float32"), [[[1.0]]]), "the label column holds Array2D"),
         (data_set(Value("float64"), LABELS).remove_columns("label"), "has no column 'label'; it has"),
         (data_set(Value("float64"), LABELS, text=None, sentence=sentences()), "has no column 'text'"),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, DatasetDict, List, Value
+from datasets import Array2D, Dataset, DatasetDict, List, Value
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from merganser.errors import InputError
@@ -109,6 +109,7 @@ def test_labels_outside_the_classes_are_refused() -> None:
         (data_set(*classes(4, NAMES)), {"classes": ["yes", "maybe", "no"]}, "the label 0 is 'no', and data.classes"),
         (data_set(Value("string"), ["a", "b"]), {"labels": ["a", "b"], "classes": ["b", "a"]}, "the label 0 is 'a'"),
         (data_set(Value("float64"), [0.0, 1.0]), {"classes": ["a", "b"]}, "the labels are float64, not whole numbers"),
+        (data_set(Array2D((1, 1), "uint8"), [[[0]]]), {"classes": ["a", "b"]}, "the labels are Array2D"),
         (data_set(List(Value("int64")), [[0, 1]]), {"classes": ["a", "b"]}, "the labels are List.*not whole numbers"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import ClassLabel, Dataset, Features, List, Value
+from datasets import Array2D, ClassLabel, Dataset, Features, List, Value
 from pydantic import ValidationError
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
@@ -249,7 +249,8 @@ ONE = Value("string")
     [
         ("label", [0, 1], ClassLabel(names=["no", "yes"]), "accuracy", ANSWERS, "data.answers names it 'yes'"),
         ("label", [0.0, 1.0], Value("float64"), "accuracy", ANSWERS, "the labels are float64"),
-        ("label", [[0], [1]], List(Value("int64")), "accuracy", ANSWERS, "the labels are lists"),
+        ("label", [[0], [1]], List(Value("int64")), "accuracy", ANSWERS, "the labels are List"),
+        ("label", [[[0]], [[1]]], Array2D((1, 1), "uint8"), "accuracy", ANSWERS, "the labels are Array2D"),
         ("label", [0, 1], Value("int64"), "spearman", ANSWERS, "spearman needs the column answer"),
         ("label", [0, 1], Value("int64"), "bleu", ANSWERS, "bleu needs the column answer"),
         ("answer", [0, 1], ClassLabel(names=["no", "yes"]), "exact_match", {}, "the column 'answer' holds classes"),

@@ -158,6 +158,12 @@ def test_data_that_is_not_of_the_kind_is_refused(data: Any, own: dict[str, Any],
         check(data, KIND, **own)
 
 
+@pytest.mark.parametrize("nested", [[["a"]], [{"word": "a"}]])
+def test_words_that_are_lists_or_structs_are_refused(nested: Any) -> None:
+    with pytest.raises(InputError, match=r"the column 'tokens' holds lists of .*, not of words"):
+        check(DatasetDict(test=Dataset.from_dict({"tokens": [nested], "label": [[0]]})), KIND, classes=TAGS)
+
+
 def test_columns_that_are_no_lists_and_splits_with_other_classes_are_refused() -> None:
     plain = DatasetDict(test=Dataset.from_dict({"tokens": ["a b"], "label": [0]}))
     with pytest.raises(InputError, match="the column 'tokens' is no list, one value a word"):

@@ -1,9 +1,11 @@
 """Turn a configuration of mergekit into a recipe of `merganser merge`, and into a comparison's params.yaml."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +83,8 @@ def _named(references: list[Reference]) -> dict[str, Reference]:
     found: dict[str, Reference] = {}
     for reference in references:
         last = Path(reference.adapter or reference.model).name
-        plain = "".join(char if char.isalnum() or char in "-_" else "-" for char in last).strip("-_")[:90] or "model"
-        same = sum(name == plain or name.startswith(f"{plain}-") for name in found)
-        name = plain if plain not in found else f"{plain}-{same + 1}"
+        plain = re.sub("[^A-Za-z0-9_-]", "-", last).strip("-_")[:90] or "model"
+        name = next(each for each in chain([plain], (f"{plain}-{n}" for n in count(2))) if each not in found)
         assert NAME.fullmatch(name), name
         found[name] = reference
     return found

@@ -308,6 +308,13 @@ def test_an_adapter_of_the_base_is_read_as_one_and_names_are_told_apart(folder: 
     }
 
 
+def test_a_name_that_is_taken_or_of_another_alphabet_becomes_a_free_one(folder: Path) -> None:
+    models = [(f"{org}/{name}", {"weight": 1}) for org, name in (("a", "x"), ("a", "x-3"), ("b", "x"), ("c", "x"))]
+    assert [*imported(written("linear", *models)).models] == ["x", "x-3", "x-2", "x-4"]
+    others = [(f"a/{name}", {"weight": 1}) for name in ("modèle", "²")]
+    assert [*imported(written("linear", *others)).models] == ["mod-le", "model"]
+
+
 def test_models_of_a_hub_are_named_as_such_and_pinned_or_followed(folder: Path) -> None:
     commit = "0" * 40
     models = [(f"org/one@{commit}", {"weight": 1}), ("org/two", {"weight": 1})]

@@ -14,7 +14,7 @@ from merganser.checkpoints.kinds import SPAN_HEADS
 from merganser.config.columns import columns_by_type, features_at
 from merganser.config.completing import READ, additions, filled, unmatched
 from merganser.config.describing import SCHEMA_FILE
-from merganser.config.inferring import SOUND_HEADS, heads_beyond, infer_task_kind, parameter_names
+from merganser.config.inferring import SOUND_HEADS, compares_with_texts, heads_beyond, infer_task_kind, parameter_names
 from merganser.config.sections import NAME, OWN_MODELS, TAKEN_COLUMNS, UNMEASURED
 from merganser.config.tasks import fits
 from merganser.config.text import as_flow, as_line
@@ -158,7 +158,7 @@ def _lines(content: Mapping[str, Any], advice: Mapping[str, str]) -> Iterator[st
     for name, task in content["tasks"].items():
         yield f"  {name}:"
         yield from (f"    {as_line(key, task[key])}" for key in ORDER if key in task)
-        if "kind" not in task:
+        if "kind" not in task and not (family and compares_with_texts(family)):
             yield f"    # fill in kind: {_kinds(family)}"
         if name in advice:
             yield f"    # {advice[name]}"

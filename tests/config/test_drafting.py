@@ -51,6 +51,13 @@ def test_what_files_say_stands_there_and_the_rest_is_a_comment_to_fill_in(tmp_pa
     ]
 
 
+def test_of_a_model_that_compares_pictures_with_texts_there_is_no_kind_to_fill_in(tmp_path: Path) -> None:
+    write_model(tmp_path / "mine", "clip")
+    write_texts(tmp_path / "data")
+    mine = str(tmp_path / "mine")
+    assert "fill in" not in draft({"base": mine, "one": mine}, {"one": str(tmp_path / "data")}, tmp_path).text
+
+
 def test_a_comment_says_what_data_lacks_for_a_kind_to_follow(tmp_path: Path) -> None:
     write_model(tmp_path / "mine", "bert")
     rows = Dataset.from_list([{"sentence": "the cat sat", "sentiment": "good"}])

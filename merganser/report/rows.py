@@ -54,8 +54,10 @@ class Row:
 
     @property
     def needs(self) -> list[str]:
-        """List what the merge was computed from."""
-        return [self.reads, *(name for name in self.about.needs[1:] if name not in self.reads.split("/"))]
+        """List what the merge was computed from; `statistics/NAME` are of the first kind that the method needs."""
+        section, *name = self.reads.split("/")
+        named = {section, *name, *(self.about.statistics[:1] if section == "statistics" else ())}
+        return [self.reads, *(need for need in self.about.needs[1:] if need not in named)]
 
     @property
     def league(self) -> str:

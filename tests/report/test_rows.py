@@ -3,8 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from merganser import registry
 from merganser.config.loading import load_params
-from merganser.report.rows import seconds_before
+from merganser.report.rows import Row, seconds_before
+from merganser.report.scores import Scores
 
 
 @pytest.mark.parametrize(("entry", "seconds"), [("ada", 3.5), ("regmean", 1.75), ("ties", None), ("dts_d", None)])
@@ -18,3 +20,21 @@ def test_the_seconds_before_a_merge_are_those_of_what_it_reads(
         file.write_text(json.dumps({"wall_s": wall, "cpu_s": 0.0}))
     params = load_params(Path(__file__).parents[1] / "tiny/params.yaml")
     assert seconds_before(params, params.methods[entry], tmp_path) == seconds
+
+
+@pytest.mark.parametrize(
+    ("method", "reads", "needs"),
+    [
+        ("fisher", "statistics/fisher", ["statistics/fisher"]),
+        ("fisher", "statistics/own", ["statistics/own"]),
+        ("gradient_matching", "statistics/own", ["statistics/own", "base_fisher"]),
+        ("regmean", "searches/ratio", ["searches/ratio", "gram"]),
+        ("dts_unseen", "embeddings/svd", ["embeddings/svd"]),
+    ],
+)
+def test_statistics_are_named_once_whatever_their_section_calls_them(method: str, reads: str, needs: list[str]) -> None:
+    scores = Scores(by_task={}, profile={})
+    row = Row(
+        "one", registry.get(method), reads, "single", scores, values={}, declared={}, files={}, hashes={}, receipt={}
+    )
+    assert row.needs == needs

@@ -13,7 +13,7 @@ from dvc.repo import Repo
 from dvcfleet.errors import UserError
 from dvcfleet.options import Options
 from dvcfleet.planning.plan import plan
-from tests.dvcfleet.toy import Make
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.dvcfleet.twins import OURS, SAY, THEIRS, Twins
 from tests.support import copy_repository
 
@@ -235,3 +235,27 @@ def test_pull_brings_what_is_missing_and_the_run_cache_from_the_remote(ran: Twin
     assert ran.did == ([] if run_cache else ["other"])
     assert ran.both(asked) == {}, ran.said
     assert ran.did == []
+
+
+@pytest.mark.parametrize(("name", "again"), [("cut.txt", "cut"), ("turned/text", "turn")])
+def test_an_output_that_is_damaged_on_the_remote_is_made_again(
+    toy: Make, tmp_path: Path, name: str, again: str
+) -> None:
+    chain = toy(CHAIN.replace("rev cut.txt", "echo two; rev cut.txt"), CHAIN_FILES)
+    assert chain.run()[0] == 0
+    chain.ran()
+    with chdir(chain.path), Repo() as repo:
+        with repo.config.edit() as config:
+            config["remote"]["storage"] = {"url": str(tmp_path / "remote")}
+            config["core"]["remote"] = "storage"
+        repo.config.load()
+        repo.push()
+    (place,) = (f for f in (tmp_path / "remote").rglob("*") if f.is_file() and f.read_text() == chain.read(name))
+    place.chmod(0o644)
+    place.write_bytes(place.read_bytes().swapcase())
+    shutil.rmtree(chain.path / ".dvc/cache")
+    for each in ("cut.txt", "turned/text", "end.txt"):
+        (chain.path / each).unlink()
+    code, text = chain.run(pull=True)
+    assert (code, chain.ran()) == (0, [again]), text
+    assert chain.settled()

@@ -156,7 +156,8 @@ def pull_outputs(stage: Stage) -> bool:
         try:
             _pull(out)
             out.checkout(force=True)
-        except (CheckoutError, CollectCacheError):
+        except (CheckoutError, CollectCacheError, FileNotFoundError):  # the last: of a file damaged on the remote
+            out.remove()  # what came of it
             return False
     return True
 
@@ -172,8 +173,9 @@ def pull_missing_inputs(stage: Stage) -> None:
 
 
 def _pull(out: Output, inside: str | None = None) -> None:
-    """Pull what the cache lacks of an output, or of a path inside it."""
+    """Pull what the cache lacks of an output, or of a path inside it; DVC does not compare what comes with its hash."""
     if not out.changed_cache(filter_info=inside):
         return
     for remote, objects in out.get_used_objs(filter_info=inside).items():
         out.repo.cloud.pull(objects, odb=remote)
+        remove_torn(output_cache(out), dict.fromkeys(each.value for each in objects))

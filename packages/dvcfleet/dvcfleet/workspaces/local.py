@@ -136,7 +136,8 @@ class LocalWorkspace:
             return Result.RESTORED, why
         if self.options.pull and planned.reasons != FORCED:
             pull_missing_inputs(stage)
-            if pull_run(stage, run_cache=not self.options.no_run_cache):
+            # Outputs that are known were pulled before, and are lost or damaged on the remote.
+            if not planned.outputs_known and pull_run(stage, run_cache=not self.options.no_run_cache):
                 self.from_run_cache.add(stage.addressing)
                 self._keep(stage)
                 return Result.RESTORED, why

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from merganser.checkpoints.adapters.files import adapter_names, open_model
-from merganser.checkpoints.architecture import CONFIG, read_config, read_object
+from merganser.checkpoints.architecture import CONFIG, check_numbers, read_config, read_object
+from merganser.checkpoints.bounded import bounded
 from merganser.checkpoints.companions import check_model, companion_names, copy_companions, left_out, list_model_files
 from merganser.checkpoints.reading import (
     ADAPTER_FILES,
@@ -32,6 +33,7 @@ from merganser.checkpoints.weight_files import MODEL, USUAL, main_file, main_in,
 from merganser.checkpoints.writing import shards_like, write_model
 from merganser.errors import InputError, quoting
 from merganser.limits import check_file, check_link
+from merganser.sources.gguf_files import check_all_read, check_gguf
 from merganser.sources.guarded import in_hub_cache
 from merganser.sources.licences import CARD, read_facts
 from merganser.sources.pointers import OpenClipPointer
@@ -65,11 +67,18 @@ def write_dequantised(file: Path, folder: Path) -> str:
         raise InputError(f"{file}: {INSTALL}")
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-    place, named = str(file.parent), {"gguf_file": file.name}
-    with quoting(f"{file}: transformers cannot read it"):
+    values = check_gguf(file)
+    place, named = str(file.parent), {"gguf_file": file.name, "trust_remote_code": False}
+    unread = f"{file}: transformers cannot read it"
+    with quoting(unread):
         config = AutoConfig.from_pretrained(place, **named)
-        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        model = kind.from_pretrained(place, **named)
+    check_numbers(config.to_dict(), file)
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    with quoting(unread), bounded(sum(values.values()), len(values)):
+        loaded: Any = kind.from_pretrained(place, output_loading_info=True, ignore_mismatched_sizes=True, **named)
+    model, found = loaded
+    check_all_read(file, values, model, found)
+    with quoting(unread):
         del model.config.quantization_config  # of what was read; with it transformers writes no model
         model.hf_quantizer = None
         model.save_pretrained(folder)

@@ -1,6 +1,8 @@
 """Models in llama.cpp's format: read as transformers reads them, dequantised."""
 
+import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from merganser.config.headers import check_sources
 from merganser.config.params import Params
 from merganser.config.recipes import RECIPE, read_recipe
 from merganser.errors import InputError
+from merganser.sources.gguf_files import check_gguf
+from merganser.sources.installing import write_dequantised
 from merganser.tasks.fetch import fetch_model
 from tests.merges import merge_checkpoints
 from tests.transformers_models import save_models, tiny
@@ -21,12 +25,12 @@ CONFIG = {
 }
 
 
-def write(path: Path) -> dict[str, torch.Tensor]:
-    """Write a tiny Llama as llama.cpp has it; return its tensors."""
+def write(path: Path, leave_out: str | None = None, **settings: float) -> dict[str, torch.Tensor]:
+    """Write a tiny Llama as llama.cpp has it, without one tensor and with other settings; return its tensors."""
     gguf = pytest.importorskip("gguf")
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny")
-    for key, value in CONFIG.items():
+    for key, value in (CONFIG | settings).items():
         getattr(writer, f"add_{key}")(value)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
     state = tiny("llama, untied", 3).state_dict()
@@ -35,7 +39,8 @@ def write(path: Path) -> dict[str, torch.Tensor]:
         array = value.numpy()
         if heads:  # llama.cpp has the halves of a head's rotations side by side
             array = array.reshape(heads, 2, -1, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), array)
+        if name != leave_out:
+            writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -95,6 +100,45 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     paths = save_models(tmp_path, "llama, untied", tasks=1)
     with pytest.raises(InputError, match=r"m\.gguf: transformers cannot read it"):
         merge_checkpoints("average", {}, paths["base"], {"a": tmp_path / "m.gguf"}, tmp_path / "out", device="cpu")
+
+
+QUERY = "model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"leave_out": QUERY}, f"lacks {QUERY}, and transformers would draw it at random"),
+        ({"block_count": 3}, r"lacks model\.layers\.2\..*at random"),
+        ({"block_count": 1}, r"2,336 of its values have no place in LlamaForCausalLM, and would be left out"),
+        ({"vocab_size": 80}, r"lm_head\.weight has the shape \[40, 16\], and \[80, 16\] by its metadata"),
+        ({"block_count": 10**6}, r"num_hidden_layers is 1000000, and no model has more than 1,000"),
+    ],
+)
+def test_a_model_that_is_not_all_of_its_file_is_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    write(tmp_path / "m.gguf", **changes)
+    with pytest.raises(InputError, match=rf"m\.gguf: {reason}"):
+        write_dequantised(tmp_path / "m.gguf", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_counts_that_the_file_cannot_hold_are_not_followed(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    start, key = struct.pack("<4sIQQ", b"GGUF", 3, 0, 1), struct.pack("<Q1s", 1, b"a")
+    for kind, count, reason in ((0, 2**63, "more than 4,194,304 values"), (0, 99, "ends within"), (9, 1, "of type 9")):
+        (tmp_path / "m.gguf").write_bytes(start + key + struct.pack("<IIQ", 9, kind, count))
+        with pytest.raises(InputError, match=reason):
+            check_gguf(tmp_path / "m.gguf")
+
+
+def test_tensors_at_one_place_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "m.gguf")
+    content = bytearray((tmp_path / "m.gguf").read_bytes())
+    place = content.index(b"blk.1.attn_q.weight") + len("blk.1.attn_q.weight") + 4 + 2 * 8 + 4
+    content[place : place + 8] = bytes(8)
+    (tmp_path / "m.gguf").write_bytes(content)
+    with pytest.raises(InputError, match="overlaps another one"):
+        check_gguf(tmp_path / "m.gguf")
 
 
 def test_without_the_package_the_message_says_how_to_install_it(

@@ -17,6 +17,8 @@ from merganser.errors import InputError
 SMALL = 2**20  # bytes, the limit for files that people write by hand
 DEPTH = 100  # nesting levels of a YAML file
 VALUES = 100_000  # in a YAML file with its aliases expanded
+EXPANDED = 100  # times the bytes of the files: more than text and numbers gain by compression
+SPARE = 2**28  # bytes that may be expanded to whatever the size of the files
 # The content-addressed caches of DVC and the hub's client, which place files as links into their cache.
 _STORE = re.compile(r"/(blobs/[0-9a-f]{40,64}|(files/md5/)?[0-9a-f]{2}/[0-9a-f]{30})$")
 

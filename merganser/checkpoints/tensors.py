@@ -9,7 +9,7 @@ Read a safetensors file: the header, checked against the file's size, and each t
 import re
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -239,6 +239,7 @@ HEADER_LIMIT = 2**25  # bytes: of names, shapes and places, for a file of 250,00
 NAME_LIMIT = 200  # characters, as a file's name would have them: a parameter's factors have a file of its name
 LFS_POINTER = b"version https://git-lfs"  # what a clone without git-lfs has in a large file's place
 GGUF = b"GGUF"
+METADATA = "__metadata__"  # in a header beside the tensors
 DIMENSIONS, ENTRIES = 16, 2**48  # of a tensor, at most: numbers beyond make torch itself fail
 
 
@@ -252,7 +253,7 @@ class SafetensorsFile(FileCheckpoint):
         header, self._start = read_header(path)
         self.path = path
         self.digest: ReadDigest | None = None  # of the file, from all that is read of it
-        self.metadata: dict[str, str] = header.pop("__metadata__", {})
+        self.metadata: dict[str, str] = header.pop(METADATA, {})
         self.wrappers, header = wrappers_in(header), unwrapped(header, path)
         self._specs = {name: Spec(entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
         self._offsets = {name: entry["data_offsets"][0] for name, entry in header.items()}
@@ -324,27 +325,32 @@ def _refuse_quantised(path: Path, header: dict[str, Any]) -> None:
 
 def _checked_end(header: dict[str, Any]) -> int:
     """Check all that a header says, and that the tensors lie side by side; return where the last one ends."""
-    metadata = header.get("__metadata__", {})
+    metadata = header.get(METADATA, {})
     if not all(isinstance(text, str) for text in metadata.values()):
         raise ValueError("its metadata is not a map of texts")
     end = 0
-    for start, stop, name in sorted(_checked_span(*item) for item in header.items() if item[0] != "__metadata__"):
+    for start, stop, name in sorted(_checked_span(*item) for item in header.items() if item[0] != METADATA):
         if start != end:
             raise ValueError(f"{name} begins at {start}, where {end} is due: tensors neither overlap nor leave gaps")
         end = stop
     return end
 
 
-def _checked_span(name: str, entry: dict[str, Any]) -> tuple[int, int, str]:
-    if not name.isprintable() or not 0 < len(quote(name, safe="")) <= NAME_LIMIT:
+def check_name_and_shape(name: str, shape: Sequence[int]) -> None:
+    """Raise ValueError for a name and for a shape that no tensor has."""
+    if not name.isprintable() or name == METADATA or not 0 < len(quote(name, safe="")) <= NAME_LIMIT:
         raise ValueError(f"{name[:NAME_LIMIT]!r} is not a name for a tensor")
+    if len(shape) > DIMENSIONS or prod(max(n, 1) for n in shape) > ENTRIES:
+        raise ValueError(f"{name} has a shape that no tensor has")
+
+
+def _checked_span(name: str, entry: dict[str, Any]) -> tuple[int, int, str]:
     (start, end), shape = entry["data_offsets"], entry["shape"]
     if entry["dtype"] not in DTYPES:
         raise ValueError(f"{name} has the unsupported dtype {entry['dtype']}")
     if any(type(n) is not int or n < 0 for n in (start, end, *shape)):
         raise ValueError(f"{name} has a shape or offset that is not a count")
-    if len(shape) > DIMENSIONS or prod(max(n, 1) for n in shape) > ENTRIES:
-        raise ValueError(f"{name} has a shape that no tensor has")
+    check_name_and_shape(name, shape)
     if end - start != Spec(entry["dtype"], tuple(shape)).nbytes:
         raise ValueError(f"{name} has {end - start} bytes for shape {shape} of {entry['dtype']}")
     return start, end, name

@@ -5,16 +5,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from merganser.checkpoints.tensors import NAMES_OF_DTYPES, FileCheckpoint, Spec, spec_of, unwrapped, wrappers_in
+from merganser.checkpoints.pickles import check_pickles
+from merganser.checkpoints.tensors import (
+    NAMES_OF_DTYPES,
+    FileCheckpoint,
+    Spec,
+    check_name_and_shape,
+    spec_of,
+    unwrapped,
+    wrappers_in,
+)
 from merganser.errors import InputError, refusing
-from merganser.limits import check_file
+from merganser.limits import EXPANDED, SPARE, check_file
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # what training loops save parameters under
 
@@ -49,7 +57,7 @@ class TorchCheckpoint(FileCheckpoint):
 def open_torch(path: Path) -> TorchCheckpoint:
     """Open torch weights as plain tensors; raise InputError for anything else in the file."""
     check_file(path)
-    _refuse_growing(path)
+    check_pickles(path)
     try:
         # what torch before 1.6 wrote is no archive, and is read whole
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
@@ -63,6 +71,25 @@ def open_torch(path: Path) -> TorchCheckpoint:
         raise InputError(
             f"{path}: cannot be loaded as plain weights ({type(error).__name__}); convert it to safetensors"
         ) from error
+    with refusing(f"{path}: cannot be loaded as plain weights", "convert it to safetensors"):
+        tensors = _parameters(loaded, path)
+    float8 = [name for name, value in tensors.items() if "float8" in str(value.dtype)]
+    if float8:
+        stored = f"stored as {tensors[float8[0]].dtype}; take the model it was made from"
+        raise InputError(f"{path}: {float8[0]} is quantised, {stored}")
+    strange = [name for name, value in tensors.items() if not _is_plain(name, value)]
+    if strange:
+        raise InputError(f"{path}: {strange[0]!r} is not a plain tensor under a name; save the model's state_dict")
+    with refusing(f"{path}: cannot be loaded as plain weights", "save the model's state_dict"):
+        for name, value in tensors.items():
+            check_name_and_shape(name, value.shape)
+        if sum(value.nbytes for value in tensors.values()) > EXPANDED * path.stat().st_size + SPARE:
+            raise ValueError("its tensors are views of a few values, many times as large as the file")
+    return TorchCheckpoint(path, unwrapped(tensors, path), wrappers_in(tensors))
+
+
+def _parameters(loaded: Any, path: Path) -> dict[Any, Tensor]:
+    """Return the tensors of a state dict, or of what a training loop saved one in."""
     whole = loaded if isinstance(loaded, dict) else {}
     under = next((key for key in WRAPPERS if isinstance(whole.get(key), dict)), None)
     tensors = _tensors(whole if under is None else whole[under])
@@ -76,34 +103,7 @@ def open_torch(path: Path) -> TorchCheckpoint:
     if again:
         both = f"holds the parameters under {under!r} and under {again[0]!r}, as of a running average"
         raise InputError(f"{path}: {both}; save the state_dict that you want in a separate file")
-    float8 = [name for name, value in tensors.items() if "float8" in str(value.dtype)]
-    if float8:
-        stored = f"stored as {tensors[float8[0]].dtype}; take the model it was made from"
-        raise InputError(f"{path}: {float8[0]} is quantised, {stored}")
-    strange = [name for name, value in tensors.items() if not _is_plain(name, value)]
-    if strange:
-        raise InputError(f"{path}: {strange[0]!r} is not a plain tensor under a name; save the model's state_dict")
-    return TorchCheckpoint(path, unwrapped(tensors, path), wrappers_in(tensors))
-
-
-def _refuse_growing(path: Path) -> None:
-    """Refuse what takes more memory than its file has bytes: compressed records, and a bytearray of any length."""
-    with refusing(f"{path}: cannot be loaded as plain weights", "convert it to safetensors", Exception):
-        grows = False
-        with path.open("rb") as file:
-            is_archive = file.read(4) == b"PK\3\4" or zipfile.is_zipfile(path)
-            if is_archive:
-                with zipfile.ZipFile(file) as archive:
-                    records = archive.infolist()
-                    if any(record.compress_type != zipfile.ZIP_STORED for record in records):
-                        raise ValueError("its records are compressed, and torch compresses none")
-                    named = [archive.read(each) for each in records if each.filename.lower().endswith(".pkl")]
-                    grows = any(b"bytearray" in each for each in named)
-            elif path.stat().st_size:
-                with mmap(file.fileno(), 0, access=ACCESS_READ) as whole:
-                    grows = whole.find(b"bytearray") >= 0
-        if grows:
-            raise ValueError("it makes a bytearray, which no tensor is")
+    return tensors
 
 
 def _tensors(named: Mapping[Any, Any]) -> dict[Any, Tensor]:

@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from merganser.errors import InputError, refusing
-from merganser.limits import check_file, check_plain, parse_json, read_small
+from merganser.limits import EXPANDED, SPARE, check_file, check_plain, parse_json, read_small
 
-EXPANDED = 100  # times the bytes of the files: more than text and numbers gain by compression
-SPARE = 2**28  # bytes that may be expanded to whatever the size of the files
 ROWS_A_BYTE = 8  # the smallest value is a bit
 # Types of one value that stands for many: they are read as copies of it.
 SHARED = ("dictionary", "run_end_encoded", "string_view", "binary_view", "list_view", "large_list_view", "union")

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from merganser.errors import InputError, did_you_mean, refusing
-from merganser.evaluation.data_sets import EXPANDED, ROWS_A_BYTE, SPARE, check_arrow_files
-from merganser.limits import parse_yaml, read_small
+from merganser.evaluation.data_sets import ROWS_A_BYTE, check_arrow_files
+from merganser.limits import EXPANDED, SPARE, parse_yaml, read_small
 from merganser.sources.guarded import data_set_cache
 from merganser.sources.hub import hub_api
 from merganser.sources.pointers import HubPointer

@@ -13,6 +13,7 @@ import struct
 import sys
 import tempfile
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -206,6 +207,21 @@ class Makes:
 
     def __reduce__(self) -> tuple[Any, tuple[int]]:
         return self.function, (self.argument,)
+
+
+def doubled(times: int) -> tuple[Any, ...]:
+    """Return a tuple of one tuple twice, of one twice, and so on: small, and to hash it takes 2 ** times steps."""
+    made: tuple[Any, ...] = ()
+    for _ in range(times):
+        made = (made, made)
+    return made
+
+
+class MakesBrokenDict:
+    """An object that unpickling rebuilds as a state dict whose method is a number."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OrderedDict, (), {"items": 1}
 
 
 def archived(compression: int) -> bytes:
@@ -452,6 +468,27 @@ HEADERS: dict[str, tuple[Spoil, str]] = {
     "a bare pickle that fills memory": (
         instead(pytorch_model__bin=pickle.dumps(Makes(bytearray, 10**9), protocol=2)),
         "cannot be loaded as plain weights (it makes a bytearray",
+    ),
+    "a torch tensor without values": (
+        instead(pytorch_model__bin={"a": Makes(torch.FloatTensor, 10**9)}),
+        "cannot be loaded as plain weights (it makes a FloatTensor",
+    ),
+    "a pickle that is hashed for ever": (
+        instead(pytorch_model__bin=b"\x80\x02}" + pickle.dumps(doubled(60), protocol=2)[2:-1] + b"K\x01s."),
+        "cannot be loaded as plain weights (it has a tuple of more than",
+    ),
+    "a state dict that is none": (instead(pytorch_model__bin=MakesBrokenDict()), "cannot be loaded as plain weights"),
+    "torch weights that repeat their values": (
+        instead(pytorch_model__bin=dict.fromkeys(map(str, range(200)), torch.ones(2**20))),
+        "views of a few values, many times as large",
+    ),
+    "torch weights under a header's name": (
+        instead(pytorch_model__bin={"__metadata__": torch.ones(2)}),
+        "is not a name for a tensor",
+    ),
+    "torch weights of too many dimensions": (
+        instead(pytorch_model__bin={"a": torch.ones([1] * 20)}),
+        "a has a shape that no tensor has",
     ),
     "torch weights cut off": (instead(pytorch_model__bin=b"PK\3\4" + b"\0" * 99), "cannot be loaded as plain weights"),
     "torch weights without names": (instead(pytorch_model__bin=[torch.ones(2)]), "holds no named tensors"),

@@ -1,0 +1,79 @@
+"""Scan a torch file's pickles before torch loads them: with `weights_only` too they may take any memory and time."""
+
+import pickletools
+import re
+import zipfile
+from collections.abc import Iterator
+from io import BytesIO
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import IO, Any
+
+from merganser.errors import refusing
+
+LEGACY = 5  # pickles that a file from before torch 1.6 begins with
+# What makes memory of any length: a bytearray, and torch's constructors of tensors without values.
+GROWING = re.compile(rb"bytearray|ctorch(\.\w+)*\n\w*Tensor\n")
+TUPLES = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
+MOST = 10_000  # values in a tuple with the tuples in it: hashing one, as a key, takes a step for each
+
+
+def check_pickles(path: Path) -> None:
+    """Refuse what takes more memory or time than its file has bytes; raise InputError."""
+    refused = refusing(f"{path}: cannot be loaded as plain weights", "convert it to safetensors", Exception)
+    with refused, path.open("rb") as file:
+        if file.read(4) == b"PK\3\4" or zipfile.is_zipfile(path):
+            for record in _records(file):
+                _check_growing(record)
+                _check_tuples(BytesIO(record))
+        elif path.stat().st_size:
+            with mmap(file.fileno(), 0, access=ACCESS_READ) as whole:
+                _check_growing(whole)
+                is_pickled = whole[:1] == b"\x80"
+            file.seek(0)
+            for _ in range(LEGACY if is_pickled else 0):
+                _check_tuples(file)
+
+
+def _records(file: IO[bytes]) -> Iterator[bytes]:
+    """Give the pickles in an archive of torch's."""
+    with zipfile.ZipFile(file) as archive:
+        records = archive.infolist()
+        if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+            raise ValueError("its records are compressed, and torch compresses none")
+        for record in records:
+            if record.filename.lower().endswith(".pkl"):
+                yield archive.read(record)
+
+
+def _check_growing(content: bytes | mmap) -> None:
+    if (found := GROWING.search(content)) is not None:
+        raise ValueError(f"it makes a {found[0].decode().split()[-1]} of any length, without values in the file")
+
+
+def _check_tuples(file: IO[bytes]) -> None:
+    """Refuse tuples that hold one another many times, by the counts of values on the stack of the pickle machine."""
+    stack, memo = list[int](), dict[int, int]()
+    argument: Any
+    for code, argument, _ in pickletools.genops(file):
+        if code.name in ("BINPUT", "LONG_BINPUT"):
+            memo[argument] = stack[-1]
+        elif code.name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo[argument])
+        else:
+            taken = _pop(stack, code)
+            count = 0 if code.name == "MARK" else 1 + sum(taken) if code.name in TUPLES else 1
+            if count > MOST:
+                raise ValueError(f"it has a tuple of more than {MOST:,} values")
+            stack += [count] * len(code.stack_after)
+
+
+def _pop(stack: list[int], code: pickletools.OpcodeInfo) -> list[int]:
+    """Take from the stack what an operation takes: some values, or all behind the last mark, which counts 0."""
+    start = len(stack) - len(code.stack_before)
+    if pickletools.stackslice in code.stack_before:
+        mark = len(stack) - 1 - stack[::-1].index(0)
+        start = mark - len(code.stack_before) + 2
+    taken = stack[start:]
+    del stack[start:]
+    return taken

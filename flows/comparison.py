@@ -65,12 +65,13 @@ class Merganser(MerganserLineage, Project):
     def before_planning(self, repo: Repo, say: Callable[[str], None]) -> None:
         """Refuse to begin without a library that stages need; bring the comparison to the installed version.
 
-        Pins the sources that follow a branch to its latest commit.
+        Takes back a rename that was killed. Pins the sources that follow a branch to its latest commit.
         """
+        from merganser.flows.commands.renaming import take_back
         from merganser.flows.steps import sources, updating
         from merganser.flows.steps.preloading import check_libraries
 
-        for line in (*check_libraries(PARAMS), *updating.renew(repo), *updating.carry_over(repo)):
+        for line in (*take_back(repo), *check_libraries(PARAMS), *updating.renew(repo), *updating.carry_over(repo)):
             say(line)
         sources.follow_sources(say)
 

@@ -26,7 +26,7 @@ def lost_evidence(stages: Sequence[Stage]) -> dict[str, str]:
     if the store cannot be read.
     """
     store = _store()
-    receipts = dict(_receipts(stages))
+    receipts = {} if store is None else dict(_receipts(stages, is_store_there=store.exists()))
     if store is None or not receipts:
         return {}
     recorded = _recorded(store, receipts.values())
@@ -50,13 +50,16 @@ def _store() -> Path | None:
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
-def _receipts(stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
-    """Give the stages that have a receipt, in the workspace or in DVC's cache, and the run that it names."""
+def _receipts(stages: Sequence[Stage], is_store_there: bool) -> Iterator[tuple[str, str]]:
+    """Give the stages that have a receipt, in the workspace or in DVC's cache, and the run that it names.
+
+    Without a store also those whose receipt is to be pulled first, whatever run it names.
+    """
     for stage in stages:
         for out in stage.outs:
             if out.hash_info and _is_at(out, RECORDS / Path(out.fs_path).name):
                 kept = Path(out.fs_path) if out.exists else Path(out.cache.oid_to_path(out.hash_info.value))
-                run = (read_json(kept) or {}).get("run_id")
+                run = (read_json(kept) or {}).get("run_id", None if is_store_there else "")
                 if isinstance(run, str):
                     yield stage.addressing, run
 

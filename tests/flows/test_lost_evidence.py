@@ -48,6 +48,15 @@ def test_without_a_store_all_is_recorded_again(project: Path) -> None:
     assert set(work()) == set(found)
 
 
+def test_in_a_clone_without_a_store_receipts_that_are_to_be_pulled_count_as_lost(project: Path) -> None:
+    Path("mlflow.db").unlink()
+    shutil.rmtree("data/records")
+    shutil.rmtree(".dvc/cache")
+    found = work()
+    reasons = {found[f"record@{path.stem}"].reasons[-1] for path in Path("data/merged").iterdir()}
+    assert reasons == {"MLflow's store mlflow.db is gone"}
+
+
 def test_a_report_that_mlflow_lacks_is_recorded_again(project: Path) -> None:
     (copy,) = Path("mlartifacts").rglob("index.html")
     copy.unlink()

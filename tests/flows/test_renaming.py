@@ -1,6 +1,7 @@
 """A renamed task keeps what does not follow from its name: what ran, and what dvc.lock and the ledger say of it."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,48 @@ def test_a_renamed_task_keeps_all_that_does_not_follow_from_its_name(tiny_copy: 
     assert {(each.kind, each.name.rpartition(".data.")[0] or each.name) for each in compared.differences} == {
         ("parameter", name) for task in ("dark", "dawn") for name in (f"tasks.{task}.source", f"tasks.{task}")
     }
+
+
+def up_to_date(folder: Path) -> set[str]:
+    return {name for name, one in plan(folder).planned.items() if one.state is State.UP_TO_DATE}
+
+
+def test_a_rename_that_ends_midway_is_taken_back_and_loses_nothing(tiny_copy: Path) -> None:
+    obstacle = tiny_copy / "data/merged/average/.README.md.partial"
+    obstacle.mkdir()
+    assert merganser(tiny_copy, "rename", "dark", "dawn", check=False).returncode == 1
+    assert (tiny_copy / "data/checkpoints/dawn").exists()
+    obstacle.rmdir()
+    said = merganser(tiny_copy, "rename", "dark", "dawn").stdout.splitlines()
+    assert said[0] == "`merganser rename dark dawn` was killed: it is dark again, with all results"
+    assert {"fetch@dawn", *(f"merge@{entry}" for entry in KEPT)} <= up_to_date(tiny_copy)
+
+
+def test_a_run_takes_back_a_rename_that_ended_midway(tiny_copy: Path) -> None:
+    before = (tiny_copy / "params.yaml").read_text(), locked(tiny_copy)
+    obstacle = tiny_copy / "data/merged/average/.README.md.partial"
+    obstacle.mkdir()
+    assert merganser(tiny_copy, "rename", "dark", "dawn", check=False).returncode == 1
+    obstacle.rmdir()
+    assert "nothing to do" in merganser(tiny_copy, "run").stdout
+    assert ((tiny_copy / "params.yaml").read_text(), locked(tiny_copy)) == before
+    assert is_clean(tiny_copy)
+
+
+def test_the_name_of_a_task_that_was_taken_out_is_free_and_a_foreign_file_is_not_overwritten(tiny_copy: Path) -> None:
+    lock = (tiny_copy / "dvc.lock").read_text()
+    entry = yaml.safe_dump({"fetch@dawn": locked(tiny_copy)["fetch@dark"]}, indent=2).replace("/dark", "/dawn")
+    (tiny_copy / "dvc.lock").write_text(lock + "".join(f"  {line}\n" for line in entry.splitlines()))
+    shutil.copytree(tiny_copy / "data/checkpoints/dark", tiny_copy / "data/checkpoints/dawn")
+    foreign = tiny_copy / "data/deltas/dawn.safetensors"
+    foreign.write_text("mine")
+    refused = merganser(tiny_copy, "rename", "dark", "dawn", check=False)
+    assert (refused.returncode, foreign.read_text()) == (2, "mine")
+    assert refused.stderr.startswith("data/deltas/dawn.safetensors: move it away")
+    assert "dark: {" in (tiny_copy / "params.yaml").read_text()
+    foreign.unlink()
+    merganser(tiny_copy, "rename", "dark", "dawn")
+    assert {"fetch@dawn", "extract@dawn"} <= up_to_date(tiny_copy)
 
 
 @pytest.mark.drill

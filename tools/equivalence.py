@@ -36,7 +36,8 @@ from tools.golden.run import FOUND
 ROOT = Path(__file__).resolve().parents[1]
 CODE = "data/code"
 NOT_COMPARED = {"code.txt", *(f"{kind}.txt" for kind in golden.LEFT_OUT)}  # what they write says when it was written
-OF_THEIR_OWN = ("methods/", "kinds/")  # code of one entry, else of one task: what evaluates shows what kinds change
+# Code of one entry, else of the statistics, else of one task: what evaluates shows what kinds change.
+OF_THEIR_OWN = ("methods/", "statistics.txt", "kinds/")
 FINGERPRINT = "fingerprint"  # of a file that a stage that is started again may keep: no result
 # What a stage's fingerprints are of, where that is less than all of its code.
 PARTS = {"decompose.txt": factors.CODE, "join.txt": (joints.CODE,)}
@@ -214,8 +215,9 @@ def run(tree: Path, folders: Iterable[Path], *options: str) -> "subprocess.Popen
 def gather(found: dict[str, Evidence], old: Path, new: Path, changed: Collection[str]) -> None:
     """Add what two runs of a comparison say: of the stages that read the same, whether they wrote the same.
 
-    Other results speak against the changed methods that a stage used, if there are any, else against the changed kinds
-    of task: these run again by their own classes, and what all stages share stays if the others wrote the same.
+    Other results speak against the changed methods that a stage used, if there are any, else against the code of
+    statistics, else against the changed kinds of task: these run again by their own classes, and what all stages share
+    stays if the others wrote the same.
     """
     before, after = (json.loads((folder / FOUND).read_text()) for folder in (old, new))
     used = used_by(new)

@@ -67,9 +67,9 @@ class Merganser(MerganserLineage, Project):
 
         Takes back a rename that was killed. Pins the sources that follow a branch to its latest commit.
         """
-        from merganser.flows.commands.renaming import take_back
         from merganser.flows.steps import sources, updating
         from merganser.flows.steps.preloading import check_libraries
+        from merganser.flows.steps.renames import take_back
 
         for line in (*take_back(repo), *check_libraries(PARAMS), *updating.renew(repo), *updating.carry_over(repo)):
             say(line)

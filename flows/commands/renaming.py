@@ -5,23 +5,19 @@ merge by a method that does not draw by name, where the tasks keep their order: 
 and their size name tasks, and are written anew. Then dvc.lock says what a run under the new name would have written;
 the ledger says that names alone changed, and which stage ran.
 
-While files are moved, the state folder has a note of both names. After a kill, the next `rename` or run takes the
-rename back by it, so that nothing of what had ended runs again.
+While files are moved, the state folder has a note of both names (`steps.renames`).
 """
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dvcfleet.crash_recovery import recovered_lock_files, sync
-from dvcfleet.disk import read_json as read_note
 from dvcfleet.disk import write_durably
 from dvcfleet.dvc_adapter.protocols import Repo, Stage
-from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml, kind_of, lock_entry_of, stage_graph, varying
 from dvcfleet.dvc_adapter.storing import save_inputs, save_output
 from dvcfleet.errors import FailedError, some
@@ -35,11 +31,11 @@ from merganser import registry
 from merganser.config import PARAMS
 from merganser.config.loading import check_params
 from merganser.config.params import Params
-from merganser.config.points import write_points
 from merganser.config.sections import Entry
 from merganser.config.text import renamed
 from merganser.errors import InputError
 from merganser.flows.repositories.identity import identity
+from merganser.flows.steps.renames import NOTE, moves, named_by_tasks, take_back, with_params
 from merganser.flows.steps.undeclared import follow_declared
 from merganser.inputs.joints import DELTAS
 from merganser.limits import parse_yaml, read_small
@@ -54,7 +50,6 @@ RUN = "rename"  # in the ledger, in the place of a run's name
 INPUTS = ("cmd", "deps", "params")  # of an entry of dvc.lock
 ALL = Options(all_pipelines=True)
 SHOWN = 8  # stages that are named
-NOTE = "renaming.json"  # in the state folder: the names, and the stages that were up to date
 
 
 @dataclass(frozen=True)
@@ -90,19 +85,19 @@ def rename(root: Path, old: str, new: str) -> Iterator[str]:
         validated_plan(repo, ALL)
         follow_declared(repo, recovered_lock_files(repo, state_folder(repo)), said.append)
         planned = validated_plan(repo, ALL).planned
-        before = _named_by_tasks(repo)
+        before = named_by_tasks(repo)
         current = {name for name, stage in planned.items() if stage.state is State.UP_TO_DATE}
         text = renamed(read_small(PARAMS).decode(), old, new, str(PARAMS))  # the plan wrote what it left out
         note = {"old": old, "new": new, "current": sorted(current)}
         write_durably(state_folder(repo) / NOTE, json.dumps(note))
-        now = _with_params(repo, text)
+        now = with_params(repo, text)
         was = dict(zip(now, before, strict=True))  # in dvc.yaml's order, and in that of its maps
         if not all(names.differ_alone(stage.addressing, was[stage].addressing) for stage in was):
             (state_folder(repo) / NOTE).unlink()
             raise FailedError(
                 f"{PARAMS}: {old} is {new}; its results are not found among DVC's stages, so its stages run again"
             )
-        if taken := [here for _, here in _moves(was, current) if os.path.lexists(here)]:
+        if taken := [here for _, here in moves(was, current) if os.path.lexists(here)]:
             take_back(repo)
             raise InputError(
                 f"{os.path.relpath(taken[0])}: move it away, for the results of {old} would be written there"
@@ -116,58 +111,6 @@ def rename(root: Path, old: str, new: str) -> Iterator[str]:
         yield "the names of the tasks have another order, in which merges add them up: these are made again"
     if again:
         yield f"the next run runs {len(again)}, which name it or follow from it: {some(again, SHOWN)}"
-
-
-def take_back(repo: Repo) -> list[str]:
-    """Give a task its old name again if its rename was killed before dvc.lock had it; return what there is to say."""
-    note, said = state_folder(repo) / NOTE, list[str]()
-    if found := read_note(note):
-        old, new = found["old"], found["new"]
-        with suppress(InputError):  # of a params.yaml in which somebody named the task since
-            _restore(repo, old, new, found["current"])
-            said.append(f"`merganser rename {old} {new}` was killed: it is {old} again, with all results")
-        note.unlink()
-    return said
-
-
-def _restore(repo: Repo, old: str, new: str, current: Collection[str]) -> None:
-    """Put params.yaml and the outputs of stages that were up to date back to what they were before a rename."""
-    text = read_small(PARAMS).decode()
-    if new not in parse_yaml(text, str(PARAMS))["tasks"]:
-        text = renamed(text, old, new, str(PARAMS))
-    now, before = (_with_params(repo, each) for each in (text, renamed(text, new, old, str(PARAMS))))
-    was = dict(zip(now, before, strict=True))
-    (state_folder(repo) / "journal").unlink(missing_ok=True)
-    for there, here in _moves(was, current):
-        if os.path.lexists(here) and not os.path.lexists(there):
-            os.replace(here, there)
-    for out in (out for stage in before if stage.addressing in current for out in stage.outs):
-        out.checkout(force=True)
-
-
-def _with_params(repo: Repo, text: str) -> list[Stage]:
-    """Write params.yaml and the points that follow from it; list the stages as in `_named_by_tasks`."""
-    with replacing(PARAMS) as out:
-        out.write(text.encode())
-    write_points(check_params(parse_yaml(text, str(PARAMS)), PARAMS, text=text))
-    forget_index(repo)
-    return _named_by_tasks(repo)
-
-
-def _moves(was: Mapping[Stage, Stage], current: Collection[str]) -> list[tuple[str, str]]:
-    """List the paths, before and now, of the outputs that are called otherwise, of stages that were up to date."""
-    pairs = [
-        (there.fs_path, here.fs_path)
-        for stage, old in was.items()
-        if old.addressing in current
-        for there, here in zip(old.outs, stage.outs, strict=True)
-    ]
-    return [(there, here) for there, here in pairs if there != here]
-
-
-def _named_by_tasks(repo: Repo) -> list[Stage]:
-    """List the stages without points, whose names are digests."""
-    return [stage for stage in repo.index.stages if kind_of(stage.addressing) not in ("point", "step")]
 
 
 def _keep(repo: Repo, was: Mapping[Stage, Stage], current: set[str], names: Names) -> tuple[list[str], list[str]]:

@@ -1,9 +1,6 @@
-"""What describes a stored tensor: its dtype as safetensors spells it, its shape, its bytes.
+"""Stored tensors, with dtype, shape and bytes; safetensors files; and names without the wrappers of training.
 
-Names that training put into those of a model: FSDP, activation checkpointing, torch.compile, Fabric, Opacus.
-Each wraps a module into one of its own, whose name stays in what is saved: `layers.0._orig_mod.proj.weight`.
-
-Read a safetensors file: the header, checked against the file's size, and each tensor when it is read.
+FSDP, activation checkpointing, torch.compile, Fabric and Opacus leave them: `layers.0._orig_mod.proj.weight`.
 """
 
 import re
@@ -244,10 +241,7 @@ DIMENSIONS, ENTRIES = 16, 2**48  # of a tensor, at most: numbers beyond make tor
 
 
 class SafetensorsFile(FileCheckpoint):
-    """One safetensors file; opening it reads the header only and checks it against the file's size.
-
-    Tensors are read into memory of their own: a mapped file would count as memory used, page by page.
-    """
+    """One safetensors file, opened by its header. Tensors are read, since pages of a mapped file count as memory."""
 
     def __init__(self, path: Path) -> None:
         header, self._start = read_header(path)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 import httpcore2
 import httpx2
@@ -156,6 +157,7 @@ def _check_response(response: Any) -> None:
     request, headers, asked = response.request, response.headers, response.request.extensions[MARK]
     _check_names(request, headers)
     _check_wait(request, headers)
+    _check_redirect(request, headers)
     if response.status_code < 300 or response.status_code in (401, 403, 404):
         _here.failing = None
     if asked.is_said:
@@ -203,8 +205,20 @@ def _check_names(request: Any, headers: Mapping[str, str]) -> None:
 def _check_wait(request: Any, headers: Mapping[str, str]) -> None:
     waits = [headers.get("Retry-After", ""), *_WAIT.findall(headers.get("ratelimit", ""))]
     for wait in waits:
-        if wait.strip().isdigit() and (len(wait) > 9 or int(wait) > WAIT_S):
+        if wait.strip().isdecimal() and (len(wait) > 9 or int(wait) > WAIT_S):
             raise _refusal(f"{_told(request)}: the hub asks to wait {wait[:20]} s; try again after that")
+
+
+def _check_redirect(request: Any, headers: Mapping[str, str]) -> None:
+    """Refuse to follow what is no address of a web server."""
+    told = headers.get("Location", "")
+    try:
+        address = urlsplit(urljoin(str(request.url), told))
+        leads = address.scheme in ("http", "https") and address.hostname and (address.port or 0) >= 0
+    except ValueError:
+        leads = False
+    if not leads:
+        raise _refusal(f"{_told(request)}: the hub redirects to {told[:80]!r}, which is no address of a web server")
 
 
 def _check_page(request: Any, asked: HubRequest, headers: Mapping[str, str]) -> None:
@@ -224,7 +238,7 @@ def _number(request: Any, headers: Mapping[str, str], name: str) -> int | None:
     value = headers.get(name)
     if value is None:
         return None
-    if not value.strip().isdigit() or len(value) > 18:
+    if not value.strip().isdecimal() or len(value) > 18:
         raise _refusal(f"{_told(request)}: the hub answers with {name} {value[:40]!r}, which is not a size")
     return int(value)
 

@@ -148,6 +148,10 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
         if refused is None:
             raise
         raise InputError(refused) from error
+    except InputError:
+        raise
+    except ValueError as error:  # such as for files beyond what plain requests may download
+        raise InputError(f"{source}: {pointer.hub} cannot be downloaded: {str(error).partition(chr(10))[0]}") from error
     left = [name for name in left if (f"{place}/{name}" if place else name) not in wanted]
     return snapshot / (pointer.path if pointer.path in files else place), left
 

@@ -90,6 +90,8 @@ def heads(**headers: str) -> Callable[[Answer], None]:
         ({"X_Repo_Commit": "f" * 40}, "answers with another commit"),
         ({"X_Linked_Size": "-5"}, "'-5', which is not a size"),
         ({"X_Linked_Size": "9" * 30}, "which is not a size"),
+        ({"X_Linked_Size": "\u00b2"}, "'\u00b2', which is not a size"),
+        ({"X_Linked_Size": "9" * 17}, "org/clip cannot be downloaded: The file is too large"),
     ],
 )
 def test_names_hashes_and_sizes_of_the_hubs_own_making_are_refused(
@@ -97,6 +99,24 @@ def test_names_hashes_and_sizes_of_the_hubs_own_making_are_refused(
 ) -> None:
     with hostile(place, monkeypatch, change=heads(**headers)) as pointer:
         refused(place, pointer, said)
+
+
+@pytest.mark.parametrize("address", ["file:///etc/passwd", "ftp://x/y", "http://[::1", "http://127.0.0.1:99999/x"])
+def test_a_redirect_to_what_is_no_web_server_is_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    def change(answer: Answer) -> None:
+        if "/resolve/" in answer.path:
+            answer.status, answer.headers["Location"] = 302, address
+
+    with hostile(place, monkeypatch, change=change) as pointer:
+        refused(place, pointer, "which is no address of a web server")
+
+
+def test_a_wait_that_is_no_number_is_not_kept(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "out").mkdir()
+    with hostile(place, monkeypatch, change=heads(Retry_After="\u00b2")) as pointer:
+        fetch_checkpoint(pointer, place / "out")
 
 
 def listing(change: Callable[[dict[str, Any]], object]) -> Callable[[Answer], None]:

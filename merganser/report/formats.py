@@ -273,8 +273,12 @@ class Panel(NamedTuple):
 
 
 def by_depth(names: Iterable[str]) -> list[str]:
-    """Sort parameters by name, numbers in names by value: block 2 comes before block 10."""
-    return sorted(names, key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
+    """Sort parameters by name, numbers in names by value: block 2 comes before block 10.
+
+    >>> by_depth(["blocks.10.proj", "blocks.2\u00b2.proj", "blocks.2.proj"])
+    ['blocks.2.proj', 'blocks.2\u00b2.proj', 'blocks.10.proj']
+    """
+    return sorted(names, key=lambda name: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", name)])
 
 
 def short_names(names: Sequence[str]) -> list[str]:

@@ -185,7 +185,8 @@ def _save_hub_data_set(
 def _load(pointer: HubPointer, source: Path) -> dict[str, Any]:
     """Load the splits that are taken of a repository's data set, by configuration; '' where none or one is named."""
     from datasets import DatasetDict
-    from datasets.exceptions import DatasetNotFoundError
+    from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
+    from huggingface_hub.errors import HTTPError
 
     revision = pinned(pointer, source)
     names = {name: name for name in pointer.name} if isinstance(pointer.name, list) else {"": pointer.name}
@@ -203,6 +204,12 @@ def _load(pointer: HubPointer, source: Path) -> dict[str, Any]:
         if refused is None:
             raise
         raise InputError(refused) from error
+    except Exception as error:  # of cards and files of another form, a dozen kinds
+        cause = error.__cause__ if isinstance(error, DatasetGenerationError) else error
+        if isinstance(cause, HTTPError | OSError | MemoryError):
+            raise cause from error
+        reason = next(iter(str(cause or error).splitlines()), type(cause).__name__)
+        raise InputError(f"{source}: {pointer.hub} cannot be loaded as a data set: {reason}") from error
     taken = {}
     for key, splits in loaded.items():
         if not isinstance(splits, DatasetDict):

@@ -10,14 +10,16 @@ import glob
 import gzip
 import lzma
 import os
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 from merganser.errors import InputError, did_you_mean, refusing
 from merganser.evaluation.data_sets import ROWS_A_BYTE, check_arrow_files
-from merganser.limits import EXPANDED, SPARE, parse_yaml, read_small
+from merganser.limits import DEPTH, EXPANDED, SPARE, parse_yaml, read_small
 from merganser.sources.guarded import data_set_cache
 from merganser.sources.hub import hub_api
 from merganser.sources.pointers import HubPointer
@@ -53,6 +55,7 @@ MAGIC: dict[bytes, Any] = {  # opens a compressed file
 OTHER_MAGIC = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"7z\xbc\xaf\x27\x1c", b"Rar!")  # zstd, lz4, 7z, rar
 ZIP = b"PK\x03\x04"
 BLOCK = 2**20
+TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[][{}]')  # of JSON: texts, and what nests values
 TEXTS, ROWS = 2**16, 32  # rows of a Parquet file that are looked at at a time: of a dictionary's texts, and others
 
 
@@ -68,7 +71,10 @@ def load_checked(pointer: HubPointer, name: str | None, revision: str, source: P
     form = type(builder).__module__.rpartition(".")[2]
     if form not in FORMATS:
         raise InputError(f"{source}: {pointer.hub} is stored as {form}; data sets are read as {', '.join(FORMATS)}")
-    _check_files(_download(builder, pointer, revision, source))
+    files = _download(builder, pointer, revision, source)
+    _check_files(files)
+    for path in files if form == "json" else ():
+        _check_nesting(path)
     builder.download_and_prepare()
     return builder.as_dataset()
 
@@ -129,8 +135,7 @@ def _download(builder: Any, pointer: HubPointer, revision: str, source: Path) ->
 def _check_files(files: list[Path]) -> None:
     """Refuse files that would expand to more than they can hold."""
     for path in files:
-        with path.open("rb") as file:
-            start = file.read(8)
+        start = _start_of(path)
         if path.suffix == ".parquet":
             _check_parquet(path)
         elif path.suffix == ".arrow":
@@ -138,7 +143,22 @@ def _check_files(files: list[Path]) -> None:
         elif start.startswith(OTHER_MAGIC):
             raise InputError(f"{path.name}: is compressed in a way that is not read; gzip and zip are")
         elif start.startswith((ZIP, *MAGIC)):
-            _check_archive(path, start)
+            _check_archive(path)
+
+
+def _start_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(8)
+
+
+def _check_nesting(path: Path) -> None:
+    """Refuse JSON that is nested so deeply that its parsers, which recurse, crash the process."""
+    depth = 0
+    for line in chain.from_iterable(_parts(path)):
+        for token in TOKENS.findall(line):
+            depth += (token in b"[{") - (token in b"]}")
+            if depth > DEPTH:
+                raise InputError(f"{path.name}: nested more than {DEPTH} deep; it is not read")
 
 
 def _check_parquet(path: Path) -> None:
@@ -182,26 +202,28 @@ def _bytes_of(array: Any) -> int:
     return int(array.nbytes)
 
 
-def _check_archive(path: Path, start: bytes) -> None:
+def _check_archive(path: Path) -> None:
     """Expand an archive, and keep nothing, until it is more than it may be."""
     size, expanded = path.stat().st_size, 0
     kinds = (OSError, EOFError, ValueError, lzma.LZMAError, zipfile.BadZipFile, RuntimeError)
     with refusing(f"{path.name}: not a whole archive", "fetch it again", kinds):
-        for part in _parts(path, start):
+        for part in _parts(path):
             while block := part.read(BLOCK):
                 expanded += len(block)
                 _check_size(path.name, size, expanded)
 
 
-def _parts(path: Path, start: bytes) -> Iterator[IO[bytes]]:
+def _parts(path: Path) -> Iterator[IO[bytes]]:
+    """Give the files in an archive, or a file itself, decompressed if it is compressed."""
+    start = _start_of(path)
     if start.startswith(ZIP):
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
                 with archive.open(member) as part:
                     yield part
         return
-    opened = next(way for magic, way in MAGIC.items() if start.startswith(magic))
-    with opened(path) as part:
+    opened = next((way for magic, way in MAGIC.items() if start.startswith(magic)), Path.open)
+    with opened(path, "rb") as part:
         yield part
 
 

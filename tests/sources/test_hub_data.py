@@ -1,6 +1,7 @@
 """Data sets of a hub whose card or files ask for more than they hold."""
 
 import gzip
+import hashlib
 import json
 import zipfile
 import zlib
@@ -142,3 +143,34 @@ def test_a_data_set_in_a_format_that_is_not_read_is_refused_by_its_name(tmp_path
     (tmp_path / "rows/test.xml").write_text("<a/>")
     with pytest.raises(InputError, match=r"org/rows is stored as xml; data sets are read as parquet, csv"):
         fetch(tmp_path)
+
+
+DAMAGED = {
+    "in latin-1": ("test.csv", "text\nä\n".encode("latin-1"), "can't decode byte 0xe4"),
+    "a row with more columns": ("test.csv", b"text,label\na,0\nb,1,7\n", "Expected 2 fields in line 3, saw 3"),
+    "a quote without an end": ("test.csv", b'text,label\n"a,0\n', "EOF inside string"),
+    "JSON without a line": ("test.jsonl", b"", "StopIteration"),
+    "JSON nested deeply": ("test.jsonl", b'{"x": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", "nested more than 100 deep"),
+    "a card that is no YAML": ("README.md", b"---\n[\n---\n", "while parsing a flow node"),
+    "a card of other sizes": (
+        "README.md",
+        b"---\ndataset_info:\n  splits: [{name: test, num_examples: 7, num_bytes: 3}]\n---\n",
+        "cannot be loaded as a data set",
+    ),
+    "a card of no types": (
+        "README.md",
+        b"---\ndataset_info: {features: [{name: text, dtype: 3}]}\n---\n",
+        "Expected a",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_data_set_of_another_form_is_refused_with_what_datasets_says(tmp_path: Path, hub: Hub, name: str) -> None:
+    file, content, reason = DAMAGED[name]
+    commit = hub.heads["datasets/org/rows"] = hashlib.sha1(name.encode()).hexdigest()
+    (tmp_path / "rows" / file).write_bytes(content)
+    if not file.startswith("test"):
+        (tmp_path / "rows/test.csv").write_bytes(b"text\na\n")
+    with pytest.raises(InputError, match=reason):
+        fetch(tmp_path, commit)

@@ -14,6 +14,7 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -155,7 +156,7 @@ def _check_nesting(path: Path) -> None:
     """Refuse JSON that is nested so deeply that its parsers, which recurse, crash the process."""
     depth = 0
     for line in chain.from_iterable(_parts(path)):
-        for token in TOKENS.findall(line):
+        for token in map(itemgetter(0), TOKENS.finditer(line)):
             depth += (token in b"[{") - (token in b"]}")
             if depth > DEPTH:
                 raise InputError(f"{path.name}: nested more than {DEPTH} deep; it is not read")

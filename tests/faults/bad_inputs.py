@@ -717,7 +717,7 @@ MERGES: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
     "a tokenizer whose merges are no pairs": (
         text("task0/tokenizer.json", '{"model": {"vocab": {"a": 0}, "merges": [[1, 2]]}}'),
         (*MERGE, *MODELS),
-        "task0: tokenizer.json: cannot be read (",
+        "task0: its tokenizer's files cannot be read (",
     ),
     "tokens of mergekit's that are no map": (
         text("c.yml", MERGEKIT),

@@ -27,7 +27,7 @@ def take_back(repo: Repo) -> list[str]:
         old, new = found["old"], found["new"]
         with suppress(InputError):  # of a params.yaml in which somebody named the task since
             _restore(repo, old, new, found["current"])
-            said.append(f"`merganser rename {old} {new}` was killed: it is {old} again, with all results")
+            said.append(f"`merganser rename {old} {new}` did not end: the task is {old} again, with all results")
         note.unlink()
     return said
 

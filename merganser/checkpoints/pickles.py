@@ -53,27 +53,28 @@ def _check_growing(content: bytes | mmap) -> None:
 
 def _check_tuples(file: IO[bytes]) -> None:
     """Refuse tuples that hold one another many times, by the counts of values on the stack of the pickle machine."""
-    stack, memo = list[int](), dict[int, int]()
+    stack, marks, memo = list[int](), list[int](), dict[int, int]()
     argument: Any
     for code, argument, _ in pickletools.genops(file):
         if code.name in ("BINPUT", "LONG_BINPUT"):
             memo[argument] = stack[-1]
         elif code.name in ("BINGET", "LONG_BINGET"):
             stack.append(memo[argument])
+        elif code.name == "MARK":
+            marks.append(len(stack))
         else:
-            taken = _pop(stack, code)
-            count = 0 if code.name == "MARK" else 1 + sum(taken) if code.name in TUPLES else 1
+            taken = _pop(stack, marks, code)
+            count = 1 + sum(taken) if code.name in TUPLES else 1
             if count > MOST:
                 raise ValueError(f"it has a tuple of more than {MOST:,} values")
             stack += [count] * len(code.stack_after)
 
 
-def _pop(stack: list[int], code: pickletools.OpcodeInfo) -> list[int]:
-    """Take from the stack what an operation takes: some values, or all behind the last mark, which counts 0."""
-    start = len(stack) - len(code.stack_before)
-    if pickletools.stackslice in code.stack_before:
-        mark = len(stack) - 1 - stack[::-1].index(0)
-        start = mark - len(code.stack_before) + 2
+def _pop(stack: list[int], marks: list[int], code: pickletools.OpcodeInfo) -> list[int]:
+    """Take from the stack what an operation takes: some values, or some and all behind the last mark."""
+    some = len(code.stack_before)
+    # the mark, and what is behind it, are two of them
+    start = marks.pop() + 2 - some if pickletools.stackslice in code.stack_before else len(stack) - some
     taken = stack[start:]
     del stack[start:]
     return taken

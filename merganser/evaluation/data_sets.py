@@ -209,7 +209,7 @@ def read_headers(folder: Path) -> dict[str, Any]:
     """
     from datasets import Dataset, DatasetInfo
 
-    # a fingerprint takes longer than all else, and nothing is made of no rows
+    # computing a fingerprint would take longest, and data without rows needs none
     return {
         split: Dataset(features.arrow_schema.empty_table(), info=DatasetInfo(features=features), fingerprint=split)
         for split, features in _features(folder).items()
@@ -228,7 +228,7 @@ def _features(folder: Path) -> dict[str, Any]:
         with refusing(f"{where}: does not say the columns", "save the data set again", Exception):
             _files(folder / split)
             found[split] = DatasetInfo.from_dict(_information(folder / split)).features
-            found[split].arrow_schema.empty_table()
+            found[split].arrow_schema.empty_table()  # raises for types that Arrow does not know
     return found
 
 

@@ -41,7 +41,7 @@ class StatisticsIndex:
     backwards: int
     files: dict[str, dict[str, str]] = field(default_factory=dict)
     sides: dict[str, Side] = field(default_factory=dict)
-    unreached: list[str] | None = None  # maps that no example is passed to, as experts are; None: of no map
+    unreached: list[str] | None = None  # linear maps that no example reached, such as experts; None: not counted
 
     def text(self) -> str:
         """Write it as JSON."""
@@ -94,7 +94,7 @@ class StatisticsFolder:
         return name in self.index["files"].get(what, {})
 
     def reached(self, name: str) -> bool:
-        """Tell whether any example was passed to a map; True of a parameter that is none."""
+        """Tell whether an example reached a linear map; True for all other parameters."""
         return name not in self.index.get("unreached", ())
 
     def file(self, what: str, name: str) -> SafetensorsFile:
@@ -134,8 +134,8 @@ def _with_statistics(layer: Layer, folders: Mapping[str, StatisticsFolder]) -> L
 def _stacked(what: str, layer: LayerDeltas, side: Side, folders: Mapping[str, StatisticsFolder]) -> Tensor:
     """Read what was measured of a layer with each task's data: (T, ...) as the deltas, or over the inputs (T, K, K).
 
-    It is 0 for a task with no example that reaches the layer. Raises InputError where it is that of another shape, and
-    where a task lacks any other.
+    A task has zeros if none of its examples reached the layer. Raises InputError if it lacks the statistic otherwise,
+    and for a statistic of another shape.
     """
     having = {task: folder.file(what, layer.name) for task, folder in folders.items() if folder.has(what, layer.name)}
     (first, file), *_ = having.items()

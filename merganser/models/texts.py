@@ -151,9 +151,9 @@ class TextModule(NamedModule, ABC):
         """
         columns = list(zip(*texts, strict=True)) if texts and not isinstance(texts[0], str) else [texts]
         how = {"padding": True, "truncation": True, "max_length": max_length, "return_tensors": "pt"}
-        return self.placed(self.tokenizer(*map(list, columns), **how))
+        return self.within_positions(self.tokenizer(*map(list, columns), **how))
 
-    def placed(self, encoded: Inputs) -> dict[str, Tensor]:
+    def within_positions(self, encoded: Inputs) -> dict[str, Tensor]:
         """Return tokenised texts; raise InputError where the network has no position for a token."""
         tokens = encoded["input_ids"].shape[1]
         if self.positions is not None and tokens > self.positions:

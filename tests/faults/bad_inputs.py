@@ -477,7 +477,10 @@ HEADERS: dict[str, tuple[Spoil, str]] = {
         instead(pytorch_model__bin=b"\x80\x02}" + pickle.dumps(doubled(60), protocol=2)[2:-1] + b"K\x01s."),
         "cannot be loaded as plain weights (it has a tuple of more than",
     ),
-    "a state dict that is none": (instead(pytorch_model__bin=MakesBrokenDict()), "cannot be loaded as plain weights"),
+    "a state dict that cannot be read": (
+        instead(pytorch_model__bin=MakesBrokenDict()),
+        "cannot be loaded as plain weights",
+    ),
     "torch weights that repeat their values": (
         instead(pytorch_model__bin=dict.fromkeys(map(str, range(200)), torch.ones(2**20))),
         "views of a few values, many times as large",

@@ -84,7 +84,7 @@ def test_a_rename_that_ends_midway_is_taken_back_and_loses_nothing(tiny_copy: Pa
     assert (tiny_copy / "data/checkpoints/dawn").exists()
     obstacle.rmdir()
     said = merganser(tiny_copy, "rename", "dark", "dawn").stdout.splitlines()
-    assert said[0] == "`merganser rename dark dawn` was killed: it is dark again, with all results"
+    assert said[0] == "`merganser rename dark dawn` did not end: the task is dark again, with all results"
     assert {"fetch@dawn", *(f"merge@{entry}" for entry in KEPT)} <= up_to_date(tiny_copy)
 
 

@@ -47,7 +47,7 @@ class Reader(TokenNetwork):
             "the questions leave no room for their contexts; set a larger data.max_length, or a smaller stride"
         ):
             encoded = self.tokenizer(list(questions), list(contexts), **cut, **how)
-        inputs = self.placed(encoded)
+        inputs = self.within_positions(encoded)
         spans, of = inputs.pop("offset_mapping"), inputs.pop("overflow_to_sample_mapping")
         for window, row in enumerate(spans):
             row[torch.tensor([part != 1 for part in encoded.sequence_ids(window)])] = -1

@@ -42,7 +42,7 @@ class WordClassifier(TokenNetwork):
         how = {"padding": True, "truncation": True, "max_length": max_length, "return_tensors": "pt"}
         encoded = self._splitting(rows, is_split_into_words=True, **how)
         places = [_first_tokens(encoded.word_ids(row), len(words)) for row, words in enumerate(rows)]
-        return self.placed(encoded), pad_sequence(places, batch_first=True, padding_value=-1)
+        return self.within_positions(encoded), pad_sequence(places, batch_first=True, padding_value=-1)
 
     @property
     def _splitting(self) -> Any:

@@ -38,7 +38,7 @@ def measure(setting: Setting, folder: Path) -> tuple[StatisticsIndex, int]:
 
 
 def unreached_maps(network: Network, names: Collection[str], reached: Collection[str]) -> list[str]:
-    """Name the linear maps among `names` that no example is passed to: experts that none of them chooses."""
+    """Name the linear maps among `names` that no example reached, such as experts that were never chosen."""
     return sorted((network.linear_maps().keys() & set(names)) - set(reached))
 
 

@@ -1,8 +1,11 @@
 """Outputs that a user edited or lost: what DVC takes over stays, what it restores is restored, nothing is lost."""
 
+import shutil
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from dvc.repo import Repo
 
 from tests.dvcfleet.toy import Make, Toy
 from tests.tiny import dvc
@@ -77,6 +80,26 @@ def test_lost_metrics_and_plots_that_are_not_cached_are_restored_without_a_run(d
     (done.path / lost).unlink()
     assert done.states()["two"] == "restorable"
     assert both(done, toy.copy_of(done))[0] == []
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_edited_output_is_kept_whether_the_remote_has_what_was_written_or_not(
+    done: Toy, tmp_path: Path, is_there: bool
+) -> None:
+    with chdir(done.path), Repo() as repo:
+        with repo.config.edit() as config:
+            config["remote"]["storage"] = {"url": str(tmp_path / "remote")}
+            config["core"]["remote"] = "storage"
+        repo.config.load()
+        repo.push()
+    shutil.rmtree(done.path / ".dvc/cache")
+    if not is_there:
+        shutil.rmtree(tmp_path / "remote")
+    written = done.read("two.txt")
+    done.write("two.txt", "work of a day")
+    code, text = done.run(pull=True)
+    assert code == 0, text
+    assert (done.read("two.txt"), kept(done)) == (written, {"two.txt": "work of a day"})
 
 
 def test_an_edited_output_is_restored_as_dvc_restores_it_and_the_edit_is_kept_and_named(done: Toy, toy: Make) -> None:

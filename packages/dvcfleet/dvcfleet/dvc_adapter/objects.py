@@ -153,11 +153,13 @@ def pull_outputs(stage: Stage) -> bool:
     from dvc.exceptions import CheckoutError, CollectCacheError
 
     for out in stage.outs:
+        was_there = out.exists
         try:
             _pull(out)
             out.checkout(force=True)
         except (CheckoutError, CollectCacheError, FileNotFoundError):  # the last: of a file damaged on the remote
-            out.remove()  # what came of it
+            if not was_there:  # else it may be somebody's edit, which is set aside
+                out.remove()
             return False
     return True
 

@@ -159,10 +159,10 @@ class LocalWorkspace:
 
     def _checked_out(self, stage: Stage) -> bool:
         """Put a stage's recorded outputs into the workspace, pulled if asked for; tell whether all are there."""
+        keep_aside(stage, self.say)
         if self.options.pull and not pull_outputs(stage):
             return False
         if not self.options.pull:
-            keep_aside(stage, self.say)
             check_out(stage)
             attempt(stage).unlink(missing_ok=True)
             self._renewed.add(stage.addressing)

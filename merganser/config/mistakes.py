@@ -4,7 +4,8 @@ A file whose shape has mistakes is checked further with stand-ins, so that all o
 """
 
 import copy
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -16,6 +17,7 @@ from merganser.config.text import KeyPath, as_line, value_at
 from merganser.errors import InputError, did_you_mean
 
 Location = tuple[str | int, ...]  # a place as pydantic says it
+MERGED: KeyPath = ("parameters", "merged")
 NEEDED = (("tasks",), ("methods",))
 AGAIN = 5  # times that content is looked at: what stands in for something may be wrong elsewhere
 MISSING = "(missing)"  # in the place of a text that is wanted; what names it follows from a mistake that is known
@@ -59,6 +61,16 @@ class MistakesError(InputError):
 def mistakes_at(place: KeyPath, error: InputError, *, has_place: bool = False) -> list[Mistake]:
     """Return each line of an error as a mistake at a place; `has_place`: as in `Mistake`."""
     return [Mistake(place, line, has_place=has_place) for line in str(error).splitlines()]
+
+
+@contextmanager
+def caught(mistakes: list[Mistake], place: KeyPath) -> Iterator[None]:
+    """Add an InputError to the mistakes, at a place, or at `parameters.merged` if its text begins with that."""
+    try:
+        yield
+    except InputError as error:
+        own = str(error).startswith(f"{'.'.join(MERGED)}: ")  # whichever model it was found with
+        mistakes += mistakes_at(MERGED if own else place, error, has_place=own)
 
 
 def _overlap(one: tuple[object, ...], other: tuple[object, ...]) -> bool:

@@ -6,6 +6,7 @@ The lines of Python that load and run a merge whose network computes more than i
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,51 +23,63 @@ if TYPE_CHECKING:
     from huggingface_hub.repocard_data import ModelCardData
 
 
-PROMPTS = "zero-shot-image-classification"  # of families whose class heads are made of prompts
-PICTURES = (PROMPTS, "image-classification")
-SOUNDS, WORDS, SENTENCES = "audio-classification", "token-classification", "sentence-similarity"
-OPEN = """from pathlib import Path
-{imported}
-from merganser.at_run_time import running
+@dataclass(frozen=True)
+class Example:
+    """The lines of a card that make an input for a network and read the answer from its logits, by its pipeline."""
+
+    inputs: str = 'network.encode(["a text"], 128)'
+    answer: str = ".argmax(dim=1)"
+    imported: str = ""
+    before: str = ""
+    has_head: bool = True  # a file in `data/heads`; else classes are prompts, or there are none
+
+
+PIL, PIXELS = "from PIL import Image\n", '{"pixels": network.pixels([Image.open("picture.png")])}'
+OF_PROMPTS = '    network.head([["a photo of a cat."], ["a photo of a dog."]])  # the prompts of each class\n'
+READ = '    sound, _ = soundfile.read("sound.wav", dtype="float32")\n'
+EXAMPLES = {
+    "zero-shot-image-classification": Example(PIXELS, imported=PIL, before=OF_PROMPTS, has_head=False),
+    "image-classification": Example(PIXELS, imported=PIL),
+    "audio-classification": Example(
+        "network.encode_sounds([sound], len(sound))", imported="import soundfile\n", before=READ
+    ),
+    "token-classification": Example(answer=".argmax(dim=2)"),
+    "sentence-similarity": Example(answer="", has_head=False),
+}
+READ_HEAD = "from merganser.inputs.heads import read_head\n"
+HEAD = 'head = read_head(Path("{task}.safetensors"))  # of data/heads, where it was merged\n'
+LINES = """from pathlib import Path
+{imported}from merganser.at_run_time import running
 from merganser.models import open_network
 
 folder = Path(".")  # where these files lie
 {head}network = open_network("{family}", folder{outputs})
 with running(network, folder{given}) as (network, _):
-"""
-IMPORTED_PICTURES, IMPORTED_HEAD = "from PIL import Image", "from merganser.inputs.heads import read_head"
-HEAD = 'head = read_head(Path("{task}.safetensors"))  # of data/heads, where it was merged\n'
-OF_PROMPTS = '    network.head([["a photo of a cat."], ["a photo of a dog."]])  # the prompts of each class\n'
-RUN = "    print(network.logits({inputs}){answer})"
-PICTURE, TEXT = '{"pixels": network.pixels([Image.open("picture.png")])}', 'network.encode(["a text"], 128)'
-IMPORTED_SOUNDS, SOUND = "import soundfile", "network.encode_sounds([sound], len(sound))"
-OF_SOUNDS = '    sound, _ = soundfile.read("sound.wav", dtype="float32")\n'
+{before}    print(network.logits({inputs}){answer})"""
 
 
 def usage(method: Method, family: str, task: str) -> str:
     """Return the section of a model card that shows them, for one of the tasks; nothing for any other method."""
     if method.at_run_time is None:
         return ""
-    uses = set(constants(FAMILIES, family)["PIPELINES"].values())
-    pictures, sounds, headless = bool(uses & {*PICTURES}), SOUNDS in uses, bool(uses & {PROMPTS, SENTENCES})
-    given = f', task="{task}"' if method.at_run_time.TASK_GIVEN else ""
-    lines = OPEN.format(
-        imported="\n".join(
-            [IMPORTED_PICTURES] * pictures + [IMPORTED_SOUNDS] * sounds + [IMPORTED_HEAD] * (not headless)
-        ),
-        head="" if headless else HEAD.format(task=task),
+    pipelines = constants(FAMILIES, family)["PIPELINES"].values()
+    example = next((EXAMPLES[name] for name in pipelines if name in EXAMPLES), Example())
+    given = method.at_run_time.TASK_GIVEN
+    lines = LINES.format(
+        imported=example.imported + READ_HEAD * example.has_head,
+        head=HEAD.format(task=task) if example.has_head else "",
         family=family,
-        outputs="" if headless else ", outputs=len(head.classes)",
-        given=given if headless else f"{given}, head=head",
+        outputs=", outputs=len(head.classes)" if example.has_head else "",
+        given=(f', task="{task}"' if given else "") + (", head=head" if example.has_head else ""),
+        before=example.before,
+        inputs=example.inputs,
+        answer=example.answer,
     )
     told = "Parameters alone do not hold this merge; with Merganser installed, these lines run it"
     known = f"is the task, here {task}" if given else "the task is not: each input is routed"
-    heads = f"Each task's class head is given, {'so ' * bool(given)}{known}"
-    if SENTENCES in uses:
+    heads = f"Each task's class head is given, {'so ' * given}{known}"
+    if not (example.has_head or example.before):
         heads = f"The task is given, here {task}" if given else "The task is not given: each input is routed"
-    inputs = PICTURE if pictures else SOUND if sounds else TEXT
-    answer = "" if SENTENCES in uses else f".argmax(dim={2 if WORDS in uses else 1})"
-    lines += OF_PROMPTS * (PROMPTS in uses) + OF_SOUNDS * sounds + RUN.format(inputs=inputs, answer=answer)
     return f"## Use\n\n{told}. {heads}.\n\n```python\n{lines}\n```"
 
 

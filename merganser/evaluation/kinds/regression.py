@@ -52,13 +52,19 @@ def outputs(classes: Sequence[str], settings: Settings) -> int:
     return 1
 
 
-def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
-    """Give each example's tokens and its `label`."""
+def numbers(rows: Any) -> Tensor:
+    """Return the number of each example, float64; raise InputError if one is missing or not finite."""
     check_complete(rows, [LABEL])
     labels = torch.tensor([float(label) for label in rows[LABEL]], dtype=torch.float64)
     if not labels.isfinite().all():
         number = int((~labels.isfinite()).nonzero()[0])
         raise InputError(f"example {number} has the label {labels[number]:g}; leave it out")
+    return labels
+
+
+def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
+    """Give each example's tokens and its `label`."""
+    labels = numbers(rows)
     yield encode_rows(rows, network, settings.max_length) | {LABEL: labels}
 
 

@@ -4,14 +4,11 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from merganser.errors import InputError
-from merganser.evaluation.columns import check_complete
 from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.kinds.regression import check_data as check_numbers
-from merganser.evaluation.kinds.regression import classes
+from merganser.evaluation.kinds.regression import classes, numbers
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.sentence_pairs import PREFIX, PairSettings, check_pairs, embed, encode_pairs
 from merganser.evaluation.texts import LABEL, PAIR, TEXT
@@ -40,11 +37,7 @@ def columns(settings: Settings) -> Collection[str] | None:
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
     """Give the tokens of each example's texts and its `label`."""
-    check_complete(rows, [LABEL])
-    labels = torch.tensor([float(label) for label in rows[LABEL]], dtype=torch.float64)
-    if not labels.isfinite().all():
-        number = int((~labels.isfinite()).nonzero()[0])
-        raise InputError(f"example {number} has the label {labels[number]:g}; leave it out")
+    labels = numbers(rows)
     yield encode_pairs(rows, network, settings.max_length) | {LABEL: labels}
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-import merganser
 from dvcfleet.errors import FailedError, some
 from dvcfleet.lineage.steps import Finding
+from merganser.code_digest import ROOT
 from merganser.flows.steps.updating import new_record
 from merganser.tasks.code_record import RECORD, other_code, read_record
 
@@ -53,8 +53,7 @@ def own_code() -> OwnCode:
         other = other_code(read_record(Path()), new_record())
         return OwnCode(tuple(name.removesuffix(".txt") for name in other))
     differing = []
-    root = Path(merganser.__file__).parents[1]
-    for own in (root / "merganser", root / "tasks"):
+    for own in (ROOT / "merganser", ROOT / "tasks"):
         here = Path(own.name)
         if here.is_dir() and here.samefile(own):
             continue

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-import merganser
+from merganser.code_digest import ROOT
 
 
 def shipped() -> Path:
     """Return the folder of what comparisons begin with: in a clone, its root."""
-    inside = Path(merganser.__file__).parent / "shipped"
-    return inside if inside.is_dir() else inside.parents[1]
+    inside = ROOT / "merganser/shipped"
+    return inside if inside.is_dir() else ROOT

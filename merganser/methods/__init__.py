@@ -7,9 +7,7 @@ from typing import Any
 
 class _Methods(ModuleType):
     def __call__(self, **chosen: str) -> Any:
-        import merganser
-
-        return merganser.__getattr__("methods")(**chosen)
+        return sys.modules["merganser"].__getattr__("methods")(**chosen)  # without an import of `api` by stages
 
 
 sys.modules[__name__].__class__ = _Methods

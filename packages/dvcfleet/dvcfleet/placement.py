@@ -13,6 +13,7 @@ from dvcfleet.planning.resources import Resources, read_resources, resources_of
 from dvcfleet.runners import load_runner, own_names
 
 PROFILES, PROJECT_FILE = "profiles.yaml", "dvc.yaml"
+_META = ("resources", "retries", "timeout")  # what a profile may say of a stage
 
 
 @dataclass(frozen=True)
@@ -45,16 +46,17 @@ def choose_placement(root: Path, profile: str | None, **options: Any) -> Placeme
 
 def read_profile(path: Path, name: str) -> Placement:
     """Return the placement that a profile of the file describes; raises UserError."""
-    import yaml
+    from dvc.utils.serialize import YAMLFileCorruptedError, parse_yaml
 
+    if not path.is_file():
+        raise UserError(f"--profile {name}: there is no file {path}")
     try:
-        profiles = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"--profile {name}: there is no {path}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: cannot be read as YAML: {error}") from error
+        profiles = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+        str(profiles)  # what is nested too deeply for a message
+    except (OSError, ValueError, RecursionError, YAMLFileCorruptedError) as error:  # int() and date() raise others
+        raise UserError(f"{path}: cannot be read as YAML: {error.__cause__ or error}") from error
     if not isinstance(profiles, dict) or name not in profiles:
-        known = ", ".join(map(str, profiles)) if isinstance(profiles, dict) else "none"
+        known = (", ".join(map(str, profiles)) if isinstance(profiles, dict) else "") or "none"
         raise UserError(f"{path}: no profile {name!r}; there are {known}")
     return _place(profiles[name], f"{path}: {name}")
 
@@ -88,11 +90,14 @@ def _place(entry: Any, where: str) -> Placement:
     for key, value in entry.items():
         if key not in kinds:
             raise UserError(f"{where}.{key}: unknown; there are {', '.join(each.name for each in fields(Placement))}")
-        if type(value) is not kinds[key] or value == 0:
+        if type(value) is not kinds[key] or (key == "workers" and value < 1):
             raise UserError(f"{where}.{key}: should be a {kinds[key].__name__}, got {value!r}")
     for name, meta in entry.get("stages", {}).items():
         if not isinstance(meta, dict):
             raise UserError(f"{where}.stages.{name}: should be a map such as {{resources: {{gpus: 1}}}}, got {meta!r}")
+        for key in meta:
+            if key not in _META:
+                raise UserError(f"{where}.stages.{name}.{key}: unknown; there are {', '.join(_META)}")
         read_resources(meta, f"{where}.stages.{name}")
     return Placement(**entry)
 

@@ -49,7 +49,12 @@ def test_the_repositorys_own_profiles_are_in_order() -> None:
         ("p: {runer: ray}", "p.runer: unknown; there are runner, address, workers, stages"),
         ("p: {workers: many}", "p.workers: should be a int, got 'many'"),
         ("p: {workers: true}", "p.workers: should be a int, got True"),
+        ("p: {workers: -1}", "p.workers: should be a int, got -1"),
+        ("p: {workers: 1, workers: 2}", 'found duplicate key "workers"'),
+        ("p: {workers: 2001-99-99}", "cannot be read as YAML: month must be in 1..12"),
+        (f"p: {'[' * 9999}{']' * 9999}", "cannot be read as YAML"),
         ("p: {stages: {a: 1}}", "p.stages.a: should be a map"),
+        ("p: {stages: {a: {retrys: 1}}}", "p.stages.a.retrys: unknown; there are resources, retries, timeout"),
         ("p: {stages: {a: {timeout: long}}}", "p.stages.a.timeout should be an amount"),
         ("p: {runner: pigeon}", "no runner 'pigeon'"),
         ("p: {address: 'a:1'}", "--address is for --runner dask and ray; --runner threads takes none"),
@@ -66,7 +71,7 @@ def test_a_profile_that_makes_no_sense_is_refused(tmp_path: Path, text: str, tol
 def test_a_missing_file_and_a_stage_that_is_not_there_are_refused(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)
     code, text = chain.run(profile="p")
-    assert (code, "--profile p: there is no" in text) == (2, True)
+    assert (code, "--profile p: there is no file" in text) == (2, True)
     chain.write("profiles.yaml", "p: {stages: {turned: {timeout: 1h}}}")
     code, text = chain.run(profile="p")
     assert (code, "stages.turned: there is no such stage in dvc.yaml" in text) == (2, True)

@@ -124,7 +124,7 @@ def _answer(root: Path) -> list[dict[str, Any]]:
             }
             for budget in best_by_budget(read_table(root, "choices.csv"))
         ]
-    except (InputError, LookupError, ValueError):
+    except (InputError, LookupError, TypeError, ValueError):  # none, or a damaged one
         return []
 
 

@@ -10,6 +10,7 @@ from merganser.errors import InputError
 from merganser.flows.commands import cli
 from merganser.flows.steps.answer import Row, changed_lines, choice_lines, markdown_lines, paper_table, report_lines
 from merganser.limits import read_yaml
+from tests.flows.conftest import Done, Refused
 
 
 def chosen(budget: str, entry: str, of: int, mean: float, amr: float, data: str = "none") -> Row:
@@ -115,6 +116,18 @@ def test_the_workflow_for_pull_requests_runs_commands_that_there_are() -> None:
 def test_without_a_report_it_says_what_writes_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"report/choices\.csv: missing; `merganser run report` writes it"):
         list(report_lines(tmp_path))
+
+
+@pytest.mark.parametrize("form", [(), ("--markdown",), ("--tex", "--errors")])
+def test_a_report_cut_short_since_its_run_is_refused(
+    tiny_copy: Path, done: Done, refused: Refused, form: tuple[str, ...]
+) -> None:
+    assert done(tiny_copy, "report", *form)
+    table = tiny_copy / "report/results.csv"
+    lines = table.read_text().splitlines(keepends=True)
+    table.unlink()  # a link into DVC's cache
+    table.write_text("".join(lines[:-1]))
+    assert "report: not as its run wrote it, says dvc.lock" in refused(tiny_copy, "report", *form)
 
 
 def test_what_changed_is_counted_and_the_largest_changes_are_named() -> None:

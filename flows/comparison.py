@@ -4,6 +4,7 @@
 has what a step does. Recording in MLflow and the report are stages like any other, `record` and `report`.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,9 @@ from merganser.hashes import sha256_of
 
 if TYPE_CHECKING:
     from dvcfleet.dvc_adapter.lockfiles import LockFiles
+
+_NAMED = rb"(?: \{\}\n|\n(?:  [\w-]+: \{(?:\"\w+\": \"[\w./-]*\"(?:, )?)+\}\n)+)"
+_POINTS = re.compile(rb"(?:#.*\n)*points:" + _NAMED + rb"steps:" + _NAMED)  # as `write_points` writes them
 
 
 class Merganser(MerganserLineage, Project):
@@ -34,9 +38,11 @@ class Merganser(MerganserLineage, Project):
         return identity(root)
 
     def before_reading(self) -> None:
-        """Write the list of points if dvc.yaml reads one and there is none; earlier versions' do not."""
+        """Write the list of points if dvc.yaml reads one and none is whole; earlier versions' dvc.yaml do not."""
         pipeline = Path("dvc.yaml")
-        if PARAMS.is_file() and not POINTS_FILE.is_file() and pipeline.is_file():
+        if PARAMS.is_file() and pipeline.is_file():
+            if POINTS_FILE.is_file() and _POINTS.fullmatch(POINTS_FILE.read_bytes()):
+                return
             if f"- {POINTS_FILE}\n".encode() not in pipeline.read_bytes():
                 return
             from merganser.flows.steps.checking import write_missing_points

@@ -20,7 +20,6 @@ from merganser.config.params import Params
 from merganser.config.sections import Ablation, Entry, Search
 from merganser.errors import InputError
 from merganser.hashes import sha256_of_json
-from merganser.limits import read_small
 from merganser.merging.binding import each_map
 from merganser.outputs import replacing
 from merganser.studies.candidates import value_combinations
@@ -227,15 +226,15 @@ def first_candidates(params: Params, search: Search) -> list[Values]:
 
 def write_points(params: Params, root: Path = Path()) -> bool:
     """Write the points of a params.yaml beside it; tell whether the file was another one."""
-    text, path = Points(params).text, root / POINTS_FILE
-    if path.is_file() and not path.is_symlink() and path.read_text(encoding="utf-8") == text:
+    text, path = Points(params).text.encode(), root / POINTS_FILE
+    if path.is_file() and not path.is_symlink() and path.read_bytes() == text:
         return False
     with replacing(path) as out:
-        out.write(text.encode())
+        out.write(text)
     return True
 
 
 def check_points(params: Params) -> None:
     """Raise InputError where `points.yaml` is there and not what follows from params.yaml."""
-    if POINTS_FILE.is_file() and read_small(POINTS_FILE).decode() != Points(params).text:
+    if POINTS_FILE.is_file() and POINTS_FILE.read_bytes() != Points(params).text.encode():
         raise InputError(f"{POINTS_FILE}: is of another {PARAMS}; run `merganser status` to rewrite it, then run again")

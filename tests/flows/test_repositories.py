@@ -12,6 +12,7 @@ import pytest
 from dvcfleet.repository import opened
 from merganser.config.describing import schema_text
 from merganser.config.loading import load_params
+from merganser.config.points import NONE
 from merganser.errors import InputError
 from merganser.flows.commands.init import Suite, init
 from merganser.flows.comparison import MERGANSER
@@ -214,3 +215,12 @@ def test_the_list_of_points_is_written_only_if_dvc_yaml_reads_it_and_never_throu
     (begun / "dvc.yaml").write_text(pipeline)
     MERGANSER.before_reading()
     assert (begun / "points.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"points:\n", b"\xff", bytes(9), b"a: &a [*a]\n", b"points: {}\nsteps: {}\n---\n"]
+)
+def test_a_damaged_list_of_points_is_written_again(begun: Path, done: Done, damage: bytes) -> None:
+    (begun / "points.yaml").write_bytes(damage)
+    done(begun, "status")
+    assert (begun / "points.yaml").read_text() == NONE

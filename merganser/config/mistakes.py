@@ -187,8 +187,8 @@ def _keys_at(model: type[BaseModel], place: Location) -> list[str]:
 
 def field_at(model: type[BaseModel], place: Location) -> FieldInfo | None:
     """Return the field of a model that a place in it is; None for a name in a map, and for a key that it has not."""
-    found: FieldInfo | None = getattr(kind_at(model, place[:-1]), "model_fields", {}).get(place[-1])
-    return found
+    fields: dict[Any, FieldInfo] = getattr(kind_at(model, place[:-1]), "model_fields", {})
+    return fields.get(place[-1]) if place else None
 
 
 def kind_at(model: type[BaseModel], place: Location) -> Any:

@@ -223,6 +223,7 @@ def test_a_params_yaml_that_extends_a_suite_is_told_where_that_is_completed(root
         ("extends: one\nmethods: [ties: ]\nstatistics: 5", "statistics: expected a mapping"),
         ("methods: [ties]", "base: missing"),
         ("extends: one\nabout: {title: Mine}", "about.download: missing"),
+        ("extends: one\nabout: true", "about: expected a mapping, got True"),
         ("extends: one\ndensity: 0.2", "mine.yaml: density: unknown key"),
     ],
 )

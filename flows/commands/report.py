@@ -1,6 +1,5 @@
 """`merganser report`: the best entries in the terminal, or the table of all entries for a paper or a pull request."""
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -35,28 +34,9 @@ def report(
     if out and not (tex or markdown):
         raise InputError("--out needs --tex or --markdown: say which form to write")
     root = root_around(repo)
-    _check_is_the_runs(root)
     lines = markdown_lines if markdown else report_lines
     text = paper_table(root, errors=errors) if tex else "".join(f"{line}\n" for line in lines(root))
     if out:
         write_whole(out, text)
     else:
         print(text, end="")
-
-
-def _check_is_the_runs(root: Path) -> None:
-    """Refuse a report other than dvc.lock records, if it records one: a file cut short or edited since its run."""
-    from dvcfleet.dvc_adapter.listings import folder_hash
-    from dvcfleet.dvc_adapter.lock_entries import split_lock_file
-    from dvcfleet.lineage.contents import digest_of
-    from merganser.flows.steps.answer import REPORT
-
-    lock_file, folder = root / "dvc.lock", root / REPORT
-    stages = split_lock_file(lock_file.read_text(encoding="utf-8", errors="replace")) if lock_file.is_file() else None
-    recorded = re.search(rf"path: {REPORT}\n +hash: md5\n +md5: (\S+)\n", (stages or {}).get(REPORT, ""))
-    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    if recorded and files and folder_hash({name: digest_of(path) for name, path in files.items()}) != recorded[1]:
-        raise InputError(
-            f"{REPORT}: not as its run wrote it, says dvc.lock: its files changed since; `merganser lineage verify "
-            f"{REPORT}` names them, and `merganser run {REPORT}` writes it again"
-        )

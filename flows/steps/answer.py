@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dvcfleet.disk import read_json, write_durably
+from dvcfleet.lineage.contents import was_changed
 from dvcfleet.repository import STATE_FOLDER
 from merganser.config import PARAMS
 from merganser.errors import InputError
@@ -228,10 +229,15 @@ def report_lines(root: Path) -> Iterator[str]:
 
 
 def read_table(root: Path, name: str) -> list[Row]:
-    """Read a table of the report in a repository; raise InputError saying what to do where there is none."""
+    """Read a table of the report in a repository; raise InputError where there is none, or not the run's whole one."""
     path = root / REPORT / name
     if not path.is_file():
         raise InputError(f"{REPORT}/{name}: missing; `merganser run {REPORT}` writes it")
+    if was_changed(root, REPORT, REPORT):
+        raise InputError(
+            f"{REPORT}: not as its run wrote it, says dvc.lock: its files changed since; `merganser lineage verify "
+            f"{REPORT}` names them, and `merganser run {REPORT}` writes it again"
+        )
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 

@@ -2,12 +2,14 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dvcfleet.disk import from_root
 from dvcfleet.dvc_adapter.listings import folder_hash
+from dvcfleet.dvc_adapter.lock_entries import split_lock_file
 from dvcfleet.dvc_adapter.protocols import Item, Repo
 from dvcfleet.errors import UserError
 
@@ -85,6 +87,16 @@ def is_checked(item: Item) -> bool:
             f"{path_from_root(item)}: recorded by DVC 2, and its hashes leave bytes out; run its stage again"
         )
     return bool(item.hash_info.name == "md5")
+
+
+def was_changed(root: Path, stage: str, folder: str) -> bool:
+    """Tell, in milliseconds, whether an output folder is another than the root's dvc.lock records of its stage."""
+    lock_file, place = root / "dvc.lock", root / folder
+    text = lock_file.read_text(encoding="utf-8", errors="replace") if lock_file.is_file() else ""
+    entry = (split_lock_file(text) or {}).get(stage, "")
+    recorded = re.search(rf"path: {re.escape(folder)}\n +hash: md5\n +md5: (\S+\.dir)\n", entry)
+    files = {from_root(str(place), str(path)): path for path in place.rglob("*") if path.is_file()} if recorded else {}
+    return bool(recorded and folder_hash({name: digest_of(path) for name, path in files.items()}) != recorded[1])
 
 
 def path_from_root(item: Item) -> str:

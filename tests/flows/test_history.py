@@ -1,5 +1,6 @@
 """The history of saved runs: scores, what changed, what got worse; it outlives what `merganser gc` frees."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -9,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from dvcfleet.errors import FailedError
 from dvcfleet.record.environments import environment
+from dvcfleet.repository import opened
 from dvcfleet.run_names import RUN_NAME_VARIABLE
 from merganser.errors import InputError
 from merganser.flows.commands.gc import collect_garbage
 from merganser.flows.evidence.runs.diff import diff_lineages, diff_runs
 from merganser.flows.evidence.runs.history import FILE, SavedPoint, read_history
 from merganser.flows.evidence.runs.printing import diff_lines, history_lines, lineage_diff_lines
+from merganser.flows.evidence.runs.run import read_run
 from merganser.flows.pages.history_page import HEIGHT, WIDTH, curves, history_page
 from merganser.report.run_scores import PairedScore
 from tests.dvcfleet.test_experiments import committed, run
@@ -178,8 +182,40 @@ def test_points_outlive_the_runs_that_gc_frees(made: Toy, monkeypatch: pytest.Mo
 def test_a_damaged_line_is_computed_again(made: Toy) -> None:
     before = read_history(made.path)
     lines = (made.path / FILE).read_text().splitlines()
-    (made.path / FILE).write_text("\n".join([lines[0], lines[1][:40], '{"run": 3}', lines[2]]))
+    others = [json.dumps(json.loads(lines[1]) | wrong) for wrong in ({"saved": 5}, {"changed": [1]}, {"commit": None})]
+    (made.path / FILE).write_text("\n".join([lines[0], lines[1][:40], '{"run": 3}', *others, lines[2]]))
     assert read_history(made.path) == before
+
+
+def test_no_score_is_read_from_an_object_of_the_cache_that_was_changed(made: Toy) -> None:
+    with opened(made.path) as repo:
+        path = read_run(repo, "third").in_data("metrics/ties/dark.json")
+    assert path
+    path.chmod(0o644)
+    path.write_text(path.read_text().replace("0.", "0.9"))
+    with pytest.raises(FailedError, match=f"{path.name}: its bytes are not those that its name says"):
+        assert diff_runs(made.path, "second", "third").worse
+    with pytest.raises(FailedError, match=path.name):
+        read_history(made.path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("dvc.lock", "stages:\n", "at stages"),
+        ("dvc.lock", "stages: {a: {outs: }}\n", r"at stages\.a\.outs"),
+        ("dvc.lock", "stages: {a: {outs: [{path: x, md5: ../../x}]}}\n", r"at stages\.a\.outs\.0\.md5"),
+        ("params.yaml", "methods: 5\n", "at methods"),
+        ("params.yaml", "tasks: {1: {}}\n", r"at tasks\.1"),
+    ],
+)
+def test_a_run_that_is_damaged_is_refused(made: Toy, name: str, text: str, said: str) -> None:
+    made.write("other/params.yaml", PARAMS)
+    made.write("other/dvc.lock", made.read("dvc.lock"))
+    made.write(f"other/{name}", text)
+    for compare in (diff_runs, diff_lineages):
+        with pytest.raises(FailedError, match=rf"other: its params\.yaml or dvc\.lock is damaged, {said}"):
+            compare(made.path, str(made.path / "other"), "third", *((None,) if compare is diff_lineages else ()))
 
 
 def point(number: int, mean: float, worse: tuple[PairedScore, ...] = ()) -> SavedPoint:

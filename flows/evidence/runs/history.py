@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from dvcfleet.disk import write_durably
 from dvcfleet.repository import STATE_FOLDER, opened
 from merganser.errors import InputError
@@ -38,6 +40,9 @@ class SavedPoint:
     worse: tuple[PairedScore, ...]
 
 
+_POINT = TypeAdapter(SavedPoint)
+
+
 def read_history(root: Path) -> list[SavedPoint]:
     """Return the points of all saved runs, oldest first, those that `merganser gc` removed too; keep new ones."""
     known = {point.commit: point for point in _kept(root)}
@@ -60,11 +65,8 @@ def _kept(root: Path) -> Iterator[SavedPoint]:
     """Read the points that are kept; damaged lines are skipped, and computed again while their runs are there."""
     path = root / FILE
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        with suppress(ValueError, TypeError, KeyError, AttributeError):
-            found = json.loads(line)
-            worse = tuple(PairedScore(**each) for each in found.pop("worse"))
-            scores = {entry: (float(mean), error) for entry, (mean, error) in found.pop("scores").items()}
-            yield SavedPoint(**found | {"changed": tuple(found["changed"])}, scores=scores, worse=worse)
+        with suppress(ValueError):
+            yield _POINT.validate_json(line)
 
 
 def _point(saved: SavedRun, run: Run, before: Run | None) -> SavedPoint:

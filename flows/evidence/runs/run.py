@@ -8,10 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from dvcfleet.disk import read_json
+from dvcfleet.dvc_adapter.objects import is_torn
 from dvcfleet.dvc_adapter.protocols import Repo
+from dvcfleet.errors import FailedError, some
 from dvcfleet.git import git_if_any
 from dvcfleet.lineage.difference import leaves
 from dvcfleet.record.environments import environment_file
@@ -26,6 +30,26 @@ from merganser.tasks.stages import METRICS
 WORKSPACE = "workspace"
 KEPT = ("params.yaml", "dvc.lock")  # what a folder or commit has of a run
 _BUILDS = ("files", "records", "urls")  # of packages: `merganser lineage diff` tells builds of one version apart
+
+
+class _Out(BaseModel):
+    path: str
+    md5: Annotated[str, Field(pattern=r"^[0-9a-f]{32}(\.dir)?$")] | None = None
+
+
+class _Entry(BaseModel):
+    params: dict[str, dict[str, Any]] = {}
+    deps: list[_Out] = []
+    outs: list[_Out] = []
+
+
+class _Shape(BaseModel):
+    """What is read of a run's params.yaml and dvc.lock."""
+
+    tasks: dict[str, Any] | None = None
+    unseen: dict[str, Any] | None = None
+    methods: dict[str, Any] | None = None
+    stages: dict[str, _Entry] = {}
 
 
 @dataclass(frozen=True)
@@ -67,9 +91,16 @@ class Run:
         return read_json(environment_file(self.state, digest)) or {}
 
     def cached(self, md5: str | None) -> Path | None:
-        """Return the file of DVC's cache with this content; None if it is not there."""
+        """Return the file of DVC's cache with this content; None if it is not there, FailedError if it is damaged."""
         path = Path(self.object_path(md5)) if md5 else None
-        return path if path and path.is_file() else None
+        if not path or not path.is_file():
+            return None
+        if is_torn(path):
+            raise FailedError(
+                f"{path}: its bytes are not those that its name says; `merganser lineage verify` names what it is of, "
+                "and after you remove it a run writes it again"
+            )
+        return path
 
     def in_data(self, name: str) -> Path | None:
         """Return the file of DVC's cache that a stage wrote to this path in `data`; None if it is not there."""
@@ -102,8 +133,13 @@ def read_run(repo: Repo, name: str, here: Path = Path()) -> Run:
         commit = git_if_any(root, "rev-parse", f"{revision}^" if name in saved else revision)
         if len(texts) < len(KEPT):
             raise InputError(_no_run(root, name, saved))
-    contents = [parse_yaml(text, name) for text in texts]
+    contents = [parse_yaml(text, f"{name}: {file}") for file, text in zip(KEPT, texts, strict=True)]
     params, lock = (content if isinstance(content, dict) else {} for content in contents)
+    try:
+        _Shape.model_validate(params | lock)
+    except ValidationError as error:
+        places = some([".".join(map(str, each["loc"])) for each in error.errors()])
+        raise FailedError(f"{name}: its params.yaml or dvc.lock is damaged, at {places}") from error
     state, object_path = (folder or root) / STATE_FOLDER, repo.cache.local.oid_to_path
     return Run(name, params, lock.get("stages", {}), commit and commit.strip(), folder, state, object_path)
 

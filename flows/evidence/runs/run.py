@@ -138,8 +138,8 @@ def read_run(repo: Repo, name: str, here: Path = Path()) -> Run:
     try:
         _Shape.model_validate(params | lock)
     except ValidationError as error:
-        places = some([".".join(map(str, each["loc"])) for each in error.errors()])
-        raise FailedError(f"{name}: its params.yaml or dvc.lock is damaged, at {places}") from error
+        wrong = some([".".join(map(str, each["loc"])) for each in error.errors()])
+        raise FailedError(f"{name}: its params.yaml or dvc.lock is damaged, at {wrong}") from error
     state, object_path = (folder or root) / STATE_FOLDER, repo.cache.local.oid_to_path
     return Run(name, params, lock.get("stages", {}), commit and commit.strip(), folder, state, object_path)
 

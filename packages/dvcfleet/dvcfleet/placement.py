@@ -90,7 +90,7 @@ def _place(entry: Any, where: str) -> Placement:
     for key, value in entry.items():
         if key not in kinds:
             raise UserError(f"{where}.{key}: unknown; there are {', '.join(each.name for each in fields(Placement))}")
-        if type(value) is not kinds[key] or (key == "workers" and value < 1):
+        if type(value) is not kinds[key] or (isinstance(value, int) and value < 1):
             raise UserError(f"{where}.{key}: should be a {kinds[key].__name__}, got {value!r}")
     for name, meta in entry.get("stages", {}).items():
         if not isinstance(meta, dict):

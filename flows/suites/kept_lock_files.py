@@ -6,13 +6,15 @@ DVC's run cache alone would not do: it takes no outputs that persist, such as de
 import hashlib
 import json
 import shutil
+import sys
 from pathlib import Path
 
 from dvcfleet.crash_recovery import recovered_lock_files
-from dvcfleet.dvc_adapter.lockfiles import lock_file_of, read_lock_file
+from dvcfleet.dvc_adapter.lockfiles import lock_file_of
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import forget_index
 from dvcfleet.dvc_adapter.stages import in_dvc_yaml
+from dvcfleet.errors import in_one_line
 from dvcfleet.repository import state_folder
 from merganser.errors import InputError
 from merganser.limits import read_yaml
@@ -38,7 +40,17 @@ def restore_lock_file(repo: Repo, params: Path) -> None:
 
     Those are of the comparison before: by them `merganser run` finds the outputs that it takes away.
     """
-    entries = read_lock_file(_kept(repo, params))
+    from dvc.exceptions import DvcException
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from dvc.utils.serialize import load_yaml
+    from voluptuous import Invalid
+
+    kept = _kept(repo, params)
+    try:
+        entries = COMPILED_LOCKFILE_SCHEMA(load_yaml(str(kept))).get("stages") if kept.is_file() else None
+    except (DvcException, Invalid, ValueError) as error:
+        entries = None
+        print(f"{kept}: damaged, and left alone ({in_one_line(error)}); a run restores what it can", file=sys.stderr)
     if not entries:
         return
     forget_index(repo)

@@ -132,6 +132,21 @@ def test_what_cannot_begin_is_refused_and_leaves_nothing(root: Path, tmp_path: P
         assert comparisons_sharing_cache(repo) == []
 
 
+@pytest.mark.parametrize("text", ["", "[1]", "\0", "schema: '2.0'\nstages: {seeded: 5}\n"])
+def test_a_damaged_lock_file_of_a_suite_is_left_alone(
+    root: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    use(root, "two")
+    reproduce(root)
+    before = read_lock_file(root / "dvc.lock")
+    use(root, "one")
+    (kept,) = (path for path in (root / ".dvcfleet/locks").iterdir() if "1" in path.read_text())
+    kept.write_text(text)
+    use(root, "two")
+    assert f"{kept.name}: damaged, and left alone" in capsys.readouterr().err
+    assert read_lock_file(root / "dvc.lock") == before
+
+
 def test_coming_back_to_a_suite_finds_all_that_was_computed_of_it(root: Path) -> None:
     reproduce(root)
     first = read_lock_file(root / "dvc.lock")

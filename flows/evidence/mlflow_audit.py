@@ -3,8 +3,11 @@
 Imports MLflow and torch, so import it late.
 """
 
+import logging
 import os
+import sqlite3
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -68,6 +71,7 @@ from merganser.tasks.tracking import STORE, store_words
 # Numbers of an entry that follow from the whole comparison, besides those that begin with `unseen_`.
 RELATIVE = ("normalised_score", "score_drop_rate", "sar_mean", "error_mean")
 _NOTE = "mlflow.note.content"
+_TABLES = ("experiments", "runs", "metrics", "latest_metrics", "params", "tags")  # MLflow would make one that is gone
 
 
 class MlflowKind(StrEnum):
@@ -98,7 +102,7 @@ def check_records(lineage: Lineage, found: Collection[Finding]) -> list[Finding]
         steps = [step for step in lineage.steps.values() if any(item.path == str(REPORT) for item in step.outputs)]
         whole = steps[0].stage if steps and not _is_touched(steps[0], found) else None
         return list(_Audit(store, load_params(), lineage, receipts, whole).findings())
-    except (MlflowException, SQLAlchemyError) as error:
+    except (MlflowException, SQLAlchemyError, sqlite3.Error) as error:
         raise FailedError(store_words(error)) from error
 
 
@@ -114,9 +118,14 @@ def _is_touched(step: LineageStep, found: Collection[Finding]) -> bool:
 
 def _known_store() -> Store | None:
     """Open the existing MLflow store for reading; None if nothing was recorded."""
+    logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # its tracebacks of what is said here in a line
     uri = os.environ.get("MLFLOW_TRACKING_URI")
-    if not uri and not STORE.exists():
-        return None
+    if not uri:
+        if not STORE.exists() or not STORE.stat().st_size:
+            return None
+        with closing(sqlite3.connect(f"{STORE.absolute().as_uri()}?mode=ro", uri=True)) as store:
+            for table in _TABLES:
+                store.execute(f"SELECT 1 FROM {table} LIMIT 1")
     client = MlflowClient(uri or f"sqlite:///{STORE.absolute()}")
     known = experiment_in(client)
     return Store(client, known) if known else None

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from dvc.repo import Repo
 
+from dvcfleet.errors import FailedError
 from dvcfleet.lineage.audit import audit, look_up
 from dvcfleet.lineage.hooks import find_target
 from dvcfleet.lineage.show import SHORT
@@ -428,6 +429,14 @@ def test_a_store_that_is_gone_is_found(project: Path) -> None:
         assert [one.kind for one in findings(project)] == ["no MLflow run"]
     finally:
         (project / "elsewhere.db").rename(project / "mlflow.db")
+
+
+def test_a_store_without_a_table_is_damaged_and_none_is_made_in_it(project: Path) -> None:
+    with closing(sqlite3.connect(project / "mlflow.db")) as store, store:
+        store.execute("DROP TABLE metrics")
+        with pytest.raises(FailedError, match=r"MLflow's store mlflow\.db is damaged \(no such table: metrics\)"):
+            findings(project)
+        assert not store.execute("SELECT name FROM sqlite_master WHERE name = 'metrics'").fetchall()
 
 
 def test_a_report_cell_a_run_and_a_metric_lead_to_the_same_checkpoints(project: Path) -> None:

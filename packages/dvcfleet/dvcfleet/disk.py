@@ -70,9 +70,9 @@ def sync_then_write(folders: Iterable[str | Path], texts: Mapping[Path, str]) ->
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if the file is missing or holds something else."""
+    """Read a JSON object; None if the file is missing, no plain file, or holds something else."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
@@ -89,7 +89,7 @@ def append_lines(path: Path, lines: bytes) -> None:
 
 def lines_from_end(path: Path) -> Iterator[bytes]:
     """Read the lines of a file, the last one first: what stands after the last line end, which is empty as a rule."""
-    if not path.exists() or not path.stat().st_size:
+    if not path.is_file() or not path.stat().st_size:
         return
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         end = len(content)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from dvcfleet.dvc_adapter.lock_entries import parse_strictly
 from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.stages import kind_of
 from dvcfleet.errors import UserError
@@ -46,15 +47,12 @@ def choose_placement(root: Path, profile: str | None, **options: Any) -> Placeme
 
 def read_profile(path: Path, name: str) -> Placement:
     """Return the placement that a profile of the file describes; raises UserError."""
-    from dvc.utils.serialize import YAMLFileCorruptedError, parse_yaml
-
     if not path.is_file():
         raise UserError(f"--profile {name}: there is no file {path}")
     try:
-        profiles = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-        str(profiles)  # what is nested too deeply for a message
-    except (OSError, ValueError, RecursionError, YAMLFileCorruptedError) as error:  # int() and date() raise others
-        raise UserError(f"{path}: cannot be read as YAML: {error.__cause__ or error}") from error
+        profiles = parse_strictly(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as YAML: {error}") from error
     if not isinstance(profiles, dict) or name not in profiles:
         known = (", ".join(map(str, profiles)) if isinstance(profiles, dict) else "") or "none"
         raise UserError(f"{path}: no profile {name!r}; there are {known}")

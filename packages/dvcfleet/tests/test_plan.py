@@ -1,4 +1,7 @@
 import json
+import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +104,24 @@ def test_targets_bring_what_they_read_from_only(done: Toy) -> None:
 def test_an_unknown_target_is_the_users_mistake(done: Toy) -> None:
     with pytest.raises(UserError, match="nope"):
         done.plan(["nope"])
+
+
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("/dev/zero"), os.mkfifo])
+@pytest.mark.parametrize("place", ["source", "turned/text"])
+def test_a_device_or_a_pipe_is_refused_and_not_read(done: Toy, make: Callable[[Path], None], place: str) -> None:
+    path = done.path / place
+    path.unlink()
+    make(path)
+    with pytest.raises(UserError, match=f"{place}: not a plain file"):
+        done.plan()
+    assert done.run()[0] == 2
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "lock-order.json"])
+def test_no_device_is_read_as_a_file_of_the_engines_own(done: Toy, name: str) -> None:
+    (done.path / ".dvcfleet" / name).unlink(missing_ok=True)
+    (done.path / ".dvcfleet" / name).symlink_to("/dev/zero")
+    assert done.settled()
 
 
 def test_a_broken_dvc_yaml_is_the_users_mistake(done: Toy) -> None:

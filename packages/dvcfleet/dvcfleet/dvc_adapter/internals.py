@@ -70,6 +70,7 @@ NEEDED = (
     "dvc.rwlock:RWLockFileCorruptedError",
     "dvc.rwlock:RWLockFileFormatError",
     "dvc.rwlock:rwlock",
+    "dvc.schema:COMPILED_LOCKFILE_SCHEMA",
     "dvc.schema:COMPILED_LOCK_FILE_STAGE_SCHEMA",
     "dvc.scm:NoSCM",
     "dvc.scm:SCM",
@@ -91,6 +92,7 @@ NEEDED = (
     "dvc.utils.serialize:load_yaml",
     "dvc.utils.serialize:parse_yaml",
     "dvc.utils.serialize:parse_yaml_for_update",
+    "dvc_data.hashfile.hash:file_md5",
     "dvc_data.hashfile.hash:fobj_md5",
     "dvc_data.hashfile.state:State",
     "dvc_data.hashfile.tree:Tree",
@@ -128,7 +130,7 @@ def under_git(repo: Repo) -> bool:
 @contextmanager
 def fast_index() -> Iterator[None]:
     """Make DVC read dvc.yaml and parameters, and build its graph, by the shortcuts within the block."""
-    with _local_paths(), _acyclic(), _params_once(), _named_errors():
+    with _local_paths(), _acyclic(), _params_once(), _named_errors(), _plain_files():
         yield
 
 
@@ -208,3 +210,17 @@ def _named_errors() -> AbstractContextManager[None]:
             raise DvcException(f"{os.path.relpath(path)}: {in_one_line(error)}") from error
 
     return replaced(Index, "from_file", staticmethod(load_or_name))
+
+
+def _plain_files() -> AbstractContextManager[None]:
+    """Refuse to hash a pipe, or a link to a device: DVC would wait for it, or read it without end."""
+    from dvc_data.hashfile import hash as hashing
+
+    file_md5: Any = hashing.file_md5
+
+    def of_plain(path: str, fs: Any, *args: Any, **options: Any) -> str:
+        if fs.protocol == "local" and not os.path.isfile(path):
+            raise UserError(f"{os.path.relpath(path)}: not a plain file; replace it by a copy of its content")
+        return str(file_md5(path, fs, *args, **options))
+
+    return replaced(hashing, "file_md5", of_plain)

@@ -12,6 +12,8 @@ from copy import deepcopy
 from functools import lru_cache
 from typing import Any
 
+from dvcfleet.errors import UserError
+
 STAGES = "stages"  # the section without which a dvc.yaml has lost all that a run knows of it
 
 
@@ -24,6 +26,18 @@ def parse_map(text: str) -> dict[str, Any] | None:
     except (YAMLError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def parse_strictly(text: str, path: str) -> Any:
+    """Parse YAML as DVC does, repeated keys refused; raise UserError that names the file."""
+    from dvc.utils.serialize import YAMLFileCorruptedError, parse_yaml
+
+    try:
+        content = parse_yaml(text, path)
+        str(content)  # what is nested too deeply for a message
+    except (ValueError, RecursionError, YAMLFileCorruptedError) as error:  # int() and date() raise others
+        raise UserError(f"{path}: cannot be read as YAML: {error.__cause__ or error}") from error
+    return content
 
 
 def is_destroyed(content: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> bool:

@@ -281,7 +281,7 @@ def move_older(folder: Path, lines: list[bytes]) -> None:
 
 def _lines(path: Path) -> Iterator[bytes]:
     """Read a file's lines; of a compressed one that is damaged those before the damage."""
-    if not path.exists():
+    if not path.is_file():
         return
     with (
         suppress(gzip.BadGzipFile, EOFError, zlib.error),

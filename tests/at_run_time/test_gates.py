@@ -21,7 +21,7 @@ from merganser.overlays import LowRank, OverlayWriter, Parts, task_model
 from tests.laws.layers import factored, merged
 from tests.merges import merge_checkpoints
 from tests.tiny_clip import write_clip
-from tests.tiny_transformers import FAMILIES, write_model
+from tests.tiny_transformers import FAMILIES, state_of, write_model
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -211,3 +211,14 @@ def test_gates_that_are_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "gates.json").write_text('{"k_gate": 0}')
     with pytest.raises(InputError, match=r"gates\.json: does not describe the gates \(k_gate is 0\); merge again"):
         gates.read_gates(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "tuned"), [("ResNetForImageClassification", "convolution.weight"), ("vit", "bias")])
+def test_a_merge_without_experts_is_refused_and_not_scored_as_the_base(kind: str, tuned: str, tmp_path: Path) -> None:
+    base, task = tmp_path / "base", tmp_path / "task"
+    write_model(base, kind, 3)
+    shutil.copytree(base, task)
+    state = {name: value + 1 if name.endswith(tuned) else value for name, value in state_of(base).items()}
+    save_tensors(task / "model.safetensors", state)
+    with pytest.raises(InputError, match="no task changes a linear map that is merged"):
+        merge_checkpoints("smile", {"k": 2, "k_gate": 1}, base, {"a": task}, tmp_path / "out", device="cpu")

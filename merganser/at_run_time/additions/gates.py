@@ -113,7 +113,11 @@ def _biases(overlays: OverlayFile, maps: Iterable[str], shared: Checkpoint) -> d
 
 
 def write(folder: Path, values: Mapping[str, Any], source: LayerSource, read: Path) -> None:
-    """Write what the gates of a merge are."""
+    """Write what the gates of a merge are; raise InputError for a merge without experts, which would be the base."""
+    overlays = OverlayFile(folder / OVERLAYS)
+    if not any(overlays.kind(name) == LowRank.kind for name in overlays.parameters):
+        what = "no task changes a linear map that is merged, and smile has experts of linear maps alone"
+        raise InputError(f"{what}; remove the entry, or see parameters.merged and parameters.matrices")
     with replacing(folder / FILE) as file:
         file.write((json.dumps({"k_gate": values["k_gate"]}) + "\n").encode())
 

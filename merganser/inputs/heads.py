@@ -13,6 +13,7 @@ from torch import Tensor
 
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.architecture import read_config
+from merganser.checkpoints.configurations import class_labels
 from merganser.checkpoints.kinds import is_head
 from merganser.checkpoints.tensors import Checkpoint, SafetensorsFile
 from merganser.checkpoints.writing import save_tensors
@@ -22,7 +23,7 @@ from merganser.limits import parse_json
 
 @dataclass(frozen=True)
 class Head:
-    """One task's head: its tensors, the patterns of such names, and the names of its classes if it says them."""
+    """One task's head: its tensors, the patterns of such names, and the names of its classes, or their numbers."""
 
     tensors: Mapping[str, Tensor]
     patterns: Sequence[str]
@@ -58,7 +59,15 @@ def read_head(path: Path) -> Head:
     file = SafetensorsFile(path)
     with refusing(f"{path}: not the head of a task", "extract it again"):
         content = parse_json(file.metadata["merganser"])
-        return Head({name: file.read(name) for name in file.names}, content["patterns"], content["classes"])
+        tensors = {name: file.read(name) for name in file.names}
+        return Head(tensors, content["patterns"], content["classes"] or _numbered(tensors))
+
+
+def _numbered(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Name the outputs of a head by their numbers: the rows of its map that none of its maps reads; none of several."""
+    rows, columns = ({value.shape[side] for value in tensors.values() if value.dim() > 1} for side in (0, 1))
+    last = rows - columns or rows
+    return [f"LABEL_{number}" for number in range(max(last))] if len(last) == 1 else []
 
 
 def _own(model: Checkpoint, patterns: Sequence[str]) -> dict[str, Tensor]:
@@ -77,5 +86,8 @@ def _adapters(adapter: Adapter, patterns: Sequence[str]) -> dict[str, Tensor]:
 def class_names(config: Path) -> list[str]:
     """Read the names of a head's outputs; none where the configuration has none, or is missing."""
     with refusing(f"{config}: not the configuration of a model", "fetch it again"):
-        names: dict[str, Any] = (read_config(config) or {}).get("id2label") or {}
-        return [str(names[number]) for number in sorted(names, key=int)]
+        found = read_config(config) or {}
+        names: dict[str, Any] = found.get("id2label") or {}
+        said = (class_labels(config.parent) or {}).get("", [])  # timm's, perhaps of an older head
+        others = said if len(said) == found.get("num_classes", len(said)) else []
+        return [str(names[number]) for number in sorted(names, key=int)] or others

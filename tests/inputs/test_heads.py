@@ -77,3 +77,17 @@ def test_heads_of_other_sizes_and_names_are_not_compared_with_the_base(tmp_path:
 def test_patterns_that_match_nothing_are_refused_with_names_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no parameter matches base\.heads \(clasifier\.\*\); its"):
         head_of(save(tmp_path / "task", TUNED), ["clasifier.*"])
+
+
+def test_outputs_without_names_are_numbered_as_the_rows_of_the_last_map(tmp_path: Path) -> None:
+    two = {"classifier.dense.weight": torch.ones(3, 3), "classifier.out_proj.weight": torch.ones(4, 3)}
+    assert head_of(save(tmp_path / "two", two, {}), HEADS).classes == [f"LABEL_{number}" for number in range(4)]
+    assert head_of(save(tmp_path / "one", TUNED), HEADS).classes == ["LABEL_0", "LABEL_1"]
+    unclear = two | {"classifier.other.weight": torch.ones(5, 3)}
+    assert head_of(save(tmp_path / "unclear", unclear), HEADS).classes == []
+
+
+@pytest.mark.parametrize(("count", "classes"), [(2, ["no", "yes"]), (3, ["LABEL_0", "LABEL_1"])])
+def test_names_are_timms_unless_they_are_of_another_head(count: int, classes: list[str], tmp_path: Path) -> None:
+    said = {"num_classes": count, "pretrained_cfg": {"label_names": ["no", "yes"]}}
+    assert head_of(save(tmp_path / "task", TUNED, said), HEADS).classes == classes

@@ -19,8 +19,8 @@ from merganser.config.loading import complete_file, load_params
 from merganser.errors import InputError
 from merganser.tasks import evaluate, extract, fetch, merge, prepare
 from tests.tasks.comparison import inside
-from tests.timm_models import random_timm
-from tests.tiny_clip import write_data_set
+from tests.timm_models import edit_config, random_timm
+from tests.tiny_clip import CLASSES, write_data_set
 
 HEADS = {"timm/resnet": ["fc.*"], "timm/convnext": ["head.fc.*"], "timm/vit": ["head.weight", "head.bias"]}
 TASKS = ("dark", "light")
@@ -101,4 +101,13 @@ def test_a_base_with_a_head_for_other_classes_is_refused_with_the_key_to_set(tmp
     with inside(tmp_path):
         complete_file(Path("params.yaml"))
         with pytest.raises(InputError, match=r'fc\.bias has shape .*base\.heads: \["fc\.\*"\]'):
+            check_sources(load_params(), Path(), lambda path: False)
+
+
+def test_classes_in_another_order_than_the_heads_are_refused(tmp_path: Path) -> None:
+    write_comparison(tmp_path, "timm/vit")
+    edit_config(tmp_path / "dark", label_names=CLASSES[::-1])
+    with inside(tmp_path):
+        complete_file(Path("params.yaml"))
+        with pytest.raises(InputError, match=r"tasks\.dark: the head has in another order: red, light, dark; the data"):
             check_sources(load_params(), Path(), lambda path: False)

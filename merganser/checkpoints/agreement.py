@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from merganser.checkpoints.adapters.binding import moved_together
 from merganser.checkpoints.adapters.files import Adapter
 from merganser.checkpoints.adapters.settings import adapter_base
@@ -23,12 +25,12 @@ from merganser.checkpoints.configurations import (
     class_labels,
     list_settings,
 )
-from merganser.checkpoints.kinds import ParameterRules
+from merganser.checkpoints.kinds import ParameterRules, is_merged
 from merganser.checkpoints.matching import without_ddp
 from merganser.checkpoints.own_settings import GENERATION, preparation_of
 from merganser.checkpoints.reading import DESCRIPTION, wrappers_of
 from merganser.checkpoints.sentence_files import ENCODER, SENTENCES, encoding_of, module_types, pools_of, settings_of
-from merganser.checkpoints.tensors import Checkpoint
+from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint
 from merganser.checkpoints.vocabularies import (
     BY_TOKEN,
     FAST,
@@ -90,6 +92,8 @@ class Agreement:
         if isinstance(opened[1], Adapter):
             notes += _other_base(self.base, model, task)
             notes += [f"{task}: its {name} {TOGETHER}" for name in moved_together(opened[1], opened[0])]
+        elif not self.rules.flags:  # `merganser merge` writes any dtype
+            notes += _rounded(task, *opened, self.rules)
         further = self._compare(task, model, opened) + self._template(task, model)
         return notes + (further if self.is_whole else [])
 
@@ -169,6 +173,17 @@ def _read(what: str, read: Callable[[Path], Any], folder: Path) -> Any:
     """Read what a folder says; raise InputError where its files are not in the form that they have."""
     with refusing(f"{folder}: {what}: cannot be read", "fetch it again", (*MALFORMED, RecursionError)):
         return read(folder)
+
+
+def _rounded(task: str, base: Checkpoint, model: Checkpoint, rules: ParameterRules) -> list[str]:
+    """Say that the weights of a model have digits that the base's dtype has no room for."""
+    shared = (
+        (DTYPES[model.spec(name).dtype], DTYPES[base.spec(name).dtype], name) for name in model.names if name in base
+    )
+    merged = {(own, ours) for own, ours, name in shared if is_merged(name, NAMES_OF_DTYPES[own], rules)}
+    words = sorted(f"{own}, the base's {ours}" for own, ours in merged if torch.promote_types(own, ours) != ours)
+    how = "merges and its own model are measured with the base's dtype; to keep its digits, give a wider base"
+    return [f"{task}: its weights are {each.replace('torch.', '')}: {how}" for each in words]
 
 
 def _wrappers(base: Checkpoint, model: Checkpoint | Adapter) -> set[str]:

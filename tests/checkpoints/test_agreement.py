@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import (
     BertConfig,
     BertModel,
@@ -51,6 +52,26 @@ def checked(paths: Mapping[str, Path], rules: ParameterRules | None = None) -> l
 def test_models_of_one_architecture_need_no_word(paths: dict[str, Path]) -> None:
     edit(paths["task0"], attention_dropout=0.3, transformers_version="4.1", use_cache=False, _name_or_path="other")
     assert checked(paths) == []
+
+
+@pytest.mark.parametrize(
+    ("of_base", "told"),
+    [
+        (
+            torch.bfloat16,
+            ["task0: its weights are float32, the base's bfloat16: merges and its own model are measured"],
+        ),
+        (torch.float32, []),
+    ],
+)
+def test_digits_that_the_bases_dtype_has_no_room_for_are_named(
+    of_base: torch.dtype, told: list[str], tmp_path: Path
+) -> None:
+    own = torch.float32 if told else torch.bfloat16
+    save_models(tmp_path, "llama, untied", tasks=1, dtype=of_base)
+    task0 = save_models(tmp_path / "own", "llama, untied", tasks=1, dtype=own)["task0"]
+    notes = checked({"base": tmp_path / "base", "task0": task0})
+    assert [note[: len(start)] for note, start in zip(notes, told, strict=True)] == told
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,12 @@ from merganser.checkpoints.configurations import (
     class_labels,
     list_settings,
 )
-from merganser.checkpoints.kinds import ParameterRules, is_merged
+from merganser.checkpoints.kinds import FLOATS, ParameterRules, is_merged
 from merganser.checkpoints.matching import without_ddp
 from merganser.checkpoints.own_settings import GENERATION, preparation_of
 from merganser.checkpoints.reading import DESCRIPTION, wrappers_of
 from merganser.checkpoints.sentence_files import ENCODER, SENTENCES, encoding_of, module_types, pools_of, settings_of
-from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint
+from merganser.checkpoints.tensors import DTYPES, Checkpoint
 from merganser.checkpoints.vocabularies import (
     BY_TOKEN,
     FAST,
@@ -93,7 +93,7 @@ class Agreement:
             notes += _other_base(self.base, model, task)
             notes += [f"{task}: its {name} {TOGETHER}" for name in moved_together(opened[1], opened[0])]
         elif not self.rules.flags:  # `merganser merge` writes any dtype
-            notes += _rounded(task, *opened, self.rules)
+            notes += _rounded(task, opened[0], opened[1], self.rules)
         further = self._compare(task, model, opened) + self._template(task, model)
         return notes + (further if self.is_whole else [])
 
@@ -177,11 +177,10 @@ def _read(what: str, read: Callable[[Path], Any], folder: Path) -> Any:
 
 def _rounded(task: str, base: Checkpoint, model: Checkpoint, rules: ParameterRules) -> list[str]:
     """Say that the weights of a model have digits that the base's dtype has no room for."""
-    shared = (
-        (DTYPES[model.spec(name).dtype], DTYPES[base.spec(name).dtype], name) for name in model.names if name in base
-    )
-    merged = {(own, ours) for own, ours, name in shared if is_merged(name, NAMES_OF_DTYPES[own], rules)}
-    words = sorted(f"{own}, the base's {ours}" for own, ours in merged if torch.promote_types(own, ours) != ours)
+    merged = [name for name in model.names if name in base and is_merged(name, model.spec(name).dtype, rules)]
+    both = {(model.spec(name).dtype, base.spec(name).dtype) for name in merged}
+    pairs = [(DTYPES[own], DTYPES[ours]) for own, ours in sorted(both) if ours in FLOATS]
+    words = [f"{own}, the base's {ours}" for own, ours in pairs if torch.promote_types(own, ours) != ours]
     how = "merges and its own model are measured with the base's dtype; to keep its digits, give a wider base"
     return [f"{task}: its weights are {each.replace('torch.', '')}: {how}" for each in words]
 

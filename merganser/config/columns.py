@@ -90,6 +90,9 @@ def column_advice(features: Mapping[str, Any], roles: Iterable[str]) -> str:
     for role in roles:
         free = [name for name in likely.get(role, []) if name not in example.values()]
         example[role] = found.get(role) or next(iter(free), "NAME")
+    beside = [name for name in texts if name not in example.values()]
+    if TEXT in example and len(beside) == 1:  # without it half of each example would be scored
+        example = {TEXT: example.pop(TEXT), PAIR: beside[0], **example}
     return (
         f"the data has the columns {some(list(features), SHOWN)}; set data.columns, as in {as_line('columns', example)}"
     )

@@ -353,7 +353,8 @@ def test_ambiguous_columns_are_listed_with_the_key_that_says_which(tmp_path: Pat
     with pytest.raises(InputError) as caught:
         load_params(path)
     advice = "the data has the columns question, sentence, sentiment; set data.columns, as in columns: {text: question,"
-    assert f"tasks.one.kind: missing, and it does not follow from the data: {advice} label: sentiment}}" in str(
-        caught.value
+    assert (
+        f"tasks.one.kind: missing, and it does not follow from the data: {advice} pair: sentence, label: sentiment}}"
+        in str(caught.value)
     )
     assert len(str(caught.value).splitlines()) == 1

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvcfleet.repository import opened, state_folder
+from dvcfleet.repository import held, opened, state_folder
 from dvcfleet.stop_signals import Stop
 from merganser.errors import InputError
 from merganser.flows.pages.ui import prefect_page
@@ -31,7 +31,7 @@ def serve_deployments(repo: Path) -> None:
     """
     with opened(repo) as dvc_repo:
         root, home = Path(dvc_repo.root_dir), state_folder(dvc_repo) / "prefect"
-    with chdir(root):
+    with chdir(root), held(home.with_name("serving"), "another `merganser serve`"):  # its end would pause these too
         declared = read_declared(FILE)
         # Until Prefect's runner is at work, which takes SIGTERM over.
         with suppress(KeyboardInterrupt), Stop().on_signals(signal.SIGTERM), prefect_page(home, schedules=True) as wait:

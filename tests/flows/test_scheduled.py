@@ -213,6 +213,15 @@ def test_a_run_that_was_due_while_nothing_served_starts_with_the_next_serve(toy:
     assert chain.ran() == ["cut", "turn", "end"]
 
 
+def test_a_second_serve_is_refused_because_its_end_would_pause_the_schedules_of_the_first(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    write_deployments(chain.path, deployment("later", due_in_s=DAY))
+    with serving(chain) as process:
+        ended = serve(chain)
+    assert ended.returncode == 75
+    assert ended.stderr.startswith(f"another `merganser serve` is at work in this repository (process {process.pid}, ")
+
+
 @pytest.mark.parametrize(
     ("schedule", "since", "due"),
     [
@@ -228,6 +237,13 @@ def test_a_time_that_has_passed_is_due(schedule: dict[str, Any], since: datetime
 
     made = make_deployment({"name": "x", "entrypoint": "merganser.flows.scheduled.scheduled", "schedules": [schedule]})
     assert [is_due(each.schedule, since) for each in made.schedules] == [due]
+
+
+def serve(toy: Toy) -> "subprocess.CompletedProcess[str]":
+    """Have a `merganser serve` end by itself."""
+    command = [*python(), "-m", "merganser.flows", "serve"]
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
+    return subprocess.run(command, cwd=toy.path, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
 
 
 @contextmanager
@@ -265,9 +281,7 @@ def test_a_mistake_in_prefect_yaml_is_named_before_a_server_is_started(
     chain = toy(CHAIN, CHAIN_FILES)
     if content:
         chain.write("prefect.yaml", yaml.safe_dump(content))
-    command = [*python(), "-m", "merganser.flows", "serve"]
-    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
-    ended = subprocess.run(command, cwd=chain.path, env=environment, capture_output=True, text=True, check=False)
+    ended = serve(chain)
     assert ended.returncode == 2
     assert ended.stderr.startswith(complaint)
     assert not (chain.path / ".dvcfleet/prefect").exists()

@@ -139,7 +139,7 @@ def write_lock(
     with ExitStack() as locks:
         while True:
             try:
-                locks.enter_context(_run_lock(state_folder(repo) / RUN_LOCK))
+                locks.enter_context(held(state_folder(repo) / RUN_LOCK))
                 lock = locks.enter_context(closing(DvcLock(repo, say)))
                 refuse_busy_paths(repo)
                 break
@@ -168,9 +168,10 @@ def is_at_work(folder: Path) -> bool:
 
 
 @contextmanager
-def _run_lock(path: Path) -> Iterator[None]:
+def held(path: Path, what: str = "another run") -> Iterator[None]:
+    """Hold a file's lock with this process's name in it; raise BusyError with the holder's if `what` holds it."""
     with open(path, "a+") as file:
-        _lock_or_name(file)
+        _lock_or_name(file, what)
         file.truncate(0)
         json.dump({"pid": os.getpid(), "since": time.strftime("%H:%M:%S on %Y-%m-%d")}, file)
         file.flush()
@@ -180,7 +181,7 @@ def _run_lock(path: Path) -> Iterator[None]:
             file.truncate(0)
 
 
-def _lock_or_name(file: TextIO) -> None:
+def _lock_or_name(file: TextIO, what: str) -> None:
     """Lock the file, or raise BusyError with the holder's name.
 
     Just after locking and just before unlocking, the file is empty or names an earlier run that was killed: read it
@@ -197,6 +198,6 @@ def _lock_or_name(file: TextIO) -> None:
             with suppress(ValueError, TypeError):
                 holder |= json.loads(file.read())
         if time.monotonic() > end or (isinstance(holder["pid"], int) and psutil.pid_exists(holder["pid"])):
-            who = f"another run is at work in this repository (process {holder['pid']}, since {holder['since']})"
+            who = f"{what} is at work in this repository (process {holder['pid']}, since {holder['since']})"
             raise BusyError(who, "wait for it to end, or stop it and run again")
         time.sleep(0.01)

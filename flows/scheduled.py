@@ -104,12 +104,12 @@ def scheduled(
 def free(keep: str = "30d", keep_best: bool = True, repo: Path = Path()) -> State[Any]:
     """Free what old runs left and no kept result needs, as `merganser gc --yes`; skipped while a run is at work."""
     try:
-        found = collect_garbage(repo, time_before(keep), keep_best, do=True)
+        freed = collect_garbage(repo, time_before(keep), keep_best, do=True)
     except BusyError as busy:
         return Completed(name="Skipped", message=str(busy))
     except (UserError, InputError) as error:
         return Failed(message=str(error))
-    return Completed(message="\n".join(lines_of(found)))
+    return Completed(message="\n".join(lines_of(freed)))
 
 
 def tell_worse(row: Mapping[str, str]) -> None:

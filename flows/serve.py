@@ -109,16 +109,16 @@ def _was_missed(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> 
     from prefect.exceptions import ObjectNotFound
 
     try:
-        found = client.read_deployment_by_name(deployment.full_name)
+        deployed = client.read_deployment_by_name(deployment.full_name)
     except ObjectNotFound:
         return False
     runs = client.read_flow_runs(
-        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[found.id])),
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployed.id])),
         sort=FlowRunSort.START_TIME_DESC,
         limit=1,
     )
-    since = max(time for time in (found.created, *(run.start_time for run in runs)) if time)
-    before = [each.schedule for each in found.schedules if each.active]
+    since = max(time for time in (deployed.created, *(run.start_time for run in runs)) if time)
+    before = [each.schedule for each in deployed.schedules if each.active]
     now = [each.schedule for each in deployment.schedules or () if each.active is not False]
     return not deployment.paused and any(is_due(each, since) for each in now if each in before)
 

@@ -69,16 +69,16 @@ class CodeTree:
         """List a module and all that it imports, sorted by name; raise InputError if one is missing or not Python."""
         if self._module(name) is None:
             raise InputError(f"{name}: no such module in {self.root}")
-        found: dict[str, Module] = {}
+        modules: dict[str, Module] = {}
         todo = [name]
         while todo:
             current = todo.pop()
-            if current in found or f"{current}.".startswith(tuple(f"{name}." for name in NEUTRAL)):
+            if current in modules or f"{current}.".startswith(tuple(f"{name}." for name in NEUTRAL)):
                 continue
             if module := self._module(current):
-                found[current] = module
+                modules[current] = module
                 todo += module.needs
-        return sorted(found.values(), key=lambda module: module.name)
+        return sorted(modules.values(), key=lambda module: module.name)
 
     def listing(self, name: str) -> str:
         """Return one line per module that a module imports, with its name and digest."""
@@ -148,7 +148,7 @@ class CodeTree:
         digest = hashlib.sha256(f"{text.digest}\n{files}".encode()).hexdigest() if files else text.digest
         # and its parent packages, whose `__init__` runs first
         needs = [
-            whole for found in (name, *text.imported, *named) for whole in accumulate(found.split("."), "{}.{}".format)
+            whole for part in (name, *text.imported, *named) for whole in accumulate(part.split("."), "{}.{}".format)
         ]
         return Module(name, digest, tuple(dict.fromkeys(needs)))
 
@@ -165,10 +165,10 @@ class CodeTree:
         if not _is_ours(name):
             return None
         folder = self.root.joinpath(*name.split("."))
-        found = (path for path in (folder / "__init__.py", folder.with_name(f"{folder.name}.py")) if path.is_file())
+        files = (path for path in (folder / "__init__.py", folder.with_name(f"{folder.name}.py")) if path.is_file())
         package, _, module = name.rpartition(".")
         own = self._own.get(module) if package == GROUP else None
-        return next(found, own.file if own else None)
+        return next(files, own.file if own else None)
 
 
 @cache
@@ -189,10 +189,10 @@ def listing_digest(listing: str) -> str:
 
 def read_classes(text: str) -> dict[str, dict[str, str]]:
     """Read the table of classes: the class of each digest, by module."""
-    found: dict[str, dict[str, str]] = {}
+    classes: dict[str, dict[str, str]] = {}
     for name, *digests in map(str.split, text.splitlines()):
-        found.setdefault(name, {}).update(dict.fromkeys(digests, digests[0]))
-    return found
+        classes.setdefault(name, {}).update(dict.fromkeys(digests, digests[0]))
+    return classes
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
@@ -224,11 +224,11 @@ def _text(name: str, path: Path, content: bytes) -> Text:
     tree = _parsed(path, content)
     _drop_docstrings(tree)
     nodes = list(_run_nodes(tree))
-    imported = [found for node in nodes for found in _imported(node, name, path)]
+    imported = [module for node in nodes for module in _imported(node, name, path)]
     strings = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
     return Text(
         hashlib.sha256(ast.dump(tree).encode()).hexdigest(),
-        tuple(found for found in dict.fromkeys(imported) if _is_ours(found)),
+        tuple(module for module in dict.fromkeys(imported) if _is_ours(module)),
         tuple(string for string in dict.fromkeys(strings) if _is_ours(string.removesuffix(".*"))),
     )
 

@@ -134,8 +134,8 @@ def _lists_as_keys(content: Any) -> Iterator[list[Any]]:
     if isinstance(content, dict):
         yield from (list(key) for key in content if isinstance(key, tuple))
     inside = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
-    for each in inside:
-        yield from _lists_as_keys(each)
+    for inner in inside:
+        yield from _lists_as_keys(inner)
 
 
 def check_depth(text: str) -> None:

@@ -49,9 +49,9 @@ def flop_a_second(device: str) -> float:
 
 
 def _least_seconds(do: Callable[[], None], clock: Callable[[], float]) -> float:
-    found = []
+    seconds = []
     for _ in range(TIMES):
         began = clock()
         do()
-        found.append(clock() - began)
-    return min(found)
+        seconds.append(clock() - began)
+    return min(seconds)

@@ -190,8 +190,8 @@ def _locked(lock: Path, path: Path) -> tuple[int, bool]:
 def _writer(lock: Path) -> str:
     """Return the id of the process that holds a lock; nothing where it has not written it."""
     with suppress(OSError), lock.open("rb") as file:
-        if found := re.fullmatch(rb"(\d{1,20})\n", file.read(32)):
-            return found[1].decode()
+        if match := re.fullmatch(rb"(\d{1,20})\n", file.read(32)):
+            return match[1].decode()
     return ""
 
 

@@ -86,7 +86,7 @@ def _state_folder() -> Path:
 
 @cache
 def _installed_methods() -> tuple[tuple[str, OwnMethod], ...]:
-    found = []
+    installed = []
     for point in entry_points(group=GROUP):
         package = point.dist.name if point.dist else point.module.partition(".")[0]
         with refusing(
@@ -99,8 +99,8 @@ def _installed_methods() -> tuple[tuple[str, OwnMethod], ...]:
             if spec is None:
                 raise ModuleNotFoundError(f"No module named {point.module!r}")
         if spec.origin:
-            found.append((point.name, OwnMethod(point.module, Path(spec.origin), of_comparison=False)))
-    return tuple(found)
+            installed.append((point.name, OwnMethod(point.module, Path(spec.origin), of_comparison=False)))
+    return tuple(installed)
 
 
 def constants(package: str, name: Any) -> dict[str, Any]:
@@ -126,8 +126,8 @@ def own_configurations() -> dict[str, str]:
 
 @cache
 def _own_configurations(places: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    found = {name: constants(FAMILIES, name).get("CONFIG") for name in module_names(places)}
-    return tuple((name, file) for name, file in found.items() if file is not None)
+    files = {name: constants(FAMILIES, name).get("CONFIG") for name in module_names(places)}
+    return tuple((name, file) for name, file in files.items() if file is not None)
 
 
 def literals(module: ast.Module) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def literals(module: ast.Module) -> dict[str, Any]:
     >>> literals(ast.parse("MERGED = ['visual.*']; TYPES = {*found()}; it = 1"))
     {'MERGED': ['visual.*']}
     """
-    found = {}
+    constants_read = {}
     for node in module.body:
         match node:
             case (
@@ -144,7 +144,7 @@ def literals(module: ast.Module) -> dict[str, Any]:
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
             ) if name.isupper():
                 try:
-                    found[name] = ast.literal_eval(value)
+                    constants_read[name] = ast.literal_eval(value)
                 except ValueError:  # computed: only who imports the module knows it
                     continue
-    return found
+    return constants_read

@@ -44,8 +44,8 @@ def get(name: str) -> "Method":
             _import(name, own)
         else:
             importlib.import_module(f"merganser.methods.{name}")
-    found: Method = REGISTERED[name]
-    return found
+    method: Method = REGISTERED[name]
+    return method
 
 
 def describe(name: str) -> Described:

@@ -22,10 +22,10 @@ def modules(code: CodeTree) -> dict[str, str]:
     The code of a method (`methods/<name>.txt`), a family or a kind is not part of its stages': they depend on both.
     """
     stages = [name for name in code.names("merganser.tasks") if code.runs_by_itself(f"merganser.tasks.{name}")]
-    found = {f"{name}.txt": f"merganser.tasks.{name}" for name in stages}
+    names_of_modules = {f"{name}.txt": f"merganser.tasks.{name}" for name in stages}
     for folder, package in FOUND_BY_NAME.items():
-        found |= {f"{folder}/{name}.txt": f"{package}.{name}" for name in code.names(package)}
-    return found
+        names_of_modules |= {f"{folder}/{name}.txt": f"{package}.{name}" for name in code.names(package)}
+    return names_of_modules
 
 
 def listings(code: CodeTree) -> dict[str, str]:
@@ -53,12 +53,12 @@ def recorded_code(root: Path, code: CodeTree) -> dict[str, Digest]:
         listed = read_json(folder / LISTINGS)
         return {file: Digest(text.strip(), listing_digest(listed.get(file, text))) for file, text in written.items()}
     named = modules(code)
-    found = {}
+    recorded = {}
     for file, text in written.items():
         digest = listing_digest(text)
         known = code.classes.get(named.get(file, ""), {})
-        found[file] = Digest(text.strip() if file.startswith(f"{CARDS}/") else known.get(digest, digest), digest)
-    return found
+        recorded[file] = Digest(text.strip() if file.startswith(f"{CARDS}/") else known.get(digest, digest), digest)
+    return recorded
 
 
 def texts(code: CodeTree, recorded: Code | None = None) -> dict[str, str]:
@@ -68,10 +68,10 @@ def texts(code: CodeTree, recorded: Code | None = None) -> dict[str, str]:
     """
     kept = {file: f"{digest.of}\n" for file, digest in kept_digests(recorded).items()}
     left_out = {f"kinds/{kind}.txt" for kind in code.names(FOUND_BY_NAME["kinds"]) if not _is_scored(kind)}
-    found = {file: class_line(code, module) for file, module in modules(code).items() if file not in left_out}
+    classes = {file: class_line(code, module) for file, module in modules(code).items() if file not in left_out}
     cards = {f"{CARDS}/{name}.txt": card_line(code, name) for name in code.names(FOUND_BY_NAME["families"])}
     said = (f"{file.removesuffix('.txt')} {digest.kept}\n" for file, digest in kept_digests(recorded).items())
-    return found | kept | cards | {KEPT: "".join(sorted(said))}
+    return classes | kept | cards | {KEPT: "".join(sorted(said))}
 
 
 def _is_scored(kind: str) -> bool:
@@ -93,15 +93,15 @@ def write_code() -> int:
     recorded = read_record(Path()) if RECORD.is_file() else None
     if recorded:
         refuse_other_code(recorded, installed_code(code))
-    found = texts(code, recorded)
+    classes = texts(code, recorded)
     with fresh_folder(CODE) as folder:
         for kind in (*FOUND_BY_NAME, CARDS):
             (folder / kind).mkdir()
-        for name, text in found.items():
+        for name, text in classes.items():
             (folder / name).write_text(text, encoding="utf-8")
         (folder / TEXTS).write_text(texts_as_json(code.texts), encoding="utf-8")
         write_json(folder / LISTINGS, listings(code))
-    return len(found)
+    return len(classes)
 
 
 def main(argv: list[str]) -> None:

@@ -34,6 +34,6 @@ def experiment_names(root: Path) -> list[str]:
 
     A tracking server may have those of other comparisons. A store of its own may be older than the id.
     """
-    found = read_id(root)
-    own = [f"{EXPERIMENT}-{found}"] if found else []
+    identity = read_id(root)
+    own = [f"{EXPERIMENT}-{identity}"] if identity else []
     return own if own and os.environ.get("MLFLOW_TRACKING_URI") else [*own, EXPERIMENT]

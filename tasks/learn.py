@@ -74,16 +74,16 @@ def learn_once(params: Params, name: str, state: Path, result: Path) -> None:
     settings = learner.settings.model_validate(entry.values)
     problem = open_problem(params, entry, learner, settings, tasks)
     with one_blas_thread():
-        found = learn(
+        learned = learn(
             problem,
             settings,
             state,
             learning_fingerprint(params, entry, settings, tasks),
             _Progress(name, settings.steps),
         )
-    write_result(result, entry.learner, settings, problem, found)
-    best = found.best_step
-    print(f"{name}: loss {found.checks[0]:.4f}, {found.checks[best]:.4f} after step {best} of {found.step}")
+    write_result(result, entry.learner, settings, problem, learned)
+    best = learned.best_step
+    print(f"{name}: loss {learned.checks[0]:.4f}, {learned.checks[best]:.4f} after step {best} of {learned.step}")
 
 
 def merge_blocks(params: Params, name: str, learner: BlockLearner, state: Path, result: Path) -> None:
@@ -96,14 +96,14 @@ def merge_blocks(params: Params, name: str, learner: BlockLearner, state: Path, 
     layers = MappedLayers(open_deltas(DATA / entry.of, tasks), dense_layer)
     merging = BlockMerging(learner, settings, layers, open_for_merging(start_folder(entry)), setups, samples)
     with one_blas_thread():
-        found = merging.run(
+        merged = merging.run(
             state,
             learning_fingerprint(params, entry, settings, tasks),
             lambda done, blocks: print(f"{name}: {done} of {blocks} blocks merged", flush=True),
         )
-    names, trace = list(weights_of(layers).names), trace_of_blocks(entry.learner, settings, found)
-    write_values(result, Learned(entry.learner, settings.model_dump(), tasks, names, found.values), trace)
-    print(f"{name}: {len(found.values)} linear maps merged in {len(found.blocks)} blocks")
+    names, trace = list(weights_of(layers).names), trace_of_blocks(entry.learner, settings, merged)
+    write_values(result, Learned(entry.learner, settings.model_dump(), tasks, names, merged.values), trace)
+    print(f"{name}: {len(merged.values)} linear maps merged in {len(merged.blocks)} blocks")
 
 
 def recalibrate(params: Params, name: str, learner: Recalibration, state: Path, result: Path) -> None:
@@ -116,8 +116,8 @@ def recalibrate(params: Params, name: str, learner: Recalibration, state: Path, 
     setup.load(in_file(base, ((each, base.read(each)) for each in base.names)))
     samples = [draw(data[task], settings.examples, params.first_seed, task) for task in tasks]
     with one_blas_thread():
-        found = recalibrated(setup.network, samples, settings.batch_size)
-    changes = {each: found[each].double() - base.read(each).double() for each in found if each in layers.kinds}
+        fresh = recalibrated(setup.network, samples, settings.batch_size)
+    changes = {each: fresh[each].double() - base.read(each).double() for each in fresh if each in layers.kinds}
     about = {"learner": entry.learner, **settings.model_dump()}
     trace = {"settings": about, "forwards": sum(map(len, samples)), "backwards": 0, "losses": [], "checks": []}
     names = list(weights_of(layers).names)
@@ -125,15 +125,15 @@ def recalibrate(params: Params, name: str, learner: Recalibration, state: Path, 
     print(f"{name}: {len(changes)} statistics recalibrated on {trace['forwards']} pictures")
 
 
-def trace_of_blocks(learner: str, settings: BlockSettings, found: Merged) -> dict[str, Any]:
+def trace_of_blocks(learner: str, settings: BlockSettings, merged: Merged) -> dict[str, Any]:
     """Return what is written of a merge block by block, which has neither losses nor steps."""
     return {
         "settings": {"learner": learner, **settings.model_dump()},
-        "forwards": found.forwards,
+        "forwards": merged.forwards,
         "backwards": 0,
         "losses": [],
         "checks": [],
-        "blocks": [{"block": block.name, "maps": sorted(block.first)} for block in found.blocks],
+        "blocks": [{"block": block.name, "maps": sorted(block.first)} for block in merged.blocks],
     }
 
 

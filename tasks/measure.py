@@ -15,8 +15,8 @@ from merganser.workers import threads_wanted
 def main(params: Params) -> None:
     """Measure the tasks of the comparison in params.yaml."""
     tasks = list(params.tasks)
-    found = measure_tasks(open_deltas(DELTAS, tasks), open_factors(FACTORS, tasks), threads_wanted())
-    write_json(TASK_MEASURES, defined(found))
+    measures = measure_tasks(open_deltas(DELTAS, tasks), open_factors(FACTORS, tasks), threads_wanted())
+    write_json(TASK_MEASURES, defined(measures))
 
 
 if __name__ == "__main__":

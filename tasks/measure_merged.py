@@ -15,8 +15,8 @@ from merganser.workers import threads_wanted
 def main(params: Params, key: str) -> None:
     """Measure the entry named on the command line."""
     deltas = open_deltas(DELTAS, list(params.tasks))
-    found = measure_merge(MERGED / key, open_for_merging(BASE), deltas, threads_wanted())
-    write_json(MERGE_MEASURES / f"{key}.json", defined(found))
+    measures = measure_merge(MERGED / key, open_for_merging(BASE), deltas, threads_wanted())
+    write_json(MERGE_MEASURES / f"{key}.json", defined(measures))
 
 
 if __name__ == "__main__":

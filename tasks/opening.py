@@ -75,12 +75,12 @@ def _cost(folder: Path, tasks: list[str]) -> dict[str, Any]:
 
 
 def _choice(folder: Path, tasks: list[str]) -> dict[str, Any]:
-    found = read_json(folder / RESULT / FOUND)
-    best = next(one for one in found["candidates"] if one["values"] == found["chosen"])
-    about = {key: found[key] for key in ("chosen", "forwards", "grid")} | {
+    search = read_json(folder / RESULT / FOUND)
+    best = next(one for one in search["candidates"] if one["values"] == search["chosen"])
+    about = {key: search[key] for key in ("chosen", "forwards", "grid")} | {
         key: best[key] for key in ("score", "stderr")
     }
-    return {SEARCH: {"name": folder.name, "candidates": len(found["candidates"]), **about}}
+    return {SEARCH: {"name": folder.name, "candidates": len(search["candidates"]), **about}}
 
 
 OPENINGS: Mapping[str, Opening] = {

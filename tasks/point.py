@@ -99,10 +99,10 @@ def measure_point(params: Params, point: Point, values: Values, out: Path, **mor
     about |= {"tasks": point.tasks, "split": point.split, "seed": params.first_seed}
     with open_point(params, point) as opened, fresh_folder(out) as folder:
         try:
-            found = opened.measure(values, folder)
+            measured = opened.measure(values, folder)
         except TooFewBytesError as error:
-            found = {"reason": str(error)}
-        content = about | found | more
+            measured = {"reason": str(error)}
+        content = about | measured | more
         write_json(folder / SCORES, content)
     return content
 

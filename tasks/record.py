@@ -97,9 +97,9 @@ def comparison_name(params: Params) -> str:
 def _parent_run(store: Store, params: Params) -> str:
     """Find the comparison's run, or make it. To be called under the lock."""
     name = comparison_name(params)
-    found = store.find(COMPARISON, name)
-    if found:
-        return found
+    run = store.find(COMPARISON, name)
+    if run:
+        return run
     held = comparison_run(params, name)
     made = store.begin(COMPARISON, name, held.name, {**held.tags, **_origin()})
     _log(store, made, {}, held.params)
@@ -159,9 +159,9 @@ def _data_of(params: Params, entry: str, task: str) -> tuple[str, str, str, None
 def _model(store: Store, name: str, source: str) -> str:
     """Return the logged model of a source, made where there is none."""
     key = sha256_of_json([name, source])[:16]
-    found = store.client.search_logged_models([store.experiment], f"tags.`merganser.key` = '{key}'", max_results=1)
-    if found:
-        return str(found[0].model_id)
+    models = store.client.search_logged_models([store.experiment], f"tags.`merganser.key` = '{key}'", max_results=1)
+    if models:
+        return str(models[0].model_id)
     made = store.client.create_logged_model(store.experiment, name, tags={MODEL_SOURCE: source, "merganser.key": key})
     store.client.finalize_logged_model(made.model_id, "READY")
     return str(made.model_id)
@@ -234,9 +234,9 @@ def record_report(params: Params) -> None:
     with FileLock(lock):
         store = open_store()
         parent = _parent_run(store, params)
-        for entry, found in scores.items():
+        for entry, score in scores.items():
             receipt = read_json(RECORDS / f"{entry}.json")
-            _log(store, receipt["run_id"], relative_metrics(found, entry), {})
+            _log(store, receipt["run_id"], relative_metrics(score, entry), {})
             store.client.set_tag(parent, f"{ENTRY}.{entry}", receipt["run_id"])
         _log(store, parent, comparison_metrics(scores), {})
         store.client.log_dict(parent, summary_table(scores), TABLE)
@@ -269,9 +269,9 @@ def _flow_run(run: str) -> str | None:
     lines = LEDGER.read_text(encoding="utf-8", errors="replace").splitlines() if LEDGER.is_file() else []
     for line in reversed(lines):
         with suppress(ValueError, AttributeError):
-            found = json.loads(line)
-            if found.get("run") == run:
-                return str(found["flow_run"]) if found.get("flow_run") else None
+            entry = json.loads(line)
+            if entry.get("run") == run:
+                return str(entry["flow_run"]) if entry.get("flow_run") else None
     return None
 
 

@@ -100,7 +100,7 @@ def score_hashes(params: Params, entry: str) -> dict[str, str]:
 def score_metrics(params: Params, entry: str) -> dict[str, float]:
     """Return an entry's scores by their names in MLflow, METRIC/TASK, with their mean, errors and spreads."""
     scores = read_metrics(params, entry, METRICS)
-    found = {f"{one['metric']}/{task}": one["value"] for task, one in scores.items()}
+    scores_of_tasks = {f"{one['metric']}/{task}": one["value"] for task, one in scores.items()}
     spreads = {f"{one['metric']}_spread/{task}": one["spread"] for task, one in scores.items() if "spread" in one}
     spread = spread_of(scores)
     whole = {} if spread is None else {f"{MEAN}_spread": spread}
@@ -111,9 +111,9 @@ def score_metrics(params: Params, entry: str) -> dict[str, float]:
     }
     errors = {f"{one['metric']}_stderr/{task}": one["stderr"] for task, one in scores.items()}
     errors[f"{MEAN}_stderr"] = error_of_mean(errors_of(scores))
-    mean = {MEAN: sum(found.values()) / len(found)}
+    mean = {MEAN: sum(scores_of_tasks.values()) / len(scores_of_tasks)}
     known_errors = {name: error for name, error in errors.items() if error is not None}
-    return {**found, **mean, **known_errors, **spreads, **whole, **known, **router, **data_sets}
+    return {**scores_of_tasks, **mean, **known_errors, **spreads, **whole, **known, **router, **data_sets}
 
 
 def relative_metrics(scores: Scores, entry: str) -> dict[str, float]:
@@ -133,9 +133,9 @@ def relative_metrics(scores: Scores, entry: str) -> dict[str, float]:
 
 def _of_tasks(entry: str) -> dict[str, float]:
     """Return the mean over tasks of what an entry holds of them: SAR of one model, relative error of a task's."""
-    found = read_json(MERGE_MEASURES / f"{entry}.json")
-    name = "error" if found["parts"] else "sar"
-    values = [value for value in found[name] if value is not None]
+    measures = read_json(MERGE_MEASURES / f"{entry}.json")
+    name = "error" if measures["parts"] else "sar"
+    values = [value for value in measures[name] if value is not None]
     return {f"{name}_mean": sum(values) / len(values)} if values else {}
 
 
@@ -173,14 +173,14 @@ def summary_table(scores: Mapping[str, Scores]) -> dict[str, Any]:
     rows = [
         [
             entry,
-            found.mean,
-            found.error,
-            found.normalised,
-            found.drop_rate,
-            found.profile["amr"],
-            *found.values.values(),
+            row.mean,
+            row.error,
+            row.normalised,
+            row.drop_rate,
+            row.profile["amr"],
+            *row.values.values(),
         ]
-        for entry, found in scores.items()
+        for entry, row in scores.items()
     ]
     tasks = next(iter(scores.values())).values
     return {"columns": ["entry", MEAN, "stderr", "normalised_score", "score_drop_rate", "amr", *tasks], "data": rows}
@@ -193,19 +193,19 @@ def logged(path: str) -> str:
 
 def study_runs(comparison: str, studies: Mapping[str, Any]) -> dict[str, tuple[Held, dict[str, Any]]]:
     """Return what the run of each study of a comparison's run holds, and its table of points, by the study's name."""
-    found = {}
+    tables = {}
     for name, table in study_tables(studies).items():
         key = sha256_of_json([comparison, name, table])
         tags = {RUN: comparison, STUDY: name, STUDY_KEY: key, LOGGED_TABLES: logged(POINTS)}
         place = table["columns"].index("score") if "score" in table["columns"] else None
         curves = {} if place is None else {MEAN: [(step, float(row[place])) for step, row in enumerate(table["data"])]}
-        found[name] = Held(f"study {name}", tags, {}, curves=curves), table
-    return found
+        tables[name] = Held(f"study {name}", tags, {}, curves=curves), table
+    return tables
 
 
 def comparison_metrics(scores: Mapping[str, Scores]) -> dict[str, float]:
     """Return the numbers of a comparison's run: each entry's mean score, `score_mean/ENTRY`."""
-    return {f"{MEAN}/{entry}": found.mean for entry, found in scores.items()}
+    return {f"{MEAN}/{entry}": score.mean for entry, score in scores.items()}
 
 
 def run_details(info: Any) -> dict[str, Any]:
@@ -221,9 +221,9 @@ def run_description(scores: Mapping[str, Scores], flow_run: str | None) -> str:
 
 
 def _score_table(scores: Mapping[str, Scores]) -> str:
-    wording = wording_of(metric for found in scores.values() for metric in found.metrics.values())
+    wording = wording_of(metric for score in scores.values() for metric in score.metrics.values())
     lines = [f"| entry | mean {wording.axis} | of individual, % |", "|---|---|---|"]
-    for entry, found in scores.items():
-        normalised = "" if found.normalised is None else f"{100 * found.normalised:.1f}"
-        lines.append(f"| {entry} | {100 * found.mean:.1f} | {normalised} |")
+    for entry, score in scores.items():
+        normalised = "" if score.normalised is None else f"{100 * score.normalised:.1f}"
+        lines.append(f"| {entry} | {100 * score.mean:.1f} | {normalised} |")
     return "\n".join(lines)

@@ -26,11 +26,11 @@ def main(params: Params, name: str) -> None:
     check_found("families", params.base.family)
     start = BASE if entry.of == "deltas" else DATA / entry.of / "base"
     features = {task: shared_features(params, start, task, f"routers.{name}") for task in sorted(params.tasks)}
-    sizes = {task: found.shape[1] for task, found in features.items()}
+    sizes = {task: inputs.shape[1] for task, inputs in features.items()}
     router = fit(features, entry.penalty)
     right = [
-        float((router.probabilities(found).argmax(dim=1) == number).double().mean())
-        for number, found in enumerate(features.values())
+        float((router.probabilities(inputs).argmax(dim=1) == number).double().mean())
+        for number, inputs in enumerate(features.values())
     ]
     with fresh_folder(ROUTERS / name) as folder:
         write_router(folder, router)

@@ -71,11 +71,11 @@ def _evolved(params: Params, settings: Evolution, first: Candidate, measure: Mea
 
 
 def _shown(name: str, search: Search, candidates: Iterator[Candidate]) -> Iterator[Candidate]:
-    for done, found in enumerate(candidates, 1):
-        error = "" if found.stderr is None else f" ± {found.stderr:.4f}"
-        values = format_values(found.values)
-        print(f"{name}: {done} of {candidate_count(search)}: {found.score:.4f}{error} by {values}", flush=True)
-        yield found
+    for done, candidate in enumerate(candidates, 1):
+        error = "" if candidate.stderr is None else f" ± {candidate.stderr:.4f}"
+        values = format_values(candidate.values)
+        print(f"{name}: {done} of {candidate_count(search)}: {candidate.score:.4f}{error} by {values}", flush=True)
+        yield candidate
 
 
 @contextmanager

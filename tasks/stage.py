@@ -159,8 +159,8 @@ def digest_of_code(params: "Params", *modules: str, kinds: Collection[str] | Non
     """
     named = {task.kind for task in params.tasks.values()} if kinds is None else kinds
     family = f"merganser.models.families.{params.base.family}"
-    found = [*modules, family, *(f"merganser.evaluation.kinds.{kind}" for kind in sorted(named))]
-    return sha256_of_json({module: code_digest(module) for module in found})
+    modules_of_stage = [*modules, family, *(f"merganser.evaluation.kinds.{kind}" for kind in sorted(named))]
+    return sha256_of_json({module: code_digest(module) for module in modules_of_stage})
 
 
 def _lack(error: Exception) -> str | None:
@@ -198,11 +198,11 @@ def names_of(argv: list[str], stage: str, known: Sequence[Iterable[str]]) -> tup
     """
     if len(argv) == len(known):
         return tuple(argv)
-    found = [names for names in product(*known) if ["-".join(names)] == argv]
-    if len(found) != 1:
+    matching = [names for names in product(*known) if ["-".join(names)] == argv]
+    if len(matching) != 1:
         expected = ("no arguments", "one name", "two names")[len(known)]
         raise InputError(f"{stage}: expected {expected}, got {' '.join(argv) or 'nothing'}")
-    return found[0]
+    return matching[0]
 
 
 def stage(

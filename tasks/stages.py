@@ -74,9 +74,9 @@ def seed_folders(folder: Path, seeds: Sequence[int]) -> dict[int, Path]:
 
 def remove_other_seeds(folder: Path, seeds: Sequence[int]) -> None:
     """Remove from a folder that is kept what lies there of seeds that are no longer wanted."""
-    for found in (folder / SEEDS).glob("*"):
-        if found not in seed_folders(folder, seeds).values():
-            shutil.rmtree(found)
+    for place in (folder / SEEDS).glob("*"):
+        if place not in seed_folders(folder, seeds).values():
+            shutil.rmtree(place)
     if len(seeds) == 1:
         shutil.rmtree(folder / SEEDS, ignore_errors=True)
 

@@ -68,13 +68,13 @@ def bottleneck_of(params: Params, name: str, task: str, path: Path, origin: str)
         return Bottleneck(**kept), json.loads(file.metadata["merganser"])[ABOUT]
     surgery = params.surgery[name]
     merged, own = both_features(params, DATA / surgery.of, task, f"surgery.{name}")
-    found = train(merged, own, params.first_seed, task, **surgery.model_dump(exclude={"of"}))
-    best = found.best_step
-    print(f"{task}: L1 {found.losses[0]:.4f}, {found.losses[best]:.4f} after step {best}", flush=True)
-    losses = {str(step): loss for step, loss in found.losses.items()}
+    trained = train(merged, own, params.first_seed, task, **surgery.model_dump(exclude={"of"}))
+    best = trained.best_step
+    print(f"{task}: L1 {trained.losses[0]:.4f}, {trained.losses[best]:.4f} after step {best}", flush=True)
+    losses = {str(step): loss for step, loss in trained.losses.items()}
     about = {"losses": losses, "best_step": best, "examples": len(merged)}
-    save_tensors(path, vars(found.bottleneck), json.dumps({FINGERPRINT: origin, ABOUT: about}))
-    return found.bottleneck, about
+    save_tensors(path, vars(trained.bottleneck), json.dumps({FINGERPRINT: origin, ABOUT: about}))
+    return trained.bottleneck, about
 
 
 def both_features(params: Params, source: Path, task: str, where: str) -> tuple[Tensor, Tensor]:
@@ -85,9 +85,9 @@ def both_features(params: Params, source: Path, task: str, where: str) -> tuple[
     changed = setup.prepared.own is not None
     own = open_task(params, task, VALIDATION, start, own=True) if changed else setup
     features = []
-    for each, deltas in ((setup, None), (own, DeltaFile(source / f"{task}.safetensors"))):
-        each.load(own_model(open_for_merging(start), deltas))
-        features.append(each.features(params.evaluation.batch_size))
+    for setup_of_side, deltas in ((setup, None), (own, DeltaFile(source / f"{task}.safetensors"))):
+        setup_of_side.load(own_model(open_for_merging(start), deltas))
+        features.append(setup_of_side.features(params.evaluation.batch_size))
     return features[0], features[1]
 
 

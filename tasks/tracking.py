@@ -44,8 +44,8 @@ def follow_artifacts(root: Path) -> None:
     with suppress(sqlite3.Error), closing(sqlite3.connect(store)) as connection, connection:
         names = experiment_names(root)
         which = f"name IN ({', '.join('?' * len(names))})"
-        found = connection.execute(f"SELECT artifact_location FROM experiments WHERE {which}", names).fetchone()
-        old = str(found[0]) if found and found[0] else ""
+        row = connection.execute(f"SELECT artifact_location FROM experiments WHERE {which}", names).fetchone()
+        old = str(row[0]) if row and row[0] else ""
         if not old.startswith("file://") or _is_right(Path(unquote(urlsplit(old).path)), here):
             return
         for table, column in PLACES:

@@ -130,10 +130,10 @@ def diff(
     from merganser.flows.evidence.runs.diff import diff_runs
     from merganser.flows.evidence.runs.printing import as_page, diff_lines
 
-    found = diff_runs(root_around(repo), first, second)
-    lineage_cli.say(found.as_json(), diff_lines(found), as_json)
+    compared_runs = diff_runs(root_around(repo), first, second)
+    lineage_cli.say(compared_runs.as_json(), diff_lines(compared_runs), as_json)
     if page:
-        write_whole(page, as_page("run_diff", found=found))
+        write_whole(page, as_page("run_diff", found=compared_runs))
 
 
 app.command(epilog=example("merganser use encoder", EXIT_CODES))(suites_cli.use)
@@ -307,8 +307,8 @@ def gc(
     """Delete leftovers of old runs that no kept result needs: data, MLflow and Prefect records, ledger, logs."""
     from merganser.flows.commands.gc import collect_garbage, lines_of, time_before
 
-    found = collect_garbage(repo, time_before(keep), keep_best, yes)
-    print(json.dumps(found.as_json(), indent=2) if as_json else printable("\n".join(lines_of(found))))
+    freed = collect_garbage(repo, time_before(keep), keep_best, yes)
+    print(json.dumps(freed.as_json(), indent=2) if as_json else printable("\n".join(lines_of(freed))))
 
 
 add_commands(app)

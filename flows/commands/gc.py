@@ -244,13 +244,13 @@ def _named(receipt: Path) -> Iterator[str]:
 
 def _signed(root: Path) -> set[str]:
     """Return the files that a signed statement is about and that are still as it says."""
-    found: set[str] = set()
+    unchanged: set[str] = set()
     for path in (root / SIGNATURES).rglob("*.intoto.json"):
         with suppress(*MALFORMED):
             statement = parse_json(base64.b64decode(read_signature(path)["payload"]))
             noted = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
-            found |= {name for name, digest in noted.items() if _sha256(root / name) == digest}
-    return found
+            unchanged |= {name for name, digest in noted.items() if _sha256(root / name) == digest}
+    return unchanged
 
 
 def _sha256(path: Path) -> str | None:
@@ -277,10 +277,10 @@ class Freed:
 
 def time_before(text: str) -> timedelta:
     """Read how long something is kept, such as `30d`; raise InputError for another form."""
-    found = _TIME.fullmatch(text)
-    if not found or not int(found[1]):
+    match = _TIME.fullmatch(text)
+    if not match or not int(match[1]):
         raise InputError(f"--keep: expected hours, days or weeks, such as 12h, 30d or 8w, got {text!r}")
-    return timedelta(hours=int(found[1]) * _HOURS[found[2]])
+    return timedelta(hours=int(match[1]) * _HOURS[match[2]])
 
 
 def collect_garbage(repo: Path, keep: timedelta, best: bool, do: bool) -> Freed:
@@ -298,16 +298,16 @@ def collect_garbage(repo: Path, keep: timedelta, best: bool, do: bool) -> Freed:
         for other in others:
             stack.enter_context(write_lock(other))
         stack.enter_context(chdir(root))
-        for each in (dvc_repo, *others):
-            refuse_unfinished(each)
+        for repository in (dvc_repo, *others):
+            refuse_unfinished(repository)
         _ask_git(dvc_repo)
-        found = Garbage(dvc_repo, others, since, best)
-        parts = tuple(part for part in found.parts() if part.size or part.what)
+        garbage = Garbage(dvc_repo, others, since, best)
+        parts = tuple(part for part in garbage.parts() if part.size or part.what)
         if do:
             read_history(root)  # which keeps the points of the runs that go
             for part in parts:
                 part.do()
-    return Freed(parts, tuple(found.left), do)
+    return Freed(parts, tuple(garbage.left), do)
 
 
 def _beside(repo: Repo) -> list[Path]:
@@ -328,16 +328,16 @@ def _ask_git(repo: Repo) -> None:
         ) from error
 
 
-def lines_of(found: Freed) -> Iterator[str]:
+def lines_of(freed: Freed) -> Iterator[str]:
     """Say in the terminal what is freed, by kind."""
-    rows = [(part.kind, part.what, decimal(part.size) if part.size else "") for part in found.parts]
+    rows = [(part.kind, part.what, decimal(part.size) if part.size else "") for part in freed.parts]
     width = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     for kind, what, size in rows:
         yield f"{kind:{width[0]}}  {what:{width[1]}}  {size:>9}".rstrip()
-    for line in found.left:
+    for line in freed.left:
         yield f"left alone: {line}"
-    total = decimal(sum(part.size for part in found.parts))
-    if not found.parts:
+    total = decimal(sum(part.size for part in freed.parts))
+    if not freed.parts:
         yield "nothing to free: every file is kept, or needed by kept results"
     else:
-        yield f"freed: {total}" if found.done else f"nothing was freed yet; --yes frees {total}"
+        yield f"freed: {total}" if freed.done else f"nothing was freed yet; --yes frees {total}"

@@ -75,11 +75,11 @@ class Models:
         from merganser.config.describing import SCHEMA_FILE, schema_text
         from merganser.config.drafting import draft  # imports torch
 
-        found = draft(self.models, self.data, root)
-        (root / PARAMS).write_text(found.text, encoding="utf-8")
+        drafted = draft(self.models, self.data, root)
+        (root / PARAMS).write_text(drafted.text, encoding="utf-8")
         (root / SCHEMA_FILE).write_text(schema_text(), encoding="utf-8")
         lines = [f"{folder}: a comparison of {', '.join(name for name in self.models if name != 'base')}"]
-        lines += [f"read of the models and data: {', '.join(found.read)}"] if found.read else []
+        lines += [f"read of the models and data: {', '.join(drafted.read)}"] if drafted.read else []
         with opened(root) as repo:
             try:
                 MERGANSER.validate(repo)
@@ -193,8 +193,8 @@ def _extra(root: Path) -> str:
     family = read_yaml(root / PARAMS)["base"].get("family")
     if family is None:
         return "vision,text"
-    found = {"vision": TakesImages, "audio": TakesSounds}
-    return next((extra for extra, ability in found.items() if has_ability(family, ability)), "text")
+    extras = {"vision": TakesImages, "audio": TakesSounds}
+    return next((extra for extra, ability in extras.items() if has_ability(family, ability)), "text")
 
 
 def _present(folder: Path) -> Path:

@@ -41,8 +41,8 @@ def show(
     from dvcfleet.lineage import show
     from dvcfleet.lineage.audit import look_up
 
-    found, lineage = look_up(repo, target)
-    say(show.lineage_json(found, lineage), show.as_lines(found, lineage), as_json)
+    resolved, lineage = look_up(repo, target)
+    say(show.lineage_json(resolved, lineage), show.as_lines(resolved, lineage), as_json)
 
 
 @app.command(epilog=example("merganser lineage why ties/digits"))
@@ -55,8 +55,8 @@ def why(
     from dvcfleet.lineage.audit import look_up
     from dvcfleet.lineage.show import why, why_lines
 
-    found, lineage = look_up(repo, target)
-    gathered = why(found, lineage)
+    resolved, lineage = look_up(repo, target)
+    gathered = why(resolved, lineage)
     say(asdict(gathered), why_lines(gathered, lineage), as_json)
 
 
@@ -76,8 +76,8 @@ def find(
     from dvcfleet.repository import opened
 
     with opened(repo) as dvc_repo:
-        found = find_dependents(read_lineage(dvc_repo), text)
-    say(asdict(found), dependents_lines(found), as_json)
+        dependents = find_dependents(read_lineage(dvc_repo), text)
+    say(asdict(dependents), dependents_lines(dependents), as_json)
 
 
 @app.command("diff", epilog=example("merganser lineage diff brave-otter workspace --of ties/digits"))
@@ -94,8 +94,8 @@ def diff(
     from merganser.flows.evidence.runs.diff import diff_lineages
     from merganser.flows.evidence.runs.printing import lineage_diff_lines
 
-    found = diff_lineages(repo, first, second, of)
-    say(asdict(found), lineage_diff_lines(found), as_json)
+    difference = diff_lineages(repo, first, second, of)
+    say(asdict(difference), lineage_diff_lines(difference), as_json)
 
 
 def say(content: Any, lines: Iterable[str], as_json: bool) -> None:
@@ -239,11 +239,11 @@ def sign(
     print(sign(repo, private, models))
 
 
-def refuse_changed(found: "Sequence[Finding]", what: str) -> None:
+def refuse_changed(wrong: "Sequence[Finding]", what: str) -> None:
     """Raise InputError if an audit found something; `what`: what is not done with it."""
-    if found:
-        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        raise InputError(f"not {what}, as it differs from its record: {found[0]}{more}; see `merganser lineage verify`")
+    if wrong:
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise InputError(f"not {what}, as it differs from its record: {wrong[0]}{more}; see `merganser lineage verify`")
 
 
 def _public_keys(key: Path, model_key: Path | None) -> "tuple[PublicKey, PublicKey | None]":

@@ -27,11 +27,11 @@ def suites(context: typer.Context, as_json: JsonOption = False, repo: RepoOption
     from merganser.flows.suites.files import suites_root
     from merganser.flows.suites.ready import ROW, list_suites, suite_row
 
-    found = list_suites(suites_root(repo))
+    listed = list_suites(suites_root(repo))
     if as_json:
-        print(json.dumps([asdict(suite) for suite in found], indent=2))
+        print(json.dumps([asdict(suite) for suite in listed], indent=2))
     else:
-        print_table(ROW, map(suite_row, found))
+        print_table(ROW, map(suite_row, listed))
 
 
 @app.command("check", epilog=example("merganser suites check encoder", EXIT_CODES))
@@ -49,9 +49,9 @@ def suites_check(
     from merganser.flows.suites.files import suites_root
 
     root = root_around(repo) if pin else suites_root(repo)
-    found = validate_suite(root, name, online=not offline or pin, pin_them=pin)
-    print(json.dumps(asdict(found), indent=2) if as_json else printable("\n".join(check_lines(found))))
-    raise typer.Exit(2 if found.mistakes else 0)
+    checked = validate_suite(root, name, online=not offline or pin, pin_them=pin)
+    print(json.dumps(asdict(checked), indent=2) if as_json else printable("\n".join(check_lines(checked))))
+    raise typer.Exit(2 if checked.mistakes else 0)
 
 
 @app.command("diff", epilog=example("merganser suites diff --all --page papers.html", EXIT_CODES))
@@ -77,10 +77,10 @@ def suites_diff(
         figures = read_figures(root)
         say(figures, figure_lines(figures), as_json)
         return
-    found = read_all(root)
-    say(asdict(found), all_lines(found), as_json)
+    suites_read = read_all(root)
+    say(asdict(suites_read), all_lines(suites_read), as_json)
     if page:
-        write_whole(page, as_page("reproduced_all", all=found))
+        write_whole(page, as_page("reproduced_all", all=suites_read))
 
 
 def use(

@@ -47,8 +47,8 @@ def own_experiments(root: Path) -> list[SavedRun]:
     """
     own = own_identities(root)
     order = {line.run: number for number, line in enumerate(executions(root / STATE_FOLDER))}
-    found = [run for run in experiments(root) if run.identity in own]
-    return sorted(found, key=lambda run: (run.saved, order.get(run.name, -1)))
+    own_runs = [run for run in experiments(root) if run.identity in own]
+    return sorted(own_runs, key=lambda run: (run.saved, order.get(run.name, -1)))
 
 
 def experiments(root: Path) -> list[SavedRun]:
@@ -56,8 +56,8 @@ def experiments(root: Path) -> list[SavedRun]:
     form = "--format=%(refname)%00%(objectname)%00%(committerdate:unix)%00%(contents)%00"
     fields = (git_if_any(root, "for-each-ref", form, "refs/exps") or "").split("\0")
     listed = zip(fields[::4], fields[1::4], fields[2::4], fields[3::4], strict=False)
-    found = ((ref.strip(), *others) for ref, *others in listed)
-    return [_read(*each) for each in found if each[0].count("/") == _NAMES - 1]
+    refs = ((ref.strip(), *others) for ref, *others in listed)
+    return [_read(*each) for each in refs if each[0].count("/") == _NAMES - 1]
 
 
 def _read(ref: str, commit: str, date: str, message: str) -> SavedRun:
@@ -98,10 +98,10 @@ def split_runs(
 
 
 def _best(root: Path, runs: list[SavedRun], object_path: Callable[[str], str]) -> Iterator[str]:
-    found: dict[str, tuple[float, str]] = {}
+    best: dict[str, tuple[float, str]] = {}
     for run in runs:
         for entry, values in numbers_of_run(root, run, object_path).items():
             mean = values.get("mean")
-            if isinstance(mean, int | float) and mean >= found.get(entry, (mean, ""))[0]:
-                found[entry] = float(mean), run.ref
-    return (ref for _, ref in found.values())
+            if isinstance(mean, int | float) and mean >= best.get(entry, (mean, ""))[0]:
+                best[entry] = float(mean), run.ref
+    return (ref for _, ref in best.values())

@@ -67,8 +67,8 @@ class MerganserLineage(LineageHooks):
 
     def tracking_run(self, path: Path) -> TrackingRun | None:
         """Return the MLflow run that a receipt names."""
-        found = read_json(path) if path.parent == RECORDS else None
-        run = found.get("run_id") if found else None
+        record = read_json(path) if path.parent == RECORDS else None
+        run = record.get("run_id") if record else None
         return TrackingRun("MLflow", run) if run and isinstance(run, str) else None
 
     def written_by_stages(self) -> Iterator[Path]:
@@ -77,7 +77,7 @@ class MerganserLineage(LineageHooks):
             if path.name != ".gitignore" and not path.is_relative_to(SERVED) and (path.is_symlink() or path.is_file()):
                 yield path
 
-    def audit(self, lineage: Lineage, found: Sequence[Finding]) -> list[Finding]:
+    def audit(self, lineage: Lineage, findings: Sequence[Finding]) -> list[Finding]:
         """Compare the report with its inputs if these are as recorded, and what MLflow holds with the files.
 
         Another version of Merganser may compute something else: if it does, nothing is said of each difference, but
@@ -90,9 +90,9 @@ class MerganserLineage(LineageHooks):
         own = own_code()
         papers = list(check_papers(lineage))
         reported = []
-        if not found:
+        if not findings:
             reported = own.compared("the report", lambda: compare_untrusted(REPORT, lambda: check_report(lineage)))
-        known = [*found, *papers, *reported]
+        known = [*findings, *papers, *reported]
         recorded = own.compared(
             "MLflow's runs", lambda: compare_untrusted(RECORDS, lambda: check_records(lineage, known))
         )

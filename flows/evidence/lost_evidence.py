@@ -85,13 +85,13 @@ def _recorded(store: Path, runs: Collection[str]) -> _Recorded | None:
 
 
 def _asked(connection: sqlite3.Connection, runs: list[str]) -> _Recorded:
-    found: set[str] = set()
+    asked: set[str] = set()
     reports: set[str] = set()
     for start in range(0, len(runs), _AT_ONCE):
         some = runs[start : start + _AT_ONCE]
         which = f"({', '.join('?' * len(some))})"
         active = "runs.lifecycle_stage = 'active'"
-        found.update(
+        asked.update(
             run
             for (run,) in connection.execute(f"SELECT run_uuid FROM runs WHERE {active} AND run_uuid IN {which}", some)
         )
@@ -100,7 +100,7 @@ def _asked(connection: sqlite3.Connection, runs: list[str]) -> _Recorded:
         reports.update(
             place for (place,) in connection.execute(f"{joined} WHERE {active} AND tags.value IN {which}", some)
         )
-    return found, reports
+    return asked, reports
 
 
 def _lack_of_report(reports: Collection[str]) -> str | None:

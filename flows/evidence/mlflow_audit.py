@@ -81,13 +81,13 @@ class MlflowKind(StrEnum):
     NO_RUN = "no MLflow run"
 
 
-def check_records(lineage: Lineage, found: Collection[Finding]) -> list[Finding]:
+def check_records(lineage: Lineage, findings: Collection[Finding]) -> list[Finding]:
     """Find MLflow runs that are missing, or that hold something else than the files in the workspace say.
 
-    Runs in a Merganser project's folder. Receipts are skipped if `found` says that they, their metric files or their
+    Runs in a Merganser project's folder. Receipts are skipped if `findings` say that they, their metric files or their
     parameters have changed, and so is the report. Raises FailedError if MLflow does not answer.
     """
-    files = {name: _receipt_of(step) for name, step in lineage.steps.items() if not _is_touched(step, found)}
+    files = {name: _receipt_of(step) for name, step in lineage.steps.items() if not _is_touched(step, findings)}
     receipts = {name: file for name, file in files.items() if file}
     if not receipts:
         return []
@@ -100,7 +100,7 @@ def check_records(lineage: Lineage, found: Collection[Finding]) -> list[Finding]
                 Finding(MlflowKind.NO_RUN, str(where), f"there is no store with the runs of {len(receipts)} receipts")
             ]
         steps = [step for step in lineage.steps.values() if any(item.path == str(REPORT) for item in step.outputs)]
-        whole = steps[0].stage if steps and not _is_touched(steps[0], found) else None
+        whole = steps[0].stage if steps and not _is_touched(steps[0], findings) else None
         return list(_Audit(store, load_params(), lineage, receipts, whole).findings())
     except (MlflowException, SQLAlchemyError, sqlite3.Error) as error:
         raise FailedError(store_words(error)) from error
@@ -111,9 +111,9 @@ def _receipt_of(step: LineageStep) -> Path | None:
     return next((file for file in files if file.parent == RECORDS and file.is_file()), None)
 
 
-def _is_touched(step: LineageStep, found: Collection[Finding]) -> bool:
+def _is_touched(step: LineageStep, findings: Collection[Finding]) -> bool:
     paths = [item.path for item in (*step.inputs, *step.outputs)]
-    return any(step.stage in one.stages or any(overlap(one.name, path) for path in paths) for one in found)
+    return any(step.stage in one.stages or any(overlap(one.name, path) for path in paths) for one in findings)
 
 
 def _known_store() -> Store | None:
@@ -186,8 +186,8 @@ class _Audit(Records):
         for name, value in scores.items():
             logged = self._logged(run, name)
             if logged != {(0, value)}:
-                found = ", ".join(repr(each) for _, each in sorted(logged)) or "nothing"
-                yield f"{name} is {found}, the metric files of {entry} say {value!r}"
+                logged_values = ", ".join(repr(each) for _, each in sorted(logged)) or "nothing"
+                yield f"{name} is {logged_values}, the metric files of {entry} say {value!r}"
         for name, value in observed.items():
             if self._logged(run, name) != {(0, value)}:
                 yield f"{name} is {run.data.metrics.get(name)!r}, observed was {value!r}"

@@ -52,12 +52,12 @@ class Records:
     @cached_property
     def _runs(self) -> list[Run]:
         """All runs that are not deleted."""
-        found, page = list[Run](), None
+        runs_read, page = list[Run](), None
         while page is None or page:
             runs = self.store.client.search_runs([self.store.experiment], page_token=page)
             page = runs.token or ""
-            found += runs
-        return found
+            runs_read += runs
+        return runs_read
 
     @cached_property
     def _parents(self) -> list[Run]:
@@ -101,14 +101,14 @@ class Records:
 
     def _earlier_receipts(self) -> set[str]:
         """Return the runs that receipts in DVC's cache name: of a run that was continued with other parameters, too."""
-        found = set()
+        run_ids = set()
         for stage in self.receipts:
             for out in self.lineage.stages[stage].outs:
                 for path in Path(out.cache.path).glob("??/" + "?" * 30):
                     if path.stat().st_size < _MOST_BYTES and (receipt := read_json(path)):
-                        found.add(str(receipt.get("run_id")))
+                        run_ids.add(str(receipt.get("run_id")))
             break
-        return found
+        return run_ids
 
 
 def is_elsewhere() -> bool:
@@ -151,12 +151,12 @@ def text_differences(run: Run, expected: Texts) -> Iterator[str]:
 
 def metric_differences(run: Run, expected: Mapping[str, float]) -> Iterator[str]:
     """Compare the numbers of a comparison's run: all of them, or none, as of versions that logged none."""
-    found = run.data.metrics
-    if more := sorted(found.keys() - expected.keys()):
+    logged = run.data.metrics
+    if more := sorted(logged.keys() - expected.keys()):
         yield f"metric {some(more)} is none that `record` writes"
-    for name, value in expected.items() if found else ():
-        if found.get(name) != value:
-            yield f"{name} is {found.get(name)!r}, the metric files say {value!r}"
+    for name, value in expected.items() if logged else ():
+        if logged.get(name) != value:
+            yield f"{name} is {logged.get(name)!r}, the metric files say {value!r}"
 
 
 def detail_differences(run: Run, receipts: Collection[Mapping[str, Any]]) -> Iterator[str]:
@@ -164,7 +164,7 @@ def detail_differences(run: Run, receipts: Collection[Mapping[str, Any]]) -> Ite
     now = run_details(run.info)
     if now["status"] != FINISHED:
         yield f"its status is {now['status']}, not {FINISHED}"
-    noted = [found for each in receipts if (found := (each.get("details") or {}).get(run.info.run_id))]
+    noted = [details for each in receipts if (details := (each.get("details") or {}).get(run.info.run_id))]
     for name in ("start_time", "end_time", "user_id"):
         if values := {each.get(name) for each in noted} - {now[name]}:
             yield f"its {name} is {now[name]!r}, receipts say {some(sorted(map(repr, values)))}"

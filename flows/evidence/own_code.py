@@ -34,12 +34,12 @@ class OwnCode:
         if not self.differing:
             return list(check())
         try:
-            found = list(check())
+            findings = list(check())
         except FailedError:
             raise
         except Exception as error:  # whatever code says of files of another version
             return [self._not_compared(what, f"{type(error).__name__}: {error}")]
-        return [self._not_compared(what, "; ".join(map(str, found[:_NAMED])))] if found else []
+        return [self._not_compared(what, "; ".join(map(str, findings[:_NAMED])))] if findings else []
 
     def _not_compared(self, what: str, why: str) -> Finding:
         cure = "compare it with the repository's own code, in a separate environment"

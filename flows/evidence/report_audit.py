@@ -48,8 +48,8 @@ def check_report(lineage: Lineage) -> Iterator[Finding]:
 def _origin() -> Origin | None:
     """Return whose result the report says to be; None for a report of earlier versions, or no such file."""
     try:
-        found = read_json(REPORT / FILE)
-        return Origin.from_json(found) if found else None
+        content = read_json(REPORT / FILE)
+        return Origin.from_json(content) if content else None
     except (OSError, ValueError, TypeError, AttributeError):
         return None
 

@@ -50,9 +50,9 @@ def statement(subjects: Mapping[str, str], lineage: Lineage, steps: Sequence[Lin
 
     predicate = json_format.ParseDict(_plain(_predicate(lineage, steps)), Provenance())
     files = [ResourceDescriptor(name=name, digest={"sha256": digest}).pb for name, digest in subjects.items()]
-    found = Statement(files, PREDICATE, json_format.MessageToDict(predicate))
-    found.validate()
-    return json_format.MessageToJson(found.pb, indent=None, sort_keys=True).encode()
+    made = Statement(files, PREDICATE, json_format.MessageToDict(predicate))
+    made.validate()
+    return json_format.MessageToJson(made.pb, indent=None, sort_keys=True).encode()
 
 
 def read_subjects(payload: bytes) -> dict[str, str]:
@@ -60,15 +60,15 @@ def read_subjects(payload: bytes) -> dict[str, str]:
     from google.protobuf import json_format
     from in_toto_attestation.v1.statement import Statement
 
-    found = Statement([], PREDICATE, {})
+    parsed = Statement([], PREDICATE, {})
     try:
-        json_format.Parse(payload, found.pb)
+        json_format.Parse(payload, parsed.pb)
     except json_format.ParseError as error:
         raise ValueError(str(error)) from error
-    found.validate()
-    if found.pb.predicate_type != PREDICATE:
-        raise ValueError(f"a statement of another kind: {found.pb.predicate_type}")
-    return {each.name: each.digest["sha256"] for each in found.pb.subject}
+    parsed.validate()
+    if parsed.pb.predicate_type != PREDICATE:
+        raise ValueError(f"a statement of another kind: {parsed.pb.predicate_type}")
+    return {each.name: each.digest["sha256"] for each in parsed.pb.subject}
 
 
 def _predicate(lineage: Lineage, steps: Sequence[LineageStep]) -> dict[str, Any]:
@@ -130,8 +130,8 @@ def _digest(item: Artifact) -> dict[str, str]:
 
 def _plain(content: Any) -> dict[str, Any]:
     """Return what JSON keeps of it, with credentials masked."""
-    found: dict[str, Any] = json.loads(masked(json.dumps(content, default=str)))
-    return found
+    plain: dict[str, Any] = json.loads(masked(json.dumps(content, default=str)))
+    return plain
 
 
 SIGNATURES = Path("signatures")
@@ -199,9 +199,9 @@ def check_signatures(
     with opened(repo) as dvc_repo:
         lineage = read_lineage(dvc_repo)
         merges = _merges(lineage)
-        findings = [found for signed in _to_sign(lineage, merges) for found in _check_statement(signed, key, known)]
+        findings = [fault for signed in _to_sign(lineage, merges) for fault in _check_statement(signed, key, known)]
         if model_key:
-            changed = {stage for found in findings if found.kind is SignatureKind.SIGNED for stage in found.stages}
+            changed = {stage for fault in findings if fault.kind is SignatureKind.SIGNED for stage in fault.stages}
             same = {entry: step for entry, step in merges.items() if step.stage not in changed}
             findings += _check_models(same, model_key, known)
     models = f"{len(merges)} by model-signing too" if model_key else "none by model-signing"
@@ -251,11 +251,11 @@ def _noted(envelope: Path, key: "PublicKey") -> dict[str, str]:
     from securesystemslib.exceptions import Error
 
     try:
-        found = Envelope.from_dict(read_signature(envelope))
-        found.verify([key.key], 1)
-        if found.payload_type != PAYLOAD:
-            raise ValueError(f"an envelope of {found.payload_type}")
-        return read_subjects(found.payload)
+        parsed = Envelope.from_dict(read_signature(envelope))
+        parsed.verify([key.key], 1)
+        if parsed.payload_type != PAYLOAD:
+            raise ValueError(f"an envelope of {parsed.payload_type}")
+        return read_subjects(parsed.payload)
     except Error as error:
         raise InputError(f"not signed by {key.path.name}, or changed since") from error
     except InputError:

@@ -37,8 +37,8 @@ def _of_run(repo: Repo, text: str) -> Target | None:
         for path, receipt in receipts.items():
             if receipt.get(key) == text:
                 name = os.path.relpath(path, repo.root_dir)
-                found = target_of_file(repo, str(path))
-                return Target(text, stages or (found.stages if found else ()), () if stages else (name,))
+                target = target_of_file(repo, str(path))
+                return Target(text, stages or (target.stages if target else ()), () if stages else (name,))
     raise InputError(
         f"{text}: no receipt in {RECORDS} names this MLflow run; if it is of an earlier result, its tag "
         "mlflow.source.git.commit says at which commit: `git checkout COMMIT && dvc checkout` restores it"
@@ -57,8 +57,8 @@ def _of_cell(repo: Repo, text: str) -> Target | None:
         raise InputError(
             f"{text}: no such column of {entry}{did_you_mean(column, columns)}; there are {', '.join(columns)}"
         )
-    found = [target for file in files if (target := target_of_file(repo, file))]
-    stages = dict.fromkeys(stage for target in found for stage in target.stages)
+    targets = [target for file in files if (target := target_of_file(repo, file))]
+    stages = dict.fromkeys(stage for target in targets for stage in target.stages)
     return Target(text, tuple(stages), tuple(files), _cell(repo, entry, column or "mean"))
 
 

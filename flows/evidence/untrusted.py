@@ -28,12 +28,12 @@ def compare_untrusted(name: Path, check: Callable[[], Iterable[Finding]]) -> lis
 
     `name`: the folder that is compared.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
-        found.extend(check())
+        findings.extend(check())
     except (InputError, UserError, FailedError, OSError, MemoryError):
         raise
     except Exception as error:  # files of any form, of which code that computes from them may say anything
         message = f"cannot be compared: its inputs are not as stages write them ({in_one_line(error)})"
-        found.append(Finding(FindingKind.CHANGED, str(name), message))
-    return found
+        findings.append(Finding(FindingKind.CHANGED, str(name), message))
+    return findings

@@ -36,12 +36,12 @@ def curves(points: list[SavedPoint]) -> tuple[list[EntryCurve], tuple[float, flo
     low, high = (min(means), max(means)) if means else (0.0, 1.0)
     step, span = WIDTH / max(len(points) - 1, 1), (high - low) or 1.0
     places = {point.commit: number * step for number, point in enumerate(points)}
-    found = []
+    entry_curves = []
     for number, (entry, series) in enumerate(by_entry(points).items()):
         at = [(places[point.commit], HEIGHT * (high - mean) / span, point) for point, mean in series]
         worse = tuple((x, y) for x, y, point in at if any(line.entry == entry for line in point.worse))
-        found.append(EntryCurve(entry, *_look(number), tuple((x, y) for x, y, _ in at), worse))
-    return found, (low, high)
+        entry_curves.append(EntryCurve(entry, *_look(number), tuple((x, y) for x, y, _ in at), worse))
+    return entry_curves, (low, high)
 
 
 def _look(number: int) -> tuple[str, str, bool]:

@@ -101,24 +101,24 @@ def read_figures(root: Path) -> list[Figure]:
 
 def read_all(root: Path) -> AllSuites:
     """Read what all suites that were run have of the papers."""
-    found: dict[str, SuiteRows] = {}
+    suites_read: dict[str, SuiteRows] = {}
     for place, params, path in _reports(root):
         name = _suite_of(params)
-        if name is not None and name not in found and path and path.is_file():
+        if name is not None and name not in suites_read and path and path.is_file():
             with path.open(newline="", encoding="utf-8") as file:
-                found[name] = SuiteRows(name, place, tuple(compared(map(plain, csv.DictReader(file)))))
-    papers = _by_paper(row for suite in found.values() for row in suite.rows)
+                suites_read[name] = SuiteRows(name, place, tuple(compared(map(plain, csv.DictReader(file)))))
+    papers = _by_paper(row for suite in suites_read.values() for row in suite.rows)
     tallies = tuple(_tally(paper, rows) for paper, rows in sorted(papers.items()))
-    run = {name.split()[0] for name in found}
+    run = {name.split()[0] for name in suites_read}
     others = (name for name in suite_names(root) if name not in run)
-    return AllSuites(tallies, tuple(found.values()), tuple(name for name in others if _has_figures(root, name)))
+    return AllSuites(tallies, tuple(suites_read.values()), tuple(name for name in others if _has_figures(root, name)))
 
 
 def plain(line: Row) -> Figure:
     """Return a line of the table with numbers, truth values, and None for empty cells."""
-    found: dict[str, Any] = {key: value or None for key, value in line.items()}
-    found |= {key: float(line[key]) if line[key] else None for key in NUMBERS}
-    return found | {"beyond": {"True": True, "False": False}.get(line["beyond"])}
+    row: dict[str, Any] = {key: value or None for key, value in line.items()}
+    row |= {key: float(line[key]) if line[key] else None for key in NUMBERS}
+    return row | {"beyond": {"True": True, "False": False}.get(line["beyond"])}
 
 
 def compared(figures: Iterable[Figure]) -> Iterator[Compared]:
@@ -133,37 +133,37 @@ def compared(figures: Iterable[Figure]) -> Iterator[Compared]:
         yield Compared(paper, table, entry, len(judged), sum(judged), ours, theirs, why)
 
 
-def figure_lines(found: list[Figure]) -> Iterator[str]:
+def figure_lines(figures: list[Figure]) -> Iterator[str]:
     """Say each table's figures: ours with its sampling error, theirs, the difference, and whether it is beyond that."""
-    if not found:
+    if not figures:
         yield "the published figures have other entries, tasks or means than this comparison"
         return
-    widths = [max(len(line[key]) for line in found) for key in ("entry", "column")]
-    for (paper, table, protocol, checkpoints), lines in groupby(found, lambda line: [line[key] for key in TABLE]):
+    widths = [max(len(line[key]) for line in figures) for key in ("entry", "column")]
+    for (paper, table, protocol, checkpoints), lines in groupby(figures, lambda line: [line[key] for key in TABLE]):
         yield f"{paper}, {table}; {CHECKPOINTS[checkpoints]}"
         yield f"  {protocol}"
         for line in lines:
             yield f"  {line['entry']:{widths[0]}}  {line['column']:{widths[1]}}  {_numbers(line)}".rstrip()
-    beyond, known = (sum(line["beyond"] in which for line in found) for which in ([True], [True, False]))
+    beyond, known = (sum(line["beyond"] in which for line in figures) for which in ([True], [True, False]))
     yield f"{beyond} of {known} differences are beyond our sampling error (95 %)"
 
 
-def all_lines(found: AllSuites) -> Iterator[str]:
+def all_lines(suites_read: AllSuites) -> Iterator[str]:
     """Say for each paper how many of its figures reproduce, and for each suite which do not and why."""
-    for each in found.papers:
+    for each in suites_read.papers:
         yield (
             f"{each.paper}: {each.within} of {each.figures} figures within our sampling error, {each.explained} "
             f"beyond it by other experiments, {each.unexplained} by the same one"
         )
-    for suite in found.suites:
+    for suite in suites_read.suites:
         yield f"{suite.suite}: {suite.place}"
         for paper, rows in suite.by_paper.items():
             yield f"  {paper}"
             if within := [f"{row.entry} ({row.table})" for row in rows if row.is_within]:
                 yield f"    within our sampling error (95 %): {', '.join(within)}"
             yield from (f"    {_beyond(row)}" for row in rows if row.beyond)
-    if found.not_run:
-        yield f"not run here: {', '.join(found.not_run)}"
+    if suites_read.not_run:
+        yield f"not run here: {', '.join(suites_read.not_run)}"
 
 
 def _beyond(row: Compared) -> str:
@@ -203,10 +203,10 @@ def _has_figures(root: Path, name: str) -> bool:
 
 
 def _by_paper(rows: Iterable[Compared]) -> dict[str, list[Compared]]:
-    found: dict[str, list[Compared]] = {}
+    by_paper: dict[str, list[Compared]] = {}
     for row in rows:
-        found.setdefault(row.paper, []).append(row)
-    return found
+        by_paper.setdefault(row.paper, []).append(row)
+    return by_paper
 
 
 def _tally(paper: str, rows: list[Compared]) -> Tally:

@@ -43,8 +43,8 @@ def serve_pages(repo: Path, port: int = PORT, browser: bool = False) -> None:
         }
         services = {name: masked(wait()) for name, wait in begun.items()}
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        for name, each in {"Start": address, **services}.items():
-            print(f"{name:8} {each}")
+        for name, served in {"Start": address, **services}.items():
+            print(f"{name:8} {served}")
         print("Ctrl-C stops all.", flush=True)
         if browser:
             webbrowser.open(address)

@@ -62,8 +62,8 @@ def note_sharers(cache: Path, *roots: Path) -> None:
 def comparisons_sharing_cache(repo: Repo) -> list[Path]:
     """List the folders of the other comparisons that share the cache of this one, or that are its worktrees."""
     root = Path(repo.root_dir).resolve()
-    found = [*worktrees_of(root), *(folder for folder in _sharers(cache_folder(repo)) if _is_there(folder))]
-    return [folder for folder in dict.fromkeys(each.resolve() for each in found) if folder != root]
+    folders = [*worktrees_of(root), *(folder for folder in _sharers(cache_folder(repo)) if _is_there(folder))]
+    return [folder for folder in dict.fromkeys(each.resolve() for each in folders) if folder != root]
 
 
 def lost_sharers(repo: Repo) -> list[Path]:

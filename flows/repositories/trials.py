@@ -47,32 +47,32 @@ def changed(content: Mapping[str, Any], wish: Wish) -> dict[str, Any]:
 
     Raises InputError for a key, an entry or a task that is not there.
     """
-    found: dict[str, Any] = json.loads(json.dumps(content))  # a copy, whose values may be replaced
+    new: dict[str, Any] = json.loads(json.dumps(content))  # a copy, whose values may be replaced
     before: dict[str, Any] = {}
     for text in wish.settings:
         key, equals, value = text.partition("=")
         if not (key and equals):
             raise InputError(f"--set: expected KEY=VALUE, such as methods.ties.density=0.3, got {text!r}")
-        before[key] = _set(found, key.split("."), parse_yaml(value, f"--set {key}"))
+        before[key] = _set(new, key.split("."), parse_yaml(value, f"--set {key}"))
     if wish.only is not None:
-        named = _named("--only", wish.only, found["methods"])
-        before["methods"] = list(found["methods"])
-        found = only_what_is_read(found, [name for name in found["methods"] if name in _with_needed(found, named)])
-        found.pop("studies", None)
+        named = _named("--only", wish.only, new["methods"])
+        before["methods"] = list(new["methods"])
+        new = only_what_is_read(new, [name for name in new["methods"] if name in _with_needed(new, named)])
+        new.pop("studies", None)
     if wish.tasks is not None:
-        named = _named("--tasks", wish.tasks, found["tasks"])
-        before["tasks"] = list(found["tasks"])
-        found["tasks"] = {name: task for name, task in found["tasks"].items() if name in named}
+        named = _named("--tasks", wish.tasks, new["tasks"])
+        before["tasks"] = list(new["tasks"])
+        new["tasks"] = {name: task for name, task in new["tasks"].items() if name in named}
     if wish.examples is not None:
-        split = found["evaluation"]["split"]
+        split = new["evaluation"]["split"]
         name = split["name"] if isinstance(split, dict) else split
         before["evaluation.split"] = split
-        found["evaluation"]["split"] = {"name": name, "examples": wish.examples}
+        new["evaluation"]["split"] = {"name": name, "examples": wish.examples}
     if wish.tasks is not None or wish.examples is not None:
-        found.pop("published", None)  # papers report all tasks on all examples
-    now = {key: _at(found, key.split(".")) for key in before}
+        new.pop("published", None)  # papers report all tasks on all examples
+    now = {key: _at(new, key.split(".")) for key in before}
     now |= {key: list(now[key]) for key in ("methods", "tasks") if key in now}
-    return found | {"trial": {key: {"before": before[key], "now": now[key]} for key in before}}
+    return new | {"trial": {key: {"before": before[key], "now": now[key]} for key in before}}
 
 
 def make_trial(root: Path, wish: Wish) -> tuple[Path, list[str]]:
@@ -132,13 +132,13 @@ def _named(option: str, text: str, known: Mapping[str, Any]) -> set[str]:
 def _with_needed(content: Mapping[str, Any], names: set[str]) -> set[str]:
     """Return entries with the references, and with those that difference vectors which they read start from."""
     entries = content["methods"]
-    found = names | {name for name, entry in entries.items() if entry["method"] in REFERENCES}
+    needed = names | {name for name, entry in entries.items() if entry["method"] in REFERENCES}
     while True:
-        read = only_what_is_read(content, sorted(found)).get("differences", {})
-        more = {each["merged"] for each in read.values() if each["merged"] in entries} - found
+        read = only_what_is_read(content, sorted(needed)).get("differences", {})
+        more = {each["merged"] for each in read.values() if each["merged"] in entries} - needed
         if not more:
-            return found
-        found |= more
+            return needed
+        needed |= more
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -41,8 +41,8 @@ def keep_previous_metrics(folder: Path, causes: Mapping[str, Sequence[str]], run
 
 def read_numbers() -> dict[str, Any]:
     """Return the numbers of the current folder by entry; earlier versions wrote them to metrics.json. Empty if none."""
-    found = read_json(SCORES) or read_json(SUMMARY) or {}
-    return found if _is_table(found) else {}
+    table = read_json(SCORES) or read_json(SUMMARY) or {}
+    return table if _is_table(table) else {}
 
 
 def _keep_files(folder: Path) -> None:
@@ -68,9 +68,9 @@ def kept_metrics(folder: Path) -> dict[str, Any]:
 
 def _kept(path: Path) -> dict[str, Any]:
     """Read what was saved; nothing if it is damaged, as a power cut may leave it: then no change is said."""
-    found = read_json(path)
-    if found and _is_table(found.get("numbers")) and isinstance(found.get("causes"), dict):
-        return found
+    answer = read_json(path)
+    if answer and _is_table(answer.get("numbers")) and isinstance(answer.get("causes"), dict):
+        return answer
     if path.exists():
         print(f"{path} was damaged: the report shows no changes since the last run", file=sys.stderr)
     return {}

@@ -48,10 +48,10 @@ def expected_of(path: Path, needs: Mapping[str, Collection[str]]) -> Expected:
     """Return what `expect` does of a params.yaml in the current folder; nothing where it has mistakes."""
     root = Path.cwd()
     try:
-        found = expect(load_params(path), needs)
+        work = expect(load_params(path), needs)
     except (InputError, ValueError):  # said when params.yaml is checked
         return Expected()
-    return replace(found, downloads={root / source: size for source, size in found.downloads.items()})
+    return replace(work, downloads={root / source: size for source, size in work.downloads.items()})
 
 
 def expect(params: Params, needs: Mapping[str, Collection[str]]) -> Expected:
@@ -128,4 +128,4 @@ def _asked(ask: Callable[[Asked], Answer], things: Collection[Asked]) -> dict[As
             return []
 
     with ThreadPoolExecutor(ASKED_AT_ONCE) as beside:
-        return {thing: each for thing, found in zip(things, beside.map(answer, things), strict=True) for each in found}
+        return {thing: each for thing, told in zip(things, beside.map(answer, things), strict=True) for each in told}

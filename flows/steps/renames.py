@@ -23,10 +23,10 @@ NOTE = "renaming.json"  # in the state folder while files are moved: the names, 
 def take_back(repo: Repo) -> list[str]:
     """Give a task its old name again if its rename was killed before dvc.lock had it; return what there is to say."""
     note, said = state_folder(repo) / NOTE, list[str]()
-    if found := read_json(note):
-        old, new = found["old"], found["new"]
+    if renaming := read_json(note):
+        old, new = renaming["old"], renaming["new"]
         with suppress(InputError):  # of a params.yaml in which somebody named the task since
-            _restore(repo, old, new, found["current"])
+            _restore(repo, old, new, renaming["current"])
             said.append(f"`merganser rename {old} {new}` did not end: the task is {old} again, with all results")
         note.unlink()
     return said

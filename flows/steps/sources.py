@@ -37,8 +37,8 @@ def _origin(source: Path, folder: Path) -> ModelOrigin:
     """Return the origin of what was fetched into a folder, if it was this source; else what is known of that."""
     try:
         expected = description_of(source, read_pointer(source))
-        found = read_object(folder / DESCRIPTION, SMALL) or {}
-        facts = found if expected.items() <= found.items() else {**expected, **known_facts(source)}
+        description = read_object(folder / DESCRIPTION, SMALL) or {}
+        facts = description if expected.items() <= description.items() else {**expected, **known_facts(source)}
     except InputError:  # said when it is read
         return ModelOrigin(str(source))
     return described_origin({**facts, "files": {}})

@@ -90,12 +90,12 @@ def carry_over(repo: Repo) -> list[str]:
 
 def _code_hashes(repo: Repo) -> dict[str, str | None]:
     """Return the hashes of what stages depend on in `data/code`, as it is there now."""
-    found = dict[str, str | None]()
+    hashes = dict[str, str | None]()
     for dep in (dep for stage in repo.index.stages for dep in _code_of(stage)):
-        if dep.def_path not in found and os.path.exists(dep.fs_path):
+        if dep.def_path not in hashes and os.path.exists(dep.fs_path):
             save_input(dep)
-            found[dep.def_path] = dep.hash_info.value
-    return found
+            hashes[dep.def_path] = dep.hash_info.value
+    return hashes
 
 
 def _code_of(stage: Stage) -> list[Dependency]:
@@ -134,8 +134,8 @@ def _is_known(path: str, before: Mapping[str, Digest]) -> bool:
 
 def _named(entry: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return the hashes of an entry's dependencies or outputs, by their paths, but for those of code."""
-    found = {each["path"]: {k: v for k, v in each.items() if k != "path"} for each in entry.get(key, ())}
-    return {path: None if path.startswith(f"{CODE}/") else hashes for path, hashes in found.items()}
+    listed = {each["path"]: {k: v for k, v in each.items() if k != "path"} for each in entry.get(key, ())}
+    return {path: None if path.startswith(f"{CODE}/") else hashes for path, hashes in listed.items()}
 
 
 DVC_YAML = Path("dvc.yaml")
@@ -244,10 +244,10 @@ def other_version(root: Path) -> dict[str, str]:
 def predicted_code() -> dict[str, str] | None:
     """Return the texts that the stage `code` will write in the current folder, by path; None if it will fail."""
     try:
-        found = texts(code_tree(), updated_record(Path()))
+        class_texts = texts(code_tree(), updated_record(Path()))
     except InputError:
         return None
-    return {f"{CODE}/{name}": text for name, text in found.items()}
+    return {f"{CODE}/{name}": text for name, text in class_texts.items()}
 
 
 def _write(root: Path, record: Code) -> None:
@@ -282,13 +282,13 @@ def _listed(names: Iterable[str]) -> str:
 
 def changes_since(version: str) -> list[str]:
     """List what the changelog says of results that changed in the versions after one; `version`: such as 0.1.0."""
-    found: list[str] = []
+    changes: list[str] = []
     for section in (shipped() / CHANGELOG).read_text(encoding="utf-8").split("\n## ")[1:]:
         if section.split()[0] == version:
             break
         _, _, results = section.partition(f"\n### {CHANGED_RESULTS}\n")
-        found += re.findall(r"^- (.+)$", results.partition("\n### ")[0], re.MULTILINE)
-    return found
+        changes += re.findall(r"^- (.+)$", results.partition("\n### ")[0], re.MULTILINE)
+    return changes
 
 
 def _why(name: str, words: Collection[str]) -> str:

@@ -86,23 +86,23 @@ def validate_suite(root: Path, name: str, *, online: bool = False, pin_them: boo
     return SuiteCheck(name, tuple(mistakes), tuple(notes), tuple(sources))
 
 
-def check_lines(found: SuiteCheck) -> Iterator[str]:
+def check_lines(checked: SuiteCheck) -> Iterator[str]:
     """Say what a check found, mistakes first."""
-    yield from (f"mistake: {mistake}" for mistake in found.mistakes)
-    yield from (f"note: {note}" for note in found.notes)
-    for source in found.sources:
+    yield from (f"mistake: {mistake}" for mistake in checked.mistakes)
+    yield from (f"note: {note}" for note in checked.notes)
+    for source in checked.sources:
         size = "" if source.bytes is None else f", {decimal(source.bytes, precision=2)}"
         yield f"{source.path}: {source.hub or 'on this disk'}{size}: {source.state}"
-    known = [source.bytes for source in found.sources if source.bytes is not None]
+    known = [source.bytes for source in checked.sources if source.bytes is not None]
     if known:
         yield f"{decimal(sum(known), precision=2)} to download, of {len(known)} sources"
-    loose = [source for source in found.sources if source.hub and source.revision is None]
+    loose = [source for source in checked.sources if source.hub and source.revision is None]
     if loose:
         yield (
-            f"{len(loose)} sources are not pinned: `merganser suites check {found.name} --pin` writes the commits "
+            f"{len(loose)} sources are not pinned: `merganser suites check {checked.name} --pin` writes the commits "
             "of today; a run writes them too, when it starts"
         )
-    yield f"{found.name}: {len(found.mistakes)} mistakes"
+    yield f"{checked.name}: {len(checked.mistakes)} mistakes"
 
 
 def _sources(root: Path, path: Path, repo_type: RepoType, *, online: bool, pin_them: bool) -> list[SourceCheck]:
@@ -197,8 +197,8 @@ def _published_mistakes(root: Path, params: Params, others: Sequence[Params]) ->
         return
     source = Path(params.published.source)
     try:
-        found = None if (root / source).exists() else figures_at(root, source)
-        published = read_published(root / source) if found is None else parse_published(found, source)
+        figures = None if (root / source).exists() else figures_at(root, source)
+        published = read_published(root / source) if figures is None else parse_published(figures, source)
         yield from (f"{source}: {mistake}" for mistake in published_mistakes(published, params, *others))
     except (InputError, OSError) as error:
         yield str(error)

@@ -118,13 +118,13 @@ def merged(below: Any, own: Any) -> Any:
         return dict(_taken(below, own))
     if not isinstance(below, dict) or not isinstance(own, dict):
         return own
-    found = dict(below)
+    result = dict(below)
     for key, value in own.items():
         if key in below and value is None:
-            del found[key]
+            del result[key]
         else:
-            found[key] = _at(key, below.get(key), value)
-    return found
+            result[key] = _at(key, below.get(key), value)
+    return result
 
 
 def params_text(content: Mapping[str, Any]) -> str:
@@ -161,8 +161,8 @@ def _read(root: Path, name: str, path: Path, within: tuple[str, ...]) -> dict[st
     own = read_once(root, path)
     named = own.get(EXTENDS, [])
     below: dict[str, Any] = {}
-    for each in named if isinstance(named, list) else [named]:
-        below = merged(below, _read(root, each, _place(root, each, path), (*within, name)))
+    for named_one in named if isinstance(named, list) else [named]:
+        below = merged(below, _read(root, named_one, _place(root, named_one, path), (*within, name)))
     try:
         return _extended(below, {key: value for key, value in own.items() if key != EXTENDS})
     except InputError as error:
@@ -201,27 +201,27 @@ def _extended(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
     The same holds for its grids.
     """
-    found: dict[str, Any] = merged(below, own)
+    content: dict[str, Any] = merged(below, own)
     if isinstance(own.get(GRIDS), dict):
-        found[GRIDS] = _extended(_named(below, GRIDS), own[GRIDS])
-    if not isinstance(own.get("methods"), list) or not isinstance(found["methods"], dict):
-        return found
-    return _pruned(found, [section for section in SECTIONS if section in below], own)
+        content[GRIDS] = _extended(_named(below, GRIDS), own[GRIDS])
+    if not isinstance(own.get("methods"), list) or not isinstance(content["methods"], dict):
+        return content
+    return _pruned(content, [section for section in SECTIONS if section in below], own)
 
 
 def only_what_is_read(content: Mapping[str, Any], entries: list[str]) -> dict[str, Any]:
     """Return a params.yaml's content with some of its entries, and of the inputs only what these read."""
-    found = {**content, "methods": {name: content["methods"][name] for name in entries}}
-    return _pruned(found, [section for section in SECTIONS if section in found], {})
+    chosen = {**content, "methods": {name: content["methods"][name] for name in entries}}
+    return _pruned(chosen, [section for section in SECTIONS if section in chosen], {})
 
 
-def _pruned(found: dict[str, Any], sections: list[str], own: dict[str, Any]) -> dict[str, Any]:
+def _pruned(content: dict[str, Any], sections: list[str], own: dict[str, Any]) -> dict[str, Any]:
     """Keep of these sections what entries read, and what a file declares of its own."""
-    needed = _needed(found)
-    for section in (section for section in sections if isinstance(found.get(section), dict)):
+    needed = _needed(content)
+    for section in (section for section in sections if isinstance(content.get(section), dict)):
         kept = needed | {f"{section}/{name}" for name in _named(own, section)}
-        found[section] = {name: each for name, each in found[section].items() if f"{section}/{name}" in kept}
-    return {key: value for key, value in found.items() if key not in SECTIONS or value}
+        content[section] = {name: each for name, each in content[section].items() if f"{section}/{name}" in kept}
+    return {key: value for key, value in content.items() if key not in SECTIONS or value}
 
 
 def _needed(content: dict[str, Any]) -> set[str]:
@@ -239,13 +239,13 @@ def _needed(content: dict[str, Any]) -> set[str]:
 
 def _named(content: dict[str, Any], section: str) -> dict[str, Any]:
     """Return what a section declares by name; nothing of one that is not a mapping, which is refused later."""
-    found = content.get(section)
-    return found if isinstance(found, dict) else {}
+    value = content.get(section)
+    return value if isinstance(value, dict) else {}
 
 
 def _taken(below: dict[str, Any], names: list[Any]) -> Iterator[tuple[str, Any]]:
-    for each in names:
-        name, change = next(iter(each.items())) if isinstance(each, dict) and len(each) == 1 else (each, {})
+    for item in names:
+        name, change = next(iter(item.items())) if isinstance(item, dict) and len(item) == 1 else (item, {})
         if not isinstance(name, str):
             raise InputError(f"expected names, or a name: {{what it changes}}, got {name!r}")
         if not change and name not in below:
@@ -264,14 +264,14 @@ def _with_each(task: str, each: dict[str, Any], own: Any) -> Any:
     """Return a task with what all have, its source and kind first."""
     if not isinstance(own, dict):
         return own
-    found = dict(own)
+    completed_task = dict(own)
     for key, value in each.items():
         if isinstance(value, dict) and isinstance(own.get(key, {}), dict):
-            found[key] = _with_each(task, value, own.get(key, {}))
+            completed_task[key] = _with_each(task, value, own.get(key, {}))
         elif key not in own:
-            found[key] = str(value).replace(TASK, task) if key == "source" else value
-    first = {key: found[key] for key in ("source", "kind") if key in found}
-    return first | {key: value for key, value in found.items() if value is not None}
+            completed_task[key] = str(value).replace(TASK, task) if key == "source" else value
+    first = {key: completed_task[key] for key in ("source", "kind") if key in completed_task}
+    return first | {key: value for key, value in completed_task.items() if value is not None}
 
 
 def _lines(key: str, value: Any, depth: int) -> Iterator[str]:

@@ -244,11 +244,11 @@ def examples_of(params: Params, root: Path) -> list[Path]:
     `root`: the folder that has them.
     """
     waiting = {EXAMPLES / source.parts[1] for source in sources_of(params) if source.parts[:1] == EXAMPLES.parts}
-    found = set[Path]()
+    files = set[Path]()
     while waiting:
-        found.add(example := waiting.pop())
-        waiting |= _read_by(root, example) - found
-    return sorted(found)
+        files.add(example := waiting.pop())
+        waiting |= _read_by(root, example) - files
+    return sorted(files)
 
 
 def _read_by(root: Path, example: Path) -> set[Path]:

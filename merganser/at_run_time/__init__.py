@@ -73,9 +73,9 @@ def addition_of(merged: Path) -> Addition | None:
     """Return what a merge's folder has for the network beside parameters; None for a merge of parameters alone."""
     for name in module_names(additions.__path__):
         if any(merged.glob(f"{name}.*")):
-            found: Addition = import_module(f"{additions.__name__}.{name}")
-            if (merged / found.FILE).is_file():
-                return found
+            addition: Addition = import_module(f"{additions.__name__}.{name}")
+            if (merged / addition.FILE).is_file():
+                return addition
     return None
 
 
@@ -91,5 +91,5 @@ def running(network: Network, merged: Path, task: str = "", head: Head = NO_HEAD
         network.load(head.put_on(task_model(merged, task)))
         yield Running(network, None)
     else:
-        with addition.put_in(network, merged, task, head) as found:
-            yield found
+        with addition.put_in(network, merged, task, head) as changed:
+            yield changed

@@ -42,7 +42,7 @@ def fit(features: Mapping[str, Tensor], penalty: float) -> Router:
 
     start = np.zeros(len(tasks) * (rows.shape[1] + 1))
     options = {"maxiter": STEPS, "ftol": 1e-14, "gtol": 1e-9}
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
-    weight = found[: -len(tasks)].reshape(len(tasks), -1) / deviation
-    bias = found[-len(tasks) :] - weight @ mean
+    solution = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
+    weight = solution[: -len(tasks)].reshape(len(tasks), -1) / deviation
+    bias = solution[-len(tasks) :] - weight @ mean
     return Router(tasks, torch.from_numpy(weight).float(), torch.from_numpy(bias).float())

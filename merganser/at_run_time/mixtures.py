@@ -35,7 +35,7 @@ class Mixtures:
         for rows in weights.float().split(max(1, AT_ONCE // self.size)):
             sums = {name: summed(rows) for name, summed in self.sums.items()}
             for row in range(len(rows)):
-                yield dict(in_file(self.shared, ((name, found[row]) for name, found in sums.items())))
+                yield dict(in_file(self.shared, ((name, sum_of_rows[row]) for name, sum_of_rows in sums.items())))
 
 
 def open_mixtures(shared: Checkpoint, overlays: OverlayFile, budget: int = BUDGET) -> Mixtures:

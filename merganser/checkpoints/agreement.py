@@ -87,7 +87,7 @@ class Agreement:
         files of its folder but `config.json`, and of the others only what is refused matters.
         """
         model = model if model.is_dir() else model.parent
-        notes = [f"{task}: {WRAPPED}{', '.join(sorted(found))}" for found in [_wrappers(*opened)] if found]
+        notes = [f"{task}: {WRAPPED}{', '.join(sorted(wrappers))}" for wrappers in [_wrappers(*opened)] if wrappers]
         notes += check_configuration(self.base, model, task)
         if isinstance(opened[1], Adapter):
             notes += _other_base(self.base, model, task)
@@ -120,8 +120,8 @@ class Agreement:
         settings |= {MODULES: module_types, ENCODER: encoding_of}
         settings[SENTENCEPIECE] = partial(_contents_of, SENTENCEPIECE)
         for what, read in (settings | {name: partial(settings_of, name) for name in names}).items():
-            if (found := self._first(what, read, task, model)) is not None:
-                notes += _differences(*found, task, what)
+            if (pair := self._first(what, read, task, model)) is not None:
+                notes += _differences(*pair, task, what)
         return notes
 
     def _mixed(self, task: str, ours: Vocabulary, theirs: Vocabulary) -> list[str]:
@@ -211,9 +211,9 @@ def _contents_of(name: str, folder: Path) -> dict[str, Any] | None:
 def _differences(who: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], task: str, what: str) -> list[str]:
     """Name the settings that differ; one that only one of the two has counts as none."""
     pairs = {key: (ours.get(key), theirs.get(key)) for key in {**ours, **theirs}}
-    found = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    differing = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
     merged = "the merge has the base's" if who == BASE else "the base, and so the merge, has none"
-    return [f"{task}: {what}: {list_settings(found, who)}; {merged}"] if found else []
+    return [f"{task}: {what}: {list_settings(differing, who)}; {merged}"] if differing else []
 
 
 def _other_base(base: Path, model: Path, task: str) -> list[str]:

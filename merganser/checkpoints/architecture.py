@@ -137,8 +137,8 @@ class Architecture:
         if self.says_tied is not None:
             return self.says_tied
         made, text = configured(self.config), self.config.get("text_config")
-        found = getattr(made, TIED, None) if made else text.get(TIED) if isinstance(text, dict) else None
-        return found if isinstance(found, bool) else None
+        flag = getattr(made, TIED, None) if made else text.get(TIED) if isinstance(text, dict) else None
+        return flag if isinstance(flag, bool) else None
 
     @cached_property
     def in_by_out(self) -> list[re.Pattern[str]]:
@@ -161,15 +161,15 @@ def known_ties(names: Collection[str], tied: bool | None = None) -> dict[str, st
 
     `tied`: what the configuration says of the output embedding.
     """
-    found: dict[str, str] = {}
+    ties: dict[str, str] = {}
     for table in (ALWAYS,) if tied is False else (ALWAYS, BY_CONFIG):
         ends = {_end(alias) for alias in table}
         for name in (name for name in names if _end(name) in ends):
             for prefix, own in _divided(name):
                 source = next((prefix + first for first in table.get(own, ()) if prefix + first in names), None)
                 if source is not None:
-                    found.setdefault(name, source)
-    return found
+                    ties.setdefault(name, source)
+    return ties
 
 
 def tied_names(name: str) -> Iterator[str]:
@@ -182,14 +182,14 @@ def tied_names(name: str) -> Iterator[str]:
 def _partners() -> Mapping[str, Mapping[str, None]]:
     """Return the other names of each tensor that is in a tie: its first, its second ones, and the first's others."""
     firsts = {(alias, first) for table in (ALWAYS, BY_CONFIG) for alias in table for first in table[alias]}
-    found: dict[str, dict[str, None]] = defaultdict(dict)
+    partners: dict[str, dict[str, None]] = defaultdict(dict)
     for alias, first in sorted(firsts):
-        found[alias][first] = None
-        found[first][alias] = None
+        partners[alias][first] = None
+        partners[first][alias] = None
     others = {(alias, other) for alias, first in firsts for other, same in firsts if first == same and other != alias}
     for alias, other in sorted(others):
-        found[alias][other] = None
-    return found
+        partners[alias][other] = None
+    return partners
 
 
 def _end(name: str) -> str:
@@ -272,9 +272,9 @@ def _bits(checkpoint: StoredCheckpoint, name: str, start: int, count: int) -> Te
 def _shared(checkpoint: StoredCheckpoint, kept: set[str]) -> dict[str, str]:
     """List the names of torch weights that share their memory with another one, and that other one."""
     first: dict[object, str] = {}
-    found = {}
+    tied = {}
     for name in sorted(checkpoint.names, key=lambda name: (name not in kept, name)):
         memory = checkpoint.memory(name)
         if memory is not None and first.setdefault(memory, name) != name and name not in kept:
-            found[name] = first[memory]
-    return found
+            tied[name] = first[memory]
+    return tied

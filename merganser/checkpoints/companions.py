@@ -135,7 +135,7 @@ def companion_names(names: Collection[str], modules: Sequence[str] = ()) -> list
     for place, _, own in (name.rpartition("/") for name in sorted(names)):
         if FOLDERS.fullmatch(place) and place not in modules:
             inside.setdefault(place, []).append(own)
-    weights = {f"{place}/{own}" for place, found in inside.items() for own in weight_names(found)}
+    weights = {f"{place}/{own}" for place, files in inside.items() for own in weight_names(files)}
     return [name for name in sorted(names) if name in weights or _is_companion(name, modules)]
 
 
@@ -164,10 +164,10 @@ def other_folders(folder: Path) -> list[str]:
 
     Those inside the ones that belong to it are among them.
     """
-    found = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    known = [path for path in found if FOLDERS.fullmatch(path.name)]
+    folders = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    known = [path for path in folders if FOLDERS.fullmatch(path.name)]
     inner = [path for place in known for path in place.iterdir() if path.is_dir()]
-    others = [path for path in (*found, *inner) if path not in known]
+    others = [path for path in (*folders, *inner) if path not in known]
     return sorted(f"{path.relative_to(folder).as_posix()}/" for path in others)
 
 
@@ -221,8 +221,8 @@ def _refuse_links(folder: Path) -> None:
         if not path.is_dir():
             check_link(path, folder)
         elif FOLDERS.fullmatch(path.name) or may_be_module(path):
-            for each in (path, *sorted(path.iterdir())):
-                check_link(each, folder)
+            for inside in (path, *sorted(path.iterdir())):
+                check_link(inside, folder)
     for name in weights_in(folder, [path.name for path in folder.iterdir() if path.is_file()]):
         check_link(folder / name, folder)
 

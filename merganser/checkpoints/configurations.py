@@ -39,8 +39,8 @@ DIGITS = re.compile(r"(.+\.)?\d+(\..+)?")  # a part of a name: of a block among 
 
 def class_labels(folder: Path) -> dict[str, list[str]] | None:
     """Read the names of a model's classes in their order, by its parts; None where they are only numbered."""
-    found = dict(_labels_in(read_config(folder / CONFIG) or {}, ""))
-    return found or None
+    labels = dict(_labels_in(read_config(folder / CONFIG) or {}, ""))
+    return labels or None
 
 
 def _labels_in(config: Mapping[str, Any], place: str) -> Iterator[tuple[str, list[str]]]:
@@ -192,15 +192,15 @@ def check_configuration(base: Path, model: Path, task: str) -> list[str]:
 
 def differences_of(base: Path, model: Path) -> dict[str, tuple[Any, Any]]:
     """List the settings of two folders that differ and that a forward pass may read: the base's value, the model's."""
-    found: dict[str, tuple[Any, Any]] = {}
+    differences: dict[str, tuple[Any, Any]] = {}
     ours, theirs = (_of_open_clip(folder) for folder in (base, model))
     if ours is not None and theirs is not None:
-        found |= differing_settings(ours, theirs)
+        differences |= differing_settings(ours, theirs)
     ours, theirs = (read_config(folder / CONFIG) for folder in (base, model))
     return (
-        found
+        differences
         if ours is None or theirs is None
-        else found | differing_settings(*_of_one_part(*in_todays_words(ours, theirs)))
+        else differences | differing_settings(*_of_one_part(*in_todays_words(ours, theirs)))
     )
 
 

@@ -134,14 +134,14 @@ def applied_as_stored(specs: Mapping[str, Spec]) -> set[str]:
     >>> sorted(applied_as_stored(specs))
     ['up.down_proj', 'up.gate_up_proj']
     """
-    found = set()
+    names = set()
     for first, second in GATED:
         for name in (name for name in specs if name.endswith(first)):
             back = name.removesuffix(first) + second
             up, down = (specs[each].shape[1:] if each in specs else () for each in (name, back))
             if len(up) == len(down) == 2 and up[0] == down[1] and up[1] == 2 * down[0]:
-                found |= {name, back}
-    return found
+                names |= {name, back}
+    return names
 
 
 def is_norm(name: str) -> bool:

@@ -232,8 +232,8 @@ def stacks_of(config: Mapping[str, Any], names: Collection[str]) -> tuple[dict[s
             others[today] = name
         else:
             parts.setdefault(today, {}).setdefault(pattern, []).append(name)
-    found = {name: ExpertConversion(model, by_pattern[next(iter(own))], own) for name, own in parts.items()}
-    return {name: each for name, each in found.items() if _is_by_expert(each)}, others
+    conversions = {name: ExpertConversion(model, by_pattern[next(iter(own))], own) for name, own in parts.items()}
+    return {name: each for name, each in conversions.items() if _is_by_expert(each)}, others
 
 
 def _is_by_expert(conversion: ExpertConversion) -> bool:

@@ -142,7 +142,7 @@ def matched(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: st
         tuned = with_experts_of(whole, tuned)
         find = _finder(whole, tuned, merged, task, rules)
         check_layouts(whole, tuned, [name for name in missing if find(name) is None], task)
-    stored = {name: found for name in whole.names if (found := find(name)) is not None}
+    stored = {name: stored_name for name in whole.names if (stored_name := find(name)) is not None}
     others, ties = set(tuned.names) - set(stored.values()), known_ties(frozenset(tuned.names))
     stored |= {name: name for name in sorted(others) if not _is_surplus(whole, tuned, name, rules, ties)}
     return laid_out_like(View(tuned, stored, dropped=tuned.dropped), base)
@@ -153,15 +153,15 @@ def _finder(base: Checkpoint, tuned: Checkpoint, merged: Sequence[str], task: st
 
     Where none finds all, the one that finds the most.
     """
-    found = partial(_found_or_tied, tuned, cache(lambda: architecture_beside(tuned).tied is True))
-    plain = partial(found, partial(_found, tuned, "", ""))
+    or_tied = partial(_found_or_tied, tuned, cache(lambda: architecture_beside(tuned).tied is True))
+    plain = partial(or_tied, partial(_found, tuned, "", ""))
     absent = [name for name in merged if plain(name) is None]
     missing = {name.split(".")[0]: name for name in sorted(absent, key=lambda name: name.count("."))}  # the deepest
     if not missing:
         return plain
     prefixes = dict.fromkeys(pair for name in missing.values() for pair in _prefixes(tuned, name))
     by_prefix = {pair: partial(_found, tuned, *pair) for pair in prefixes}
-    finders = {pair: partial(found, find) for pair, find in by_prefix.items() if _keeps_apart(merged, find)}
+    finders = {pair: partial(or_tied, find) for pair, find in by_prefix.items() if _keeps_apart(merged, find)}
     counts = {pair: _fits(merged, find) for pair, find in finders.items()}
     fitting = {pair: find for pair, find in finders.items() if counts[pair] == len(merged)}
     alike = {prefixes: finder for prefixes, finder in fitting.items() if _same_shapes(base, tuned, merged, finder)}
@@ -172,15 +172,15 @@ def _finder(base: Checkpoint, tuned: Checkpoint, merged: Sequence[str], task: st
         raise InputError(f"{task}: its names fit the base under {places}; {remedy}")
     if chosen:
         return next(iter(chosen.values()))
-    others = [partial(found, find) for find in (_by_transformers(base, tuned), _without_ddp(base, tuned)) if find]
+    others = [partial(or_tied, find) for find in (_by_transformers(base, tuned), _without_ddp(base, tuned)) if find]
     return max((plain, *others, *finders.values()), key=partial(_fits, merged))
 
 
 def _found_or_tied(tuned: Checkpoint, is_tied: Callable[[], bool], find: Finder, name: str) -> str | None:
     """Find a name of the base's, or the one under which the task has a weight that it ties."""
-    if (found := find(name) or tuned.dropped.get(name)) is not None:
-        return found
-    other = next((found for other in tied_names(name) if (found := find(other)) is not None), None)
+    if (stored_name := find(name) or tuned.dropped.get(name)) is not None:
+        return stored_name
+    other = next((stored_name for other in tied_names(name) if (stored_name := find(other)) is not None), None)
     return other if other is not None and is_tied() else None
 
 
@@ -209,13 +209,13 @@ def _without_ddp(base: Checkpoint, tuned: Checkpoint) -> Finder | None:
     ours = {without_ddp(name) for name in base.names}
     if len(stored) < len(tuned.names) or len(ours) < len(base.names) or {*stored, *ours} == {*tuned.names, *base.names}:
         return None
-    return lambda name: next((stored[found] for s in _spellings(without_ddp(name)) if (found := s) in stored), None)
+    return lambda name: next((stored[form] for s in _spellings(without_ddp(name)) if (form := s) in stored), None)
 
 
 def _keeps_apart(names: Sequence[str], find: Finder) -> bool:
     """Tell whether no two names are found as one."""
-    found = [name for name in map(find, names) if name is not None]
-    return len(set(found)) == len(found)
+    stored = [name for name in map(find, names) if name is not None]
+    return len(set(stored)) == len(stored)
 
 
 def _fits(names: Sequence[str], find: Finder) -> int:
@@ -231,7 +231,7 @@ def _prefixes(tuned: Checkpoint, missing: str) -> Iterator[tuple[str, str]]:
     parts = missing.split(".")
     divided = [("".join(f"{part}." for part in parts[:n]), ".".join(parts[n:])) for n in range(len(parts))]
     ends = {less: [more for spelled in _spellings(rest) for more in _before(tuned, spelled)] for less, rest in divided}
-    yield from ((less, "") for less, found in ends.items() if less and "" in found)
+    yield from ((less, "") for less, longer in ends.items() if less and "" in longer)
     longest = next((less for less, rest in divided if ends[less] and (not less or rest.count(".") > 1)), "")
     yield from ((longest, more) for more in ends[longest])
 
@@ -244,7 +244,7 @@ def _before(tuned: Checkpoint, end: str) -> Iterator[str]:
 def _found(tuned: Checkpoint, less: str, more: str, name: str) -> str | None:
     """Find a name of the base's with `more` before it in place of the prefix `less`, if it has that."""
     named = (more + s.removeprefix(less) if s.startswith(less) else s for s in _spellings(name))
-    return next((found for found in named if found in tuned), None)
+    return next((stored for stored in named if stored in tuned), None)
 
 
 def _spellings(name: str) -> Iterator[str]:

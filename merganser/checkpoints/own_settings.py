@@ -94,10 +94,10 @@ def has_rows_for(base: Path, model: Path) -> bool:
 def preparation_of(folder: Path) -> dict[str, Any] | None:
     """Read how a model's pictures, sounds and films are resized, cut and scaled; None where no file says it."""
     own, whole = (read_config(folder / name) for name in PROCESSORS)
-    found = own if own is not None else _parts_of(whole or {})
-    if found is None:
-        found = (read_config(folder / OPEN_CLIP) or {}).get("preprocess_cfg")
-    return _without(found, HARMLESS) if isinstance(found, dict) else None
+    settings = own if own is not None else _parts_of(whole or {})
+    if settings is None:
+        settings = (read_config(folder / OPEN_CLIP) or {}).get("preprocess_cfg")
+    return _without(settings, HARMLESS) if isinstance(settings, dict) else None
 
 
 def _parts_of(processor: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -141,17 +141,17 @@ def _differs(group: Group, base: Path, model: Path) -> bool:
 
 def _configurations(base: Path, model: Path, of_tokens: bool) -> dict[str, dict[str, Any]]:
     """Give the base's configurations with the model's settings, by their files, as far as that changes one."""
-    found = {}
+    configurations = {}
     ours, theirs = (read_config(folder / CONFIG) for folder in (base, model))
     if ours is not None and theirs is not None and (made := _with_settings(ours, theirs, of_tokens)) is not None:
-        found[CONFIG] = made
+        configurations[CONFIG] = made
     ours, theirs = (read_config(folder / OPEN_CLIP) or {} for folder in (base, model))
     if isinstance(own := ours.get("model_cfg"), dict):
         built = _with_settings(own, _mapping(theirs, "model_cfg") or own, of_tokens)
         prepared = _mapping(ours, "preprocess_cfg") | _mapping(theirs, "preprocess_cfg")
         if built is not None or prepared != _mapping(ours, "preprocess_cfg"):
-            found[OPEN_CLIP] = {**ours, "model_cfg": built or own, "preprocess_cfg": prepared}
-    return found
+            configurations[OPEN_CLIP] = {**ours, "model_cfg": built or own, "preprocess_cfg": prepared}
+    return configurations
 
 
 def _with_settings(ours: dict[str, Any], theirs: dict[str, Any], of_tokens: bool) -> dict[str, Any] | None:
@@ -192,8 +192,8 @@ def _replaced(one: Mapping[str, Any], other: Mapping[str, Any], names: Collectio
 
 def _mapping(content: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return what stands under a key; nothing where that is no mapping."""
-    found = content.get(key)
-    return found if isinstance(found, dict) else {}
+    value = content.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _files(folder: Path, patterns: Sequence[str]) -> list[Path]:

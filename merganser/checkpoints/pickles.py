@@ -47,8 +47,8 @@ def _records(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _check_growing(content: bytes | mmap) -> None:
-    if (found := GROWING.search(content)) is not None:
-        raise ValueError(f"it makes a {found[0].decode().split()[-1]} of any length, without values in the file")
+    if (match := GROWING.search(content)) is not None:
+        raise ValueError(f"it makes a {match[0].decode().split()[-1]} of any length, without values in the file")
 
 
 def _check_tuples(file: IO[bytes]) -> None:

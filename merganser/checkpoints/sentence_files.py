@@ -134,8 +134,8 @@ def _check_scaling(where: Path) -> None:
 
 def _sentences(folder: Path) -> dict[str, Any]:
     """Read how texts are cut and put into lower case; raise InputError for a setting that is not supported."""
-    found = ((folder / name, read_config(folder / name)) for name in (SENTENCES, *OLD_SENTENCES))
-    where, content = next(((path, said) for path, said in found if said), (folder / SENTENCES, {}))
+    read = ((folder / name, read_config(folder / name)) for name in (SENTENCES, *OLD_SENTENCES))
+    where, content = next(((path, said) for path, said in read if said), (folder / SENTENCES, {}))
     for key, value in content.items():
         if key not in KNOWN and not _is_default(key, value):
             raise InputError(f"{where}: {key} is {value!r}, which is not supported; save the model without it")

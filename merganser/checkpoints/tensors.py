@@ -208,19 +208,19 @@ def unwrapped(named: Mapping[str, Value], path: Path) -> dict[str, Value]:
     >>> unwrapped({"_orig_mod.layers.0._checkpoint_wrapped_module.weight": 1}, Path("model.safetensors"))
     {'layers.0.weight': 1}
     """
-    found: dict[str, Value] = {}
+    plain_named: dict[str, Value] = {}
     for name, value in named.items():
         if not isinstance(name, str):
             return dict(named)
         if "flat_param" in name and FLAT.fullmatch(name):
             raise InputError(f"{path}: {name}: {SHARDED}")
         plain = WRAPPER.sub("", name)
-        if plain in found:
+        if plain in plain_named:
             wrapper = next(iter(wrappers_in(each for each in named if WRAPPER.sub("", each) == plain)))
             both = f"{plain} is there twice, once with {wrapper}, a wrapper of training, in its name"
             raise InputError(f"{path}: {both}; save the state_dict of the model without it")
-        found[plain] = value
-    return found
+        plain_named[plain] = value
+    return plain_named
 
 
 def wrappers_in(names: Iterable[str]) -> frozenset[str]:

@@ -93,8 +93,8 @@ def loaded_tokenizer(folder: Path) -> Any:
 
 def any_vocabulary_of(folder: Path) -> dict[str, int] | None:
     """Read the numbers of a tokenizer's tokens, SentencePiece's too, by transformers; None where there are none."""
-    if (found := vocabulary_of(folder)) is not None:
-        return found
+    if (vocabulary := vocabulary_of(folder)) is not None:
+        return vocabulary
     loaded = loaded_tokenizer(folder)
     return None if loaded is None else _numbers(loaded.get_vocab())
 

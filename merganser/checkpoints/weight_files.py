@@ -75,7 +75,7 @@ def candidates(names: Collection[str]) -> list[str]:
     """
     own = sorted(name for name in names if not any(fnmatchcase(name, pattern) for pattern in TRAINING))
     fitting = ([name for name in own if any(fnmatchcase(name, each) for each in patterns)] for patterns in ALONE)
-    return next((found for found in fitting if found), [])
+    return next((fitting_names for fitting_names in fitting if fitting_names), [])
 
 
 def weight_names(names: Collection[str]) -> list[str]:
@@ -168,8 +168,8 @@ def foreign(names: Collection[str]) -> str | None:
     'a folder of training; give one of its checkpoints: checkpoint-20'
     """
     for pattern, said in FOREIGN.items():
-        if found := [name for name in sorted(names) if fnmatchcase(name, pattern)]:
-            return f"{said}: {some(found, SHOWN)}" if said.endswith(("give one of them", "checkpoints")) else said
+        if matching := [name for name in sorted(names) if fnmatchcase(name, pattern)]:
+            return f"{said}: {some(matching, SHOWN)}" if said.endswith(("give one of them", "checkpoints")) else said
     return None
 
 

@@ -97,10 +97,10 @@ def import_mergekit(
 
     out = out or Path(config.stem)
     refuse_existing(out)
-    found = imported(config)
-    write_imported(found, config, out)
-    say(*found.notes)
-    print(f"{config} is {found.method} of {len(found.models)} models: `merganser merge {out / RECIPE} --out DIR`")
+    taken = imported(config)
+    write_imported(taken, config, out)
+    say(*taken.notes)
+    print(f"{config} is {taken.method} of {len(taken.models)} models: `merganser merge {out / RECIPE} --out DIR`")
     print(f"to measure it, give each task in {out / PARAMS} its data (docs/params.md)")
 
 

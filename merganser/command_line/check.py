@@ -48,17 +48,17 @@ def check(
     show(check_models(paths, rules), as_json)
 
 
-def show(found: "ModelCheck", as_json: bool) -> None:
+def show(checked: "ModelCheck", as_json: bool) -> None:
     """Print what a check found; raise InputError where it refuses something."""
     if as_json:
-        print(json.dumps(asdict(found), indent=2))
+        print(json.dumps(asdict(checked), indent=2))
     else:
-        _print_models(found.models)
-        say(*found.notes)
-        if found.merge:
-            _print_merge(found.merge)
-    if found.refused:
-        raise InputError("\n".join(found.refused))
+        _print_models(checked.models)
+        say(*checked.notes)
+        if checked.merge:
+            _print_merge(checked.merge)
+    if checked.refused:
+        raise InputError("\n".join(checked.refused))
 
 
 def _print_models(models: Mapping[str, Mapping[str, Any]]) -> None:
@@ -100,8 +100,8 @@ def _print_merge(merge: Mapping[str, Any]) -> None:
     print(f"would be merged: {what}")
     print(f"would be copied from the base: {some(merge['copied'], SHOWN) or 'none'}")
     print(f"would be written: {_size(merge['bytes'])} of weights in {merge['files']} file(s)")
-    for cost, each in merge["expected"].items():
-        takes = f"{each['seconds']:.0f} s on one core and {_size(each['memory_bytes'])} of memory"
+    for cost, expected in merge["expected"].items():
+        takes = f"{expected['seconds']:.0f} s on one core and {_size(expected['memory_bytes'])} of memory"
         print(f"about {takes}, by a method of cost {cost}")
 
 

@@ -222,15 +222,15 @@ def reconstruct(
 
 def named_values(option: str, given: list[str], last: bool = False) -> dict[str, str]:
     """Split NAME=VALUE arguments, at the first = or the last; a name may come once."""
-    found: dict[str, str] = {}
+    named: dict[str, str] = {}
     for text in given:
         name, equals, value = text.rpartition("=") if last else text.partition("=")
         if not (name and equals and value):
             raise InputError(f"{option}: expected NAME=VALUE, got {text!r}")
-        if name in found:
+        if name in named:
             raise InputError(f"{option}: {name} is given twice")
-        found[name] = value
-    return found
+        named[name] = value
+    return named
 
 
 def _lines(option: str, path: Path) -> list[str]:
@@ -239,7 +239,7 @@ def _lines(option: str, path: Path) -> list[str]:
         lines = [line.strip() for line in read_small(path, NAMES_LIMIT).decode().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{option} {path}: cannot be read as text ({error})") from error
-    found = [line for line in lines if line]
-    if not found:
+    kept = [line for line in lines if line]
+    if not kept:
         raise InputError(f"{option} {path}: holds no class names; write one a line")
-    return found
+    return kept

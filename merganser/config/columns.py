@@ -63,11 +63,11 @@ def columns_by_type(features: Mapping[str, Any]) -> dict[str, str]:
     labels = classes or [name for name, feature in features.items() if _dtype(feature).startswith("float")]
     images = [name for name, feature in features.items() if isinstance(feature, Image)]
     texts = [name for name, feature in features.items() if _dtype(feature) in WORDS]
-    found = {LABEL: labels[0]} if len(labels) == 1 else {}
-    found |= {IMAGE: images[0]} if len(images) == 1 else {}
+    columns = {LABEL: labels[0]} if len(labels) == 1 else {}
+    columns |= {IMAGE: images[0]} if len(images) == 1 else {}
     sounds = [name for name, feature in features.items() if isinstance(feature, Audio)]
-    found |= {AUDIO: sounds[0]} if len(sounds) == 1 else {}
-    return found | (dict(zip((TEXT, PAIR), texts, strict=False)) if len(texts) <= len((TEXT, PAIR)) else {})
+    columns |= {AUDIO: sounds[0]} if len(sounds) == 1 else {}
+    return columns | (dict(zip((TEXT, PAIR), texts, strict=False)) if len(texts) <= len((TEXT, PAIR)) else {})
 
 
 def unnamed_classes(features: Mapping[str, Any], label: str | None) -> str | None:
@@ -83,13 +83,13 @@ def unnamed_classes(features: Mapping[str, Any], label: str | None) -> str | Non
 
 def column_advice(features: Mapping[str, Any], roles: Iterable[str]) -> str:
     """Say which columns there are, and how `data.columns` says which of them have the roles."""
-    found = columns_by_name(features)
+    by_name = columns_by_name(features)
     texts = [name for name in _texts(features) if name.lower() not in (*LABEL_NAMES, *ROW_NAMES)]
     likely = {TEXT: texts, IMAGE: list(features), AUDIO: list(features), LABEL: list(features)[::-1]}
     example = dict[str, str]()
     for role in roles:
         free = [name for name in likely.get(role, []) if name not in example.values()]
-        example[role] = found.get(role) or next(iter(free), "NAME")
+        example[role] = by_name.get(role) or next(iter(free), "NAME")
     beside = [name for name in texts if name not in example.values()]
     if TEXT in example and len(beside) == 1:  # without it half of each example would be scored
         example = {TEXT: example.pop(TEXT), PAIR: beside[0], **example}

@@ -39,22 +39,22 @@ def additions(content: Any, folder: Path | None = None) -> list[Addition]:
         return []
     read = [] if folder is None else list(_from_sources(content, folder))
     content = filled(content, read)
-    found = [*read, *_sections(content)]
+    defaults = [*read, *_sections(content)]
     for place in (("methods",), *STUDIED):
         entries = value_at(content, place)
         for name, entry in entries.items() if isinstance(entries, dict) else ():
-            found += _entry(content, (*place, name), entry)
+            defaults += _entry(content, (*place, name), entry)
     for name, task in _named(content, "tasks"):
         if task.get("kind") == UNMEASURED and "data" not in task and "source" in task:
-            found.append((("tasks", name, "data"), {"source": task["source"]}))  # DVC needs a path
+            defaults.append((("tasks", name, "data"), {"source": task["source"]}))  # DVC needs a path
     for name, task in _named(content, "unseen"):
         if "head" not in task:
-            found.append((("unseen", name, "head"), Unseen.model_fields["head"].default))
+            defaults.append((("unseen", name, "head"), Unseen.model_fields["head"].default))
     for section in SECTIONS:
         for name, about in _named(content, section):
             if "of" not in about and (of := INPUTS[section].of_by_default(about)):
-                found.append(((section, name, "of"), of))
-    return found
+                defaults.append(((section, name, "of"), of))
+    return defaults
 
 
 def filled(content: Any, added: Sequence[Addition]) -> Any:
@@ -128,9 +128,9 @@ def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
             yield ("base", "family"), family
     if not isinstance(family, str):
         return
-    found = [each for place, task in _tasks(content) for each in _from_data(place, task, family, folder)]
-    yield from found
-    if isinstance(base, dict) and "heads" not in base and (heads := _heads(filled(content, found), folder)):
+    from_data = [each for place, task in _tasks(content) for each in _from_data(place, task, family, folder)]
+    yield from from_data
+    if isinstance(base, dict) and "heads" not in base and (heads := _heads(filled(content, from_data), folder)):
         yield ("base", "heads"), heads
     named = "parameters" in content or "MERGED" in constants(FAMILIES, family)
     if not named and (here := _models_here(content, folder)):
@@ -172,10 +172,10 @@ def _from_data(place: KeyPath, task: dict[str, Any], family: str, folder: Path) 
         data = data | {"templates": TEMPLATES}
     if kind is None and (inferred := infer_task_kind(data, family, folder / data["source"])):
         yield (*place, "kind"), inferred
-    elif found := infer_columns(kind, data, family, folder / data["source"]):
+    elif columns_read := infer_columns(kind, data, family, folder / data["source"]):
         if kind is None:
-            yield (*place, "kind"), found[0]
-        yield (*place, "data", "columns"), found[1]
+            yield (*place, "kind"), columns_read[0]
+        yield (*place, "data", "columns"), columns_read[1]
 
 
 def _tasks(content: dict[str, Any]) -> list[tuple[KeyPath, dict[str, Any]]]:
@@ -267,7 +267,7 @@ def _misspelt(name: str, methods: Collection[str]) -> bool:
 
 def _with_parts(content: dict[str, Any]) -> dict[str, Any]:
     """Return the entries with a part per task whose merges a study can measure, without what their bytes decide."""
-    found = {}
+    whole = {}
     for name, given in _named(content, "methods"):
         entry = {place[-1]: value for place, value in _entry(content, (name,), given)} | given
         described = described_method(entry.get("method"))
@@ -279,8 +279,8 @@ def _with_parts(content: dict[str, Any]) -> dict[str, Any]:
         ):
             method = known_method(described.name)
             fitted = method.within.parameters if method and method.within else ()
-            found[name] = {key: value for key, value in entry.items() if key not in fitted}
-    return found
+            whole[name] = {key: value for key, value in entry.items() if key not in fitted}
+    return whole
 
 
 def _reads(content: dict[str, Any], name: str) -> str:
@@ -294,5 +294,5 @@ def _reads(content: dict[str, Any], name: str) -> str:
 
 
 def _named(content: dict[str, Any], section: str) -> list[tuple[str, dict[str, Any]]]:
-    found = content.get(section)
-    return [(name, each) for name, each in found.items() if isinstance(each, dict)] if isinstance(found, dict) else []
+    inside = content.get(section)
+    return [(name, each) for name, each in inside.items() if isinstance(each, dict)] if isinstance(inside, dict) else []

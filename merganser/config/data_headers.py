@@ -52,20 +52,20 @@ def _check_data(
     """Check the columns of a task's data set, the splits that are read of it, and its classes against the head's."""
     task = params.with_data[task_place]
     with caught(mistakes, (*task_place, "data")):
-        found = rename_columns(read_headers(source), task.data.columns, source)
-        missing = {place: split for place, split in _splits_read(params, task_place).items() if split not in found}
+        splits = rename_columns(read_headers(source), task.data.columns, source)
+        missing = {place: split for place, split in _splits_read(params, task_place).items() if split not in splits}
         for place, split in missing.items():
-            has = f"it has {', '.join(found)}{did_you_mean(split, found)}"
+            has = f"it has {', '.join(splits)}{did_you_mean(split, splits)}"
             mistakes.append(Mistake(place, f"{source} has no split {split!r}; {has}"))
         if not missing:
             evaluator = open_evaluator(task.kind, task.data.values, task.data.metric)
-            for split, rows in found.items():
+            for split, rows in splits.items():
                 read = evaluator.kind.columns(evaluator.settings) or ()
                 if absent := [name for name in (TEXT, IMAGE, LABEL) if name in read and name not in rows.column_names]:
                     advice = column_advice(read_headers(source)[split].features, absent)
                     raise InputError(f"{source}: split {split} has no column {absent[0]!r}; {advice}")
-            evaluator.check_data(found, source)
-            classes = evaluator.kind.classes(next(iter(found.values())).features, evaluator.settings)
+            evaluator.check_data(splits, source)
+            classes = evaluator.kind.classes(next(iter(splits.values())).features, evaluator.settings)
             if model is not None and params.base.heads:
                 try:
                     evaluator.check_head(class_names(model / CONFIG), classes, ".".join(task_place))

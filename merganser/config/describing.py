@@ -95,8 +95,8 @@ def _explained(key: str, kind: Any, section: Any, field: FieldInfo | None, words
 def _said_of(section: type[BaseModel], key: str) -> str:
     """Return what a section's docstring says of a key; nothing if it says nothing."""
     text = " ".join((section.__doc__ or "").split())
-    found = re.search(rf"`{re.escape(key)}`: (.*?)(?= `\w+`: |$)", text)
-    return found[1] if found else ""
+    match = re.search(rf"`{re.escape(key)}`: (.*?)(?= `\w+`: |$)", text)
+    return match[1] if match else ""
 
 
 def _inner(annotation: Any) -> Any:

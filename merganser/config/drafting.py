@@ -106,9 +106,9 @@ def _source(name: str, text: str, root: Path, option: str) -> str:
 
 def _pointer(path: Path) -> dict[str, Any]:
     """Return what a pointer file says, which a comparison has of its own: a run writes commits into it."""
-    found = read_pointer(path)
-    assert found is not None, "what ends as a pointer file is one"
-    return found.model_dump(exclude_none=True)
+    pointer = read_pointer(path)
+    assert pointer is not None, "what ends as a pointer file is one"
+    return pointer.model_dump(exclude_none=True)
 
 
 def _write_pointer(name: str, content: dict[str, Any], root: Path) -> str:

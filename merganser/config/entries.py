@@ -78,8 +78,8 @@ def usage_mistakes(params: Params) -> list[Mistake]:
     mistakes: list[Mistake] = []
     for name, entry in params.methods.items():
         mistakes += _entry_mistakes(params, ("methods", name), entry, [len(params.tasks)])
-    for each in INPUTS.values():
-        mistakes += each.mistakes(params)
+    for input_kind in INPUTS.values():
+        mistakes += input_kind.mistakes(params)
     mistakes += [*_merged_mistakes(params), *_study_mistakes(params), *_server_mistakes(params)]
     return mistakes
 
@@ -105,9 +105,9 @@ def _entry_mistakes(params: Params, where: KeyPath, entry: Entry, counts: Collec
         return mistakes_at(where, error)
     inner = params.inner(entry)
     needed = [each for each in INPUTS.values() if each.is_read_by(method)]
-    found = [mistake for each in needed for mistake in each.reading_mistakes(params, entry, method)]
-    found = found or [mistake for each in INPUTS.values() for mistake in each.reading_mistakes(params, entry, method)]
-    mistakes = [mistake.below((*where, "reads")) for mistake in found or _source_mistakes(params, inner, method)]
+    noted = [mistake for each in needed for mistake in each.reading_mistakes(params, entry, method)]
+    noted = noted or [mistake for each in INPUTS.values() for mistake in each.reading_mistakes(params, entry, method)]
+    mistakes = [mistake.below((*where, "reads")) for mistake in noted or _source_mistakes(params, inner, method)]
     if wrong := _value_mistakes(params, where, method, entry.values):
         return [*mistakes, *wrong]
     try:
@@ -118,8 +118,8 @@ def _entry_mistakes(params: Params, where: KeyPath, entry: Entry, counts: Collec
     read, source = input_of_entry(entry), input_of_entry(inner)
     if source is None or (read is not None and read.says_values):
         return mistakes
-    found = list(source.value_mistakes(params, inner, method, values, counts))
-    return [*mistakes, *(mistake.below(where) for mistake in found)]
+    noted = list(source.value_mistakes(params, inner, method, values, counts))
+    return [*mistakes, *(mistake.below(where) for mistake in noted)]
 
 
 def _value_mistakes(params: Params, where: KeyPath, method: Method, values: Mapping[str, Any]) -> list[Mistake]:
@@ -147,12 +147,12 @@ def _parts(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, dict[str, Any]]
 
 def _merged_mistakes(params: Params) -> list[Mistake]:
     """Check what the inputs' stages merge as entries: it stands under `of` what they read."""
-    found = []
-    for where, entry in (merged for each in INPUTS.values() for merged in each.entries(params)):
+    mistakes = []
+    for where, entry in (merged for input_kind in INPUTS.values() for merged in input_kind.entries(params)):
         for mistake in _entry_mistakes(params, where, entry, [len(params.tasks)]):
             is_read = mistake.place == (*where, "reads")
-            found.append(replace(mistake, place=(*where, "of")) if is_read else mistake)
-    return list(dict.fromkeys(found))
+            mistakes.append(replace(mistake, place=(*where, "of")) if is_read else mistake)
+    return list(dict.fromkeys(mistakes))
 
 
 def _source_mistakes(params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:

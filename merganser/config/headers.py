@@ -186,7 +186,7 @@ def _check_layers(params: Params, base: Checkpoint, rules: ParameterRules, mista
     """Check that each pattern of an entry's `layers` matches a parameter that is merged."""
     names = [name for name in base.names if is_merged(name, base.spec(name).dtype, rules)]
     entries: list[tuple[KeyPath, Entry]] = [(("methods", name), entry) for name, entry in params.methods.items()]
-    entries += [found for each in INPUTS.values() for found in each.entries(params)]
+    entries += [merged for each in INPUTS.values() for merged in each.entries(params)]
     for place, each in ((place, entry.values) for place, entry in (*entries, *studied_entries(params))):
         if isinstance(each.get(LAYERS), Mapping):
             with caught(mistakes, place):

@@ -67,15 +67,15 @@ def family_of(source: Path, tasks: Collection[Path] = ()) -> str | None:
         config, own = model_type_of(read_config(folder / CONFIG) or {}), own_configurations()
         lacking = {name for name, file in own.items() if not (folder / file).is_file()}
         elsewhere = described_elsewhere().keys() - lacking
-        found = [name for name in own if name in elsewhere]
+        named = [name for name in own if name in elsewhere]
         if config is not None:
             known = [name for name in family_names() if name not in lacking | elsewhere]
-            found += [name for name in known if config in get_family(name).MODEL_TYPES]
-        if len(found) > 1:
-            found = _meant(found, tasks)
-        if len(found) > 1:  # a model of open_clip and of transformers, or a CLIP and a classifier: by their parameters
-            found = [name for name in found if _holds(name, path)] or [name for name in found if name == config]
-        return found[0] if len(found) == 1 else None
+            named += [name for name in known if config in get_family(name).MODEL_TYPES]
+        if len(named) > 1:
+            named = _meant(named, tasks)
+        if len(named) > 1:  # a model of open_clip and of transformers, or a CLIP and a classifier: by their parameters
+            named = [name for name in named if _holds(name, path)] or [name for name in named if name == config]
+        return named[0] if len(named) == 1 else None
     return None
 
 
@@ -86,8 +86,8 @@ def _meant(families: Sequence[str], tasks: Collection[Path]) -> list[str]:
     """
     uses = {use for use in map(_use_of, tasks) if use is not None}
     about = {name: constants(FAMILIES, name) for name in families}
-    found = [name for name in families if uses and uses <= set(about[name]["PIPELINES"].values())]
-    return found or [name for name in families if about[name].get("TRUNKS_OF") not in families]
+    meant = [name for name in families if uses and uses <= set(about[name]["PIPELINES"].values())]
+    return meant or [name for name in families if about[name].get("TRUNKS_OF") not in families]
 
 
 def _use_of(source: Path) -> str | None:
@@ -125,8 +125,8 @@ def heads_beyond(base: Path, models: Sequence[Path]) -> list[str]:
     """
     patterns = (*HEAD_NAMES, *IMAGE_HEADS, *SPAN_HEADS, *SOUND_HEADS, *BEFORE)
     beyond = [_names_beyond(base, model) for model in models]
-    found = {tuple(pattern for pattern in patterns if names_like(names, pattern)) for names in beyond}
-    heads = list(found.pop()) if len(found) == 1 else []
+    patterns_of_all = {tuple(pattern for pattern in patterns if names_like(names, pattern)) for names in beyond}
+    heads = list(patterns_of_all.pop()) if len(patterns_of_all) == 1 else []
     rest = [name for names in beyond for name in names if not any(fnmatchcase(name, pattern) for pattern in heads)]
     return [] if rest else heads
 
@@ -141,8 +141,8 @@ def pattern_in_all(base: Path, models: Sequence[Path]) -> str | None:
         place, places = lying(base), [lying(model) for model in models]
         if place and all(places):
             names = open_checkpoint(place).names
-            found = {tuple(_names_in(place, each)) for each in places if each}
-            have = set(found.pop()) if len(found) == 1 else set(names)
+            names_of_all = {tuple(_names_in(place, each)) for each in places if each}
+            have = set(names_of_all.pop()) if len(names_of_all) == 1 else set(names)
             prefixes = [
                 {name.partition(".")[0] for name in names if (name in have) is known} for known in (True, False)
             ]

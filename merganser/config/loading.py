@@ -92,8 +92,8 @@ def _refuse(path: Path, mistakes: list[Mistake], text: str) -> None:
     """Raise InputError with all mistakes, in the order of their lines in the file's text, if there is one."""
     if mistakes:
         root = YAML(typ="safe").compose(text) if text else None
-        found = sorted(((line_of(root, each.place) or 0, str(each)) for each in mistakes), key=itemgetter(0))
-        lines = [f"{path}{f', line {line}' if line else ''}: {text}" for line, text in found]
+        located = sorted(((line_of(root, each.place) or 0, str(each)) for each in mistakes), key=itemgetter(0))
+        lines = [f"{path}{f', line {line}' if line else ''}: {text}" for line, text in located]
         raise InputError("\n".join(dict.fromkeys(lines)))
 
 
@@ -137,7 +137,7 @@ def _clash_mistakes(content: dict[Any, Any]) -> Iterator[Mistake]:
         pairs: dict[str, list[str]] = {}
         for first, task in product(firsts, tasks):
             pairs.setdefault(f"{first}-{task}", []).append(str(first))
-        for stage, found in pairs.items():
-            if len(found) > 1:
-                pairs_of = f"{len(found)} pairs of names join to {stage!r}, each of {section} and {of_tasks}"
-                yield Mistake((section, found[-1]), f"{pairs_of}; rename one of them")
+        for stage, clashes in pairs.items():
+            if len(clashes) > 1:
+                pairs_of = f"{len(clashes)} pairs of names join to {stage!r}, each of {section} and {of_tasks}"
+                yield Mistake((section, clashes[-1]), f"{pairs_of}; rename one of them")

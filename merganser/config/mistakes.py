@@ -88,10 +88,10 @@ def mistakes_in(
     try:
         model.model_validate(content)
     except ValidationError as error:
-        found = error.errors()
-        meant = [each for each in found if _is_meant(each, model)]
+        wrong = error.errors()
+        meant = [each for each in wrong if _is_meant(each, model)]
         left = [
-            each for each in found if each not in meant and not any(_overlap(each["loc"][:-1], m["loc"]) for m in meant)
+            each for each in wrong if each not in meant and not any(_overlap(each["loc"][:-1], m["loc"]) for m in meant)
         ]
         return [_explained(each, model, above, beside) for each in (*meant, *left)]
     return []
@@ -111,8 +111,8 @@ def _is_choice(kind: Any) -> bool:
 
 
 def _explained(mistake: Any, model: type[BaseModel], above: KeyPath, beside: tuple[str, ...]) -> Mistake:
-    found = mistake["loc"]
-    keys = (key for number, key in enumerate(found) if not _is_choice(kind_at(model, found[:number])))
+    location = mistake["loc"]
+    keys = (key for number, key in enumerate(location) if not _is_choice(kind_at(model, location[:number])))
     place = (*above, *(str(key) for key in keys if key != KEY))
     if KEY in mistake["loc"] and mistake["type"] == "string_type":
         got = mistake["input"]
@@ -217,8 +217,8 @@ def repaired(content: Any, model: type[BaseModel]) -> Any:
         try:
             model.model_validate(content)
         except ValidationError as error:
-            for each in error.errors():
-                _repair(content, each["loc"], each["type"], model)
+            for detail in error.errors():
+                _repair(content, detail["loc"], detail["type"], model)
         else:
             return content
     return None

@@ -248,8 +248,8 @@ class Params(Strict):
     def inner(self, entry: Entry) -> Entry:
         """Return an entry as one that reads what its input is of; as it is where its input is of no other."""
         section, _, name = entry.reads.partition("/")
-        found = getattr(self, section, None)
-        of = getattr(found.get(name), "of", None) if isinstance(found, Mapping) else None
+        inputs = getattr(self, section, None)
+        of = getattr(inputs.get(name), "of", None) if isinstance(inputs, Mapping) else None
         return entry if of is None else entry.model_copy(update={"reads": of})
 
 

@@ -177,9 +177,9 @@ class Points:
     @cached_property
     def by_id(self) -> dict[str, Point]:
         """Return all points, those that others choose from before these."""
-        found = [each for points in self._lists() for point in points for each in (*point.tried, point)]
-        own = [self.individual] * any(point.split == "validation" for point in found)
-        return {point.id: point for point in (*own, *found)}
+        all_points = [each for points in self._lists() for point in points for each in (*point.tried, point)]
+        own = [self.individual] * any(point.split == "validation" for point in all_points)
+        return {point.id: point for point in (*own, *all_points)}
 
     @property
     def text(self) -> str:

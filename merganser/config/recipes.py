@@ -104,10 +104,10 @@ def source_of(
     digest: Callable[[Path], str] = sha256_of,
 ) -> Source:
     """Describe a model on disk, or one of a hub, for a recipe in a folder, with the hashes of what is read of it."""
-    found = hashes(path, read_files(path, copied), digest)
+    digests = hashes(path, read_files(path, copied), digest)
     if pointer is not None:
-        return Source(hub=pointer.hub, revision=pointer.revision, sha256=found)
-    return Source(path=Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix(), sha256=found)
+        return Source(hub=pointer.hub, revision=pointer.revision, sha256=digests)
+    return Source(path=Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix(), sha256=digests)
 
 
 def path_of(source: Source, folder: Path) -> Path:
@@ -139,10 +139,10 @@ def check_unchanged(recipe: Path, key: str, source: Source, path: Path, copied: 
         return
     names = read_files(path, copied)
     changed = sorted(source.sha256.keys() ^ set(names))
-    found = {} if changed else hashes(path, names)
-    changed += [name for name, digest in found.items() if source.sha256[name] != digest]
+    digests = {} if changed else hashes(path, names)
+    changed += [name for name, digest in digests.items() if source.sha256[name] != digest]
     if changed:
-        kind = "has changed" if changed[0] in found else "is new there" if changed[0] in names else "is gone"
+        kind = "has changed" if changed[0] in digests else "is new there" if changed[0] in names else "is gone"
         raise InputError(
             f"{recipe}: {key}: {changed[0]} of {source.hub or path} {kind} since the recipe was written; put the file "
             f"back as it was, or take sha256 of {key} out of the recipe to merge the current file"

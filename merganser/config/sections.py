@@ -141,8 +141,8 @@ class Entry(Open):
 
     def named(self, kind: str) -> str | None:
         """Return the name under a section of what it reads, None when it reads something else."""
-        found, _, name = self.reads.partition("/")
-        return name if found == kind and name else None
+        section, _, name = self.reads.partition("/")
+        return name if section == kind and name else None
 
     def at(self, values: Mapping[str, Any]) -> "Entry":
         """Return the entry with these values, in place of its own where it has them."""

@@ -27,13 +27,13 @@ TITLES: dict[Involvement, str] = {"NDI": "no data", "VDI": "validation data", "T
 def data_class(params: Params, entry: Entry) -> Involvement:
     """Return the class of an entry: that of its method where what it reads was computed from data, else no data."""
     read = input_of_entry(entry)
-    found: list[Involvement] = ["NDI"]
+    classes: list[Involvement] = ["NDI"]
     if read is not None and read.validation:
-        found.append(max("VDI", registry.get(entry.method).involvement, key=ORDER.index))
+        classes.append(max("VDI", registry.get(entry.method).involvement, key=ORDER.index))
     difference = params.differences.get(params.inner(entry).difference or "")
     if difference is not None and difference.merged in params.methods:
-        found.append(data_class(params, params.methods[difference.merged]))
-    return max(found, key=ORDER.index)
+        classes.append(data_class(params, params.methods[difference.merged]))
+    return max(classes, key=ORDER.index)
 
 
 def is_transductive(params: Params, entry: Entry) -> bool:

@@ -55,9 +55,9 @@ def line_of(root: Node | None, place: KeyPath) -> int | None:
     """Return the line of the key at a place below a node, or of the nearest key above it that is there."""
     line = None
     for part in place:
-        if (found := _pairs(root).get(part)) is None:
+        if (pair := _pairs(root).get(part)) is None:
             break
-        key, root = found
+        key, root = pair
         line = key.start_mark.line + 1
     return line
 
@@ -129,8 +129,8 @@ def renamed(text: str, old: str, new: str, where: str) -> str:
     written = as_value(new)
     for start, end in reversed(edits):
         text = text[:start] + written + text[end:]
-    found = parse_yaml(text, where)
-    if list(found["tasks"]) != [new if name == old else name for name in tasks]:
+    parsed = parse_yaml(text, where)
+    if list(parsed["tasks"]) != [new if name == old else name for name in tasks]:
         raise InputError(f"{where}: as it is laid out, {old} cannot be replaced; write {new} in its place yourself")
     return text
 
@@ -153,8 +153,8 @@ def _maps_by_task(node: Node, tasks: set[str]) -> Iterator[MappingNode]:
         if names and names <= tasks and all(isinstance(value, ScalarNode) for _, value in node.value):
             yield node
     inside = [value for _, value in node.value] if isinstance(node, MappingNode) else node.value
-    for each in inside if isinstance(node, MappingNode | SequenceNode) else ():
-        yield from _maps_by_task(each, tasks)
+    for inner in inside if isinstance(node, MappingNode | SequenceNode) else ():
+        yield from _maps_by_task(inner, tasks)
 
 
 def _choices(about: Node) -> Iterator[Node]:

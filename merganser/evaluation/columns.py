@@ -149,8 +149,8 @@ def check_complete(rows: Any, names: Collection[str]) -> None:
 
 def _strange(rows: Any, known: Collection[Any]) -> list[Any]:
     """List labels that are unknown, or neither whole numbers nor words; booleans count as 0 and 1."""
-    found = rows.data.column("label").unique().to_pylist()
-    return [label for label in found if label not in known or isinstance(label, float)]
+    labels = rows.data.column("label").unique().to_pylist()
+    return [label for label in labels if label not in known or isinstance(label, float)]
 
 
 MOST_PIXELS = 2**27  # of all pictures that are decoded at a time: 400 MB of them in colour

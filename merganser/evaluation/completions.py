@@ -63,8 +63,8 @@ class Completions(LocalCompletionsAPI):
 
     def create_message(self, messages: Any, generate: bool = False) -> Any:
         """Return the prompt; of a text without the first token that the server adds."""
-        found = super().create_message(messages, generate)
-        return found.removeprefix(self.bos) if isinstance(found, str) and self.adds_bos else found
+        text = super().create_message(messages, generate)
+        return text.removeprefix(self.bos) if isinstance(text, str) and self.adds_bos else text
 
     def check_likelihoods(self) -> None:
         """Raise InputError where the server does not say how likely the tokens of a prompt are."""

@@ -221,15 +221,15 @@ def _features(folder: Path) -> dict[str, Any]:
     from datasets import DatasetInfo
 
     check_saved(folder)
-    found = {}
+    features = {}
     for split in _splits(folder):
         where = folder / split / INFORMATION
         # of a file that is cut off or edited, `datasets` raises a dozen kinds
         with refusing(f"{where}: does not say the columns", "save the data set again", Exception):
             _files(folder / split)
-            found[split] = DatasetInfo.from_dict(_information(folder / split)).features
-            found[split].arrow_schema.empty_table()  # raises for types that Arrow does not know
-    return found
+            features[split] = DatasetInfo.from_dict(_information(folder / split)).features
+            features[split].arrow_schema.empty_table()  # raises for types that Arrow does not know
+    return features
 
 
 def _information(split: Path) -> dict[str, Any]:

@@ -50,9 +50,9 @@ class Evaluator:
             self.kind.check_metric(splits, self.settings, self.metric, source)
         wanted = METRICS[self.metric].classes if self.metric in METRICS else None
         for split, rows in splits.items():
-            found = len(self.kind.classes(rows.features, self.settings))
-            if wanted is not None and found not in (0, wanted):  # none: answers in words, which have labels or not
-                has = f"split {split} of {source} has {found} classes"
+            count = len(self.kind.classes(rows.features, self.settings))
+            if wanted is not None and count not in (0, wanted):  # none: answers in words, which have labels or not
+                has = f"split {split} of {source} has {count} classes"
                 raise InputError(f"data.metric: {self.metric} needs {wanted} classes; {has}: choose another metric")
 
     def classes(self, data: Path) -> list[str]:

@@ -34,9 +34,9 @@ class Results:
 
     def __len__(self) -> int:
         """Return the number of examples."""
-        found = self.prediction if self.score is None else self.score
-        assert found is not None, "results without scores and without predictions"
-        return len(found)
+        values = self.prediction if self.score is None else self.score
+        assert values is not None, "results without scores and without predictions"
+        return len(values)
 
 
 def compare_predictions(metric: str, predictions: ArrayLike, labels: ArrayLike) -> Results:
@@ -45,14 +45,14 @@ def compare_predictions(metric: str, predictions: ArrayLike, labels: ArrayLike) 
     >>> compare_predictions("accuracy", [1, 0], [1, 1]).score.tolist()
     [1.0, 0.0]
     """
-    found, given = np.asarray(predictions), np.asarray(labels)
-    score = (found == given).astype(np.float64) if METRICS[metric].is_mean else None
-    if found.dtype.kind in "US":
+    answers, given = np.asarray(predictions), np.asarray(labels)
+    score = (answers == given).astype(np.float64) if METRICS[metric].is_mean else None
+    if answers.dtype.kind in "US":
         return Results(score)
-    return Results(score, _numbers(found), _numbers(given))
+    return Results(score, _numbers(answers), _numbers(given))
 
 
-def compare_texts(metric: str, found: Sequence[str], references: Sequence[Sequence[str]]) -> Results:
+def compare_texts(metric: str, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Results:
     """Set texts against the references of each, of which there are one or more.
 
     >>> compare_texts("rouge_l", ["the cat", "a dog"], [["the cat"], ["no", "a cat"]]).score.tolist()
@@ -60,7 +60,7 @@ def compare_texts(metric: str, found: Sequence[str], references: Sequence[Sequen
     """
     measure = METRICS[metric].of_texts
     assert measure is not None, f"{metric} is no metric of texts"
-    values = measure(found, references)
+    values = measure(predictions, references)
     label = np.array([crc32("\n".join(each).encode()) for each in references], dtype=np.float64)
     return Results(values, None, label) if values.ndim == 1 else Results(None, values, label)
 
@@ -91,16 +91,16 @@ def read_results(path: Path) -> Results:
     from safetensors.numpy import load_file
 
     try:
-        found = load_file(path)
+        tensors = load_file(path)
     except FileNotFoundError as error:
         raise InputError(f"{path}: missing; run the stage that writes it first (`merganser run` does)") from error
     except SafetensorError as error:
         raise InputError(f"{path}: not a whole file of results ({error}); run its stage again") from error
-    unknown = sorted(set(found) - set(Results.__dataclass_fields__))
-    if unknown or not ({"score"} <= set(found) or {"prediction", "label"} <= set(found)):
+    unknown = sorted(set(tensors) - set(Results.__dataclass_fields__))
+    if unknown or not ({"score"} <= set(tensors) or {"prediction", "label"} <= set(tensors)):
         raise InputError(
-            f"{path}: holds {', '.join(sorted(found)) or 'nothing'}; expected score, or prediction and label"
+            f"{path}: holds {', '.join(sorted(tensors)) or 'nothing'}; expected score, or prediction and label"
         )
-    if len({value.shape[:1] for value in found.values()}) > 1:
+    if len({value.shape[:1] for value in tensors.values()}) > 1:
         raise InputError(f"{path}: its columns are not of one length; run its stage again")
-    return Results(**found)
+    return Results(**tensors)

@@ -93,9 +93,9 @@ def installed_task(file: str, version: str, shown: bool = False) -> dict[str, An
 
 def _check_installed(task: Mapping[str, Any], file: str, version: str, shown: bool) -> None:
     where = f"data.task.installed: {file}"
-    found = (task.get("metadata") or {}).get("version")
-    if str(found) != version:
-        raise InputError(f"{where} is of version {found} here; write it under data.task.version if it is the right one")
+    here = (task.get("metadata") or {}).get("version")
+    if str(here) != version:
+        raise InputError(f"{where} is of version {here} here; write it under data.task.version if it is the right one")
     if task.get("unsafe_code") or "class" in task or "doc_to_text" not in task:
         raise InputError(f"{where} is a group, or runs code that a model wrote; choose a task of questions and answers")
     if task.get("output_type", DEFAULT_TYPE) not in OUTPUT_TYPES:
@@ -202,7 +202,7 @@ def samples_of(task: Any, model: Any, chat: bool = False, system: str | None = N
         from lm_eval.evaluator import evaluate
 
         with quoting("data.task: lm-eval cannot run this task"):
-            found = evaluate(
+            outcome = evaluate(
                 lm=model,
                 task_dict={"tasks": {"task": task}},
                 bootstrap_iters=0,
@@ -211,7 +211,7 @@ def samples_of(task: Any, model: Any, chat: bool = False, system: str | None = N
                 fewshot_as_multiturn=chat,
                 system_instruction=system,
             )
-    samples = found["samples"]["task"]
+    samples = outcome["samples"]["task"]
     kept = [sample for sample in samples if sample["filter"] == samples[0]["filter"]]
     return sorted(kept, key=lambda sample: int(sample["doc_id"]))
 

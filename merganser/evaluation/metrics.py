@@ -36,9 +36,9 @@ def corpus_counts(name: Literal["BLEU", "CHRF"]) -> Callable[[Sequence[str], Ref
     [[5.0, 5.0, 4.0, 3.0, 2.0, 1.0, 5.0, 4.0, 3.0, 2.0]]
     """
 
-    def counts(found: Sequence[str], references: References) -> Floats:
+    def counts(predictions: Sequence[str], references: References) -> Floats:
         streams = list(zip_longest(*references))
-        return np.array(_sacrebleu(name)._extract_corpus_statistics(found, streams), dtype=np.float64)
+        return np.array(_sacrebleu(name)._extract_corpus_statistics(predictions, streams), dtype=np.float64)
 
     return counts
 
@@ -52,10 +52,12 @@ def corpus_score(name: Literal["BLEU", "CHRF"]) -> Callable[[ArrayLike, ArrayLik
     """
 
     def score(counts: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
-        each = np.asarray(counts, dtype=np.float64)
-        sums = (np.ones(len(each)) if weights is None else weights) @ each
-        found = [_sacrebleu(name)._compute_score_from_stats(list(row)).score for row in sums.reshape(-1, each.shape[1])]
-        return np.array(found).reshape(sums.shape[:-1]) / 100
+        rows = np.asarray(counts, dtype=np.float64)
+        sums = (np.ones(len(rows)) if weights is None else weights) @ rows
+        scores = [
+            _sacrebleu(name)._compute_score_from_stats(list(row)).score for row in sums.reshape(-1, rows.shape[1])
+        ]
+        return np.array(scores).reshape(sums.shape[:-1]) / 100
 
     return score
 
@@ -67,7 +69,7 @@ def _sacrebleu(name: str) -> Any:
     return getattr(metrics, name)(force=True) if name == "BLEU" else getattr(metrics, name)()
 
 
-def rouge_l(found: Sequence[str], references: References) -> Floats:
+def rouge_l(predictions: Sequence[str], references: References) -> Floats:
     """Return each example's ROUGE-L, the best over its references (rouge-score, without stemming).
 
     >>> rouge_l(["the cat sat"], [["the cat", "a dog"]]).round(4).tolist()
@@ -76,11 +78,11 @@ def rouge_l(found: Sequence[str], references: References) -> Floats:
     with naming_extras():
         from rouge_score.rouge_scorer import RougeScorer
     scorer = RougeScorer(["rougeL"])
-    pairs = zip(found, references, strict=True)
+    pairs = zip(predictions, references, strict=True)
     return np.array([scorer.score_multi(given, text)["rougeL"].fmeasure for text, given in pairs], dtype=np.float64)
 
 
-def meteor_stems(found: Sequence[str], references: References) -> Floats:
+def meteor_stems(predictions: Sequence[str], references: References) -> Floats:
     """Return each example's METEOR, the best over its references, by words and their stems (nltk's), without synonyms.
 
     >>> meteor_stems(["the cats sat"], [["a dog", "the cat sat"]]).round(4).tolist()
@@ -90,7 +92,7 @@ def meteor_stems(found: Sequence[str], references: References) -> Floats:
         from nltk.translate.meteor_score import meteor_score
         from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
     words = Tokenizer13a()
-    pairs = zip(found, references, strict=True)
+    pairs = zip(predictions, references, strict=True)
     values = [
         meteor_score([words(each).split() for each in given], words(text).split(), wordnet=_NoSynonyms())
         for text, given in pairs
@@ -106,7 +108,7 @@ class _NoSynonyms:
         return []
 
 
-def squad_exact_match(found: Sequence[str], references: References) -> Floats:
+def squad_exact_match(predictions: Sequence[str], references: References) -> Floats:
     """Return for each example whether it is one of its references, as SQuAD compares them (Rajpurkar et al., 2016).
 
     Case, punctuation, articles and further spaces do not count.
@@ -114,17 +116,17 @@ def squad_exact_match(found: Sequence[str], references: References) -> Floats:
     >>> squad_exact_match(["The cat.", "dog"], [["a cat"], ["dogs"]]).tolist()
     [1.0, 0.0]
     """
-    pairs = zip(found, references, strict=True)
+    pairs = zip(predictions, references, strict=True)
     return np.array([float(_squad_words(text) in map(_squad_words, given)) for text, given in pairs])
 
 
-def squad_f1(found: Sequence[str], references: References) -> Floats:
+def squad_f1(predictions: Sequence[str], references: References) -> Floats:
     """Return each example's F1 of words, the best over its references, as SQuAD compares them (Rajpurkar et al., 2016).
 
     >>> squad_f1(["the black cat"], [["a cat", "dog"]]).round(4).tolist()
     [0.6667]
     """
-    pairs = zip(found, references, strict=True)
+    pairs = zip(predictions, references, strict=True)
     return np.array([max(_words_f1(_squad_words(text), _squad_words(each)) for each in given) for text, given in pairs])
 
 
@@ -134,11 +136,11 @@ def _squad_words(text: str) -> list[str]:
     return re.sub(r"\b(a|an|the)\b", " ", plain).split()
 
 
-def _words_f1(found: list[str], given: list[str]) -> float:
+def _words_f1(predicted: list[str], given: list[str]) -> float:
     """Return 2 c / (f + g), c of the words in common; without any words in one of them, whether both have none."""
-    if not found or not given:
-        return float(found == given)
-    return 2 * (Counter(found) & Counter(given)).total() / (len(found) + len(given))
+    if not predicted or not given:
+        return float(predicted == given)
+    return 2 * (Counter(predicted) & Counter(given)).total() / (len(predicted) + len(given))
 
 
 CONSTANT = 1e-12  # a variance below this share of the whole sample's is rounding
@@ -189,8 +191,8 @@ def macro_f1(
     0.7333
     """
     if classes is None:
-        found = np.union1d(predictions, labels)
-        classes = found[found >= 0]
+        values = np.union1d(predictions, labels)
+        classes = values[values >= 0]
     hits, predicted, labelled, _ = _counts(predictions, labels, weights, classes)
     occur = predicted + labelled  # 0 for a class that a resample lacks
     return _ratio(_ratio(2 * hits, occur).sum(-1), (occur > 0).sum(-1))
@@ -202,8 +204,8 @@ def pearson(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None = 
     >>> float(pearson([0, 1, 2, 3], [0, 2, 4, 6]).round(12))
     1.0
     """
-    found = [_standardised(np.asarray(values, dtype=np.float64)) for values in (predictions, labels)]
-    return _correlation(found[0], found[1], _weights(weights, found[0]))
+    standardised = [_standardised(np.asarray(values, dtype=np.float64)) for values in (predictions, labels)]
+    return _correlation(standardised[0], standardised[1], _weights(weights, standardised[0]))
 
 
 def spearman(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
@@ -231,9 +233,9 @@ def mean(scores: ArrayLike, labels: ArrayLike, weights: Floats | None = None) ->
     >>> float(mean([0.5, 1.0], [0.0, 0.0]))
     0.75
     """
-    found = np.asarray(scores, dtype=np.float64)
-    counts = _weights(weights, found)
-    return _ratio(counts @ found, counts.sum(-1))
+    values = np.asarray(scores, dtype=np.float64)
+    counts = _weights(weights, values)
+    return _ratio(counts @ values, counts.sum(-1))
 
 
 def counted_f1(counts: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
@@ -244,8 +246,8 @@ def counted_f1(counts: ArrayLike, labels: ArrayLike, weights: Floats | None = No
     >>> float(counted_f1([[1, 2, 1], [0, 0, 1]], [0, 0]))
     0.5
     """
-    each = np.asarray(counts, dtype=np.float64)
-    sums = _weights(weights, each) @ each
+    counted = np.asarray(counts, dtype=np.float64)
+    sums = _weights(weights, counted) @ counted
     return _ratio(2 * sums[..., 0], sums[..., 1] + sums[..., 2])
 
 
@@ -324,8 +326,8 @@ def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
     total = weights.sum(-1)
 
     def mean(values: Floats) -> Floats:
-        found: Floats = weights @ values if values.ndim == 1 else np.einsum("...n,...n->...", weights, values)
-        return found / total
+        total_products: Floats = weights @ values if values.ndim == 1 else np.einsum("...n,...n->...", weights, values)
+        return total_products / total
 
     mean_x, mean_y = mean(x), mean(y)
     variance_x, variance_y = mean(x * x) - mean_x**2, mean(y * y) - mean_y**2

@@ -56,10 +56,10 @@ def score_of_seeds(metric: str, runs: Sequence[Results]) -> Score:
     The error of a mean of scores is that of each example's mean over the seeds; of any other metric the mean of the
     seeds' errors, which is no less than the mean's.
     """
-    found = [score_of(metric, results) for results in runs]
-    if len(found) == 1:
-        return found[0]
-    values, errors = [score["value"] for score in found], [score["stderr"] for score in found]
+    scores = [score_of(metric, results) for results in runs]
+    if len(scores) == 1:
+        return scores[0]
+    values, errors = [score["value"] for score in scores], [score["stderr"] for score in scores]
     score = mean_of_seeds(runs).score
     known = [error for error in errors if error is not None]
     error = mean_error(score) if score is not None else fmean(known) if known else None

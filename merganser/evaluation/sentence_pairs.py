@@ -41,14 +41,14 @@ def check_pairs(splits: Mapping[str, Any], source: Path) -> None:
 def encode_pairs(rows: Any, network: Network, max_length: int) -> dict[str, Tensor]:
     """Tokenise both texts of every example; raise InputError for an example that lacks one."""
     check_complete(rows, [TEXT, PAIR])
-    found = dict[str, Tensor]()
+    both = dict[str, Tensor]()
     for prefix, column in (("", TEXT), (PREFIX, PAIR)):
         assert isinstance(network, TakesTexts)
         encoded = encode_texts(network, list(rows[column]), max_length)
         tokens = torch.cat(list(encoded.values()), dim=1).numpy()
         encoded[FIRST] = first_places(row.tobytes() for row in tokens)
-        found |= {f"{prefix}{name}": values for name, values in encoded.items()}
-    return found
+        both |= {f"{prefix}{name}": values for name, values in encoded.items()}
+    return both
 
 
 def first_places(values: Iterable[Hashable]) -> Tensor:
@@ -72,6 +72,6 @@ def embed(network: Network, prepared: Prepared, batch_size: int, prefix: str = "
     order = sorted(set(firsts.tolist()), key=lambda place: (-int(lengths[place]), place))
     # `logits`, as those of a network whose inputs are routed: a merge may embed each text by a model of its own
     batches = prepared.batches(list(names), batch_size, order)
-    found = [network.logits({names[name]: rows for name, rows in batch.items()}).double().cpu() for batch in batches]
+    outputs = [network.logits({names[name]: rows for name, rows in batch.items()}).double().cpu() for batch in batches]
     ranked = torch.tensor(order).argsort()[torch.searchsorted(torch.tensor(sorted(order)), firsts)]
-    return normalize(defined(torch.cat(found))[ranked], dim=1)
+    return normalize(defined(torch.cat(outputs))[ranked], dim=1)

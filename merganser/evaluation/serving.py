@@ -54,9 +54,9 @@ class ModelServer:
 
     def gives_likelihoods(self, token: int) -> bool:
         """Tell whether the log-probabilities of a prompt's own tokens are given."""
-        found = self.complete(prompt=[[token, token]], echo=True, logprobs=1)
+        answer = self.complete(prompt=[[token, token]], echo=True, logprobs=1)
         try:
-            given = (found or {})["choices"][0]["logprobs"]["token_logprobs"]
+            given = (answer or {})["choices"][0]["logprobs"]["token_logprobs"]
         except (KeyError, IndexError, TypeError):
             return False
         return isinstance(given, list) and len(given) == 3  # and one that it adds
@@ -169,7 +169,7 @@ def _post(url: str, content: Mapping[str, Any]) -> Mapping[str, Any]:
     """Post JSON to a server of this machine, past any proxy; return its answer."""
     request = urllib.request.Request(url, json.dumps(content).encode(), {"Content-Type": "application/json"})
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=ANSWER_S) as answer:
-        found = json.loads(answer.read())
-    if not isinstance(found, dict):
-        raise ValueError(f"not an answer to a completion: {str(found)[:100]}")
-    return found
+        answered = json.loads(answer.read())
+    if not isinstance(answered, dict):
+        raise ValueError(f"not an answer to a completion: {str(answered)[:100]}")
+    return answered

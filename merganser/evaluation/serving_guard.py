@@ -35,8 +35,8 @@ def collect_exit_codes() -> dict[int, int]:
     """Return the exit codes of processes that ended since, negative where a signal ended them."""
     codes = {}
     with suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            codes[found[0]] = os.waitstatus_to_exitcode(found[1])
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            codes[ended[0]] = os.waitstatus_to_exitcode(ended[1])
     return codes
 
 

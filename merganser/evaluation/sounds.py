@@ -50,8 +50,8 @@ def longest_sound(rows: Any, rate: int, seconds: float) -> int:
     Raises InputError naming the first example that is not a sound of this rate.
     """
     most, sizes = ceil(rate * seconds), [0]
-    for number, value, found in _values(rows):
-        sizes.append(_size(value, found, number, rate))
+    for number, value, own_rate in _values(rows):
+        sizes.append(_size(value, own_rate, number, rate))
     return min(most, max(sizes))
 
 
@@ -62,8 +62,8 @@ def read_sounds(rows: Any, rate: int, seconds: float) -> Iterator[list[Sound]]:
     """
     most, chunk = ceil(rate * seconds), list[Sound]()
     size = min(CHUNK, MOST_SAMPLES // most)
-    for number, value, found in _values(rows):
-        _size(value, found, number, rate)
+    for number, value, own_rate in _values(rows):
+        _size(value, own_rate, number, rate)
         sound = _decoded(value, number, most) if isinstance(value, bytes) else value[:most]
         if not np.isfinite(sound).all():
             raise InputError(f"example {number} has a sound with NaN or infinite samples; leave it out")
@@ -88,18 +88,18 @@ def _values(rows: Any) -> Iterator[tuple[int, Any, Any]]:
         yield number, None if row[AUDIO] is None else np.asarray(row[AUDIO], dtype=np.float32), row[RATE]
 
 
-def _size(value: Any, found: Any, number: int, rate: int) -> int:
+def _size(value: Any, own_rate: Any, number: int, rate: int) -> int:
     """Return how many samples a sound has, by its header; raise InputError for one of another rate, or of none."""
     channels, size = 1, 0 if value is None else len(value)
     if isinstance(value, bytes):
         with _opened(value, number) as file:
-            found, channels, size = file.samplerate, file.channels, file.frames
+            own_rate, channels, size = file.samplerate, file.channels, file.frames
     if size <= 0:
         raise InputError(f"example {number} has no sound in the column {AUDIO!r}; leave it out")
     if size >= UNKNOWN:
         raise InputError(f"example {number}: the header of its sound does not say how long it is; save it again")
-    if found != rate:
-        what = f"example {number} has {found} samples a second, the model reads {rate}"
+    if own_rate != rate:
+        what = f"example {number} has {own_rate} samples a second, the model reads {rate}"
         how = f"resample it, as by librosa.resample, and save the numbers with a column {RATE!r}"
         raise InputError(f"{what}; {how} (cast_column alone changes nothing on disk)")
     if channels > MOST_CHANNELS:
@@ -128,7 +128,7 @@ def _decoded(encoded: bytes, number: int, most: int) -> Sound:
     damaged = refusing(f"example {number}: its sound is damaged", "leave it out", SoundFileError)
     with damaged, _opened(encoded, number) as file:
         wanted = min(most, file.frames)
-        found: Sound = file.read(wanted, dtype="float32", always_2d=True)
-    if len(found) < wanted:
-        raise InputError(f"example {number}: its sound ends after {len(found)} of {wanted} samples; leave it out")
-    return found.mean(axis=1) if found.shape[1] > 1 else found[:, 0]
+        samples: Sound = file.read(wanted, dtype="float32", always_2d=True)
+    if len(samples) < wanted:
+        raise InputError(f"example {number}: its sound ends after {len(samples)} of {wanted} samples; leave it out")
+    return samples.mean(axis=1) if samples.shape[1] > 1 else samples[:, 0]

@@ -99,10 +99,10 @@ def run_by_length(
     mask = prepared.array("attention_mask")
     lengths = (mask if prompt is None else mask[:, prompt]).sum(dim=1)
     order = lengths.argsort(descending=True, stable=True)
-    found: list[Result] = []
+    outcomes: list[Result] = []
     for batch in prepared.batches(names, batch_size, order.tolist()):
-        found.extend(run(batch if prompt is None else {name: rows[:, prompt] for name, rows in batch.items()}))
-    return [found[place] for place in order.argsort().tolist()]
+        outcomes.extend(run(batch if prompt is None else {name: rows[:, prompt] for name, rows in batch.items()}))
+    return [outcomes[place] for place in order.argsort().tolist()]
 
 
 def logits_of(network: Network, prepared: Prepared, batch_size: int) -> Tensor:

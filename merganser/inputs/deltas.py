@@ -97,11 +97,11 @@ def _check_whole(base: Checkpoint, tuned: Checkpoint, merged: list[str], rules: 
 
 def _refuse_quantised(model: Checkpoint, rules: ParameterRules, who: str) -> None:
     specs = {name: model.spec(name) for name in model.names}
-    found = [name for name, spec in specs.items() if is_quantised(name, spec, rules) and not is_buffer(name, spec)]
-    if found:
-        stored, remedy = model.spec(found[0]).dtype, without(found, model.names, rules)
+    quantised = [name for name, spec in specs.items() if is_quantised(name, spec, rules) and not is_buffer(name, spec)]
+    if quantised:
+        stored, remedy = model.spec(quantised[0]).dtype, without(quantised, model.names, rules)
         raise InputError(
-            f"{who}: {_listed(found)} quantised, stored as {stored}; take the model it was made from, or {remedy}"
+            f"{who}: {_listed(quantised)} quantised, stored as {stored}; take the model it was made from, or {remedy}"
         )
 
 

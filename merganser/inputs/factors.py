@@ -84,8 +84,8 @@ def factorised(layer: Layer, settings: FactorSettings) -> Layer:
         return layer
     if isinstance(layer, LayerLowRank):
         full = min(layer.shape)
-        found = (svd.factorise_low_rank(*sides) for sides in zip(layer.left, layer.right, strict=True))
-        factors = tuple(Factors(u, pad(s, (0, full - len(s))), vh) for u, s, vh in found)
+        factorised_sides = (svd.factorise_low_rank(*sides) for sides in zip(layer.left, layer.right, strict=True))
+        factors = tuple(Factors(u, pad(s, (0, full - len(s))), vh) for u, s, vh in factorised_sides)
     else:
         rank = settings.rank(layer.shape)
         factors = factorise_all(layer.deltas, rank)

@@ -76,11 +76,11 @@ def _own(model: Checkpoint, patterns: Sequence[str]) -> dict[str, Tensor]:
 
 def _adapters(adapter: Adapter, patterns: Sequence[str]) -> dict[str, Tensor]:
     """Read what an adapter holds whole of a head (`modules_to_save`)."""
-    found = {name: update for name, update in adapter.updates.items() if is_head(name, patterns)}
-    partial = [name for name, each in found.items() if each.whole is None or each.of_layer or each.added or each.tokens]
+    kept = {name: update for name, update in adapter.updates.items() if is_head(name, patterns)}
+    partial = [name for name, each in kept.items() if each.whole is None or each.of_layer or each.added or each.tokens]
     if partial:
         raise InputError(f"{adapter.path}: {partial[0]} is a head that is not saved whole; list it in modules_to_save")
-    return {name: adapter.tensors.read(update.whole) for name, update in found.items() if update.whole is not None}
+    return {name: adapter.tensors.read(update.whole) for name, update in kept.items() if update.whole is not None}
 
 
 def class_names(config: Path) -> list[str]:

@@ -56,8 +56,8 @@ def _join_one(layer: Layer, side: Side, path: Path) -> bool:
     fingerprint = fingerprint_from(f"{code_digest(CODE)} {side} {tuple(layer.deltas.shape)}", layer.deltas)
     if fingerprint_of(path) == fingerprint:
         return False
-    found = joint.joint(layer.deltas if side == "rows" else layer.deltas.mT)
-    save_tensors(path, {"ut": found.u.mT, "s": found.s}, json.dumps({"fingerprint": fingerprint}))
+    factors = joint.joint(layer.deltas if side == "rows" else layer.deltas.mT)
+    save_tensors(path, {"ut": factors.u.mT, "s": factors.s}, json.dumps({"fingerprint": fingerprint}))
     return True
 
 

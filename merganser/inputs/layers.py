@@ -319,8 +319,8 @@ class ThreadedLayers(WrappedSource):
 
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
         """Apply a function to as many names at a time as there are threads, fewer if memory is short."""
-        shapes, each = self.shapes, self.work * 4 * len(self.tasks)
-        return map_in_order(function, self.names, self.threads, lambda name: round(each * prod(shapes[name])))
+        shapes, bytes_each = self.shapes, self.work * 4 * len(self.tasks)
+        return map_in_order(function, self.names, self.threads, lambda name: round(bytes_each * prod(shapes[name])))
 
 
 def part_of(layer: Layer) -> Part:

@@ -173,11 +173,11 @@ class ByParameter:
     @cached_property
     def _pieces(self) -> dict[str, list[str]]:
         """Return the names of each large parameter's pieces."""
-        table, found = self._layers.table, dict[str, list[str]]()
+        table, parts = self._layers.table, dict[str, list[str]]()
         for name in table.kinds:
             if rows := table.rows.get(name):
-                found.setdefault(rows.name, []).append(name)
-        return found
+                parts.setdefault(rows.name, []).append(name)
+        return parts
 
     def __call__(self, layer: LayerDeltas) -> Tensor:
         """Merge a layer, or a piece of one."""

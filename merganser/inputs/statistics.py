@@ -104,8 +104,8 @@ class StatisticsFolder:
 
 def passes_of(folder: Path, tasks: list[str]) -> dict[str, int]:
     """Count the passes of one example each that the statistics of some tasks took."""
-    found = [StatisticsFolder(folder / task).index for task in tasks]
-    return {direction: sum(index[direction] for index in found) for direction in ("forwards", "backwards")}
+    indices = [StatisticsFolder(folder / task).index for task in tasks]
+    return {direction: sum(index[direction] for index in indices) for direction in ("forwards", "backwards")}
 
 
 def open_statistics(folder: Path, tasks: list[str], seed: int = 0, part: str = "") -> LayerSource:
@@ -123,11 +123,11 @@ def _with_statistics(layer: Layer, folders: Mapping[str, StatisticsFolder]) -> L
     deltas = layer.dense() if isinstance(layer, LayerLowRank) else layer
     kinds = dict.fromkeys(what for folder in folders.values() for what in folder.index["files"])
     having = {what: [folder for folder in folders.values() if folder.has(what, layer.name)] for what in kinds}
-    sides = {folder.index["sides"].get(layer.name, "columns") for found in having.values() for folder in found}
+    sides = {folder.index["sides"].get(layer.name, "columns") for chosen in having.values() for folder in chosen}
     if len(sides) > 1:
         raise InputError(f"{layer.name}: the tasks' statistics are not of one architecture; measure them again")
     side: Side = sides.pop() if sides else "columns"
-    read = {what: _stacked(what, deltas, side, folders) for what, found in having.items() if found}
+    read = {what: _stacked(what, deltas, side, folders) for what, chosen in having.items() if chosen}
     return replace(deltas, statistics=Statistics(read, side))
 
 

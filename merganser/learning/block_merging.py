@@ -103,15 +103,15 @@ class BlockMerging:
         setup.load(in_file(self.base, ((name, self.base.read(name)) for name in self.base.names)))
         maps = {name for name, kind in self.layers.kinds.items() if kind == "matrix"}
         refuse_parts(setup.network, maps)
-        found = blocks_in_order(setup.network, self.samples, maps, self.layers.names)
-        if not found:
+        in_order = blocks_in_order(setup.network, self.samples, maps, self.layers.names)
+        if not in_order:
             raise InputError("no matrix that is merged is a linear map of this network; see parameters.merged")
-        return found
+        return in_order
 
     def _merged(self, block: Block, before: Values) -> Values:
         """Merge a block's maps, given the merged deltas of all that comes before it."""
         own = {name: self._layer(name) for name in block.parameters}
-        found: dict[str, list[Tensor]] = {first: [] for first in block.inputs}
+        grams: dict[str, list[Tensor]] = {first: [] for first in block.inputs}
         for number, (setup, sample) in enumerate(zip(self.setups, self.samples, strict=True)):
             setup.load(self._model({**before, **{name: layer.deltas[number] for name, layer in own.items()}}))
             for first, gram in block_grams(setup.network, sample, block).items():
@@ -119,12 +119,12 @@ class BlockMerging:
                     raise InputError(
                         f"{sample.task}: the input of {first} is NaN or infinite behind the merged blocks before it"
                     )
-                found[first].append(gram)
+                grams[first].append(gram)
         sides = self.setups[0].network.linear_maps()
 
         def merge(name: str) -> Tensor:
             side = OTHER[sides[name]] if name in self.base.transposed else sides[name]
-            statistics = Statistics({"gram": torch.stack(found[block.first[name]])}, side)
+            statistics = Statistics({"gram": torch.stack(grams[block.first[name]])}, side)
             return self.learner.merge(replace(own[name], statistics=statistics), self.settings).contiguous()
 
         return dict(zip(block.first, map_in_order(merge, block.first, threads_wanted()), strict=True))
@@ -172,11 +172,11 @@ def blocks_in_order(
     Found by forward passes of as many examples as that takes. `parameters`: of all blocks.
     """
     groups, applied = distinct_inputs(network, samples, maps), applied_maps(network, samples, maps)
-    found = []
+    in_order = []
     for name in dict.fromkeys(map(block_name, applied)):
         inside = [([each for each in members if block_name(each) == name], size) for members, size in groups]
         last = max(place for place, each in enumerate(applied) if block_name(each) == name)
-        found.append(
+        in_order.append(
             Block(
                 name,
                 inputs={members[0]: size for members, size in inside if members},
@@ -185,7 +185,7 @@ def blocks_in_order(
                 later=frozenset(applied[last + 1 :]) - frozenset(applied[: last + 1]),
             )
         )
-    return found
+    return in_order
 
 
 @torch.inference_mode()

@@ -84,19 +84,19 @@ def _merged(
             return layer.deltas.to(device, copy=True)
         return scaled_sum(layer.deltas, settings.scaling)
 
-    found = dict(zip(layers.names, layers.map(read), strict=True))
-    shared = merged_weights(base, ((n, delta) for n, delta in found.items() if n not in mixed))
-    return {n: weights.to(device) for n, weights in shared}, {n: v for n, v in found.items() if n in mixed}
+    merged = dict(zip(layers.names, layers.map(read), strict=True))
+    shared = merged_weights(base, ((n, delta) for n, delta in merged.items() if n not in mixed))
+    return {n: weights.to(device) for n, weights in shared}, {n: v for n, v in merged.items() if n in mixed}
 
 
 def merged_blocks(network: WithBlocks, layers: LayerSource) -> dict[str, list[str]]:
     """Name the parameters of each block's MLP that are merged; raise InputError where there are none."""
-    found = {}
+    names_of_blocks = {}
     for block, maps in network.blocks().items():
         names = [f"{each.removesuffix('weight')}{end}" for each in maps for end in ("weight", "bias")]
-        found[block] = [name for name in names if name in layers.names]
-    found = {block: names for block, names in found.items() if names}
-    if not found:
+        names_of_blocks[block] = [name for name in names if name in layers.names]
+    names_of_blocks = {block: names for block, names in names_of_blocks.items() if names}
+    if not names_of_blocks:
         first = next(iter(network.blocks().values()))[0]
         raise InputError(f"parameters.merged: no parameter of a block's MLP is merged, such as {first}; match them too")
-    return found
+    return names_of_blocks

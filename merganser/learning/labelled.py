@@ -43,17 +43,17 @@ def looked_at(task: TaskLoss, of: Batches, settings: LearnerSettings) -> tuple[L
 def few_labelled(task: TaskLoss, of: Batches, count: int) -> LabelledLoss:
     """Take so many examples of each class, the first of one order of all; raise InputError where there are fewer."""
     labels = example_labels(task.prepared)
-    found = Counter[int]()
+    counts = Counter[int]()
     examples = []
     for place in of.order("labelled"):
         label = int(labels[place])
-        found[label] += 1
-        if found[label] <= count:
+        counts[label] += 1
+        if counts[label] <= count:
             examples.append(place)
     for label, name in enumerate(task.prepared.classes):
-        if found[label] < count:
+        if counts[label] < count:
             has = (
-                f"{task.prepared.folder}: {found[label]} examples of the class {name!r}, and learning asks for {count}"
+                f"{task.prepared.folder}: {counts[label]} examples of the class {name!r}, and learning asks for {count}"
             )
             raise InputError(f"{has}; lower `examples` under learned, or name another split of {task.task}")
     return LabelledLoss(task, examples, labels)

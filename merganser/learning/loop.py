@@ -156,8 +156,8 @@ def forming(
     def by_weights(values: Values, step: int) -> tuple[float, dict[str, Tensor]]:
         leaves = weights(values, step)
         total = descend(losses, batches, leaves, step)
-        found = (from_file(base, name, gradient_of(leaf)) for name, leaf in leaves.items())
-        return total, {name: gradient for each in found for name, gradient in each.items()}
+        mapped = (from_file(base, name, gradient_of(leaf)) for name, leaf in leaves.items())
+        return total, {name: gradient for each in mapped for name, gradient in each.items()}
 
     def slope(values: Values, step: int) -> tuple[float, Values]:
         total, gradients = by_weights(values, step)
@@ -204,9 +204,9 @@ def descend(losses: Sequence[Loss], batches: Sequence[Batches], weights: Mapping
     """Return the loss on a step's batches, added over the tasks; what it was computed from gets its gradient."""
     total = 0.0
     for loss, of_task in zip(losses, batches, strict=True):
-        found = loss(weights, of_task.rows(step))
-        found.backward()
-        total += float(found.detach())
+        task_loss = loss(weights, of_task.rows(step))
+        task_loss.backward()
+        total += float(task_loss.detach())
     return total
 
 
@@ -245,8 +245,8 @@ def learn(
     if state is None:
         state = _first(problem)
         write_state(folder, state, fingerprint)
-    for each in _states(problem, settings, state):
-        state = each
+    for next_state in _states(problem, settings, state):
+        state = next_state
         write_state(folder, state, fingerprint)
         say(state)
     return _checked(problem, state)

@@ -59,8 +59,8 @@ def recalibrated(network: Network, samples: Sequence[Sample], size: int) -> dict
     with _measuring(list(layers.values())), quoting("batch normalisation cannot be recalibrated"):
         for inputs in mixed_batches(network, samples, size):
             run(inputs)
-    found = {f"{name}.{what}": getattr(part, what) for name, part in layers.items() for what in STATISTICS}
-    return {network.stored_name(name): value.detach().cpu() for name, value in found.items()}  # type: ignore[attr-defined]
+    statistics = {f"{name}.{what}": getattr(part, what) for name, part in layers.items() for what in STATISTICS}
+    return {network.stored_name(name): value.detach().cpu() for name, value in statistics.items()}  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -37,9 +37,9 @@ def cut_of(stacks: Stacks, count: Rank, change: Change | None = None) -> Cut:
 
     `change` maps each block (T, C) to the values that are compared, entry by entry.
     """
-    found = thresholds(stacks, count, change)
-    note_kept(sum(found.kept), found.entries * len(found.kept))
-    return found.levels
+    cuts = thresholds(stacks, count, change)
+    note_kept(sum(cuts.kept), cuts.entries * len(cuts.kept))
+    return cuts.levels
 
 
 def each_trimmed(stack: Tensor, cut: Cut, unit: int = 1) -> Iterator[Tensor]:
@@ -76,8 +76,8 @@ def band_of(stacks: Stacks, above: Sequence[int], wanted: Sequence[int]) -> Band
         pairs = zip(above, wanted, strict=True)
         return [rank for over, own in pairs for rank in (over + own if own else 0, min(over + 1, n))]
 
-    found = thresholds(stacks, ranks)
-    return Band(found.levels[::2], found.least[1::2])
+    cuts = thresholds(stacks, ranks)
+    return Band(cuts.levels[::2], cuts.least[1::2])
 
 
 def each_in_band(stack: Tensor, band: Band, unit: int = 1) -> Iterator[Tensor]:

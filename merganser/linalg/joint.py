@@ -106,8 +106,8 @@ def joint(deltas: Tensor, basis: Basis | None = None) -> JointFactors:
         rows, columns = deltas.shape[1:]
         # One allocation, large enough for the allocator to return it to the system when it is freed.
         workspace = s.new_empty(rows + len(s), columns)
-        exact, found = workspace[:rows].copy_(deltas[task]), workspace[rows:]
-        return torch.mm(u.mT, exact, out=found)
+        exact, joined = workspace[:rows].copy_(deltas[task]), workspace[rows:]
+        return torch.mm(u.mT, exact, out=joined)
 
     return JointFactors(u, s, coordinates, is_product=True)
 

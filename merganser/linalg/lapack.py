@@ -99,9 +99,9 @@ def eigh_top_(gram: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if size == 0:
         return gram.new_empty(0), gram.new_empty(0, 0)
     diagonal, beside, reflectors = _tridiagonal_(gram)
-    found = _some_vectors(diagonal, beside, count) if FEW * count <= size else None
-    found = found or (_in_little_memory(diagonal, beside) if size >= MANY else None)
-    values, rows = found or _all_vectors(diagonal, beside)
+    decomposed = _some_vectors(diagonal, beside, count) if FEW * count <= size else None
+    decomposed = decomposed or (_in_little_memory(diagonal, beside) if size >= MANY else None)
+    values, rows = decomposed or _all_vectors(diagonal, beside)
     rows = rows[len(rows) - count :]
     if count:
         workspace, info = gram.new_empty(PANEL * (size + PANEL + 1)), ctypes.c_int()

@@ -96,31 +96,31 @@ def weighted_sum(values: NDArray, weights: NDArray, start: NDArray, beyond: NDAr
     A start of no groups adds nothing.
     """
     tasks, groups, entries = values.shape
-    found = np.empty(W)
+    wide_sums = np.empty(W)
     for g in range(groups):
         for first in range(0, entries, W):
             width = min(W, entries - first)
-            found[:] = 0
+            wide_sums[:] = 0
             for t in range(tasks):
                 weight, row = weights[t, g], values[t, g, first : first + width]
                 for c in range(width):
-                    found[c] += row[c] * weight
+                    wide_sums[c] += row[c] * weight
             if len(start):
                 weight, row = beyond[g], start[g, first : first + width]
                 for c in range(width):
-                    found[c] += row[c] * weight
+                    wide_sums[c] += row[c] * weight
             out = sums[g, first : first + width]
             for c in range(width):
-                out[c] = found[c]
+                out[c] = wide_sums[c]
 
 
 @compiled("F[:, ::1]", "int64", "F[::1]", "float64[:, ::1]")
-def products(values: NDArray, begin: int, start: NDArray, found: NDArray) -> None:
+def products(values: NDArray, begin: int, start: NDArray, sums: NDArray) -> None:
     """Write the products (P, C) of each two tasks' entries from `begin` on, and a task's own squares, in float64.
 
     The entries are start + value, in float64; an empty start adds nothing.
     """
-    tasks, entries = len(values), found.shape[1]
+    tasks, entries = len(values), sums.shape[1]
     wide = np.empty((tasks, W))
     for first in range(0, entries, W):
         width = min(W, entries - first)
@@ -136,7 +136,7 @@ def products(values: NDArray, begin: int, start: NDArray, found: NDArray) -> Non
         pair = 0
         for i in range(tasks):
             for j in range(i, tasks):
-                one, other, out = wide[i], wide[j], found[pair, first : first + width]
+                one, other, out = wide[i], wide[j], sums[pair, first : first + width]
                 for c in range(width):
                     out[c] = one[c] * other[c]
                 pair += 1

@@ -31,8 +31,8 @@ def factorise(matrix: Tensor, rank: int | None = None) -> Factors:
     (tensor([5., 0.]), tensor([[0., 3.],
             [0., 4.]]))
     """
-    found = _decomposed(matrix, rank, matrix.dtype, matrix.dtype)
-    return Factors(*(part.to(matrix.dtype).contiguous() for part in found))
+    parts = _decomposed(matrix, rank, matrix.dtype, matrix.dtype)
+    return Factors(*(part.to(matrix.dtype).contiguous() for part in parts))
 
 
 def compact(matrix: Tensor, rank: int | None = None, exact_to: torch.dtype | None = None) -> Factors:
@@ -236,8 +236,8 @@ def factorise_all(matrices: Tensor, rank: int | None = None) -> tuple[Factors, .
 def batch_size(matrices: Tensor) -> int:
     """Return how many of the matrices (T, M, N) can be decomposed together in the GPU's free memory."""
     _, rows, columns = matrices.shape
-    each = 8 * (2 * rows * columns + GRAM_COPIES * min(rows, columns) ** 2)
-    return max(1, int(SHARE * free_memory(matrices.device) / max(each, 1)))
+    bytes_each = 8 * (2 * rows * columns + GRAM_COPIES * min(rows, columns) ** 2)
+    return max(1, int(SHARE * free_memory(matrices.device) / max(bytes_each, 1)))
 
 
 def free_memory(device: torch.device) -> int:
@@ -273,5 +273,5 @@ def _checked(matrix: Tensor, scaled: Tensor, s: Tensor, v: Tensor, rank: int | N
     known = min(v.shape[1], numerical_rank(s.float(), (len(matrix), len(v))))
     if not is_accurate(s[:known]):
         return factorise(matrix, rank)
-    found = (scaled[:, :known] / s[:known], s, v[:, :known].mT)
-    return Factors(*(part.to(matrix.dtype).contiguous() for part in found))
+    parts = (scaled[:, :known] / s[:known], s, v[:, :known].mT)
+    return Factors(*(part.to(matrix.dtype).contiguous() for part in parts))

@@ -110,8 +110,8 @@ def thresholds(stacks: Stacks, count: Rank, change: Change | None = None) -> Thr
             break
         histogram = _total(stacks(partial(_counted, change=change, bins=narrowed)), narrowed)
     taken = list(stacks(partial(_distinct, change=change, bins=narrowed)))
-    found = [_nth([stack[t] for stack in taken], rank) for t, rank in enumerate(ranks)]
-    least, levels, equal = zip(*found, strict=True)
+    levels_found = [_nth([stack[t] for stack in taken], rank) for t, rank in enumerate(ranks)]
+    least, levels, equal = zip(*levels_found, strict=True)
     kept = [own - inside + more for own, inside, more in zip(wanted, ranks, equal, strict=True)]
     return Thresholds(least, levels, tuple(kept), n)
 
@@ -155,9 +155,9 @@ def _by_sorting(vectors: Tensor, count: Rank) -> Thresholds:
     least = patterns[range(len(ranks)), [n - own if own else 0 for own in ranks]]
     levels = (least - 1).clamp(min=0)
     kept = (patterns > levels.unsqueeze(1)).sum(1).tolist()
-    found = zip(ranks, least.view(vectors.dtype).tolist(), levels.view(vectors.dtype).tolist(), kept, strict=True)
-    each = [own if rank else (inf, inf, 0) for rank, *own in found]
-    least_ones, below, counts = zip(*each, strict=True)
+    by_rank = zip(ranks, least.view(vectors.dtype).tolist(), levels.view(vectors.dtype).tolist(), kept, strict=True)
+    by_task = [own if rank else (inf, inf, 0) for rank, *own in by_rank]
+    least_ones, below, counts = zip(*by_task, strict=True)
     return Thresholds(least_ones, below, counts, n)
 
 

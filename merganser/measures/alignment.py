@@ -92,6 +92,6 @@ def delta_cosines(products: Tensor) -> Tensor:
             [0.6000, 1.0000]], dtype=torch.float64)
     """
     norms = products.diagonal().sqrt()
-    found = (products / norms.outer(norms)).clamp(-1, 1)
-    found.diagonal()[norms > 0] = 1
-    return found
+    cosines = (products / norms.outer(norms)).clamp(-1, 1)
+    cosines.diagonal()[norms > 0] = 1
+    return cosines

@@ -68,15 +68,15 @@ def drm(tasks: Sequence[str], deltas: Tensor, factors: Sequence[Factors]) -> dic
     apart = torch.zeros(count, count, dtype=torch.float64)
     for i, j in combinations(range(count), 2):
         apart[i, j] = apart[j, i] = spectral_norm(deltas[i] - deltas[j])
-    found: dict[str, Bound | None] = {}
+    bounds: dict[str, Bound | None] = {}
     for name, side in (("drm_h", deltas), ("drm_v", deltas.mT)):
         joint = spectrum_beside(side)
-        found[name] = nearest(
+        bounds[name] = nearest(
             bound
             for task, own, distances in zip(tasks, factors, apart, strict=True)
             for bound in _perturbed(task, joint, own, distances, deltas.shape[1:])
         )
-    return found
+    return bounds
 
 
 def spectrum_beside(deltas: Tensor) -> Tensor:
@@ -157,15 +157,15 @@ def _truncated(factors: Factors) -> Factors:
 
 
 def _conflict(tasks: Sequence[str], factors: Sequence[Factors]) -> Bound | None:
-    found = []
+    bounds = []
     for (name, a), (other, b) in permutations(zip(tasks, factors, strict=True), 2):
         if len(a.s) and len(b.s):
             alpha = a.vh.double() @ b.vh[0].double()
             left = (b.s.double() * (b.vh.double() @ (a.vh.double().mT @ alpha))).norm()
             beta = b.s[0].double() * alpha.abs().max()
             right = len(b.s) * beta * sqrt(len(a.s))
-            found.append(Bound(float(left), float(right), f"{other} on {name}", float(b.s[0])))
-    return nearest(found)
+            bounds.append(Bound(float(left), float(right), f"{other} on {name}", float(b.s[0])))
+    return nearest(bounds)
 
 
 class Distances(NamedTuple):

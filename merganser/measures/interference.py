@@ -48,12 +48,12 @@ def row_space_interference(tasks: Sequence[Factors]) -> Tensor:
             [1., 1.]], dtype=torch.float64)
     """
     rows = [(f.s.double() / f.s.double().norm()).unsqueeze(1) * f.vh.double() for f in tasks]
-    found = torch.empty(len(rows), len(rows), dtype=torch.float64)
+    norms = torch.empty(len(rows), len(rows), dtype=torch.float64)
     for i, first in enumerate(rows):
         for j, second in enumerate(rows[: i + 1]):
             empty = not len(first) or not len(second)
-            found[i, j] = found[j, i] = torch.nan if empty else torch.linalg.matrix_norm(first @ second.mT)
-    return found
+            norms[i, j] = norms[j, i] = torch.nan if empty else torch.linalg.matrix_norm(first @ second.mT)
+    return norms
 
 
 def _stacked(tasks: Sequence[Factors]) -> tuple[Tensor, Tensor, Tensor]:

@@ -50,17 +50,17 @@ def _of_layer(merged: Checkpoint, base: Checkpoint, layer: LayerDeltas | LayerLo
     own = dense.deltas
     delta = _difference(merged.read(layer.name), base.read(layer.name)).reshape(own.shape[1:])
     products = delta_inner_products(torch.cat([delta.unsqueeze(0), own]))
-    found = {"norm": float(products[0, 0].sqrt()), "cosines": delta_cosines(products)[0, 1:].tolist()}
-    return found | (_of_matrix(delta, own) if layer.kind == "matrix" else {})
+    measured = {"norm": float(products[0, 0].sqrt()), "cosines": delta_cosines(products)[0, 1:].tolist()}
+    return measured | (_of_matrix(delta, own) if layer.kind == "matrix" else {})
 
 
 def _of_matrix(merged: Tensor, deltas: Tensor) -> dict[str, Any]:
     factors = compact(merged)
-    found = leading_directions(factors)
+    directions = leading_directions(factors)
     return {
-        "rank": found.shape[1],
+        "rank": directions.shape[1],
         "effective_rank": effective_rank(factors.s),
-        "sar": [subspace_alignment(delta, found) for delta in deltas],
+        "sar": [subspace_alignment(delta, directions) for delta in deltas],
     }
 
 

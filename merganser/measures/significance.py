@@ -32,14 +32,14 @@ class Pairs(NamedTuple):
     step: Floats  # the least difference there can be, 0 where values are not counts
 
 
-def compare_models(metric: str, models: Sequence[Results], found: Sequence[float] | None = None) -> Pairs:
-    """Compare E models' results on one task's examples; `found`: their scores, where results are of the first seed."""
+def compare_models(metric: str, models: Sequence[Results], known: Sequence[float] | None = None) -> Pairs:
+    """Compare E models' results on one task's examples; `known`: their scores, where results are of the first seed."""
     scores = [model.score for model in models if model.score is not None]
     if not scores:
         predictions = [model.prediction for model in models if model.prediction is not None]
         label = models[0].label
         assert label is not None, "results without scores and without labels"
-        values = [METRICS[metric].compute(one, label, None) for one in predictions] if found is None else found
+        values = [METRICS[metric].compute(one, label, None) for one in predictions] if known is None else known
         return _by_error(np.array(values), np.cov(bootstrap(metric, predictions, label)))
     stacked = np.stack(scores)
     whole = np.isin(stacked, (0, 1)).all(axis=1)  # the others are means over seeds, or no counts at all
@@ -114,8 +114,8 @@ def mcnemar(wins: Floats, losses: Floats) -> Floats:
     >>> mcnemar(np.array(5.0), np.array(0.0)).tolist()
     0.0625
     """
-    found: Floats = np.minimum(1, 2 * binom.cdf(np.minimum(wins, losses), wins + losses, 0.5))
-    return found
+    p: Floats = np.minimum(1, 2 * binom.cdf(np.minimum(wins, losses), wins + losses, 0.5))
+    return p
 
 
 def holm(p: Floats) -> Floats:
@@ -181,9 +181,9 @@ def _resamples(groups: int) -> Floats:
 
 def _estimate(x: Floats, y: Floats, weights: Floats) -> Estimate:
     value = float(_weighted(x, y, np.ones((1, len(x))))[0]) if len(x) else np.nan
-    found = _weighted(x, y, weights)
-    found = found[~np.isnan(found)]
-    low, high = np.percentile(found, WITHIN) if len(found) else (np.nan, np.nan)
+    correlations = _weighted(x, y, weights)
+    correlations = correlations[~np.isnan(correlations)]
+    low, high = np.percentile(correlations, WITHIN) if len(correlations) else (np.nan, np.nan)
     return Estimate(value, float(low), float(high))
 
 

@@ -69,9 +69,9 @@ def vector_products(tasks: Sequence[Factors]) -> dict[str, Any]:
         "u": torch.cat([f.u[:, :kept] for f in tasks], dim=1).double(),
         "v": torch.cat([f.vh[:kept] for f in tasks]).double().mT,
     }
-    each = [min(kept, len(f.vh)) for f in tasks]
+    widths = [min(kept, len(f.vh)) for f in tasks]
     products = {name: (stack.mT @ stack).tolist() for name, stack in stacks.items()}
     return {
-        "each": each,
+        "each": widths,
         **{name: [[round(value, DIGITS) for value in row] for row in rows] for name, rows in products.items()},
     }

@@ -41,9 +41,9 @@ def measure_tasks(deltas: LayerSource, factors: LayerSource, threads: int = 1) -
     products = torch.zeros(len(deltas.tasks), len(deltas.tasks), dtype=torch.float64)
     layers: dict[str, Any] = {}
     chains: dict[str, bounds.Distances] = {}
-    for name, (own, chain, found) in zip(deltas.names, deltas.map(partial(_of_layer, factors)), strict=True):
+    for name, (own, chain, measured) in zip(deltas.names, deltas.map(partial(_of_layer, factors)), strict=True):
         products += own
-        chains[name], layers[name] = chain, found
+        chains[name], layers[name] = chain, measured
     whole = reduce(bounds.Distances.plus, chains.values())
     for name, chain in chains.items():
         layers[name].setdefault("bounds", {}).update(_as_json(bounds.emr(deltas.tasks, chain, whole)))
@@ -63,21 +63,21 @@ def _of_layer(
     assert isinstance(dense, LayerDeltas)
     deltas = dense.deltas
     own = delta_inner_products(deltas)
-    found: dict[str, Any] = {
+    measured: dict[str, Any] = {
         "kind": layer.kind,
         "shape": list(deltas.shape[1:]),
         "norms": own.diagonal().sqrt().tolist(),
         "cosines": delta_cosines(own).tolist(),
     }
     if layer.kind == "matrix":
-        found |= _of_matrix(layer, deltas, factors)
+        measured |= _of_matrix(layer, deltas, factors)
     else:
-        found["sign_agreement"] = {"weights": sign_agreement(deltas)}
-    return own, bounds.emr_distances(deltas), found
+        measured["sign_agreement"] = {"weights": sign_agreement(deltas)}
+    return own, bounds.emr_distances(deltas), measured
 
 
-def _as_json(found: Mapping[str, bounds.Bound | None]) -> dict[str, Any]:
-    return {name: None if bound is None else bound.as_json() for name, bound in found.items()}
+def _as_json(bounds_by_name: Mapping[str, bounds.Bound | None]) -> dict[str, Any]:
+    return {name: None if bound is None else bound.as_json() for name, bound in bounds_by_name.items()}
 
 
 def _of_matrix(layer: LayerDeltas | LayerLowRank, deltas: Tensor, factors: LayerSource) -> dict[str, Any]:
@@ -149,8 +149,8 @@ def _interference(layer: LayerFactors) -> dict[str, Any] | None:
 def _of_pairs(tasks: Tensor | Sequence[Factors], measure: Callable[[Any], float]) -> list[list[float]]:
     """Measure every two of T tasks by themselves (T, T); NaN on the diagonal."""
     count = len(tasks)
-    found = torch.full((count, count), torch.nan, dtype=torch.float64)
+    values = torch.full((count, count), torch.nan, dtype=torch.float64)
     for i, j in combinations(range(count), 2):
         pair = tasks[[i, j]] if isinstance(tasks, Tensor) else [tasks[i], tasks[j]]
-        found[i, j] = found[j, i] = measure(pair)
-    return found.tolist()
+        values[i, j] = values[j, i] = measure(pair)
+    return values.tolist()

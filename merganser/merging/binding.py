@@ -51,10 +51,10 @@ Values = dict[str, Any]
 @cache
 def _matcher(pattern: str) -> Callable[[str], object]:
     ranges = [range(int(first), int(last) + 1) for first, last in RANGE.findall(pattern)]
-    found = translate(RANGE.sub(NUMBER, pattern))
+    expression = translate(RANGE.sub(NUMBER, pattern))
     for numbers in ranges:
-        found = found.replace(NUMBER, f"(?:{'|'.join(map(str, numbers))})", 1)
-    return re.compile(found).match
+        expression = expression.replace(NUMBER, f"(?:{'|'.join(map(str, numbers))})", 1)
+    return re.compile(expression).match
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -82,11 +82,11 @@ def layer_values(values: Mapping[str, Any], name: str) -> Values:
     >>> layer_values({"scaling": 1.0, "layers": {"h.*": {"scaling": 0.5}, "*.bias": {"scaling": 0.1}}}, "h.0.bias")
     {'scaling': 0.1}
     """
-    found = {key: value for key, value in values.items() if key != LAYERS}
+    chosen = {key: value for key, value in values.items() if key != LAYERS}
     for pattern, own in values.get(LAYERS, {}).items():
         if matches(pattern, name):
-            found |= own
-    return found
+            chosen |= own
+    return chosen
 
 
 def by_values(
@@ -108,9 +108,9 @@ def variants(values: Mapping[str, Any]) -> list[Values]:
 
 def each_map(values: Mapping[str, Any], change: Callable[[Mapping[str, Any]], Values]) -> Values:
     """Change an entry's own values, and those of each of its patterns, in the same way."""
-    found = change({key: value for key, value in values.items() if key != LAYERS})
+    changed = change({key: value for key, value in values.items() if key != LAYERS})
     by_pattern = {pattern: change(own) for pattern, own in values.get(LAYERS, {}).items()}
-    return found | ({LAYERS: by_pattern} if by_pattern else {})
+    return changed | ({LAYERS: by_pattern} if by_pattern else {})
 
 
 def check_tasks(method: "Method", values: Mapping[str, Any], tasks: Sequence[str], place: str = "") -> None:
@@ -191,12 +191,12 @@ def _merges(method: "Method", vector: Sequence[Group], source: LayerSource) -> d
     # one pass over the layers for all numbers, and another if there is the method's own default
     passes: list[float | None] = [None, 1.0] if None in scalings else [1.0]
     merges = {each is None: _bound(method, {**vector[0][0], SCALING: each}, source) for each in passes}
-    found: dict[str, Merge] = {}
+    merge_of: dict[str, Merge] = {}
     for own, names in vector:
         scaling = own[SCALING]
         merge = merges[scaling is None]
-        found |= dict.fromkeys(names, merge if scaling is None else partial(_scaled, merge=merge, scaling=scaling))
-    return found
+        merge_of |= dict.fromkeys(names, merge if scaling is None else partial(_scaled, merge=merge, scaling=scaling))
+    return merge_of
 
 
 def _scaled(layer: Layer, merge: Merge, scaling: float) -> Tensor:

@@ -215,10 +215,10 @@ def _licences_of(origins: Mapping[str, ModelOrigin]) -> dict[str, list[str]]:
 
 def _licences(origins: Mapping[str, ModelOrigin]) -> list[str]:
     """List each model's licences, where any is known."""
-    found = _licences_of(origins)
-    if all(each == [UNKNOWN] for each in found.values()):
+    licences = _licences_of(origins)
+    if all(each == [UNKNOWN] for each in licences.values()):
         return []
-    rows = [(model, _code(", ".join(each))) for model, each in found.items()]
+    rows = [(model, _code(", ".join(each))) for model, each in licences.items()]
     said = "As the models' own cards give them, or the licence files beside them."
     warned = [f"Before it is passed on:\n\n{lines}"] if (lines := _warned(origins)) else []
     return ["## Licences", said, _table(("model", "licence"), rows), *warned]

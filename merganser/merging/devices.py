@@ -67,18 +67,18 @@ def check_memory(layers: LayerSource, copies: float, device: torch.device) -> No
 
 def each_tensor(value: R, change: Callable[[Tensor], Tensor]) -> R:
     """Change every tensor in a value, through tuples, lists, dicts and dataclasses; the rest stays as it is."""
-    found: Any = value
+    after: Any = value
     if isinstance(value, Tensor):
-        found = change(value)
+        after = change(value)
     elif is_dataclass(value) and not isinstance(value, type):
-        found = replace(value, **{f.name: each_tensor(getattr(value, f.name), change) for f in fields(value) if f.init})
+        after = replace(value, **{f.name: each_tensor(getattr(value, f.name), change) for f in fields(value) if f.init})
     elif isinstance(value, dict):
-        found = {key: each_tensor(each, change) for key, each in value.items()}
+        after = {key: each_tensor(each, change) for key, each in value.items()}
     elif isinstance(value, tuple) and hasattr(value, "_make"):
-        found = cast(Any, value)._make(each_tensor(each, change) for each in value)
+        after = cast(Any, value)._make(each_tensor(each, change) for each in value)
     elif type(value) in (tuple, list):
-        found = type(value)(each_tensor(each, change) for each in value)  # type: ignore[call-arg, attr-defined]
-    return cast(R, found)
+        after = type(value)(each_tensor(each, change) for each in value)  # type: ignore[call-arg, attr-defined]
+    return cast(R, after)
 
 
 class CudaStreams:

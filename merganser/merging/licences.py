@@ -41,8 +41,8 @@ def terms_of(licence: str) -> frozenset[str] | None:
     (frozenset(), None)
     """
     name = _text_of(licence)
-    if found := _CREATIVE_COMMONS.fullmatch(name):
-        return frozenset(part.removeprefix("-") for part in found.groups() if part)
+    if match := _CREATIVE_COMMONS.fullmatch(name):
+        return frozenset(part.removeprefix("-") for part in match.groups() if part)
     return _TERMS.get(name)
 
 

@@ -118,13 +118,13 @@ class Declaration(About):
     def __call__(self, function: F) -> F:
         """Register a pure function as the method of its name."""
         named = _named([*get_type_hints(function).values()])
-        found = follows(vars(self), [each.__name__ for each in named if isinstance(each, type)])
+        declared = follows(vars(self), [each.__name__ for each in named if isinstance(each, type)])
         more = {
             "low_rank": LayerLowRank in named,
             "vectors": self.vectors
-            or ((whole if found["overlay"] else scaled_mean) if "svd" in found["cost"] else "alike"),
+            or ((whole if declared["overlay"] else scaled_mean) if "svd" in declared["cost"] else "alike"),
         }
-        REGISTERED[function.__name__] = Method(function=function, **vars(self) | found | more)
+        REGISTERED[function.__name__] = Method(function=function, **vars(self) | declared | more)
         return function
 
 
@@ -237,8 +237,8 @@ class Method(Declaration):
                 by_pattern[pattern] = {key: value for key, value in checked.items() if key in own}
         made = filled | ({LAYERS: by_pattern} if by_pattern else {})
         if self.refuses is not None and not mistakes:
-            found = [self.refuses(**each) for each in variants(made)]
-            mistakes += [f"{entry}.{mistake}" for mistake in found if mistake]
+            refusals = [self.refuses(**each) for each in variants(made)]
+            mistakes += [f"{entry}.{mistake}" for mistake in refusals if mistake]
         if mistakes:
             raise InputError("\n".join(dict.fromkeys(mistakes)))
         return made
@@ -247,11 +247,11 @@ class Method(Declaration):
         try:
             return self.parameters.model_validate(values).model_dump()
         except ValidationError as error:
-            found = error.errors()
-            below = [mistake for mistake in found if mistake["type"] == "greater_than_equal"]
+            errors = error.errors()
+            below = [mistake for mistake in errors if mistake["type"] == "greater_than_equal"]
             named = {mistake["loc"][0] for mistake in below if mistake["loc"][0] == "coefficients"}
-            found = [each for each in found if each["loc"][0] not in named or each in below]  # the true reason alone
-            mistakes += [_explain(self, place, values, mistake) for mistake in found]
+            errors = [each for each in errors if each["loc"][0] not in named or each in below]  # the true reason alone
+            mistakes += [_explain(self, place, values, mistake) for mistake in errors]
             return {}
 
     def is_random(self, values: Mapping[str, Any]) -> bool:

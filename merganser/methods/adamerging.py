@@ -58,8 +58,8 @@ class WeightedSum(Form):
     def pull(self, values: Values, step: int | None, gradients: Mapping[str, Tensor]) -> Values:
         """Return the inner products of a layer's gradient and deltas; those of all layers are added for one row."""
         pulled, prepared = torch.zeros_like(values[COEFFICIENTS]), self.prepared
-        found = self.layers.map(lambda layer: inner_products_with_gradient(prepared(layer), gradients[layer.name]))
-        for name, products in zip(self.layers.names, found, strict=True):
+        by_layer = self.layers.map(lambda layer: inner_products_with_gradient(prepared(layer), gradients[layer.name]))
+        for name, products in zip(self.layers.names, by_layer, strict=True):
             pulled[self.row(name)] += products
         return {COEFFICIENTS: pulled}
 

@@ -64,14 +64,14 @@ def divergences(vectors: Tensor, start: Tensor | None) -> Tensor:
     tensor([[0.1109, 0.0000]], dtype=torch.float64)
     """
     assert start is not None, "the vectors are the models' weights"
-    found = torch.empty(vectors.shape[:2], dtype=torch.float64, device=vectors.device)
+    divergence = torch.empty(vectors.shape[:2], dtype=torch.float64, device=vectors.device)
     rows = max(1, BLOCK // max(1, vectors.shape[2])) if vectors.device.type == "cpu" else max(1, vectors.shape[1])
-    for task, out in zip(vectors, found, strict=True):
-        for moved, base, each in zip(task.split(rows), start.split(rows), out.split(rows), strict=True):
+    for task, out in zip(vectors, divergence, strict=True):
+        for moved, base, out_rows in zip(task.split(rows), start.split(rows), out.split(rows), strict=True):
             weights = base.double()
             tuned = (weights + moved).softmax(-1) + SMALL
-            each.copy_((tuned * (tuned / (weights.softmax(-1) + SMALL)).log()).sum(-1))
-    return found.clamp_(min=0)  # it is never below, but for rounding
+            out_rows.copy_((tuned * (tuned / (weights.softmax(-1) + SMALL)).log()).sum(-1))
+    return divergence.clamp_(min=0)  # it is never below, but for rounding
 
 
 def importances(vectors: Tensor, moved: Tensor) -> Tensor:
@@ -94,5 +94,5 @@ def fences(scores: Stacks, tasks: int, n: int) -> list[float]:
     [6.0]
     """
     ranks = [n - int(q * (n - 1)) for q in QUARTILES]
-    found = iter(thresholds(scores, lambda _: ranks * tasks).least)
-    return [median + FENCE * (high - low) for low, median, high in zip(found, found, found, strict=True)]
+    quartiles = iter(thresholds(scores, lambda _: ranks * tasks).least)
+    return [median + FENCE * (high - low) for low, median, high in zip(quartiles, quartiles, quartiles, strict=True)]

@@ -75,5 +75,5 @@ def in_turn(sizes: Tensor, count: int) -> Tensor:
 def _at(sizes: Tensor, count: Tensor) -> Tensor:
     """Return the size at a rank of each block (B, m): infinity at rank 0, the least beyond the last."""
     ordered = sizes.sort(-1, descending=True).values
-    found = ordered.gather(-1, (count - 1).clamp(0, sizes.shape[-1] - 1))
-    return found.masked_fill(count == 0, torch.inf)
+    chosen = ordered.gather(-1, (count - 1).clamp(0, sizes.shape[-1] - 1))
+    return chosen.masked_fill(count == 0, torch.inf)

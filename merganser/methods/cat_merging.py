@@ -63,11 +63,11 @@ def disturbing(maps: Tensor, grams: Tensor, task: int, eta: float, k: int) -> Te
     >>> disturbing(maps, torch.ones(2, 1, 1).double(), 0, eta=0.5, k=1).abs().tolist()
     [[1.0], [0.0]]
     """
-    found = torch.zeros(maps.shape[1], maps.shape[1], dtype=torch.float64, device=maps.device)
-    for other, each in enumerate(maps):
+    disturbance = torch.zeros(maps.shape[1], maps.shape[1], dtype=torch.float64, device=maps.device)
+    for other, mapped in enumerate(maps):
         if other != task:
-            found += each @ (grams[task] - eta * grams[other]) @ each.mT
-    values, vectors = torch.linalg.eigh((found + found.mT) / 2)
+            disturbance += mapped @ (grams[task] - eta * grams[other]) @ mapped.mT
+    values, vectors = torch.linalg.eigh((disturbance + disturbance.mT) / 2)
     large = int((values > NOISE * values.abs().max()).sum())
     return vectors[:, len(values) - min(k, large) :]
 

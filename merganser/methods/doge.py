@@ -77,8 +77,8 @@ def shared_directions(deltas: Tensor, common_fraction: float) -> Tensor:
     [[1.0], [0.0]]
     """
     tasks, rows, columns = deltas.shape
-    count, each = count_of(common_fraction, min(rows, columns)), min(rows, columns) // tasks
-    stacked = torch.cat([compact(delta, each).u for delta in deltas], 1)
+    count, rank_each = count_of(common_fraction, min(rows, columns)), min(rows, columns) // tasks
+    stacked = torch.cat([compact(delta, rank_each).u for delta in deltas], 1)
     if count == 0 or stacked.shape[1] == 0:
         return stacked[:, :0]
     u, s, _ = compact(stacked, exact_to=deltas.dtype)
@@ -101,8 +101,8 @@ def conflict(deltas: Tensor, weights: Tensor, shared: Tensor) -> Gradient:
     def gradient(correction: Tensor) -> Tensor:
         merged = whole + summed * correction
         distances = squares - rows @ merged.unsqueeze(2)  # (M, T, 1)
-        found = (distances.mT @ rows).squeeze(1).mul_(-2 * summed)
-        found = found - shared @ (shared.mT @ found)
-        return found.masked_fill_(found.abs() <= rounding, 0)
+        disagreement = (distances.mT @ rows).squeeze(1).mul_(-2 * summed)
+        disagreement = disagreement - shared @ (shared.mT @ disagreement)
+        return disagreement.masked_fill_(disagreement.abs() <= rounding, 0)
 
     return gradient

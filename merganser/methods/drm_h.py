@@ -56,8 +56,8 @@ def drm_h(
         return averaged(space, elect, averaging) if prune_all_(space, density, pruning) else None
 
     # Without election no sign asks for exact entries again, so that the sum of all is exact in float64 only.
-    found = merged(torch.float32) if elect else None
-    if found is None:
-        found = merged(torch.float64)
-    assert found is not None, "nothing is in doubt in float64"
-    return scaling * lapack.product(factors.u, found.double(), layer.dtype)
+    product = merged(torch.float32) if elect else None
+    if product is None:
+        product = merged(torch.float64)
+    assert product is not None, "nothing is in doubt in float64"
+    return scaling * lapack.product(factors.u, product.double(), layer.dtype)

@@ -67,8 +67,8 @@ def free(
     def merge(layer: LayerDeltas) -> Parts:
         shared = filtered(total(layer.deltas, shares), cutoff).to(layer.dtype)
         masks = kept(layer.deltas, cut) if experts else torch.zeros_like(layer.deltas, dtype=torch.bool)
-        each = zip(layer.tasks, scales, layer.deltas, masks, strict=True)
-        return Parts({task: sparse(shared + scale * delta, mask) for task, scale, delta, mask in each}, shared)
+        of_tasks = zip(layer.tasks, scales, layer.deltas, masks, strict=True)
+        return Parts({task: sparse(shared + scale * delta, mask) for task, scale, delta, mask in of_tasks}, shared)
 
     return merge
 

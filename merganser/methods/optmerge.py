@@ -44,6 +44,6 @@ def optmerge(
     """
     kept = count_of(share_needed(len(layer.tasks), rank_fraction=rank_fraction), min(layer.shape))
     guides = (torch.mm(*truncation(delta, kept, layer.dtype)) for delta in layer.deltas)
-    found = interference(guides, squared_lengths(layer.deltas).tolist())
+    quadratic = interference(guides, squared_lengths(layer.deltas).tolist())
     average = total(layer.deltas) / len(layer.tasks)
-    return (scaling * momentum(average, found.gradient, steps, lr, KEPT)).to(layer.dtype)
+    return (scaling * momentum(average, quadratic.gradient, steps, lr, KEPT)).to(layer.dtype)

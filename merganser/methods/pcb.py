@@ -70,8 +70,8 @@ def extremes(deltas: Tensor) -> Tensor:
     tensor([[ 1.0000, -3.0000,  0.2500],
             [ 4.0000,  1.0000,  9.0000]], dtype=torch.float64)
     """
-    found = [torch.stack([torch.stack(product.aminmax()) for _, product in _products(b)], 1) for b in blocks(deltas)]
-    lows, highs = torch.stack(found).unbind(1)
+    ends = [torch.stack([torch.stack(product.aminmax()) for _, product in _products(b)], 1) for b in blocks(deltas)]
+    lows, highs = torch.stack(ends).unbind(1)
     return torch.stack([lows.amin(0), highs.amax(0)]).cpu()
 
 
@@ -155,8 +155,8 @@ def pcb(
     least = least_scores(layers, known, ratio)
 
     def weighed(block: Tensor, weights: Sequence[float]) -> Tensor:
-        found = scores(block, known)
-        kept = found.mul_(found >= least.to(found.device))
+        kept_scores = scores(block, known)
+        kept = kept_scores.mul_(kept_scores >= least.to(kept_scores.device))
         return scaling * balanced_mean(times(block.double(), weights) if weights else block, kept)
 
     return lambda layer: by_blocks(partial(weighed, weights=layer.weights), layer.deltas, layer.dtype)

@@ -23,8 +23,8 @@ class Settings(BlockSettings):
 def merged_map(layer: LayerDeltas, settings: Settings) -> Tensor:
     """Return the map nearest to the tasks' own on the inputs that were measured."""
     turned = layer.statistics.side == "rows"
-    found = nearest_map(layer.deltas.mT if turned else layer.deltas, shrunk(layer.statistics["gram"], settings.ratio))
-    return found.mT if turned else found
+    merged = nearest_map(layer.deltas.mT if turned else layer.deltas, shrunk(layer.statistics["gram"], settings.ratio))
+    return merged.mT if turned else merged
 
 
 @method(

@@ -64,12 +64,12 @@ def features(
     rows, columns = layer.shape
     device = (layer.left[0] if isinstance(layer, LayerLowRank) else layer.deltas).device
     space = torch.empty(len(layer.tasks), min(rows, columns), rows + columns, dtype=dtype, device=device)
-    found = []
+    decomposed = []
     for own, (u, s, vh) in zip(space, triples_of(layer, density, least), strict=True):
         left, right = own[: len(s)].split([rows, columns], 1)
-        found.append(Factors(left.copy_(u.mT).mT, s, right.copy_(vh)))
+        decomposed.append(Factors(left.copy_(u.mT).mT, s, right.copy_(vh)))
         del u, vh  # before the next are computed
-    return found
+    return decomposed
 
 
 def triples_of(layer: LayerDeltas | LayerLowRank, density: PerTask, least: float) -> Iterator[Factors]:
@@ -90,12 +90,12 @@ def triples_of(layer: LayerDeltas | LayerLowRank, density: PerTask, least: float
 
 def superposed(triples: list[Factors]) -> Tensor | None:
     """Add up the tasks' triples (M, N), each so strong that it keeps its singular value; None if that needs float64."""
-    found = strengths(triples)
-    if found is None:
+    all_strengths = strengths(triples)
+    if all_strengths is None:
         return None
     u, vh = triples[0].u, triples[0].vh
     merged = u.new_zeros(len(u), vh.shape[1])
-    for each, own in zip(triples, found, strict=True):
+    for each, own in zip(triples, all_strengths, strict=True):
         merged.addmm_(each.u * own.to(u.dtype), each.vh)
     return merged
 
@@ -158,10 +158,10 @@ def strengths(features: Sequence[Factors]) -> tuple[Tensor, ...] | None:
     right = torch.cat([each.s.double() for each in features])
     sizes = [len(each.s) for each in features]
     blocks = overlaps(features)
-    found = (
+    solved = (
         _by_steps(blocks, right, sizes) if features[0].u.dtype == torch.float32 else _by_cholesky(blocks, right, sizes)
     )
-    return None if found is None else found.split(sizes)
+    return None if solved is None else solved.split(sizes)
 
 
 def overlaps(features: Sequence[Factors]) -> Blocks:
@@ -176,8 +176,8 @@ def overlaps(features: Sequence[Factors]) -> Blocks:
     blocks = [part.view(shape) for part, shape in zip(memory.split([*map(prod, shapes)]), shapes, strict=True)]
     for (one, other), block in zip(pairs, blocks, strict=True):
         torch.mm(one.u.mT, other.u, out=block).mul_(one.vh @ other.vh.mT)
-    found = iter(blocks)
-    return [list(islice(found, task)) for task in range(len(features))]
+    parts = iter(blocks)
+    return [list(islice(parts, task)) for task in range(len(features))]
 
 
 def _by_steps(blocks: Blocks, right: Tensor, sizes: Sequence[int]) -> Tensor | None:
@@ -190,7 +190,7 @@ def _by_steps(blocks: Blocks, right: Tensor, sizes: Sequence[int]) -> Tensor | N
     generator = torch.Generator().manual_seed(0)
     probes = torch.randint(0, 2, (PROBES, len(right)), generator=generator).mul_(2).sub_(1).to(right)
     wanted = torch.cat([right.unsqueeze(0), probes])
-    found, left = torch.zeros_like(wanted), wanted.clone()
+    solution_and_probes, left = torch.zeros_like(wanted), wanted.clone()
     direction, size = left.clone(), left.square().sum(1)
     enough = size * RESIDUAL**2
     for _ in range(STEPS):
@@ -198,13 +198,13 @@ def _by_steps(blocks: Blocks, right: Tensor, sizes: Sequence[int]) -> Tensor | N
             break
         image = _product(blocks, direction, sizes)
         step = (size / (direction * image).sum(1)).nan_to_num_().unsqueeze(1)
-        found.addcmul_(step, direction)
+        solution_and_probes.addcmul_(step, direction)
         left.addcmul_(step, image, value=-1)
         before, size = size, left.square().sum(1)
         direction.mul_((size / before).nan_to_num_().unsqueeze(1)).add_(left)
     else:
         return None
-    solution, growth = found[0], (found[1:] * probes).mean(1).max().sqrt()
+    solution, growth = solution_and_probes[0], (solution_and_probes[1:] * probes).mean(1).max().sqrt()
     rounding = torch.finfo(torch.float32).eps * growth * solution.norm()
     return solution if bool(rounding <= EXACT * (solution @ right).sqrt()) else None
 

@@ -110,10 +110,10 @@ def _band(parameter: LayerSource, keep: Keep, density: Sequence[float], gamma: f
     stacks = partial(_stacks_of, parameter, some)
     if keep == "largest":
         levels = cut_of(stacks, lambda _: [max(1, count) for count in wanted])
-        found = Band(levels, (inf,) * len(some))
+        band = Band(levels, (inf,) * len(some))
     else:
-        found = band_of(stacks, [min(n - count, count_of(1 - gamma, n)) for count in wanted], wanted)
-    by_task = dict(zip(some, zip(*found, strict=True), strict=True))
+        band = band_of(stacks, [min(n - count, count_of(1 - gamma, n)) for count in wanted], wanted)
+    by_task = dict(zip(some, zip(*band, strict=True), strict=True))
     return Band(*zip(*(by_task.get(task, (0.0, inf)) for task in range(len(density))), strict=True))
 
 
@@ -126,8 +126,8 @@ def _stacks_of(parameter: LayerSource, tasks: Sequence[int], function: Callable[
 def _drawn(piece: LayerDeltas, density: Sequence[float], eps: float | None) -> Iterator[Tensor]:
     """Keep entries at random: all of a task with one chance, or with chances that spread by `eps` in each row."""
     for block, numbers in drawn(piece, row_size(piece.deltas)):
-        found = torch.empty_like(block)
-        for delta, own, share, out in zip(block, numbers, density, found, strict=True):
+        kept = torch.empty_like(block)
+        for delta, own, share, out in zip(block, numbers, density, kept, strict=True):
             if share == 1:
                 out.copy_(delta)
             elif eps is None:
@@ -135,7 +135,7 @@ def _drawn(piece: LayerDeltas, density: Sequence[float], eps: float | None) -> I
             else:
                 rows = delta.view(-1, piece.shape[-1] if piece.shape else 1)
                 torch.mul(delta, own.ge_(1 - chances_by_size(rows, share, eps).view(-1)), out=out)
-        yield found
+        yield kept
 
 
 def rescaler(parameter: LayerSource, sparse: Sparse) -> Sparse:

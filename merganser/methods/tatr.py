@@ -21,11 +21,11 @@ def sensitivity(block: Tensor) -> Tensor:
     [19.0, 10.0]
     """
     sizes = block.double().abs()
-    found, before = torch.zeros_like(sizes[0]), sizes[0].clone()
+    summed, before = torch.zeros_like(sizes[0]), sizes[0].clone()
     for size in sizes[1:]:
-        found.addcmul_(before, size)
+        summed.addcmul_(before, size)
         before += size
-    return found
+    return summed
 
 
 @method(

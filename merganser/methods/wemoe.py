@@ -44,12 +44,12 @@ def wemoe(layers: LayerSource) -> Callable[[LayerDeltas], Tensor | Parts]:
     (`known`) it takes its own task's vectors whole, and no others, in the MLPs. Families whose blocks' MLPs are known
     can do this (docs/families.md).
     """
-    found = learned_by(layers, "wemoe")
-    mixed = {name for names in found.blocks.values() for name in names}
+    result = learned_by(layers, "wemoe")
+    mixed = {name for names in result.blocks.values() for name in names}
 
     def merge(layer: LayerDeltas) -> Tensor | Parts:
         if layer.name in mixed:
             return whole(layer)
-        return scaled_sum(layer.deltas, found.settings["scaling"])
+        return scaled_sum(layer.deltas, result.settings["scaling"])
 
     return merge

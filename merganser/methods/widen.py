@@ -107,10 +107,10 @@ def mean_sizes(deltas: Tensor) -> Tensor:
     [2.0, 0.5]
     """
     vectors = grouped(deltas)
-    found = torch.zeros(len(deltas), dtype=torch.float64, device=deltas.device)
+    sums = torch.zeros(len(deltas), dtype=torch.float64, device=deltas.device)
     for rows, columns in tiles(vectors):
-        found += vectors[:, rows, columns].abs().sum((1, 2), dtype=torch.float64)
-    return found / vectors.shape[2]
+        sums += vectors[:, rows, columns].abs().sum((1, 2), dtype=torch.float64)
+    return sums / vectors.shape[2]
 
 
 def _by_size(block: Tensor, means: Tensor, limit: float, boost: float, scaling: float) -> Tensor:

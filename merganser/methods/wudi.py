@@ -35,5 +35,5 @@ def wudi(
     if solve:
         least = minimum(layer.deltas)
         return (scaling * least.coordinates @ least.axes.mT).to(layer.dtype)
-    found = interference(layer.deltas, squared_lengths(layer.deltas).tolist())
-    return (scaling * adam(total(layer.deltas), found.gradient, steps, lr)).to(layer.dtype)
+    quadratic = interference(layer.deltas, squared_lengths(layer.deltas).tolist())
+    return (scaling * adam(total(layer.deltas), quadratic.gradient, steps, lr)).to(layer.dtype)

@@ -109,8 +109,8 @@ class AudioClassifier(NamedModule):
 
     def _encoded(self, sound: Any) -> dict[str, Tensor]:
         """Make the inputs of a sound alone, without the dimension of a batch."""
-        found = self._extractor(sound, sampling_rate=self.sampling_rate(), return_tensors="pt")
-        return {name: value[0] for name, value in found.items()}
+        extracted = self._extractor(sound, sampling_rate=self.sampling_rate(), return_tensors="pt")
+        return {name: value[0] for name, value in extracted.items()}
 
     @torch.inference_mode()
     def _check_shortest(self, sound: Any) -> None:
@@ -127,8 +127,8 @@ class AudioClassifier(NamedModule):
     def _batched(self, run: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
         """Run the sounds of each length together, without padding: (B, ...)."""
         places, parts = zip(*_by_length(inputs), strict=True)
-        found = torch.cat([run(part) for part in parts])
-        return found[torch.cat(places).argsort().to(found.device)]
+        outputs = torch.cat([run(part) for part in parts])
+        return outputs[torch.cat(places).argsort().to(outputs.device)]
 
     def _run(self, inputs: Inputs) -> Tensor:
         dtype = next(self.module.parameters()).dtype
@@ -155,7 +155,7 @@ class AudioClassifier(NamedModule):
 
     def _weights(self) -> Maps:
         """Return all weights but the head's."""
-        return {name: found for name, found in super()._weights().items() if name.partition(".")[0] not in HEADS}
+        return {name: value for name, value in super()._weights().items() if name.partition(".")[0] not in HEADS}
 
 
 def _check_extractor(said: dict[str, Any]) -> None:

@@ -39,9 +39,9 @@ def read_family_config(family: str, folder: Path) -> Any:
     """
     if not (folder / CONFIG).exists():
         own = described_elsewhere()
-        found = next((f"; set base.family to {name}" for name in own if (folder / own[name]).is_file()), "")
+        remedy = next((f"; set base.family to {name}" for name in own if (folder / own[name]).is_file()), "")
         raise InputError(
-            f"{folder}: no {CONFIG}, which models of the family {family} need next to their weights{found}"
+            f"{folder}: no {CONFIG}, which models of the family {family} need next to their weights{remedy}"
         )
     check_files(folder)
     for name in CONFIGURATIONS:

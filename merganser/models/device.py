@@ -38,9 +38,9 @@ def copied_ahead(batches: Iterator[Mapping[str, Tensor]], device: torch.device) 
 
     with ThreadPoolExecutor(1) as reader:
         coming = reader.submit(fetch)
-        while (found := coming.result()) is not None:
+        while (taken := coming.result()) is not None:
             coming = reader.submit(fetch)
-            moved, copied = found
+            moved, copied = taken
             current = torch.cuda.current_stream(device)
             current.wait_event(copied)
             for rows in moved.values():

@@ -44,8 +44,8 @@ class DualEncoderModule(PictureModule, DualEncoder):
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Return the unit embedding of each of N texts (N, D)."""
-        found = [self._embedded(list(texts[i : i + TEXT_BATCH])) for i in range(0, len(texts), TEXT_BATCH)]
-        return torch.cat(found)
+        embedded = [self._embedded(list(texts[i : i + TEXT_BATCH])) for i in range(0, len(texts), TEXT_BATCH)]
+        return torch.cat(embedded)
 
     def _embedded(self, texts: list[str]) -> Tensor:
         length = self._config.max_position_embeddings

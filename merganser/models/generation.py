@@ -41,8 +41,8 @@ def step_logits(module: Any, inputs: dict[str, Tensor], settings: GenerationConf
 
     told = {"output_logits": True, "return_dict_in_generate": True, "max_new_tokens": count}
     limited = GenerationConfig(**settings.to_dict() | told)
-    found = module.generate(**inputs, generation_config=limited, logits_processor=LogitsProcessorList([choose]))
-    return torch.cat(found.logits, dim=1)
+    answer = module.generate(**inputs, generation_config=limited, logits_processor=LogitsProcessorList([choose]))
+    return torch.cat(answer.logits, dim=1)
 
 
 def answer_tokens(tokenizer: Any, answer: str) -> list[int]:

@@ -73,7 +73,7 @@ class ImageClassifier(PictureModule, NamedModule, WithBlocks):
     def _weights(self) -> Maps:
         """Return all weights but the head's, whatever it is called."""
         head = self.head_parameters()
-        return {name: found for name, found in super()._weights().items() if self.stored_name(name) not in head}
+        return {name: value for name, value in super()._weights().items() if self.stored_name(name) not in head}
 
 
 def _linear_in(head: Module) -> Collection[Linear]:

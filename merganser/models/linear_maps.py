@@ -35,8 +35,8 @@ class _Watch(TorchDispatchMode):
         if func in _PRODUCTS:
             rows, weight = (args[place] for place in _PRODUCTS[func])
             more = self._seen(weight, lambda: rows.reshape(-1, rows.shape[-1]))
-            found = func(*args, **(kwargs or {}))
-            return found if more is None else found + more.view(found.shape).to(found.dtype)
+            output = func(*args, **(kwargs or {}))
+            return output if more is None else output + more.view(output.shape).to(output.dtype)
         if func is _aten.convolution.default:
             images, kernel, _, stride, padding, dilation, *_ = args
             if kernel.dim() == 4:
@@ -141,18 +141,18 @@ class WithBlocks:
             for name, part in self.module.named_modules()
             if isinstance(part, Linear) and fnmatchcase(name, self.reads)
         }
-        found = {}
+        blocks = {}
         for ends in self.mlps:
             for name in parts:
                 block = name.removesuffix(f".{ends[0]}")
                 if block != name and f"{block}.{ends[1]}" in parts:
                     maps = [f"{block}.{end}" for end in ends]
                     named = [(self.stored_name(f"{each}.weight"), parts[each]) for each in maps]
-                    found[self._block_of(named[0][0])] = named
-        if not found:
+                    blocks[self._block_of(named[0][0])] = named
+        if not blocks:
             shown = " or ".join(" and ".join(ends) for ends in self.mlps)
             raise InputError(f"{type(self.module).__name__}: no block has an MLP of {shown}, so none is mixed")
-        return found
+        return blocks
 
     def _block_of(self, first: str) -> str:
         """Return the name of a block, given what the checkpoint calls the weight of its MLP's first linear map."""

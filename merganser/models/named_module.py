@@ -94,8 +94,8 @@ class NamedModule:
             target = self.naming.made_of_parts(name)
             if target is not None:
                 gathered.setdefault(target, {})[name] = value
-            elif found := self.naming.own(name, value.shape):
-                own[found] = value
+            elif own_name := self.naming.own(name, value.shape):
+                own[own_name] = value
         for target, parts in gathered.items():
             own |= self._made(target, parts)
         return own
@@ -126,10 +126,10 @@ class NamedModule:
     def _known_maps(self) -> Maps:
         if self._maps is None:
             matrices = {
-                n: found for n, found in self._weights().items() if parameter_kind(n, found[0].shape, RULES) == "matrix"
+                n: value for n, value in self._weights().items() if parameter_kind(n, value[0].shape, RULES) == "matrix"
             }
             made = {own for own, stored in self._stored.items() if self.naming.made_of_parts(stored[0])}
-            self._maps = {self.stored_name(name): found for name, found in matrices.items() if name not in made}
+            self._maps = {self.stored_name(name): value for name, value in matrices.items() if name not in made}
         return self._maps
 
     def _weights(self) -> Maps:
@@ -158,12 +158,12 @@ def _noting(parameters: Iterable[tuple[str, Tensor]], shapes: dict[str, torch.Si
 
 def _parts_of(naming: Naming, shapes: Mapping[str, torch.Size]) -> dict[str, Shapes]:
     """Group the tensors that are parts of parameters, with their shapes, by the parameter."""
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    parts: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, shape in shapes.items():
         target = naming.made_of_parts(name)
         if target is not None:
-            found.setdefault(target, {})[name] = tuple(shape)
-    return dict(found)
+            parts.setdefault(target, {})[name] = tuple(shape)
+    return dict(parts)
 
 
 class _Run(Module):

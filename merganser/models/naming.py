@@ -61,11 +61,11 @@ class Conversion:
         from transformers.core_model_loading import rename_source_key
 
         prefix = self._module.base_model_prefix
-        found = rename_source_key(name, self._renamings, self._converters, prefix, self._shapes)
-        if found[0] in self._shapes:
-            return found
+        renamed = rename_source_key(name, self._renamings, self._converters, prefix, self._shapes)
+        if renamed[0] in self._shapes:
+            return renamed
         bare = rename_source_key(name, [], [], prefix, self._shapes)
-        return bare if bare[0] in self._shapes else (found[0], None)
+        return bare if bare[0] in self._shapes else (renamed[0], None)
 
     def is_complete(self, target: str, parts: Parts) -> bool:
         """Tell whether these tensors have as many numbers as the parameter that they go to.

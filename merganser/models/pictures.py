@@ -58,8 +58,8 @@ class PictureModule:
                 raise ValueError(f"pictures of {max(sides)} pixels a side, and no model has more than {MOST_A_SIDE}")
             noise = np.random.default_rng(0).integers(0, 256, (*SAMPLE, 3), dtype=np.uint8)
             expected = made([picture(noise)], return_tensors="pt").pixel_values
-            found = _by_level(_as_bytes(made, [picture(noise)]), _levels_of(made), expected.dtype)
-        if not torch.equal(found, expected):
+            pixels_made = _by_level(_as_bytes(made, [picture(noise)]), _levels_of(made), expected.dtype)
+        if not torch.equal(pixels_made, expected):
             how = "does more to a picture than to resize, crop, scale and normalise it"
             raise InputError(f"{self.folder}: {type(made).__name__} {how}, which Merganser does not do")
         return made
@@ -77,8 +77,8 @@ def _as_bytes(processor: Any, images: Sequence[Any]) -> Tensor:
 
 def _levels_of(processor: Any) -> Tensor:
     """Return what a processor makes of each level of each channel: (3, 256)."""
-    found = processor([ramp()], do_resize=False, do_center_crop=False, return_tensors="pt")
-    levels: Tensor = found.pixel_values[0, :, :, 0].contiguous()
+    made = processor([ramp()], do_resize=False, do_center_crop=False, return_tensors="pt")
+    levels: Tensor = made.pixel_values[0, :, :, 0].contiguous()
     return levels
 
 
@@ -86,8 +86,8 @@ def _by_level(pixels: Tensor, levels: Tensor, dtype: torch.dtype) -> Tensor:
     """Give each byte of pixels (B, 3, H, W) the value of its level and channel."""
     made = torch.empty(pixels.shape, dtype=dtype, device=pixels.device)
     for channel, values in enumerate(levels):
-        found = values.index_select(0, pixels[:, channel].flatten().int())
-        made[:, channel] = found.view_as(pixels[:, channel])
+        looked_up = values.index_select(0, pixels[:, channel].flatten().int())
+        made[:, channel] = looked_up.view_as(pixels[:, channel])
     return made
 
 

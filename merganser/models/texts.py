@@ -83,12 +83,12 @@ def in_groups(inputs: Inputs, run: Callable[[Inputs], Iterable[Result]], batchin
     """Run texts in batches without padding, of one length or of one text; give the results in order."""
     lengths = inputs[MASK].sum(dim=1)
     groups = lengths if batching == "equal" else torch.arange(len(lengths), device=lengths.device)
-    found: dict[int, Result] = {}
+    by_row: dict[int, Result] = {}
     for group in groups.unique():
         rows = (groups == group).nonzero()[:, 0]
         results = run({name: values[rows] for name, values in inputs.items()})
-        found.update(zip(rows.tolist(), results, strict=True))
-    return [found[row] for row in range(len(lengths))]
+        by_row.update(zip(rows.tolist(), results, strict=True))
+    return [by_row[row] for row in range(len(lengths))]
 
 
 POSITIONS = re.compile(r"(?!.*(vis|image|audio))(.*\.)?(\w*position\w*|pos_\w+|wpe)")  # their table, of texts alone

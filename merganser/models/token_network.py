@@ -48,7 +48,7 @@ class TokenNetwork(TextModule):
         return _widened(self._scores(self.module(**ready(inputs, self.device))), inputs)
 
     @abstractmethod
-    def _scores(self, found: Any) -> Tensor:
+    def _scores(self, answer: Any) -> Tensor:
         """Return the scores in what the module gives: (B, L, C)."""
 
     def _probed(self, inputs: Inputs) -> Tensor:

@@ -84,14 +84,14 @@ def vector_inner_products(vectors: Tensor, start: Tensor | None = None) -> Tenso
     [[25.0, 3.0], [3.0, 1.0]]
     """
     tasks, groups, _ = vectors.shape
-    found = torch.zeros(tasks, tasks, groups, dtype=torch.float64, device=vectors.device)
+    inner = torch.zeros(tasks, tasks, groups, dtype=torch.float64, device=vectors.device)
     pairs = list(combinations_with_replacement(range(tasks), 2))
     for rows, products in _products(vectors, start):
         for (i, j), product in zip(pairs, products, strict=True):
-            found[i, j, rows] += product.sum(-1)
+            inner[i, j, rows] += product.sum(-1)
     for i, j in combinations_with_replacement(range(tasks), 2):
-        found[j, i] = found[i, j]
-    return found
+        inner[j, i] = inner[i, j]
+    return inner
 
 
 def _products(vectors: Tensor, start: Tensor | None) -> Iterator[tuple[slice, Iterable[Tensor]]]:
@@ -104,11 +104,11 @@ def _products(vectors: Tensor, start: Tensor | None) -> Iterator[tuple[slice, It
         if is_looped_over and some.is_contiguous() and (begun is None or begun.dtype == vectors.dtype):
             from merganser.linalg import loops
 
-            found = torch.empty(len(pairs), *some.shape, dtype=torch.float64)
+            products = torch.empty(len(pairs), *some.shape, dtype=torch.float64)
             first = rows.start * vectors.shape[2] + columns.start
             beside = vectors.new_empty(0) if begun is None else begun
-            loops.products(flat.numpy(), first, beside.numpy(), found.view(len(pairs), -1).numpy())
-            yield rows, found
+            loops.products(flat.numpy(), first, beside.numpy(), products.view(len(pairs), -1).numpy())
+            yield rows, products
         else:
             tile = _tile(vectors, start, rows, columns)
             yield rows, (tile[i] * tile[j] for i, j in pairs)
@@ -122,12 +122,12 @@ def folded(parts: Iterable[Tensor]) -> Tensor:
     >>> folded([torch.tensor([[1.0, 2.0]]), torch.tensor([[4.0]])])
     tensor([7.])
     """
-    found = None
+    total = None
     for part in parts:
-        every = part if found is None else torch.cat([found.unsqueeze(-1), part], -1)
-        found = every.cumsum(-1)[..., -1].clone()
-    assert found is not None, "there is a part"
-    return found
+        every = part if total is None else torch.cat([total.unsqueeze(-1), part], -1)
+        total = every.cumsum(-1)[..., -1].clone()
+    assert total is not None, "there is a part"
+    return total
 
 
 def as_rows(stack: Tensor) -> Tensor:
@@ -150,10 +150,10 @@ def row_sums(parts: Iterable[Tensor], size: int, change: Callable[[Tensor], Tens
 
 
 def _row_sums(rows: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    found = torch.zeros(rows.shape[:2], dtype=torch.float64, device=rows.device)
+    sums = torch.zeros(rows.shape[:2], dtype=torch.float64, device=rows.device)
     for some, columns in tiles(rows):
-        found[:, some] += change(rows[:, some, columns].double()).sum(-1)
-    return found
+        sums[:, some] += change(rows[:, some, columns].double()).sum(-1)
+    return sums
 
 
 def inner_products(
@@ -197,10 +197,10 @@ def squared_lengths(deltas: Tensor) -> Tensor:
     [25.0, 1.0]
     """
     vectors = grouped(deltas)
-    found = torch.zeros(len(deltas), dtype=torch.float64, device=deltas.device)
+    totals = torch.zeros(len(deltas), dtype=torch.float64, device=deltas.device)
     for rows, columns in tiles(vectors):
-        found += vectors[:, rows, columns].double().square().sum((1, 2))
-    return found
+        totals += vectors[:, rows, columns].double().square().sum((1, 2))
+    return totals
 
 
 def lengths(inner: Tensor) -> Tensor:
@@ -226,9 +226,9 @@ def mean_cosine(inner: Tensor) -> Tensor:
     >>> mean_cosine(vector_inner_products(torch.tensor([[[3.0, 4.0]], [[1.0, 0.0]]]))).tolist()
     [0.6]
     """
-    found = vector_cosines(inner)
-    pairs = [found[i, j] for i, j in combinations(range(len(found)), 2)]
-    return torch.stack(pairs).mean(0) if pairs else torch.ones_like(found[0, 0])
+    cosines = vector_cosines(inner)
+    pairs = [cosines[i, j] for i, j in combinations(range(len(cosines)), 2)]
+    return torch.stack(pairs).mean(0) if pairs else torch.ones_like(cosines[0, 0])
 
 
 def arc_shares(between: Tensor, ratio: float, linear: float) -> Tensor:
@@ -263,17 +263,17 @@ def combined(vectors: Tensor, shares: Tensor, start: Tensor | None = None) -> Te
     shares = shares.to(vectors.device)  # those of a whole parameter came from a pass over its pieces
     beyond = shares.sum(0) - 1
     beyond = torch.where(beyond.abs() > ROUNDING, beyond, 0.0)
-    found = torch.empty(vectors.shape[1:], dtype=vectors.dtype, device=vectors.device)
+    result = torch.empty(vectors.shape[1:], dtype=vectors.dtype, device=vectors.device)
     if is_summed_in_order(vectors, shares) and (start is None or start.dtype == vectors.dtype):
         from merganser.linalg import loops
 
         beside = vectors.new_empty(0, vectors.shape[2]) if start is None else start
-        given = (vectors, shares, beside, beyond, found)
+        given = (vectors, shares, beside, beyond, result)
         loops.weighted_sum(*(each.contiguous().numpy() for each in given))
-        return found
+        return result
     for rows, columns in tiles(vectors):
         summed = (vectors[:, rows, columns] * shares[:, rows].unsqueeze(2)).sum(0)
         if start is not None:
             summed += start[rows, columns] * beyond[rows].unsqueeze(1)
-        found[rows, columns] = summed
-    return found
+        result[rows, columns] = summed
+    return result

@@ -12,8 +12,8 @@ def block_of(name: str) -> tuple[str, int] | None:
     >>> block_of("visual.transformer.resblocks.11.mlp.c_fc.weight"), block_of("visual.proj")
     (('visual.transformer.resblocks', 11), None)
     """
-    found = BLOCK.search(name)
-    return (name[: found.start()], int(found[1])) if found else None
+    match = BLOCK.search(name)
+    return (name[: match.start()], int(match[1])) if match else None
 
 
 def depths(names: Iterable[str]) -> dict[str, float]:

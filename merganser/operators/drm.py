@@ -95,14 +95,14 @@ def prune_(space: JointSpace, density: float) -> bool:
     Entries that differ by rounding count as equal, so that the order of the tasks does not matter.
     Returns False, with the rows half pruned, if too many entries round to the same value.
     """
-    found = thresholds(in_memory(*(part.reshape(1, -1) for part in space.vh)), partial(count_of, density))
-    least = torch.tensor(found.least[0], dtype=space.vh.dtype, device=space.vh.device)
+    cuts = thresholds(in_memory(*(part.reshape(1, -1) for part in space.vh)), partial(count_of, density))
+    least = torch.tensor(cuts.least[0], dtype=space.vh.dtype, device=space.vh.device)
     slack = SAME if space.deltas is None else 4 * torch.finfo(space.vh.dtype).eps
     for unit in space.vh:
         unit.masked_fill_((unit.abs() >= (least * (1 - slack)).clamp(min=NOTHING)).logical_not_(), 0)
     kept = sum(int(unit.count_nonzero()) for unit in space.vh)
     if space.deltas is None or not NOTHING < least < torch.inf:
-        note_kept(kept, found.entries)
+        note_kept(kept, cuts.entries)
         return True
     places = torch.cat([_placed(task, (unit != 0) & (unit.abs() <= least)) for task, unit in enumerate(space.vh)])
     if len(places) > DOUBTS:
@@ -110,10 +110,10 @@ def prune_(space: JointSpace, density: float) -> bool:
     t, k, n = places.unbind(1)
     exact = space.exact(places).abs_() / space.s[t, k]
     at_cut = exact[space.vh[t, k, n].abs() == least]
-    wanted = count_of(density, found.entries) - (kept - len(places))  # of those that round to the least
+    wanted = count_of(density, cuts.entries) - (kept - len(places))  # of those that round to the least
     dropped = exact < at_cut.topk(wanted).values[-1] * (1 - SAME)
     space.vh[t[dropped], k[dropped], n[dropped]] = 0
-    note_kept(kept - int(dropped.sum()), found.entries)
+    note_kept(kept - int(dropped.sum()), cuts.entries)
     return True
 
 

@@ -29,9 +29,9 @@ class Interference(NamedTuple):
 
         Adam divides a gradient by its size: from a minimum, rounding errors alone would lead it away.
         """
-        found = torch.addmm(self.target, merged, self.curvature, beta=-2.0, alpha=2.0)
+        slope = torch.addmm(self.target, merged, self.curvature, beta=-2.0, alpha=2.0)
         rounding = ROUNDING * len(self.curvature) * self.target.abs().amax(1, keepdim=True)
-        return found.masked_fill_(found.abs() <= rounding, 0)
+        return slope.masked_fill_(slope.abs() <= rounding, 0)
 
 
 def interference(guides: Iterable[Tensor], weights: Sequence[float]) -> Interference:
@@ -73,8 +73,8 @@ def minimum(deltas: Tensor) -> Minimum:
     norms = squared_lengths(deltas).sqrt()
     units = deltas / torch.where(norms > 0, norms, 1.0).to(deltas.dtype).view(-1, 1, 1)
     space = joint(units.mT)
-    found = torch.zeros(deltas.shape[1], len(space.s), dtype=torch.float64, device=deltas.device)
+    target = torch.zeros(deltas.shape[1], len(space.s), dtype=torch.float64, device=deltas.device)
     for task, norm in enumerate(norms):
         own = space.coordinates(task)  # S P_t^T (K, M)
-        found += norm * own.mT @ (own @ own.mT / space.s**2)
-    return Minimum(space.u, space.s**2, found)
+        target += norm * own.mT @ (own @ own.mT / space.s**2)
+    return Minimum(space.u, space.s**2, target)

@@ -72,9 +72,9 @@ class JointLayers(LayerSource):
 
 def joint_layers(layers: LayerSource) -> JointLayers:
     """Decompose each layer once and keep the results on disk."""
-    found = JointLayers(layers)
-    deque(layers.map(found.add), maxlen=0)
-    return found
+    joined = JointLayers(layers)
+    deque(layers.map(joined.add), maxlen=0)
+    return joined
 
 
 def joint_factors(layer: LayerDeltas | LayerLowRank) -> JointFactors:

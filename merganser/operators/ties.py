@@ -198,10 +198,10 @@ def weighted_disjoint_mean(
     if sign is None and not divided and is_summed_in_order(deltas, own):
         from merganser.linalg import loops
 
-        found, flat = torch.empty(deltas.shape[1:], dtype=deltas.dtype), deltas.view(len(deltas), 1, -1)
-        given = (flat, own, deltas.new_empty(0, flat.shape[2]), own.new_zeros(1), found.view(1, -1))
+        result, flat = torch.empty(deltas.shape[1:], dtype=deltas.dtype), deltas.view(len(deltas), 1, -1)
+        given = (flat, own, deltas.new_empty(0, flat.shape[2]), own.new_zeros(1), result.view(1, -1))
         loops.weighted_sum(*(each.numpy() for each in given))
-        return found
+        return result
     pieces = _weighted_means(deltas, None if sign is None else sign.flatten(), own, divided)
     return join_pieces(pieces, deltas.shape[1:], deltas.dtype, deltas.device)
 

@@ -70,11 +70,11 @@ def blend(
 
         def extra(name: str, inputs: Tensor) -> Tensor | None:
             bias = f"{name.removesuffix('weight')}bias"
-            found = mixture(inputs, weights, vectors[name]) if name in vectors else None
+            shift_of_vectors = mixture(inputs, weights, vectors[name]) if name in vectors else None
             if bias not in vectors:
-                return found
+                return shift_of_vectors
             shift = (weights.to(vectors[bias].dtype) @ vectors[bias]).unsqueeze(1)
-            return shift if found is None else found + shift
+            return shift if shift_of_vectors is None else shift_of_vectors + shift
 
         return extra
 
@@ -91,8 +91,8 @@ def mixture(rows: Tensor, weights: Tensor, vectors: Tensor) -> Tensor:
     >>> mixture(rows, weights, torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
     tensor([[[12.]]])
     """
-    found: Tensor = _Mixture.apply(rows, weights, vectors)
-    return found
+    outputs: Tensor = _Mixture.apply(rows, weights, vectors)
+    return outputs
 
 
 class _Mixture(torch.autograd.Function):
@@ -101,10 +101,10 @@ class _Mixture(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weights: Tensor, vectors: Tensor) -> Tensor:
         ctx.save_for_backward(rows, weights, vectors)
-        found = rows.new_empty(*rows.shape[:2], vectors.shape[1])
+        outputs = rows.new_empty(*rows.shape[:2], vectors.shape[1])
         for some in _few(rows, vectors):
-            torch.bmm(rows[some], _formed(weights[some], vectors).mT, out=found[some])
-        return found
+            torch.bmm(rows[some], _formed(weights[some], vectors).mT, out=outputs[some])
+        return outputs
 
     @staticmethod
     @once_differentiable

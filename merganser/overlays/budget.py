@@ -144,10 +144,10 @@ def largest_density(part: type[Part], layers: LayerSource, ratio: float) -> dict
         return (header + stored) / len(layers.tasks) / _float32_bytes(layers)
 
     densities = [number * STEP for number in range(1, round(1 / STEP) + 1)]
-    found = bisect_right(densities, ratio, key=rate)
-    if not found:
+    position = bisect_right(densities, ratio, key=rate)
+    if not position:
         raise TooFewBytesError(f"density: masks alone take {rate(0):.4g} of the merged parameters' bytes")
-    return {"density": densities[found - 1]}
+    return {"density": densities[position - 1]}
 
 
 ADAPTIVE = Fitting(("rank_fraction", "ratio"), lambda _, ratio: {"rank_fraction": "adaptive", "ratio": ratio})

@@ -140,11 +140,11 @@ class OverlayFile:
         kind = self.kind(parameter)
         if kind != LowRank.kind:
             raise InputError(f"{self.file.path}: the parts of {parameter} are {kind}, not low-rank; merge again")
-        found = []
+        parts = []
         for task in self.tasks:
             fields = self._places.get((task, parameter))
-            found.append(LowRank(**{name: self._read(place) for name, place in fields.items()}) if fields else None)
-        return tuple(found)
+            parts.append(LowRank(**{name: self._read(place) for name, place in fields.items()}) if fields else None)
+        return tuple(parts)
 
     def delta(self, task: str, parameter: str, shape: tuple[int, ...]) -> Tensor | None:
         """Return what the task adds to a parameter of this shape in float32, None if it adds nothing."""

@@ -84,12 +84,12 @@ def field_positions(index: OverlayIndex) -> Iterator[tuple[str, str, dict[str, F
     ends: dict[str, int] = {}
     for parameter, (form, counts) in index.rows.items():
         for task, count in counts.items():
-            found = {}
+            positions = {}
             for name, spec in KINDS[form.kind].specs(form.dims, count, form.dtype).items():
                 tensor = f"{task}/{spec.dtype}"
-                found[name] = FieldPosition(tensor, ends.get(tensor, 0), spec)
-                ends[tensor] = found[name].start + prod(spec.shape)
-            yield task, parameter, found
+                positions[name] = FieldPosition(tensor, ends.get(tensor, 0), spec)
+                ends[tensor] = positions[name].start + prod(spec.shape)
+            yield task, parameter, positions
 
 
 def stored_tensors(index: OverlayIndex) -> dict[str, Spec]:

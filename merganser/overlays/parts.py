@@ -42,8 +42,8 @@ def pack_bits(values: Tensor, width: int = 1) -> Tensor:
 def unpack_bits(packed: Tensor, count: int, width: int = 1) -> Tensor:
     """Unpack the first `count` numbers of `width` bits; booleans by default."""
     places = torch.arange(0, BITS, width, dtype=torch.uint8, device=packed.device)
-    found = (packed.unsqueeze(1) >> places & (1 << width) - 1).flatten()[:count]
-    return found.bool() if width == 1 else found
+    numbers = (packed.unsqueeze(1) >> places & (1 << width) - 1).flatten()[:count]
+    return numbers.bool() if width == 1 else numbers
 
 
 def bytes_of(count: int, width: int = 1) -> int:

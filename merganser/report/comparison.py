@@ -42,8 +42,8 @@ class Comparison:
         """Return what a section's function reads of these results; it is called once."""
         if read not in self._found:
             self._found[read] = read(self)
-        found: T = self._found[read]
-        return found
+        value: T = self._found[read]
+        return value
 
     @property
     def tasks(self) -> list[str]:
@@ -104,16 +104,16 @@ class Comparison:
             "best_with_parts": best(in_group(without, "parts")),
             "best_with_data": best([row for row in with_data(self.rows) if row.group != "reference"]),
         }
-        found: dict[str, Any] = {}
+        content: dict[str, Any] = {}
         for name, row in leaders.items():
             if row is not None:
-                found |= {name: row.entry, f"{name}_mean": row.scores.mean}
+                content |= {name: row.entry, f"{name}_mean": row.scores.mean}
         means = {row.about.name: row.scores.mean for row in reversed(in_group(self.rows, "reference"))}
-        found |= {f"{name}_mean": means[name] for name in REFERENCES if name in means}
+        content |= {f"{name}_mean": means[name] for name in REFERENCES if name in means}
         digests = {"params": read_yaml(PARAMS), "scores": self.numbers}
         # not `tasks`: DVC would confuse it with the dependency of that name
         counts = {"entry_count": len(self.rows), "task_count": len(self.tasks)}
-        return found | counts | {f"{name}_digest": sha256_of_json(of)[:DIGITS] for name, of in digests.items()}
+        return content | counts | {f"{name}_digest": sha256_of_json(of)[:DIGITS] for name, of in digests.items()}
 
 
 def numbers_of(row: Row) -> dict[str, Any]:
@@ -130,19 +130,19 @@ def numbers_of(row: Row) -> dict[str, Any]:
 def metrics_of(row: Row) -> dict[str, float]:
     """Return the few numbers that `dvc metrics show` prints in an entry's row; none varies from run to run."""
     scores = row.scores
-    found = {
+    values = {
         "mean": scores.mean,
         "normalised_score": scores.normalised,
         "amr": row.amr,
         "spread": scores.spread,
         "unseen": scores.unseen_mean if scores.unseen else None,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _by_metric(scores: Mapping[str, Score]) -> dict[str, dict[str, float]]:
     """Return each task's value under the name of its metric."""
-    found: dict[str, dict[str, float]] = {}
+    by_metric: dict[str, dict[str, float]] = {}
     for task, score in scores.items():
-        found.setdefault(score["metric"], {})[task] = score["value"]
-    return found
+        by_metric.setdefault(score["metric"], {})[task] = score["value"]
+    return by_metric

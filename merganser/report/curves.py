@@ -60,8 +60,8 @@ class Curve:
         for point in self.points:
             about = [self.name, self.method, self.parameter, point.shown]
             yield [*about, MEAN, point.score, point.stderr]
-            for task, found in point.by_task.items():
-                yield [*about, task, found["value"], found["stderr"]]
+            for task, score in point.by_task.items():
+                yield [*about, task, score["value"], score["stderr"]]
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return all numbers as plain data."""

@@ -208,15 +208,15 @@ def write_tables(folder: Path, tables: Tables) -> None:
 
 def study_tables(studies: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
     """Return each study of `studies.json` as `columns` and `data`, a row a point, by the name `KIND.NAME`."""
-    found = {}
+    tables = {}
     for kind, content in studies.items():
         named = content.items() if isinstance(content, dict) else [("", content)]
         for name, rows in named:
             if isinstance(rows, list) and rows:
                 columns = [key for key, value in rows[0].items() if not isinstance(value, dict | list)]
                 data = [[row[column] for column in columns] for row in rows]
-                found[f"{kind}.{name}".rstrip(".")] = {"columns": columns, "data": data}
-    return found
+                tables[f"{kind}.{name}".rstrip(".")] = {"columns": columns, "data": data}
+    return tables
 
 
 NAMESPACE = ' xmlns="http://www.w3.org/1998/Math/MathML"'  # HTML needs none, and the page has no addresses
@@ -296,7 +296,7 @@ def panels(names: Sequence[str]) -> list[Panel]:
     for name, short in zip(names, short_names(names), strict=True):
         kinds.setdefault(NUMBER.sub(ANY, short), []).append((name, short))
     alone = [members[0] for members in kinds.values() if len(members) == 1]
-    found = [
+    main = [
         Panel(
             kind.rsplit(f"{ANY}.", 1)[-1],
             [name for name, _ in members],
@@ -306,7 +306,7 @@ def panels(names: Sequence[str]) -> list[Panel]:
         if len(members) > 1
     ]
     others = [Panel(ONCE, [name for name, _ in alone], [short for _, short in alone])] if alone else []
-    return found + others
+    return main + others
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,9 @@ class Origin:
         return asdict(self) | {"anchor": self.anchor}
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> "Origin":
+    def from_json(cls, content: dict[str, Any]) -> "Origin":
         """Return what `as_json` wrote; raise TypeError or AttributeError for anything else."""
-        known = {name: value for name, value in found.items() if name != "anchor"}
+        known = {name: value for name, value in content.items() if name != "anchor"}
         return cls(**known | {"kept": tuple(known.get("kept", ()))})
 
 
@@ -95,10 +95,10 @@ def merganser_version() -> str | None:
 def commit_of() -> str | None:
     """Return the commit that is checked out; None outside a git repository."""
     try:
-        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        outcome = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     except OSError:
         return None
-    return found.stdout.strip() if found.returncode == 0 else None
+    return outcome.stdout.strip() if outcome.returncode == 0 else None
 
 
 def _line_digests() -> Iterator[str]:

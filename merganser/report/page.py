@@ -54,19 +54,19 @@ def render_page(comparison: Comparison, plots: Mapping[str, str]) -> str:
 
 def _fragments(environment: Environment, comparison: Comparison) -> dict[str, Markup]:
     """Return the HTML of every section that stands by itself, empty where it has nothing to show."""
-    found = sections()
+    known = sections()
 
     def fragment(name: str, section: Section[Any]) -> Markup:
         data = comparison.of(section.read)
         shown = None if data is None else section.page(data)
         if shown is None:
             return Markup()
-        inside = [fragment(other, each) for other, each in found.items() if each.inside == name]
+        inside = [fragment(other, each) for other, each in known.items() if each.inside == name]
         text = section.template
         template = environment.from_string(text) if text else environment.get_template(f"{name}.html.j2")
         return Markup(template.render({name: data, **shown, "inside": [each for each in inside if each]}))
 
-    return {name: fragment(name, section) for name, section in found.items() if section.inside is None}
+    return {name: fragment(name, section) for name, section in known.items() if section.inside is None}
 
 
 def inline(svg: str) -> Markup:

@@ -94,11 +94,11 @@ def on_unseen(rows: Sequence[Row]) -> list[Row]:
 
 def _read(rows: Sequence[Row], task: str, examples: Path) -> list[Results]:
     files = [examples / row.entry / f"{task}.safetensors" for row in rows]
-    found = [read_results(file) for file in files]
-    for file, results in zip(files, found, strict=True):
-        if not same_examples(results, found[0]):
+    files_read = [read_results(file) for file in files]
+    for file, results in zip(files, files_read, strict=True):
+        if not same_examples(results, files_read[0]):
             raise InputError(f"{file}: has other examples than {files[0]}; evaluate both again")
-    return found
+    return files_read
 
 
 def same_examples(one: Results, other: Results) -> bool:
@@ -118,8 +118,8 @@ def _verdicts(rows: list[Row], league: str, column: str, pairs: Pairs) -> list[V
     index = {row.entry: number for number, row in enumerate(rows)}
     at = [index[row.entry] for row in others], [index[best.entry]] * len(others)
     differences, p = pairs.difference[at], pairs.p[at]
-    found = zip(others, differences.tolist(), p.tolist(), holm(p).tolist(), strict=True)
-    verdicts = [Verdict(league, column, row.entry, best.entry, *numbers) for row, *numbers in found]
+    compared = zip(others, differences.tolist(), p.tolist(), holm(p).tolist(), strict=True)
+    verdicts = [Verdict(league, column, row.entry, best.entry, *numbers) for row, *numbers in compared]
     return _with_tasks(verdicts, others, best) if column == MEAN else verdicts
 
 
@@ -127,10 +127,10 @@ def _with_tasks(verdicts: list[Verdict], others: Sequence[Row], best: Row) -> li
     """Add how the means compare if the tasks are a sample too."""
     values = best.scores.values
     tested = [over_tasks([row.scores.values[task] - value for task, value in values.items()]) for row in others]
-    corrected = iter(holm(np.array([each.p for each in tested if each])).tolist())
+    corrected = iter(holm(np.array([pair.p for pair in tested if pair])).tolist())
     return [
-        verdict._replace(low=each.low, high=each.high, corrected_over_tasks=next(corrected)) if each else verdict
-        for verdict, each in zip(verdicts, tested, strict=True)
+        verdict._replace(low=pair.low, high=pair.high, corrected_over_tasks=next(corrected)) if pair else verdict
+        for verdict, pair in zip(verdicts, tested, strict=True)
     ]
 
 
@@ -169,14 +169,14 @@ def _lines(entry: str, measured: MeasuredTasks) -> list[PairedScore]:
     own: list[PairedScore] = []
     for task in measured.tasks:
         runs = (measured.first, measured.second)
-        found = [run.metric(entry, task) for run in runs]
-        if not all("value" in each for each in found) or found[0]["metric"] != found[1]["metric"]:
+        scores = [run.metric(entry, task) for run in runs]
+        if not all("value" in each for each in scores) or scores[0]["metric"] != scores[1]["metric"]:
             continue
         files = [run.examples(entry, task) for run in runs]
         results = [read_results(path) for path in files if path]
         tested = len(results) == len(files) and same_examples(*results)
-        values = [each["value"] for each in found]
-        pairs.append(compare_models(found[0]["metric"], results, values) if tested else None)
+        values = [each["value"] for each in scores]
+        pairs.append(compare_models(scores[0]["metric"], results, values) if tested else None)
         own.append(PairedScore(entry, measured.column(task), values[0], values[1], _p(pairs[-1])))
     if not own:
         return []
@@ -197,8 +197,8 @@ def worse_scores(
 
     Each folder has `metrics`, `examples` and, where tasks are unseen, `measures/unseen`.
     """
-    found = compare_scores(entries, tasks, unseen, files_in(before), files_in(after))
-    return tuple(line for line in found if line.is_worse)
+    lines = compare_scores(entries, tasks, unseen, files_in(before), files_in(after))
+    return tuple(line for line in lines if line.is_worse)
 
 
 def compare_scores(

@@ -104,7 +104,7 @@ class Row:
 
 def make_rows(params: Params, scores: Mapping[str, Scores], metrics: Path, records: Path, profiles: Path) -> list[Row]:
     """Join scores, parameters and receipts: references, then family by family, in each by falling mean score."""
-    rows = [_row(params, entry, found, metrics, records, profiles) for entry, found in scores.items()]
+    rows = [_row(params, entry, by_task, metrics, records, profiles) for entry, by_task in scores.items()]
     families = get_args(Family)
     return sorted(rows, key=lambda row: (families.index(row.about.family), -row.scores.mean))
 
@@ -133,8 +133,8 @@ def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Pat
 def seconds_before(params: Params, entry: Entry, profiles: Path) -> float | None:
     """Add up how long what an entry reads took, where that is measured, learned, searched or trained on data."""
     times = [profiles / f"{entry.reads}.json", *(profiles / entry.reads / f"{task}.json" for task in params.tasks)]
-    found = [float(read_json(file)["wall_s"]) for file in times if file.is_file()]
-    return sum(found) if found else None
+    seconds = [float(read_json(file)["wall_s"]) for file in times if file.is_file()]
+    return sum(seconds) if seconds else None
 
 
 def leagues(rows: Iterable[Row]) -> list[str]:
@@ -167,23 +167,23 @@ def best(rows: list[Row]) -> Row | None:
 
 def front(rows: Sequence[Row], costs: Sequence[float]) -> list[Row]:
     """Return the Pareto front by rising cost: the entries, without references, that none equals or beats for less."""
-    found: list[tuple[Row, float]] = []
+    on_front: list[tuple[Row, float]] = []
     for row, cost in sorted(zip(rows, costs, strict=True), key=lambda pair: (pair[1], -pair[0].scores.mean)):
-        last = (found[-1][0].scores.mean, found[-1][1]) if found else (float("-inf"), cost)
+        last = (on_front[-1][0].scores.mean, on_front[-1][1]) if on_front else (float("-inf"), cost)
         if row.group != "reference" and (row.scores.mean > last[0] or (row.scores.mean, cost) == last):
-            found.append((row, cost))
-    return [row for row, _ in found]
+            on_front.append((row, cost))
+    return [row for row, _ in on_front]
 
 
 def best_values(rows: list[Row], tasks: list[str]) -> dict[tuple[str, str], float]:
     """Return the highest value by (league, task) and the highest mean by (league, "mean"), without references."""
-    found: dict[tuple[str, str], float] = {}
+    highest: dict[tuple[str, str], float] = {}
     for league in leagues(rows):
         members = in_league(rows, league)
-        found[league, "mean"] = max(row.scores.mean for row in members)
+        highest[league, "mean"] = max(row.scores.mean for row in members)
         for task in tasks:
-            found[league, task] = max(row.scores.values[task] for row in members)
-    return found
+            highest[league, task] = max(row.scores.values[task] for row in members)
+    return highest
 
 
 def lowest(rows: list[Row]) -> float:
@@ -235,15 +235,15 @@ def latex_table(results: Sequence[Line], verdicts: Sequence[Line], scores: Seque
 
 def _styles(results: Sequence[Line], verdicts: Sequence[Line], columns: Sequence[str]) -> dict[Cell, str]:
     """Return how the best of each kind and those within the error of it are written."""
-    found = {(v["entry"], v["column"]): TIED for v in verdicts if float(v["corrected"]) >= LEVEL}
+    styles = {(v["entry"], v["column"]): TIED for v in verdicts if float(v["corrected"]) >= LEVEL}
     merges = [line for line in results if line["group"] != "reference"]
     kinds = {line["entry"]: (line["group"], line["data"] != TITLES["NDI"]) for line in merges}
     for kind in dict.fromkeys(kinds.values()):
         members = [line for line in merges if kinds[line["entry"]] == kind]
         for column in columns:
             most = max(float(line[column]) for line in members)
-            found |= {(line["entry"], column): BEST for line in members if float(line[column]) == most}
-    return found
+            styles |= {(line["entry"], column): BEST for line in members if float(line[column]) == most}
+    return styles
 
 
 def _cells(line: Line, columns: Sequence[str], styles: Mapping[Cell, str], error: Mapping[Cell, str]) -> Iterator[str]:
@@ -251,9 +251,9 @@ def _cells(line: Line, columns: Sequence[str], styles: Mapping[Cell, str], error
     yield escaped(line["entry"]) + (rf"\textsuperscript{{{mark}}}" if mark else "")
     numbers = []
     for column in columns:
-        found = error.get((line["entry"], column))
+        stderr = error.get((line["entry"], column))
         number = styles.get((line["entry"], column), "%s") % _number(float(line[column]))
-        numbers.append(number + (rf" {{\scriptsize $\pm$ {percent(float(found))}}}" if found else ""))
+        numbers.append(number + (rf" {{\scriptsize $\pm$ {percent(float(stderr))}}}" if stderr else ""))
     relative = line["normalised_score"]
     yield from [numbers[0], percent(float(relative)) if relative else "--", memory(float(line["amr"])), *numbers[1:]]
 

@@ -97,8 +97,8 @@ class Scores:
         return self._mean_of("router")
 
     def _mean_of(self, key: Literal["known", "router"]) -> float | None:
-        found = [score[key] for score in self.by_task.values() if key in score]
-        return sum(found) / len(found) if found else None
+        values = [score[key] for score in self.by_task.values() if key in score]
+        return sum(values) / len(values) if values else None
 
     @property
     def spread(self) -> float | None:
@@ -140,18 +140,18 @@ def read_unseen(params: Params, entry: str, unseen: Path) -> dict[str, Score]:
 def read_scores(params: Params, metrics: Path, profiles: Path, unseen: Path | None = None) -> dict[str, Scores]:
     """Read every declared entry's results, in the order of params.yaml; `unseen`: those on unseen tasks."""
     measured = {entry: read_metrics(params, entry, metrics) for entry in params.methods}
-    values = {entry: values_of(found) for entry, found in measured.items()}
+    values = {entry: values_of(by_task) for entry, by_task in measured.items()}
     reference = individual_values(params, values)
     return {
         entry: Scores(
             by_task=measured[entry],
             profile=read_json(profiles / f"{entry}.json"),
-            normalised=normalised_score(found, reference) if reference else None,
+            normalised=normalised_score(by_task, reference) if reference else None,
             normalised_error=error_of_mean(errors_of(measured[entry]), reference) if reference else None,
-            drop_rate=score_drop_rate(found, reference) if reference else None,
+            drop_rate=score_drop_rate(by_task, reference) if reference else None,
             unseen=read_unseen(params, entry, unseen) if unseen else {},
         )
-        for entry, found in values.items()
+        for entry, by_task in values.items()
     }
 
 
@@ -162,8 +162,8 @@ def written_values(entry: Entry, profile: Mapping[str, Any]) -> dict[str, Any]:
 
 def individual_values(params: Params, values: Mapping[str, Mapping[str, float]]) -> Mapping[str, float] | None:
     """Return the individual models' values; None without them, or where one is no better than nothing."""
-    found = (values[name] for name, entry in params.methods.items() if entry.method == INDIVIDUAL)
-    return next((each for each in found if all(value > 0 for value in each.values())), None)
+    by_entry = (values[name] for name, entry in params.methods.items() if entry.method == INDIVIDUAL)
+    return next((each for each in by_entry if all(value > 0 for value in each.values())), None)
 
 
 Grid = NDArray[np.float64]  # NaN where a number is not defined
@@ -213,15 +213,15 @@ class MergeMeasures:
 
     def row_spaces(self, which: str) -> Grid:
         """Return the row-space interference of `own` or `centred` deltas, the mean over the matrices (T, T)."""
-        found = [grid(self.at(name, "row_space_interference", which)) for name in self.matrices]
-        return mean_over(np.stack(found), axis=0) if found else np.full((len(self.tasks),) * 2, np.nan)
+        grids = [grid(self.at(name, "row_space_interference", which)) for name in self.matrices]
+        return mean_over(np.stack(grids), axis=0) if grids else np.full((len(self.tasks),) * 2, np.nan)
 
     def at(self, layer: str, *keys: str) -> Any:
         """Return what was measured of a layer, None where it was not."""
-        found = self.of_tasks["layers"][layer]
+        content = self.of_tasks["layers"][layer]
         for key in keys:
-            found = None if found is None else found.get(key)
-        return found
+            content = None if content is None else content.get(key)
+        return content
 
     def by_layer(self, measure: str) -> dict[str, float]:
         """Return one number a matrix, of a measure in BY_LAYER."""
@@ -229,7 +229,7 @@ class MergeMeasures:
 
     def merges(self, *, parts: bool) -> list[str]:
         """List the entries that give one model, or that have parts per task."""
-        return [entry for entry, found in self.of_merges.items() if found["parts"] == parts]
+        return [entry for entry, measures in self.of_merges.items() if measures["parts"] == parts]
 
     def alignment(self, entry: str) -> Grid:
         """Return SAR of each task with a merge, by matrix (L, T)."""
@@ -238,8 +238,8 @@ class MergeMeasures:
 
     def overall(self, entry: str) -> Grid:
         """Return one number a task (T): mean SAR of one model, relative error of models per task."""
-        found = self.of_merges[entry]
-        return grid(found["error" if found["parts"] else "sar"])
+        measures = self.of_merges[entry]
+        return grid(measures["error" if measures["parts"] else "sar"])
 
     def as_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
@@ -253,10 +253,10 @@ def grid(values: Any) -> Grid:
 
 def grid_mean(value: Any) -> float:
     """Return a number, the mean of a list, or that of a square list's entries off the diagonal; NaN for none."""
-    found = grid(value)
-    if found.ndim == 2:
-        found = found[~np.eye(len(found), dtype=bool)]
-    return float(mean_over(found.ravel(), axis=0))
+    values = grid(value)
+    if values.ndim == 2:
+        values = values[~np.eye(len(values), dtype=bool)]
+    return float(mean_over(values.ravel(), axis=0))
 
 
 def mean_over(values: Grid, axis: int) -> Grid:

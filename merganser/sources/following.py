@@ -139,12 +139,12 @@ def files_at(
     api: "HfApi", pointer: HubPointer, revision: str, repo_type: RepoType, source: Path
 ) -> dict[str, "RepoFile"]:
     """Return each file that would be fetched at a commit, by its name from the pointer's folder on."""
-    found = list_repository_files(api, pointer.hub, revision, repo_type)
+    files = list_repository_files(api, pointer.hub, revision, repo_type)
     if repo_type == "dataset":
-        taken = {name: file for name, file in found.items() if name not in _NOT_READ and _is_read(name, pointer, found)}
+        taken = {name: file for name, file in files.items() if name not in _NOT_READ and _is_read(name, pointer, files)}
     else:
-        place, names, _ = names_at(pointer, found, source)
-        taken = {name: found[f"{place}/{name}" if place else name] for name in names}
+        place, names, _ = names_at(pointer, files, source)
+        taken = {name: files[f"{place}/{name}" if place else name] for name in names}
     check_entries(taken.values(), source)
     return taken
 

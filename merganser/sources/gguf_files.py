@@ -70,14 +70,14 @@ def _read(file: IO[bytes], form: str) -> tuple[int, ...]:
     return struct.unpack(form, file.read(struct.calcsize(form)))
 
 
-def check_all_read(file: Path, values: Mapping[str, int], model: Any, found: Mapping[str, Any]) -> None:
+def check_all_read(file: Path, values: Mapping[str, int], model: Any, loading: Mapping[str, Any]) -> None:
     """Refuse a GGUF file of which transformers left tensors out, or that lacks parameters, which it then draws.
 
-    `values`: in each tensor of the file; `found`: what transformers says of the loading.
+    `values`: in each tensor of the file; `loading`: what transformers says of the loading.
     """
-    for name, stored, wanted in sorted(found["mismatched_keys"]):
+    for name, stored, wanted in sorted(loading["mismatched_keys"]):
         raise InputError(f"{file}: {name} has the shape {list(stored)}, and {list(wanted)} by its metadata; {AGAIN}")
-    for name in sorted(found["missing_keys"]):
+    for name in sorted(loading["missing_keys"]):
         raise InputError(f"{file}: lacks {name}, and transformers would draw it at random; {AGAIN}")
     held = {tensor.data_ptr(): tensor.numel() for tensor in model.state_dict().values()}
     tied = (OUTPUT,) if model.config.tie_word_embeddings else ()

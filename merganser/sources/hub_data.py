@@ -106,8 +106,8 @@ def _check_card(pointer: HubPointer, revision: str, source: Path) -> None:
 def _leaves(content: Any) -> Iterator[str]:
     """Give the texts in what is nested."""
     inner = content.values() if isinstance(content, Mapping) else content if isinstance(content, list) else ()
-    for each in inner:
-        yield from _leaves(each)
+    for inner_value in inner:
+        yield from _leaves(inner_value)
     if isinstance(content, str):
         yield content
 
@@ -173,11 +173,11 @@ def _check_parquet(path: Path) -> None:
 
     size, expanded = path.stat().st_size, 0
     with refusing(f"{path.name}: not a whole Parquet file", "fetch it again", (pyarrow.ArrowException, OSError)):
-        found = pyarrow.parquet.read_metadata(path)
-        if found.num_rows > EXPANDED * ROWS_A_BYTE * size:
-            raise InputError(f"{path.name}: announces {found.num_rows} rows in {size} bytes; it is not read")
-        _check_size(path.name, size, sum(found.row_group(i).total_byte_size for i in range(found.num_row_groups)))
-        schema = [found.schema.column(number) for number in range(len(found.schema))]
+        metadata = pyarrow.parquet.read_metadata(path)
+        if metadata.num_rows > EXPANDED * ROWS_A_BYTE * size:
+            raise InputError(f"{path.name}: announces {metadata.num_rows} rows in {size} bytes; it is not read")
+        _check_size(path.name, size, sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)))
+        schema = [metadata.schema.column(number) for number in range(len(metadata.schema))]
         texts = [each.path for each in schema if each.physical_type == "BYTE_ARRAY" and "." not in each.path]
         others = [each.path for each in schema if each.path not in texts]
         with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:

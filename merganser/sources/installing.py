@@ -45,9 +45,9 @@ INSTALL = "a GGUF file, which transformers reads by the package gguf: pip instal
 def gguf_in(path: Path) -> Path | None:
     """Return the file of a model in llama.cpp's format: this one, or the only one in a folder without other weights."""
     if path.is_dir():
-        found = sorted(path.glob(f"*{SUFFIX}"))
-        alone = len(found) == 1 and main_file([file.name for file in path.iterdir() if file.is_file()]) is None
-        return found[0] if alone else None
+        files = sorted(path.glob(f"*{SUFFIX}"))
+        alone = len(files) == 1 and main_file([file.name for file in path.iterdir() if file.is_file()]) is None
+        return files[0] if alone else None
     return path if path.is_file() and _begins_so(path) else None
 
 
@@ -76,8 +76,8 @@ def write_dequantised(file: Path, folder: Path) -> str:
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with quoting(unread), bounded(sum(values.values()), len(values)):
         loaded: Any = kind.from_pretrained(place, output_loading_info=True, ignore_mismatched_sizes=True, **named)
-    model, found = loaded
-    check_all_read(file, values, model, found)
+    model, loading = loaded
+    check_all_read(file, values, model, loading)
     with quoting(unread):
         del model.config.quantization_config  # of what was read; with it transformers writes no model
         model.hf_quantizer = None
@@ -181,8 +181,8 @@ def _left(installed: Checkpoint, **more: list[str]) -> dict[str, Any]:
     """Say what was left out, or is not merged, by its kind; nothing of a kind that there is none of."""
     aliases = {alias: name for alias, name in installed.dropped.items() if name is not None}
     constants = [name for name, first in installed.dropped.items() if first is None]
-    found = {"tied": aliases, "constants": constants, "wrappers": sorted(wrappers_of(installed)), **more}
-    return {kind: what for kind, what in found.items() if what}
+    left = {"tied": aliases, "constants": constants, "wrappers": sorted(wrappers_of(installed)), **more}
+    return {kind: what for kind, what in left.items() if what}
 
 
 def _install_adapter(origin: Path, names: list[str], folder: Path) -> None:

@@ -46,9 +46,9 @@ def facts_of_files(folder: Path) -> dict[str, list[str]]:
         except InputError:  # too large for a licence
             continue
         files.append(f"{name}, sha256 {sha256_of(folder / name)}")
-        ids += [found for found in [named_in(text)] if found and found not in ids]
-    found = {"license_file": files, "license_in_file": ids}
-    return {name: texts for name, texts in found.items() if texts}
+        ids += [identifier for identifier in [named_in(text)] if identifier and identifier not in ids]
+    identifier = {"license_file": files, "license_in_file": ids}
+    return {name: texts for name, texts in identifier.items() if texts}
 
 
 def named_in(text: str) -> str | None:
@@ -61,12 +61,12 @@ def named_in(text: str) -> str | None:
     if tag := re.search(r"SPDX-License-Identifier: *([A-Za-z0-9.+-]+)\s*$", "\n".join(lines), re.MULTILINE):
         return tag[1].lower()
     first = " ".join(" ".join(lines).lower().split())
-    if found := re.match(_GNU, first):
-        version = found["version"].rstrip(".")
-        return f"{_KINDS[found['kind']]}-{version if '.' in version else f'{version}.0'}"
-    if found := re.match(_CREATIVE_COMMONS, first):
-        parts = [_PARTS.get(part) for part in re.split(r"[ -]+", found["terms"]) if part]
-        return None if None in parts else "-".join(["cc-by", *filter(None, parts), found["version"]])
+    if match := re.match(_GNU, first):
+        version = match["version"].rstrip(".")
+        return f"{_KINDS[match['kind']]}-{version if '.' in version else f'{version}.0'}"
+    if match := re.match(_CREATIVE_COMMONS, first):
+        parts = [_PARTS.get(part) for part in re.split(r"[ -]+", match["terms"]) if part]
+        return None if None in parts else "-".join(["cc-by", *filter(None, parts), match["version"]])
     return next((name for pattern, name in _NAMES.items() if re.match(pattern, first)), None)
 
 
@@ -88,8 +88,8 @@ def read_facts(card: Path) -> dict[str, list[str]]:
         raise
     except Exception:  # of malformed values, such as `!!bool x`, yaml raises whatever int(), a lookup or a match does
         return {}
-    found = {name: _texts(data.get(name)) for name in FACTS}
-    return {name: texts for name, texts in found.items() if texts}
+    facts = {name: _texts(data.get(name)) for name in FACTS}
+    return {name: texts for name, texts in facts.items() if texts}
 
 
 def facts_in(folder: Path) -> dict[str, list[str]]:

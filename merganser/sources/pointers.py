@@ -157,10 +157,10 @@ def installed(pointer: PackagePointer, source: Path) -> Path:
 def verified_package_path(pointer: PackagePointer, source: Path) -> Path:
     """Return where what a pointer names of a package lies, as `installed` does; refuse other bytes than it says."""
     path = installed(pointer, source)
-    found = sha256_of_tree(path)
-    if found != pointer.sha256:
+    digest = sha256_of_tree(path)
+    if digest != pointer.sha256:
         whole = f"reinstall it ({_install(pointer, '--force-reinstall ')}), or correct sha256"
-        raise InputError(f"{source}: sha256: {pointer.path} has {found}, not {pointer.sha256}: {whole}")
+        raise InputError(f"{source}: sha256: {pointer.path} has {digest}, not {pointer.sha256}: {whole}")
     return path
 
 

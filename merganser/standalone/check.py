@@ -87,21 +87,21 @@ def check_models(
     models as they are merged, where that is not as they are. `origin`: whose files a merge gets beside its weights, and
     their folder, if not the first model's, which is no base then.
     """
-    found = ModelCheck()
+    check = ModelCheck()
     for name, path in models.items():
-        with found.noting_refusal():
-            found.models[name] = describe_model(path)
-    if found.refused or len(models) < 2:
-        return found
-    with found.noting_refusal():
-        modules = _compare(found, compared or models, rules, output, costs)
-        if not found.refused:
+        with check.noting_refusal():
+            check.models[name] = describe_model(path)
+    if check.refused or len(models) < 2:
+        return check
+    with check.noting_refusal():
+        modules = _compare(check, compared or models, rules, output, costs)
+        if not check.refused:
             first = next(iter(models))
             owner, folder = origin or ("the base", models[first])
             left = BASE if origin else first
             others = {name: path for name, path in models.items() if name != left}
-            found.notes += notes_on_files(folder, others, modules, owner)
-    return found
+            check.notes += notes_on_files(folder, others, modules, owner)
+    return check
 
 
 def check_merge(recipe: Recipe, where: Path) -> ModelCheck:
@@ -115,16 +115,16 @@ def check_merge(recipe: Recipe, where: Path) -> ModelCheck:
         plan = readable(plan, recipe, Path(made) / "dequantised")
         base, models = plan.written(Path(made))
         compared = ({BASE: base} if base else {}) | models
-        found = check_models(plan.given, recipe.rules, recipe.output, [plan.method.cost], compared, plan.origin)
+        check = check_models(plan.given, recipe.rules, recipe.output, [plan.method.cost], compared, plan.origin)
         for name, path in plan.models.items() if base is None else ():
-            with found.noting_refusal():
+            with check.noting_refusal():
                 averageable(open_model(path), name)
-    found.notes[:0] = plan.notes
-    return found
+    check.notes[:0] = plan.notes
+    return check
 
 
 def _compare(
-    found: ModelCheck, models: Mapping[str, Path], rules: ParameterRules, output: OutputFormat, costs: Collection[Cost]
+    check: ModelCheck, models: Mapping[str, Path], rules: ParameterRules, output: OutputFormat, costs: Collection[Cost]
 ) -> Sequence[str]:
     """Compare models with the first one, and expect what their merge takes; return the modules that all have."""
     (_, start), *others = models.items()
@@ -133,19 +133,19 @@ def _compare(
     opened = {name: open_model(path, modules) for name, path in others}
     for name, path in others:
         tables: Sequence[str] = ()
-        with found.noting_refusal():
+        with check.noting_refusal():
             try:
-                found.notes += agreement.check(name, path, (base, opened[name]))
+                check.notes += agreement.check(name, path, (base, opened[name]))
             except ResizedTablesError as error:
                 tables = error.tables
                 raise
-        with found.noting_refusal():
+        with check.noting_refusal():
             check_pair(base, opened[name], replace(rules, heads=(*rules.heads, *tables)), name)
-    if not found.refused:
-        moved = sum(found.models[name]["bytes"] for name in models)
+    if not check.refused:
+        moved = sum(check.models[name]["bytes"] for name in models)
         deltas = open_models(base, opened, rules)
-        found.notes += notes_on_patterns(deltas, rules)
-        found.merge = _merge_of(base, deltas, output, moved, costs)
+        check.notes += notes_on_patterns(deltas, rules)
+        check.merge = _merge_of(base, deltas, output, moved, costs)
     return modules
 
 

@@ -47,13 +47,13 @@ class Declared:
 
 def declared_task(name: str, params: Path) -> Declared:
     """Return a task of a params.yaml; its paths are those from that file's folder on."""
-    found = read_params(params)
-    task = declared(found.tasks, name, "tasks")
+    known = read_params(params)
+    task = declared(known.tasks, name, "tasks")
     data = task.data.model_copy(update={"source": str(params.parent / task.data.source)})
     there = task.model_copy(update={"source": str(params.parent / task.source), "data": data})
-    how = found.evaluation
-    split = found.split_of(name)
-    return Declared(name, there, found.base.family, found.base.heads, split, how.batch_size, how.device, how.precision)
+    how = known.evaluation
+    split = known.split_of(name)
+    return Declared(name, there, known.base.family, known.base.heads, split, how.batch_size, how.device, how.precision)
 
 
 def task_of(settings: Mapping[str, Any], name: str, model: Path) -> Task:

@@ -20,12 +20,12 @@ def notes_on_parameters(deltas: ModelDeltas) -> list[str]:
     """Name the tensors that are copied from the base, and those that are not written."""
     copied = dict.fromkeys(parameter_of(name) for name in deltas.base.names if name not in deltas.all_kinds)
     second = sorted(deltas.base.dropped)
-    found = {
+    listed = {
         "copied from the base": copied,
         "second names of tied weights and constants, left out": second,
         "wrappers of training in the base's names, left out": sorted(wrappers_of(deltas.base)),
     }
-    return _listed(found)
+    return _listed(listed)
 
 
 def notes_on_patterns(deltas: ModelDeltas, rules: ParameterRules) -> list[str]:
@@ -53,16 +53,16 @@ def notes_on_files(
     places = {f"{PurePosixPath(name).parts[0]}/" for name in read}
     folders = [folder for folder in other_folders(base) if folder not in places]
     left = left_out(names, {*read, *companion_names(names, modules), *inside}) + folders
-    found = {
+    listed = {
         "modules, merged too": [f"{name}/" for name in modules],
         f"modules that not all models have, copied from {owner}": [f"{n}/" for n in kept if f"{n}/" not in left],
         f"left out of {owner}'s folder": [name for name in left if name.rstrip("/") not in modules],
     }
     for task, path in models.items():
         own = [f"{name}/" for name in module_folders(path) if name not in (*modules, *kept)]
-        found[f"{task}: modules that the base has not, left out"] = own
-        found[f"{task}: weights that are not read"] = _not_read(path)
-    return _listed(found)
+        listed[f"{task}: modules that the base has not, left out"] = own
+        listed[f"{task}: weights that are not read"] = _not_read(path)
+    return _listed(listed)
 
 
 def _not_read(path: Path) -> list[str]:
@@ -72,6 +72,6 @@ def _not_read(path: Path) -> list[str]:
     return [name for name in names if name.endswith(".safetensors") and "/" not in name and name not in read]
 
 
-def _listed(found: Mapping[str, Collection[str]]) -> list[str]:
+def _listed(names_of: Mapping[str, Collection[str]]) -> list[str]:
     """Write each list in a line, shortened, where there is anything in it."""
-    return [f"{what}: {some(list(names), SHOWN)}" for what, names in found.items() if names]
+    return [f"{what}: {some(list(names), SHOWN)}" for what, names in names_of.items() if names]

@@ -27,7 +27,7 @@ def evolved(
         scored = []
         for _ in range(population):
             asked = optimiser.ask()
-            found = measure({"coefficients": dict(zip(tasks, asked.tolist(), strict=True))})
-            scored.append((asked, -found.score))
-            yield found
+            candidate = measure({"coefficients": dict(zip(tasks, asked.tolist(), strict=True))})
+            scored.append((asked, -candidate.score))
+            yield candidate
         optimiser.tell(scored)

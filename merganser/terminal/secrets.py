@@ -21,13 +21,13 @@ _SPECIAL = re.compile(r"(?i)<[^<>]+>|\[[A-Z_0-9]+\]?|true|false|none|null")  # a
 _LONGEST_NAME = 60
 
 
-def _unless_of_a_tokenizer(found: re.Match[str]) -> str:
+def _unless_of_a_tokenizer(match: re.Match[str]) -> str:
     """Replace the value of a credential; leave a tokenizer's special tokens, whose names end in `token` as well."""
-    name = f"{found.string[max(0, found.start() - _LONGEST_NAME) : found.start()]}{found[1]}".rstrip("\"'=: \t\n")
+    name = f"{match.string[max(0, match.start() - _LONGEST_NAME) : match.start()]}{match[1]}".rstrip("\"'=: \t\n")
     before, ending = name[:-5], name[-5:].lower()
-    if ending == "token" and (_OF_A_TOKENIZER.search(before) or _is_special(before, found[2])):
-        return found[0]
-    return f"{found[1]}{MASK}"
+    if ending == "token" and (_OF_A_TOKENIZER.search(before) or _is_special(before, match[2])):
+        return match[0]
+    return f"{match[1]}{MASK}"
 
 
 def _is_special(before: str, value: str) -> bool:
@@ -129,10 +129,10 @@ def _patterns() -> tuple[tuple[re.Pattern[str], _Replacement], ...]:
 
 def _values(variables: Mapping[str, str]) -> list[str]:
     """List the secret values, longest first: of variables named like secrets, and passwords in addresses."""
-    found: set[str] = set()
+    values: set[str] = set()
     for name, value in variables.items():
         address = re.search(r"://[^\s/:@]*:([^\s/]+)@", value)
         is_credential = _VARIABLE.search(name) and not _OF_A_TOKENIZER.search(re.sub("(?i)token$", "", name))
         parts = value.splitlines() if is_credential else [address[1]] if address else []
-        found |= {form for part in parts for form in (part, quote(part, safe=""))}
-    return sorted((value for value in found if len(value) >= SHORTEST), key=lambda value: (-len(value), value))
+        values |= {form for part in parts for form in (part, quote(part, safe=""))}
+    return sorted((value for value in values if len(value) >= SHORTEST), key=lambda value: (-len(value), value))

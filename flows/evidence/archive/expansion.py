@@ -57,17 +57,17 @@ def _letters_of_stage(about: Any, axes: Mapping[str, Sequence[Any]], variables: 
 
 def _inline(about: Any) -> Iterator[Any]:
     """Yield the variables that a dvc.yaml, or a stage of it, has in itself."""
-    for each in (about, about.get("do")) if isinstance(about, dict) else ():
-        own = each.get("vars") if isinstance(each, dict) else None
+    for block in (about, about.get("do")) if isinstance(about, dict) else ():
+        own = block.get("vars") if isinstance(block, dict) else None
         yield from own if isinstance(own, list) else ()
 
 
 def _axes(about: Any) -> Iterator[tuple[str, Any]]:
     """Yield the axes of a stage as it says them; that of a `foreach` has no name."""
-    found = about if isinstance(about, dict) else {}
-    if "foreach" in found:
-        yield "", found["foreach"]
-    yield from found["matrix"].items() if isinstance(found.get("matrix"), dict) else ()
+    mapping = about if isinstance(about, dict) else {}
+    if "foreach" in mapping:
+        yield "", mapping["foreach"]
+    yield from mapping["matrix"].items() if isinstance(mapping.get("matrix"), dict) else ()
 
 
 def _may_be(values: Any, variables: Sequence[Any]) -> Iterator[Any]:
@@ -78,7 +78,7 @@ def _may_be(values: Any, variables: Sequence[Any]) -> Iterator[Any]:
 
 def _items(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Return what `item` and `key` are in the stages of a group, the largest values of all axes first."""
-    columns = {axis: [pair for each in found for pair in _pairs(each)] for axis, found in axes.items()}
+    columns = {axis: [pair for each in groups for pair in _pairs(each)] for axis, groups in axes.items()}
     if "" in columns:
         return [{"key": key, "item": value} for key, value in columns[""]]
     ordered = [sorted((value for _, value in pairs), key=_size, reverse=True) for pairs in columns.values()]
@@ -94,18 +94,18 @@ def _pairs(values: Any) -> list[tuple[Any, Any]]:
 
 def _named(name: str, variables: Sequence[Any]) -> Iterator[Any]:
     """Yield what a variable is, in each place that has it."""
-    for found in variables:
+    for member in variables:
         for key in re.split(r"[.\[\]]+", name.strip("${ ]}")):
-            found = _member(found, key)
-        if found is not None:
-            yield found
+            member = _member(member, key)
+        if member is not None:
+            yield member
 
 
-def _member(found: Any, key: str) -> Any:
-    if isinstance(found, list):
+def _member(content: Any, key: str) -> Any:
+    if isinstance(content, list):
         with suppress(ValueError, IndexError):
-            return found[int(key)]
-    return found.get(key) if isinstance(found, dict) else None
+            return content[int(key)]
+    return content.get(key) if isinstance(content, dict) else None
 
 
 def _length(axis: Any) -> int:
@@ -119,8 +119,8 @@ def _letters(template: Any, variables: Sequence[Any], items: Sequence[Any] = ())
     most = max(map(_size, items), default=0) if len(items) * len(names) > _MOST_LOOKED_UP else None
     for name, count in names.items():
         of_item = re.match(r"\s*(item|key)\b", name) and items
-        found = map(_size, _named(name, items if of_item else variables))
-        letters += count * (most if of_item and most is not None else max(found, default=0))
+        sizes = map(_size, _named(name, items if of_item else variables))
+        letters += count * (most if of_item and most is not None else max(sizes, default=0))
     return letters
 
 

@@ -222,13 +222,13 @@ def _variables(content: Any, name: str) -> Iterator[str]:
     """Yield the files that a dvc.yaml, or a stage of it, reads as `vars`; refuse those outside the repository."""
     stages = content.get("stages") if isinstance(content, dict) else None
     listed = [content, *(stages.values() if isinstance(stages, dict) else ())]
-    declared = [each for each in listed if isinstance(each, dict)]
-    declared += [each["do"] for each in declared if isinstance(each.get("do"), dict)]
+    declared = [mapping for mapping in listed if isinstance(mapping, dict)]
+    declared += [mapping["do"] for mapping in declared if isinstance(mapping.get("do"), dict)]
     yield os.path.join(os.path.dirname(name), "params.yaml")
-    for each in declared:
-        files = each.get("vars")
+    for mapping in declared:
+        files = mapping.get("vars")
         for file in (file for file in (files if isinstance(files, list) else ()) if isinstance(file, str)):
-            path = os.path.normpath(os.path.join(os.path.dirname(name), str(each.get("wdir", "")), file))
+            path = os.path.normpath(os.path.join(os.path.dirname(name), str(mapping.get("wdir", "")), file))
             if path.startswith(("/", "..")):
                 raise InputError(f"{name}: reads its variables from {file}, outside the repository")
             yield path.partition(":")[0]

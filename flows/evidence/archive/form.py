@@ -58,10 +58,10 @@ def read_members(path: Path) -> Iterator[tuple[str, int, bool, BinaryIO]]:
     Of an archive in which `check_form` found nothing.
     """
     with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
-        for found in archive:
-            if found.name != SUMS:
-                file.seek(found.offset_data)
-                yield found.name, found.size, found.mode == 0o755, file
+        for member in archive:
+            if member.name != SUMS:
+                file.seek(member.offset_data)
+                yield member.name, member.size, member.mode == 0o755, file
 
 
 def copy_bytes(source: BinaryIO, size: int, out: BinaryIO) -> None:
@@ -80,11 +80,11 @@ class _Reader:
         place = 0
         try:
             with tarfile.open(fileobj=self._file, mode="r:") as archive:
-                for found in archive:
-                    if found.offset != place or found.size < 0:
+                for member in archive:
+                    if member.offset != place or member.size < 0:
                         break
-                    yield from self._member(found)
-                    place = found.offset_data + found.size + len(_padding(found.size))
+                    yield from self._member(member)
+                    place = member.offset_data + member.size + len(_padding(member.size))
         except (tarfile.TarError, OSError, RecursionError, *MALFORMED) as error:
             yield self._damaged(self._name, f"no archive from byte {place} on ({error})")
             return
@@ -95,22 +95,22 @@ class _Reader:
             yield self._damaged(self._name, f"the bytes after {last}, from byte {place} on, are not an archive's")
         yield from self._compared()
 
-    def _member(self, found: tarfile.TarInfo) -> Iterator[Finding]:
-        if why := _refused(found):
-            yield Finding(ArchiveKind.REFUSED, found.name, f"{why}; nothing of this archive is restored")
-        elif found.name in self._digests:
-            yield self._damaged(found.name, "it is there twice")
-        elif self._at(found.offset, found.offset_data - found.offset) != _header(
-            found.name, found.size, found.mode == 0o755
+    def _member(self, member: tarfile.TarInfo) -> Iterator[Finding]:
+        if why := _refused(member):
+            yield Finding(ArchiveKind.REFUSED, member.name, f"{why}; nothing of this archive is restored")
+        elif member.name in self._digests:
+            yield self._damaged(member.name, "it is there twice")
+        elif self._at(member.offset, member.offset_data - member.offset) != _header(
+            member.name, member.size, member.mode == 0o755
         ):
-            yield self._damaged(found.name, "its header says more than a name and a size")
-        self._file.seek(found.offset_data)
-        self._digests[found.name], size = _hashed(self._file, found.size)
-        padding = _padding(found.size)
-        if size != found.size or self._at(found.offset_data + size, len(padding)) != padding:
-            yield self._damaged(found.name, "its end was not written so")
-        if found.name == SUMS:
-            self._sums = self._at(found.offset_data, found.size)
+            yield self._damaged(member.name, "its header says more than a name and a size")
+        self._file.seek(member.offset_data)
+        self._digests[member.name], size = _hashed(self._file, member.size)
+        padding = _padding(member.size)
+        if size != member.size or self._at(member.offset_data + size, len(padding)) != padding:
+            yield self._damaged(member.name, "its end was not written so")
+        if member.name == SUMS:
+            self._sums = self._at(member.offset_data, member.size)
 
     def _compared(self) -> Iterator[Finding]:
         """Compare the members with their digests, and these with their own."""
@@ -136,25 +136,25 @@ class _Reader:
         return Finding(ArchiveKind.DAMAGED, name, message)
 
 
-def _refused(found: tarfile.TarInfo) -> str:
+def _refused(member: tarfile.TarInfo) -> str:
     """Say why a member must not be restored; empty if it may."""
-    if not found.isreg():
+    if not member.isreg():
         return "a link, a device or a folder, and an archive has files only"
-    if why := why_elsewhere(found.name):
+    if why := why_elsewhere(member.name):
         return why
-    if found.name in (BUNDLE, SUMS):
+    if member.name in (BUNDLE, SUMS):
         return ""
-    if found.name.startswith(FILES):
-        return why_refused(found.name.removeprefix(FILES))
-    if found.name.startswith(OBJECTS) and _OBJECT.fullmatch(found.name.removeprefix(OBJECTS)):
+    if member.name.startswith(FILES):
+        return why_refused(member.name.removeprefix(FILES))
+    if member.name.startswith(OBJECTS) and _OBJECT.fullmatch(member.name.removeprefix(OBJECTS)):
         return ""
     return "no name that an archive has"
 
 
 def _header(name: str, size: int, is_executable: bool) -> bytes:
-    found = tarfile.TarInfo(name)
-    found.size, found.mode = size, 0o755 if is_executable else 0o644
-    return found.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = size, 0o755 if is_executable else 0o644
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
 def _padding(size: int) -> bytes:

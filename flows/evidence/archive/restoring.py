@@ -37,9 +37,9 @@ def restore(path: Path, folder: Path) -> list[str]:
 
     Raises InputError for an archive that is not as it was written, or that would write elsewhere.
     """
-    if found := check_archive(path):
-        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        raise InputError(f"{path}: not restored: {found[0]}{more}")
+    if findings := check_archive(path):
+        more = f", and {len(findings) - 1} more" if len(findings) > 1 else ""
+        raise InputError(f"{path}: not restored: {findings[0]}{more}")
     with new_folder(folder) as partial, _alone():
         has_data, dropped = _restore(path, partial)
     follow_artifacts(folder)
@@ -137,10 +137,10 @@ def _place_of(name: str, folder: Path) -> Path:
     inside = f"{CACHE}{name.removeprefix(OBJECTS)}" if name.startswith(OBJECTS) else name.removeprefix(FILES)
     place = folder / inside
     try:
-        for each in (place, *place.parents):
-            if each == folder:
+        for ancestor in (place, *place.parents):
+            if ancestor == folder:
                 break
-            if each.is_symlink():
+            if ancestor.is_symlink():
                 raise InputError(f"{name}: would be written through a link")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.unlink(missing_ok=True)

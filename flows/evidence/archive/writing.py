@@ -137,15 +137,15 @@ def _vacuum(source: Path, copy: Path) -> None:
 
 def _objects(repo: Repo) -> dict[str, Path]:
     """Return the objects of all outputs by the names of their members: from DVC's cache, else from the workspace."""
-    found: dict[str, Path] = {}
+    objects: dict[str, Path] = {}
     for out in (out for stage in repo.index.stages for out in stage.outs if out.use_cache and out.hash_info):
         for md5, path in _objects_of(out):
             if not path.is_file():
                 raise InputError(
                     f"{path_from_root(out)}: DVC's cache has not all of it; `dvc pull` or the next run brings it"
                 )
-            found[f"{OBJECTS}{md5[:2]}/{md5[2:]}"] = path
-    return found
+            objects[f"{OBJECTS}{md5[:2]}/{md5[2:]}"] = path
+    return objects
 
 
 def _objects_of(out: Output) -> Iterator[tuple[str, Path]]:

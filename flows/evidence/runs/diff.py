@@ -61,9 +61,9 @@ def compare_lineages(before: Run, after: Run, targets: Sequence[Sequence[str]] =
         pairs = _in_both(sides, targets[0] if targets else sides[0].last)
     if any(name not in side.entries for pair in pairs for name, side in zip(pair, sides, strict=True)):
         pairs = []
-    found, differs = compare(*sides, pairs)
+    differences, differs = compare(*sides, pairs)
     of = tuple(" and ".join(dict.fromkeys(pair)) for pair in pairs)
-    return LineageDiff(before.name, after.name, of, differs, tuple(_without_names(found, renamed)), renamed)
+    return LineageDiff(before.name, after.name, of, differs, tuple(_without_names(differences, renamed)), renamed)
 
 
 def value_in_words(value: Any) -> str:
@@ -75,12 +75,12 @@ def value_in_words(value: Any) -> str:
 def _in_words(differences: Iterable[Difference]) -> Iterator[str]:
     """Say what differs, and where; packages of which only the files differ share the last line."""
     names: dict[str, None] = {}
-    for each in differences:
-        if each.kind == _FILES:
-            names[each.name.partition(" ")[0]] = None
+    for difference in differences:
+        if difference.kind == _FILES:
+            names[difference.name.partition(" ")[0]] = None
         else:
-            sides = f"{value_in_words(each.first)} -> {value_in_words(each.second)}"
-            yield f"{each.kind} {each.name}: {sides} ({some(each.stages)})"
+            sides = f"{value_in_words(difference.first)} -> {value_in_words(difference.second)}"
+            yield f"{difference.kind} {difference.name}: {sides} ({some(difference.stages)})"
     if names:
         have = "1 package has" if len(names) == 1 else f"{len(names)} packages have"
         more = "; `lineage diff --json` names all" if len(names) > _MOST else ""
@@ -202,10 +202,10 @@ def diff_lineages(path: Path, first: str, second: str, of: str | None) -> Lineag
     with opened(path) as repo:
         targets = _targets(repo, folder, first, second, of)
         names = (WORKSPACE, WORKSPACE) if len(targets) == 2 else (first, second)
-        found = RunDiff(*(read_run(repo, name, here) for name in names)).lineage(targets)
-    if not found.of:
+        difference = RunDiff(*(read_run(repo, name, here) for name in names)).lineage(targets)
+    if not difference.of:
         raise InputError(f"{of or first}: no result that both have; `merganser lineage show` takes the same names")
-    return replace(found, first=first, second=second)
+    return replace(difference, first=first, second=second)
 
 
 def _targets(repo: Repo, folder: Path, first: str, second: str, of: str | None) -> list[Sequence[str]]:

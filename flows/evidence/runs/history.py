@@ -85,8 +85,8 @@ def _means(run: Run) -> Iterator[tuple[str, tuple[float, float | None]]]:
     """Give each entry's mean over the tasks whose scores are there."""
     files = score_files(run.in_data)
     for entry in run.params.get("methods") or ():
-        found = {task: files.metric(entry, task) for task in run.params.get("tasks") or ()}
-        scores = {task: score for task, score in found.items() if "value" in score}
+        scores_read = {task: files.metric(entry, task) for task in run.params.get("tasks") or ()}
+        scores = {task: score for task, score in scores_read.items() if "value" in score}
         if scores:
             mean = sum(score["value"] for score in scores.values()) / len(scores)
             yield entry, (mean, error_of_mean({task: score.get("stderr") for task, score in scores.items()}))

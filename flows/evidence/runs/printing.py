@@ -15,35 +15,35 @@ if TYPE_CHECKING:
 _MOST = 5  # changes of a run in the history that a line names
 
 
-def diff_lines(found: RunDiff) -> Iterator[str]:
+def diff_lines(difference: RunDiff) -> Iterator[str]:
     """Say in the terminal what differs between two runs."""
-    yield f"{found.first} -> {found.second}"
-    for title, changes in (("parameters", found.parameters), ("commit, environment", found.environment)):
+    yield f"{difference.first} -> {difference.second}"
+    for title, changes in (("parameters", difference.parameters), ("commit, environment", difference.environment)):
         yield f"{title}: {'' if changes else 'the same'}".rstrip()
         yield from (f"  {name}: {value_in_words(a)} -> {value_in_words(b)}" for name, (a, b) in changes.items())
-    yield f"code: {', '.join(found.code) or 'the same'}"
-    for run, names in found.only.items():
+    yield f"code: {', '.join(difference.code) or 'the same'}"
+    for run, names in difference.only.items():
         yield f"only in {run}: {', '.join(names)}"
     tests = "p of paired tests on the same examples, two-sided, Holm's correction over all lines"
     yield f"scores, times 100, means over the tasks of both runs; {tests}:"
-    width = max((len(line.entry) + len(line.column) for line in found.scores), default=0) + 1
-    for line in found.scores:
+    width = max((len(line.entry) + len(line.column) for line in difference.scores), default=0) + 1
+    for line in difference.scores:
         p = "other examples" if line.p is None else f"p {formats.p_value(line.p)}"
         name = f"{line.entry}/{line.column}"
         values = f"{100 * line.first:6.2f} -> {100 * line.second:6.2f}  {formats.signed(line.difference):>7}"
         yield f"  {name:{width}}  {values}  {p}"
 
 
-def lineage_diff_lines(found: LineageDiff) -> Iterator[str]:
+def lineage_diff_lines(difference: LineageDiff) -> Iterator[str]:
     """Say in the terminal what differs between two lineages: first what reached the results."""
-    same = "" if found.differs else ": the same bytes"
-    yield f"{found.first} -> {found.second}, {some(found.of)}{same}"
-    for new, old in found.renamed.items():
+    same = "" if difference.differs else ": the same bytes"
+    yield f"{difference.first} -> {difference.second}, {some(difference.of)}{same}"
+    for new, old in difference.renamed.items():
         yield f"entry {new} is compared with {old}: the same method and parameters under another name"
     for reached, title in ((True, "reached the result"), (False, "did not reach it: an output on the way is the same")):
-        lines = found.in_words(reached=reached)
+        lines = difference.in_words(reached=reached)
         yield from (f"{title}:", *(f"  {line}" for line in lines)) if lines else ()
-    if not found.differences:
+    if not difference.differences:
         yield "nothing else differs"
 
 

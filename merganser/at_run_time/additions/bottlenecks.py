@@ -85,11 +85,11 @@ def train(
         (current(merged[rows]) - own[rows]).abs().mean().backward()
         optimiser.step()
         if step % CHECK == 0 or step == steps:
-            found = _loss(current, merged, own)
-            if found != found:
+            loss_now = _loss(current, merged, own)
+            if loss_now != loss_now:
                 raise InputError(f"{task}: the loss is NaN after step {step}; lower lr")
-            best = _copy(current) if found < min(losses.values()) else best
-            losses[step] = found
+            best = _copy(current) if loss_now < min(losses.values()) else best
+            losses[step] = loss_now
     return Trained(best, losses)
 
 

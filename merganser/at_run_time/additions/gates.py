@@ -52,13 +52,13 @@ def applied(rows: Tensor, experts: Sequence[LowRank | None], choice: Tensor) -> 
     width = next((expert.u.shape[0] for expert in experts if expert is not None), None)
     if width is None:
         return None
-    found = rows.new_zeros(len(rows), width)
+    outputs = rows.new_zeros(len(rows), width)
     for number, expert in enumerate(experts):
         if expert is not None:
             u, s, vh = (tensor.to(rows.device, rows.dtype) for tensor in (expert.u, expert.s, expert.vh))
             of = choice == number
-            found[of] = ((rows[of] @ vh.T) * s) @ u.T
-    return found
+            outputs[of] = ((rows[of] @ vh.T) * s) @ u.T
+    return outputs
 
 
 @contextmanager
@@ -82,8 +82,8 @@ def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Ru
             return None
         choice = chosen(rows, experts[name], k_gate)
         tokens.take(choice)
-        found = applied(rows, experts[name], choice)
-        return found if found is None or name not in biases else found + biases[name].to(found)[choice]
+        change = applied(rows, experts[name], choice)
+        return change if change is None or name not in biases else change + biases[name].to(change)[choice]
 
     with _without_padding(network), network.watch(extra):
         yield Running(network, tokens)
@@ -104,12 +104,12 @@ def _without_padding(network: Network) -> Iterator[None]:
 
 def _biases(overlays: OverlayFile, maps: Iterable[str], shared: Checkpoint) -> dict[str, Tensor]:
     """Read what each task adds to the biases (T, M) of the linear maps that have one, by the maps' names."""
-    found = {}
+    stacked = {}
     for name in (name for name in maps if bias_of(name) in overlays.parameters):
         shape = shared.spec(bias_of(name)).shape
         own = [overlays.delta(task, bias_of(name), shape) for task in overlays.tasks]
-        found[name] = torch.stack([torch.zeros(shape) if each is None else each for each in own])
-    return found
+        stacked[name] = torch.stack([torch.zeros(shape) if each is None else each for each in own])
+    return stacked
 
 
 def write(folder: Path, values: Mapping[str, Any], source: LayerSource, read: Path) -> None:

@@ -118,14 +118,14 @@ class MixedNetwork:
         self.counts.take(probabilities.argmax(dim=1))
         kinds, kind_of = shares(probabilities)[:, self.order].unique(dim=0, return_inverse=True)
         device, dtype = self.network.device, next(self.network.module.parameters()).dtype
-        found = list[tuple[Tensor, Tensor]]()
+        parts = list[tuple[Tensor, Tensor]]()
         for number, model in enumerate(self.mixtures.models(kinds)):
             places = (kind_of == number).nonzero()[:, 0]
             parameters = {name: value.to(device, dtype) for name, value in model.items()}
             batch = {name: values[places.to(values.device)] for name, values in inputs.items()}
-            found.append((places, self.network.forward(parameters, batch)))
-        order = torch.cat([places for places, _ in found]).argsort()
-        return torch.cat([scores for _, scores in found])[order.to(device)]
+            parts.append((places, self.network.forward(parameters, batch)))
+        order = torch.cat([places for places, _ in parts]).argsort()
+        return torch.cat([scores for _, scores in parts])[order.to(device)]
 
 
 def check_scores(network: Network, where: str) -> None:

@@ -89,7 +89,7 @@ def _bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) 
         first = next(iter(adapter.updates))
         none = f"the base has none of the adapter's layers, such as {first}{_hint(adapter, first)}"
         raise InputError(f"{task}: another architecture: {none}")
-    fitting = {prefix: _bound(adapter, base, rules, prefix) for prefix, found in misfits.items() if not found}
+    fitting = {prefix: _bound(adapter, base, rules, prefix) for prefix, mismatches in misfits.items() if not mismatches}
     if not fitting:
         nearest = min(misfits, key=lambda prefix: (len(misfits[prefix]), prefix))
         unfit = misfits[nearest]
@@ -131,22 +131,22 @@ def _target(adapter: Adapter, base: Checkpoint, prefix: str, own: str) -> str | 
 def _misfits(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: str) -> Iterator[tuple[str, str]]:
     """List what is merged and does not fit the base under a prefix: its name in the base, and what is wrong."""
     for own in (own for own in adapter.updates if not is_head(own, rules.heads)):
-        found = _target(adapter, base, prefix, own)
-        name = found or f"{prefix}{own}"
-        wanted = is_merged(name, base.spec(found).dtype if found else "F32", rules)
+        ours_named = _target(adapter, base, prefix, own)
+        name = ours_named or f"{prefix}{own}"
+        wanted = is_merged(name, base.spec(ours_named).dtype if ours_named else "F32", rules)
         others = {other: other.removeprefix(prefix) for other in tied_names(name)}
         source = next((other for other in others if other in base), None)
         shapes = adapter.shapes(own)
-        if not found and _is_optional(adapter, base, prefix, own):
+        if not ours_named and _is_optional(adapter, base, prefix, own):
             continue
-        if not found and not source and (wanted or adapter.updates[own].of_layer):
+        if not ours_named and not source and (wanted or adapter.updates[own].of_layer):
             yield name, f"the adapter's {own} is not in the base; give the base it was trained on{_hint(adapter, own)}"
-        elif not found and source and wanted and not _is_copy(adapter, base, own, source, others[source]):
+        elif not ours_named and source and wanted and not _is_copy(adapter, base, own, source, others[source]):
             yield name, f"the adapter's {own} is not a separate weight in the base: it is tied to {source}"
-        elif found and wanted and shapes and shapes != {ours := stored_spec(base, found).shape}:
+        elif ours_named and wanted and shapes and shapes != {ours := stored_spec(base, ours_named).shape}:
             theirs = " and ".join(str(list(shape)) for shape in sorted(shapes))
-            yield name, f"the adapter's {own} is for shape {theirs}, in the base {found} has {list(ours)}"
-        elif found and wanted and _is_untied(adapter, base, own, found, others):
+            yield name, f"the adapter's {own} is for shape {theirs}, in the base {ours_named} has {list(ours)}"
+        elif ours_named and wanted and _is_untied(adapter, base, own, ours_named, others):
             yield name, f"the adapter's {own} is for the input alone, which the base ties to its output embedding"
 
 

@@ -206,11 +206,11 @@ class PutOn:
         from peft import set_peft_model_state_dict
 
         state = {key: self.of.tensors.read(key) for key in keys}
-        found: Any = set_peft_model_state_dict(self.holder, state, NAME)
-        unused = [key for key in found.unexpected_keys if not (self.one_by_one and self._is_shared(key))]
+        loaded: Any = set_peft_model_state_dict(self.holder, state, NAME)
+        unused = [key for key in loaded.unexpected_keys if not (self.one_by_one and self._is_shared(key))]
         if unused:
             raise InputError(f"{self.of.path}: PEFT leaves out {unused[0]}; save the adapter again, or upgrade PEFT")
-        missing = [key for key in found.missing_keys if self._is_of_adapter(key, found.missing_keys)]
+        missing = [key for key in loaded.missing_keys if self._is_of_adapter(key, loaded.missing_keys)]
         if missing:
             raise InputError(f"{self.of.path}: it has no {missing[0]}; save the adapter again")
 
@@ -272,8 +272,8 @@ def _merge(layer: Any) -> nn.Module:
 
 
 def _values(module: nn.Module, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    found = dict(module.named_parameters(recurse=False))
-    return {name: found[name].detach().clone() for name in values}
+    parameters = dict(module.named_parameters(recurse=False))
+    return {name: parameters[name].detach().clone() for name in values}
 
 
 def len_of(shape: Any) -> int:

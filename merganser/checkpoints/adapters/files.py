@@ -49,7 +49,7 @@ def computed_of(
 
     `wrapped_alone`: of low-rank updates those that are put on parameters; the others are read as they are.
     """
-    found: dict[str, Computed] = {}
+    computed: dict[str, Computed] = {}
     keys: dict[str, str] = {}
     pattern = re.compile(rf"(?P<module>.+?)(\{INSIDE})*\.{re.escape(kind.prefix)}.+")
     for key in names:
@@ -64,11 +64,11 @@ def computed_of(
         _check(path, kind, module, bool(wrapped))
         keys[key] = module
         for own in wrapped or kind.parameters:
-            found[f"{module}.{own}"] = Computed(module, own, optional=bool(wrapped) or own != kind.parameters[0])
-    if not found and not wrapped_alone:
+            computed[f"{module}.{own}"] = Computed(module, own, optional=bool(wrapped) or own != kind.parameters[0])
+    if not computed and not wrapped_alone:
         raise InputError(f"{path}: none of its tensors is of a layer; {kind.remedy}")
-    kind.check_targets(path, {each.module for each in found.values() if not kind.wrapping.parameters(each.module)})
-    return found, keys
+    kind.check_targets(path, {each.module for each in computed.values() if not kind.wrapping.parameters(each.module)})
+    return computed, keys
 
 
 def _check(path: Path, kind: PeftKind, module: str, is_wrapped: bool) -> None:
@@ -106,7 +106,7 @@ class Tokens:
 
 def find_token_rows(path: Path, tensors: Checkpoint, config: Mapping[str, Any]) -> dict[str, Tokens]:
     """Find the tensors that are rows of tokens; raise InputError where the configuration does not fit them."""
-    found = {}
+    token_rows = {}
     for key in tensors.names:
         end = next((end for end in ENDS if key.endswith(end)), None)
         if end is None:
@@ -115,11 +115,11 @@ def find_token_rows(path: Path, tensors: Checkpoint, config: Mapping[str, Any]) 
         rows, shape = _rows(path, config, module), tensors.spec(key).shape
         if len(shape) != 2 or len(rows) != shape[0]:
             raise InputError(f"{path}: {key} has shape {list(shape)}, for {len(rows)} tokens; save the adapter again")
-        found[key] = Tokens(f"{module}.weight", key, rows)
+        token_rows[key] = Tokens(f"{module}.weight", key, rows)
     named = [field for field in FIELDS if config.get(field)]
-    if named and not found:
+    if named and not token_rows:
         raise InputError(f"{path}: {named[0]} names tokens, and none of them is in it; save the adapter again")
-    return found
+    return token_rows
 
 
 def _rows(path: Path, config: Mapping[str, Any], module: str) -> tuple[int, ...]:
@@ -247,10 +247,10 @@ def _adapter(path: Path, tensors: Checkpoint, config: Mapping[str, Any], where: 
         rest = [key for key in rest if key not in keys]
     for name, update in _updates(path, tensors, rest, read_settings(where, config) if plainly else None).items():
         updates[name] = replace(updates[name], whole=update.whole) if name in updates else update
-    for found in tokens.values():
-        if found.name in updates:
-            raise InputError(f"{path}: {found.name} has an update of its tokens and another one; {REMEDY}")
-        updates[found.name] = Update(tokens=found)
+    for token_rows in tokens.values():
+        if token_rows.name in updates:
+            raise InputError(f"{path}: {token_rows.name} has an update of its tokens and another one; {REMEDY}")
+        updates[token_rows.name] = Update(tokens=token_rows)
     if not updates:
         raise InputError(f"{path}: an adapter without tensors; save it again")
     return Adapter(path, tensors, updates, kind, keys)

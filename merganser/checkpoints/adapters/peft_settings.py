@@ -70,12 +70,12 @@ class Wrapping:
 
     def parameters(self, module: str) -> list[str]:
         """List a module's own parameters that are meant, one that names no module in any that is not listed."""
-        found = []
+        names_used = []
         for name in self.names:
             of, _, own = name.rpartition(".")
             if f".{module}".endswith(f".{of}") if of else not self.is_listed(module):
-                found.append(own)
-        return found
+                names_used.append(own)
+        return names_used
 
 
 def wrapping_of(path: Path, config: Mapping[str, Any]) -> Wrapping:

@@ -30,7 +30,7 @@ def put_on(adapter: Adapter, base: Checkpoint, named: Mapping[str, Update]) -> B
         of, _, own = name.rpartition(".")
         if of in modules and base.spec(name).dtype in FLOATS:
             sources[modules[of]][own] = name
-    found = ByPeft(
+    by_peft = ByPeft(
         path=adapter.path,
         kind=adapter.kind,
         tensors=adapter.tensors,
@@ -41,9 +41,9 @@ def put_on(adapter: Adapter, base: Checkpoint, named: Mapping[str, Update]) -> B
         architecture=architecture_beside(base),
         changed=frozenset((each.module, each.parameter) for each, _ in computed.values() if each),
     )
-    found.check()
-    adapter.known[place] = found
-    return found
+    by_peft.check()
+    adapter.known[place] = by_peft
+    return by_peft
 
 
 def _innermost(checkpoint: Checkpoint) -> Checkpoint:

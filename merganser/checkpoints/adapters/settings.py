@@ -89,8 +89,8 @@ class Settings(BaseModel):
             return True
         patterns = [pattern] if isinstance(pattern, str) else pattern
         places = [rf"(^|.*?\.){check_pattern(each)}" for each in patterns] or [r".*?\.[^.]*"]
-        found = (re.match(rf"{place}\.(?P<number>\d+)\.", module) for place in places)
-        number = next((int(match["number"]) for match in found if match), None)
+        matches = (re.match(rf"{place}\.(?P<number>\d+)\.", module) for place in places)
+        number = next((int(match["number"]) for match in matches if match), None)
         return number in (listed if isinstance(listed, list) else [listed])
 
     def rank(self, module: str) -> int:

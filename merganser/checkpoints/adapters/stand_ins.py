@@ -91,9 +91,9 @@ def _like(named: Mapping[str, nn.Module], name: str) -> nn.Module | None:
     """Find a module of the whole model that has this name inside a part of it, or inside which the name has more."""
     parts = name.split(".")
     shorter = (".".join(parts[start:]) for start in range(len(parts)))
-    found = next((own for own in shorter if own in named), None)
+    suffix = next((own for own in shorter if own in named), None)
     longer = [own for own in named if own.endswith(f".{name}")]
-    return named[found] if found else named[longer[0]] if len(longer) == 1 else None
+    return named[suffix] if suffix else named[longer[0]] if len(longer) == 1 else None
 
 
 def _made(name: str, shapes: Mapping[str, Sequence[int]], architecture: Architecture, embedding: bool) -> Any:

@@ -126,10 +126,10 @@ class OneVocabulary:
         wanted = [self.keys[row] for row in missing.tolist()]
         total = torch.zeros(len(missing), *lead.shape[1:], dtype=torch.float64)
         count = torch.zeros(len(missing), *[1] * (lead.dim() - 1), dtype=torch.float64)
-        for each in self.tasks:
-            rows = self._allowed(each, wanted)
+        for task in self.tasks:
+            rows = self._allowed(task, wanted)
             if (has := rows != ABSENT).any():
-                total[has] += each.table(name, axis, lead)[rows[has]]
+                total[has] += task.table(name, axis, lead)[rows[has]]
                 count[has] += 1
         if not count.all():
             total = torch.where(count > 0, total, lead.mean(0))  # as transformers begins the row of a new token
@@ -266,18 +266,18 @@ def _of_model(name: str, model: Checkpoint, lead: Member) -> dict[str, str]:
 def _of_adapter(adapter: Adapter, lead: Member) -> dict[str, str]:
     """Return an adapter's names of the tables that it changes."""
     ends = [(table, own) for table in lead.tables for own in adapter.updates]
-    found = {table: own for table, own in ends if f".{table}".endswith(f".{own}") or f".{own}".endswith(f".{table}")}
-    others = [own for own in found.values() if adapter.updates[own].computed or adapter.updates[own].tokens]
+    pairs = {table: own for table, own in ends if f".{table}".endswith(f".{own}") or f".{own}".endswith(f".{table}")}
+    others = [own for own in pairs.values() if adapter.updates[own].computed or adapter.updates[own].tokens]
     if others:
         remedy = "merge it into its base with PEFT's merge_and_unload first"
         raise InputError(f"{adapter.path}: {others[0]} has no rows that another vocabulary could arrange; {remedy}")
-    return found
+    return pairs
 
 
 def _rows(name: str, model: Checkpoint | Adapter, tables: Mapping[str, str], lead: Member) -> int:
     """Return how many rows a model's tables have; raise InputError where they have several, or another width."""
     assert isinstance(lead.model, Checkpoint)
-    axes, found = tables_of(lead.model, lead.rows), {}
+    axes, axis_of_rows = tables_of(lead.model, lead.rows), {}
     for table, own in tables.items():
         axis, ours = axes[table], lead.model.spec(table).shape
         for shape in model.shapes(own) if isinstance(model, Adapter) else {model.spec(own).shape}:
@@ -287,11 +287,11 @@ def _rows(name: str, model: Checkpoint | Adapter, tables: Mapping[str, str], lea
                 raise InputError(
                     f"{name}: {own} has shape {list(shape)}, in the base {list(ours)}: a model of another size"
                 )
-            found[shape[axis]] = own
-    if len(found) > 1:
-        (one, first), (other, second) = sorted(found.items())[:2]
+            axis_of_rows[shape[axis]] = own
+    if len(axis_of_rows) > 1:
+        (one, first), (other, second) = sorted(axis_of_rows.items())[:2]
         raise InputError(f"{name}: {first} has {one} rows of tokens, {second} {other}; save the model again")
-    return next(iter(found), lead.rows)
+    return next(iter(axis_of_rows), lead.rows)
 
 
 def _check_adapter(name: str, theirs: Vocabulary, ours: Vocabulary) -> None:

@@ -159,8 +159,8 @@ def _scored(
 def _merges(known: Sequence[Any], models: Sequence[Mapping[str, Any]], words: Collection[str]) -> list[Any]:
     """Return the pairs that make new words, as the known ones are written: as a text, or as a list of two."""
     pairs = (tuple(pair.split(" ") if isinstance(pair, str) else pair) for model in models for pair in model["merges"])
-    found = dict.fromkeys(pair for pair in pairs if "".join(pair) in words)
-    return [" ".join(pair) if known and isinstance(known[0], str) else list(pair) for pair in found]
+    merges = dict.fromkeys(pair for pair in pairs if "".join(pair) in words)
+    return [" ".join(pair) if known and isinstance(known[0], str) else list(pair) for pair in merges]
 
 
 def _check_numbers(content: Mapping[str, Any], numbers: Vocabulary) -> None:
@@ -207,7 +207,7 @@ def misnumbered(folder: Path, vocabulary: Vocabulary) -> dict[str, str]:
     """
     files = [read_object(folder / name, LIMIT) or {} for name in NAMING]
     named = {key: value for content in files for key, value in content.items() if NAMED_TOKEN.fullmatch(key)}
-    found = {}
+    wrong = {}
     for file in (CONFIG, GENERATION):
         for key, number in _token_numbers(read_config(folder / file) or {}):
             token = named.get(key[: key.index("_token") + len("_token")])
@@ -215,19 +215,19 @@ def misnumbered(folder: Path, vocabulary: Vocabulary) -> dict[str, str]:
             numbers = number if isinstance(number, list) else [number]
             if isinstance(token, str) and number is not None and vocabulary.get(token) not in numbers:
                 theirs = vocabulary.get(token, "no number")
-                found[key] = f"{file}: {key} is {number}, and its tokenizer gives {token!r} {theirs}"
-    return found
+                wrong[key] = f"{file}: {key} is {number}, and its tokenizer gives {token!r} {theirs}"
+    return wrong
 
 
 def numbers_beyond(folder: Path, rows: int) -> list[str]:
     """Say which numbers of tokens in a folder's configurations are beyond the rows of its model's embeddings."""
-    found = []
+    wrong = []
     for file in (CONFIG, GENERATION):
         for key, number in _token_numbers(read_config(folder / file) or {}):
             numbers = number if isinstance(number, list) else [number]
             if any(isinstance(each, int) and each >= rows for each in numbers):
-                found.append(f"{file}: {key} is {number}, and its embeddings have {rows} rows")
-    return found
+                wrong.append(f"{file}: {key} is {number}, and its embeddings have {rows} rows")
+    return wrong
 
 
 def _token_numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -76,12 +76,12 @@ def write_models(plan: OneVocabulary, folder: Path) -> tuple[Path | None, dict[s
     reference = _place(folder / "base", plan.lead)
     _write_reference(plan, reference)
     written = {}
-    for each in plan.tasks:
-        if plan.has_base and each.folder.resolve() == plan.lead.folder.resolve():
-            written[each.name] = reference
+    for task in plan.tasks:
+        if plan.has_base and task.folder.resolve() == plan.lead.folder.resolve():
+            written[task.name] = reference
             continue
-        written[each.name] = _place(folder / f"of-{each.name}", each)
-        write_member(plan, each, reference, written[each.name])
+        written[task.name] = _place(folder / f"of-{task.name}", task)
+        write_member(plan, task, reference, written[task.name])
     return (reference if plan.has_base else None), written
 
 
@@ -143,14 +143,14 @@ def _copy_beside(model: Path, folder: Path) -> None:
 
 def stored_tables(member: Member, model: Checkpoint) -> dict[str, str]:
     """Return the reference's names of a model's tables as its files have them, second names of tied ones too."""
-    found: dict[str, str] = {}
+    tables: dict[str, str] = {}
     for table, own in sorted(member.tables.items(), key=lambda pair: _alike(*pair)):
-        found[own] = table
+        tables[own] = table
     for alias, source in {**known_ties(model.names), **model.dropped}.items():
-        if source in found:
+        if source in tables:
             alike = (table for table, own in member.tables.items() if own == source and _alike(table, alias))
-            found.setdefault(alias, next(alike, found[source]))
-    return found
+            tables.setdefault(alias, next(alike, tables[source]))
+    return tables
 
 
 def _alike(one: str, other: str) -> bool:
@@ -224,5 +224,5 @@ def _write_adapter(plan: OneVocabulary, member: Member, adapter: Adapter, refere
 def _changes(update: Update, axis: int) -> dict[str, int]:
     """Return the tensors of an update that have a row for each token, and the dimension of these."""
     b, a = update.factors or (None, None)
-    found = {a: 1} if update.transposed else {b: 0}
-    return {key: place for key, place in {**found, update.added: axis}.items() if key}
+    places = {a: 1} if update.transposed else {b: 0}
+    return {key: place for key, place in {**places, update.added: axis}.items() if key}

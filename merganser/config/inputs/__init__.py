@@ -38,4 +38,4 @@ def input_of_entry(entry: Entry) -> Input | None:
 
 def input_of(method: Described) -> Input:
     """Return the input that a method's entries read: of two that it needs, the one that is of the other."""
-    return [each for each in INPUTS.values() if each.is_read_by(method)][-1]
+    return [input_kind for input_kind in INPUTS.values() if input_kind.is_read_by(method)][-1]

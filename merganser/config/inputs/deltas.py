@@ -64,9 +64,9 @@ class JointsInput(Input):
         """Check that a merge decomposes the deltas as they are."""
         from merganser.merging.binding import variants  # imports torch
 
-        for each in variants(values):
-            weighs = "coefficients change" if each.get("coefficients") is not None else None
-            weighs = weighs or ("a scaling by task changes" if isinstance(each.get("scaling"), Mapping) else None)
+        for variant in variants(values):
+            weighs = "coefficients change" if variant.get("coefficients") is not None else None
+            weighs = weighs or ("a scaling by task changes" if isinstance(variant.get("scaling"), Mapping) else None)
             if entry.named(self.name) and weighs:
                 reason = f"{weighs} the matrices before they are decomposed, so {entry.reads} cannot be used"
                 yield Mistake(("reads",), f"{reason}; read deltas")

@@ -109,10 +109,10 @@ class LearnedValuesInput(OfAnother):
     def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
         """Check that the values are those of the method's own learner too."""
         yield from super().reading_mistakes(params, entry, method)
-        found = params.learned.get(entry.named(self.name) or "")
-        if found is not None and method.learner and known_method(found.learner) and found.learner != method.name:
+        learned = params.learned.get(entry.named(self.name) or "")
+        if learned is not None and method.learner and known_method(learned.learner) and learned.learner != method.name:
             reason = f"which the method {method.name} does not apply"
-            yield Mistake((), f"{entry.reads} is learned by {found.learner}, {reason}; name {found.learner}")
+            yield Mistake((), f"{entry.reads} is learned by {learned.learner}, {reason}; name {learned.learner}")
 
 
 def _takes_steps(learned: LearnedEntry) -> bool:
@@ -192,8 +192,8 @@ class StatisticsInput(Input):
         elif name not in params.statistics:
             yield from name_mistakes(self.name, params.statistics, name, entry.reads)
         elif name not in fitting:
-            needed, found = " and ".join(method.statistics), " and ".join(params.statistics[name].measured)
-            text = f"{method.name} needs {needed}, statistics.{name} is {found}; {remedy}"
+            needed, has = " and ".join(method.statistics), " and ".join(params.statistics[name].measured)
+            text = f"{method.name} needs {needed}, statistics.{name} is {has}; {remedy}"
             yield Mistake((), text, needs=((self.name, name),))
 
 

@@ -78,8 +78,8 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
     assert isinstance(network, TakesSounds)
     order = prepared.array(LENGTH).argsort(descending=True, stable=True)
     batches = prepared.batches(network.sound_inputs(), batch_size, order.tolist())
-    found = [defined(_of_classes(network.logits(batch), settings)).argmax(dim=1).cpu() for batch in batches]
-    predictions = torch.cat(found)[order.argsort()]
+    chosen = [defined(_of_classes(network.logits(batch), settings)).argmax(dim=1).cpu() for batch in batches]
+    predictions = torch.cat(chosen)[order.argsort()]
     return compare_predictions(metric, predictions.numpy(), scored_labels(prepared))
 
 

@@ -68,8 +68,8 @@ def class_logits(
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Compare the likeliest class of each picture with its label."""
     _make_head(network, prepared, settings)
-    found = [defined(network.logits(batch)).argmax(dim=1).cpu() for batch in prepared.batches(["pixels"], batch_size)]
-    return compare_predictions(metric, torch.cat(found).numpy(), scored_labels(prepared))
+    chosen = [defined(network.logits(batch)).argmax(dim=1).cpu() for batch in prepared.batches(["pixels"], batch_size)]
+    return compare_predictions(metric, torch.cat(chosen).numpy(), scored_labels(prepared))
 
 
 def scored_labels(prepared: Prepared) -> Any:

@@ -53,8 +53,8 @@ def class_logits(
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Compare the likeliest class of each picture with its label."""
     batches = prepared.batches(["pixels"], batch_size)
-    found = [defined(_of_classes(network.logits(batch), settings)).argmax(dim=1).cpu() for batch in batches]
-    return compare_predictions(metric, torch.cat(found).numpy(), scored_labels(prepared))
+    chosen = [defined(_of_classes(network.logits(batch), settings)).argmax(dim=1).cpu() for batch in batches]
+    return compare_predictions(metric, torch.cat(chosen).numpy(), scored_labels(prepared))
 
 
 def _of_classes(logits: Tensor, settings: Settings) -> Tensor:

@@ -114,9 +114,9 @@ def _read(task: Task, shown: bool) -> dict[str, Any]:
         content = read_small(path)
     except OSError as error:
         raise InputError(f"data.task.file: {path} cannot be read ({error.strerror})") from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != task.sha256:
-        raise InputError(f"data.task.sha256: {path} has {found}; write this there once the file is as it should be")
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != task.sha256:
+        raise InputError(f"data.task.sha256: {path} has {digest}; write this there once the file is as it should be")
     try:
         own = parse_yaml(content.decode(), str(path))
         check_task(own)
@@ -200,7 +200,7 @@ def _results(model: Any, prepared: Prepared, settings: Settings, metric: str) ->
     tasks = tasks_of(settings)
     documents = [json.loads(text) for text in unpack(prepared.array("document"))]
     of_member = np.array(unpack(prepared.array("member")))
-    found: list[Any] = [None] * len(documents)
+    values: list[Any] = [None] * len(documents)
     shown = _shown(prepared) if settings.fewshot_split else {}
     for member, task in tasks.items():
         asked = of_member == member
@@ -210,19 +210,19 @@ def _results(model: Any, prepared: Prepared, settings: Settings, metric: str) ->
         opened = make_lm_eval_task(task, metric, list(compress(documents, asked)), before, settings.num_fewshot or 0)
         samples = samples_of(opened, model, settings.chat_template, settings.system)
         for place, sample in zip(np.flatnonzero(asked), samples, strict=True):
-            found[place] = sample[metric]
+            values[place] = sample[metric]
     if metric in PAIRS:
-        labels, predictions = (np.array([int(pair[i]) for pair in found], dtype=np.int64) for i in (0, 1))
+        labels, predictions = (np.array([int(pair[i]) for pair in values], dtype=np.int64) for i in (0, 1))
         return Results(prediction=predictions, label=labels)
-    return Results(score=np.array(found, dtype=np.float64))
+    return Results(score=np.array(values, dtype=np.float64))
 
 
 def _shown(prepared: Prepared) -> dict[str, list[dict[str, Any]]]:
     """Read the documents that may be shown, by the data set that they are of."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    shots: dict[str, list[dict[str, Any]]] = {}
     for member, document in json.loads((prepared.folder / SHOWN_FILE).read_text(encoding="utf-8")):
-        found.setdefault(member, []).append(json.loads(document))
-    return found
+        shots.setdefault(member, []).append(json.loads(document))
+    return shots
 
 
 def members(prepared: Prepared, settings: Settings) -> list[str]:

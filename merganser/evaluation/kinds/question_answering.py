@@ -124,16 +124,16 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
     there = (laid >= 0).nonzero()[:, 0]
     windows = {name: prepared.array(f"{WINDOW}{name}").flatten(0, 1)[there] for name in names}
     spans, of = prepared.array(SPANS).flatten(0, 1)[there], laid[there].tolist()
-    found: list[tuple[float, float, int, int]] = [(NOTHING, torch.inf, 0, 0)] * len(prepared)
+    best_answers: list[tuple[float, float, int, int]] = [(NOTHING, torch.inf, 0, 0)] * len(prepared)
     order = windows["attention_mask"].sum(dim=1).argsort(descending=True, stable=True)
     for rows in order.split(batch_size):
         scores = defined(network.logits({name: values[rows] for name, values in windows.items()})).float().cpu()
         for window, best in zip(rows.tolist(), likeliest(scores, spans[rows], settings.max_answer_tokens), strict=True):
-            found[of[window]] = _better(found[of[window]], best)
+            best_answers[of[window]] = _better(best_answers[of[window]], best)
     allowed = settings.unanswerable == "allow"
     texts = [
         "" if allowed and none > score else text[first:stop]
-        for (score, none, first, stop), text in zip(found, unpack(prepared.array(CONTEXT)), strict=True)
+        for (score, none, first, stop), text in zip(best_answers, unpack(prepared.array(CONTEXT)), strict=True)
     ]
     right = [json.loads(answers) or [""] for answers in unpack(prepared.array(ANSWERS))]
     return compare_texts(metric, texts, right)

@@ -70,5 +70,5 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
 
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Set the output for each example against its number."""
-    found = logits_of(network, prepared, batch_size)[:, 0].double()
-    return compare_predictions(metric, found.numpy(), prepared.array(LABEL).numpy())
+    predicted = logits_of(network, prepared, batch_size)[:, 0].double()
+    return compare_predictions(metric, predicted.numpy(), prepared.array(LABEL).numpy())

@@ -76,14 +76,14 @@ def ranks_of(queries: Tensor, passages: Tensor, query: Tensor, passage: Tensor) 
     candidates, right = passages[distinct].T, defaultdict[int, list[int]](list)
     for first, place in zip(query.tolist(), column.tolist(), strict=True):
         right[first].append(place)
-    found = []
+    ranks = []
     for rows in torch.arange(len(query)).split(max(1, NUMBERS // len(distinct))):
         cosines = queries[rows] @ candidates
         ahead = cosines > cosines.gather(1, column[rows, None]) - TIE
         for row, first in enumerate(query[rows].tolist()):
             ahead[row, right[first]] = False
-        found.append(1 + ahead.sum(dim=1))
-    return torch.cat(found).numpy()
+        ranks.append(1 + ahead.sum(dim=1))
+    return torch.cat(ranks).numpy()
 
 
 def scores_of(metric: str, ranks: NDArray[np.int64]) -> NDArray[np.float64]:

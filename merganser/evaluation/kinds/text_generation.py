@@ -55,9 +55,9 @@ class Settings(KindSettings):
     @field_validator("prompt")
     @classmethod
     def _plain_columns(cls, prompt: str | list[str]) -> str | list[str]:
-        for each in [prompt] if isinstance(prompt, str) else prompt:
+        for template in [prompt] if isinstance(prompt, str) else prompt:
             try:
-                parts = [(name, spec, how) for _, name, spec, how in Formatter().parse(each) if name is not None]
+                parts = [(name, spec, how) for _, name, spec, how in Formatter().parse(template) if name is not None]
             except ValueError as error:
                 raise ValueError(f"not a template ({error}); write a brace that is not a column twice") from None
             if not parts or any(not name.isidentifier() or spec or how for name, spec, how in parts):

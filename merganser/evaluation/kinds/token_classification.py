@@ -129,9 +129,9 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
         lambda batch: defined(network.logits(batch)).argmax(dim=2).cpu(), prepared, names, batch_size
     )
     counts, labels = [], []
-    for found, places, label in zip(tokens, prepared.array(PLACES), prepared.array(LABEL), strict=True):
+    for predicted, places, label in zip(tokens, prepared.array(PLACES), prepared.array(LABEL), strict=True):
         given = label[label != NONE].tolist()
-        answers = [int(found[place]) if place != NONE else NONE for place in places[: len(given)].tolist()]
+        answers = [int(predicted[place]) if place != NONE else NONE for place in places[: len(given)].tolist()]
         counts.append(_counts(answers, given, prepared.classes if metric == "entity_f1" else None))
         labels.append(crc32(repr(given).encode()))
     return Results(None, np.array(counts, dtype=np.float64), np.array(labels, dtype=np.float64))
@@ -141,8 +141,8 @@ def _counts(answers: Sequence[int], labels: Sequence[int], tags: Sequence[str] |
     """Count what is correct, found and there, of the entities that tags mark; of words if there are none."""
     if tags is None:
         return sum(answer == label for answer, label in zip(answers, labels, strict=True)), len(labels), len(labels)
-    found, there = (entities([tags[n] if n != NONE else "O" for n in numbers]) for numbers in (answers, labels))
-    return len(found & there), len(found), len(there)
+    marked, there = (entities([tags[n] if n != NONE else "O" for n in numbers]) for numbers in (answers, labels))
+    return len(marked & there), len(marked), len(there)
 
 
 def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
@@ -153,11 +153,11 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     >>> sorted(entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
     [('LOC', 3, 4), ('LOC', 4, 5), ('PER', 0, 2)]
     """
-    found, first, before, kind = set[tuple[str, int, int]](), 0, "O", ""
+    spans, first, before, kind = set[tuple[str, int, int]](), 0, "O", ""
     for word, tag in enumerate((*tags, "O")):
         mark, _, name = tag.partition("-")
         begins = mark != "O" and (mark in "BSU" or before in "OELSU" or name != kind)
         if before != "O" and (begins or mark == "O"):
-            found.add((kind, first, word))
+            spans.add((kind, first, word))
         first, before, kind = word if begins else first, mark, name
-    return found
+    return spans

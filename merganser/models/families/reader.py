@@ -53,8 +53,8 @@ class Reader(TokenNetwork):
             row[torch.tensor([part != 1 for part in encoded.sequence_ids(window)])] = -1
         return inputs, spans.to(torch.int32), of.tolist()
 
-    def _scores(self, found: Any) -> Tensor:
-        return torch.stack([found.start_logits, found.end_logits], dim=2)
+    def _scores(self, answer: Any) -> Tensor:
+        return torch.stack([answer.start_logits, answer.end_logits], dim=2)
 
 
 def open_network(

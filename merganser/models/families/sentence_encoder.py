@@ -69,8 +69,8 @@ class SentenceNetwork(TextModule):
 
     def _run(self, inputs: Inputs) -> Tensor:
         given = ready(inputs, self.device)
-        found = pooled(self.module(**given).last_hidden_state, given[MASK], self._how.pooling)
-        return normalize(found, dim=1) if self._how.normalized else found
+        pooled_states = pooled(self.module(**given).last_hidden_state, given[MASK], self._how.pooling)
+        return normalize(pooled_states, dim=1) if self._how.normalized else pooled_states
 
 
 def _put_into_lower_case(tokenizer: Any) -> None:

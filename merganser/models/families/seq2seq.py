@@ -60,8 +60,8 @@ class Seq2SeqNetwork(TextModule):
 
     def _features(self, inputs: Inputs) -> Tensor:
         batch = ready(inputs, self.device)
-        found = self.module(**batch, decoder_input_ids=self._starts(batch), output_hidden_states=True)
-        states: Tensor = found.decoder_hidden_states[-1]
+        answer = self.module(**batch, decoder_input_ids=self._starts(batch), output_hidden_states=True)
+        states: Tensor = answer.decoder_hidden_states[-1]
         return states[:, 0]
 
     @torch.inference_mode()
@@ -95,12 +95,12 @@ class Seq2SeqNetwork(TextModule):
         tokens = self.tokenizer(text_target=option, return_tensors="pt").input_ids.to(self.device)
         answers = tokens.expand(len(batch["input_ids"]), -1)
         before = torch.cat([self._starts(batch), answers[:, :-1]], dim=1)
-        found = self.module(
+        answer = self.module(
             encoder_outputs=encoded,
             attention_mask=batch["attention_mask"],
             decoder_input_ids=before,
         )
-        return log_likelihood(found.logits, answers)
+        return log_likelihood(answer.logits, answers)
 
     def _run(self, inputs: Inputs) -> Tensor:
         batch = ready(inputs, self.device)

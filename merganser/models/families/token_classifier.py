@@ -51,8 +51,8 @@ class WordClassifier(TokenNetwork):
             return self.tokenizer
         return open_tokenizer(self.naming.where, self.module.config, add_prefix_space=True)
 
-    def _scores(self, found: Any) -> Tensor:
-        logits: Tensor = found.logits
+    def _scores(self, answer: Any) -> Tensor:
+        logits: Tensor = answer.logits
         return logits
 
 

@@ -24,12 +24,12 @@ def plots(measured: MergeMeasures, wording: Wording) -> dict[str, str]:
     """Draw the measures that there are, pair by pair."""
     if len(measured.tasks) < 2:
         return {}
-    found = {"cosines": between_tasks(measured.cosines, measured.tasks)}
+    drawn = {"cosines": between_tasks(measured.cosines, measured.tasks)}
     if measured.matrices:
         own, centred = (measured.row_spaces(which) for which in ("own", "centred"))
         both = np.where(np.tri(len(own), dtype=bool), own, centred)
-        found["row_spaces"] = between_tasks(both, measured.tasks)
-    return found
+        drawn["row_spaces"] = between_tasks(both, measured.tasks)
+    return drawn
 
 
 SECTION = Section(read=lambda comparison: comparison.measured, tables=tables, plots=plots)

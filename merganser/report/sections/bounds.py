@@ -71,7 +71,7 @@ class Checked(NamedTuple):
 
 def check_claims(measured: MergeMeasures) -> list[Checked]:
     """Return each claim at its largest ratio of left to right side; of none that was not measured."""
-    found = []
+    checked = []
     for name, claim in CLAIMS.items():
         sides = dict(_by_layer(measured, name)) if claim.of_layers else _whole(measured, name)
         if sides:
@@ -81,8 +81,8 @@ def check_claims(measured: MergeMeasures) -> list[Checked]:
             held = sum(each["holds"] for each in sides.values())
             claimed = any(each["claimed"] for each in sides.values())
             numbers = (worst["left"], worst["right"], worst["ratio"])
-            found.append(Checked(name, claim.says, claim.source, len(sides), held, claimed, *numbers, where))
-    return found
+            checked.append(Checked(name, claim.says, claim.source, len(sides), held, claimed, *numbers, where))
+    return checked
 
 
 def bound_lines(measured: MergeMeasures) -> list[tuple[Any, ...]]:
@@ -108,20 +108,20 @@ def plots(measured: MergeMeasures, wording: Wording) -> dict[str, str]:
 
 def _by_layer(measured: MergeMeasures, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for layer in measured.of_tasks["layers"]:
-        found = measured.at(layer, "bounds", name)
-        if found:
-            yield layer, found
+        bound = measured.at(layer, "bounds", name)
+        if bound:
+            yield layer, bound
 
 
 def _whole(measured: MergeMeasures, name: str) -> dict[str, Mapping[str, Any]]:
-    found = measured.of_tasks.get("bounds", {}).get(name)
-    return {"": found} if found else {}
+    bound = measured.of_tasks.get("bounds", {}).get(name)
+    return {"": bound} if bound else {}
 
 
 def _ratio(measured: MergeMeasures, layer: str, name: str) -> float:
     """Return a ratio as it stands on a logarithmic axis: NaN where there is none, or nothing to compare."""
-    found = measured.at(layer, "bounds", name)
-    return found["ratio"] or float("nan") if found else float("nan")
+    bound = measured.at(layer, "bounds", name)
+    return bound["ratio"] or float("nan") if bound else float("nan")
 
 
 def _size(sides: Mapping[str, Any]) -> float:

@@ -39,15 +39,15 @@ def read(comparison: Comparison) -> Confusions | None:
     if chosen is None:
         return None
     folder = comparison.paths.EXAMPLES / chosen.entry
-    path, found = comparison.paths.CLASS_NAMES, Confusions(chosen.entry, {}, {})
+    path, confusions = comparison.paths.CLASS_NAMES, Confusions(chosen.entry, {}, {})
     names = read_json(path) if path.is_file() else {}  # results of earlier versions have none: numbers take their place
     for task in chosen.scores.by_task:
         results = read_results(folder / f"{task}.safetensors")
         shares = confusion(results)
         if shares is not None:
-            found.by_task[task] = shares
-            found.classes[task] = [class_name(names.get(task, []), int(label)) for label in present(results)]
-    return found if found.by_task else None
+            confusions.by_task[task] = shares
+            confusions.classes[task] = [class_name(names.get(task, []), int(label)) for label in present(results)]
+    return confusions if confusions.by_task else None
 
 
 def class_name(names: Sequence[str], label: int) -> str:
@@ -80,32 +80,32 @@ def confusion(results: Results) -> Grid | None:
     return np.divide(counts, totals, out=np.full_like(counts, np.nan), where=totals > 0)
 
 
-def tables(found: Confusions) -> Tables:
+def tables(confusions: Confusions) -> Tables:
     """Return of each task's classes, by their order and their names, the share of examples answered so, zeros apart."""
     lines = [
         [
-            found.entry,
+            confusions.entry,
             task,
             label,
             answer,
             float(shares[label, answer]),
-            *(found.classes[task][n] for n in (label, answer)),
+            *(confusions.classes[task][n] for n in (label, answer)),
         ]
-        for task, shares in found.by_task.items()
+        for task, shares in confusions.by_task.items()
         for label, answer in np.argwhere(shares > 0).tolist()
     ]
     return {"confusions.csv": (["entry", "task", "label", "answer", "share", "label_name", "answer_name"], lines)}
 
 
-def plots(found: Confusions, wording: Wording) -> dict[str, str]:
+def plots(confusions: Confusions, wording: Wording) -> dict[str, str]:
     """Draw a panel for each task, shaded from 0 to 1."""
-    abreast = min(ABREAST, len(found.by_task))
-    down = ceil(len(found.by_task) / abreast)
+    abreast = min(ABREAST, len(confusions.by_task))
+    down = ceil(len(confusions.by_task) / abreast)
     figure = Figure(figsize=(SIDE * abreast, (SIDE + 0.25) * down), layout="constrained")
     grid = figure.subplots(down, abreast, squeeze=False).ravel().tolist()
-    for axes, (task, shares) in zip(grid, found.by_task.items(), strict=False):
-        _draw(axes, task, shares, found.classes[task])
-    for axes in grid[len(found.by_task) :]:
+    for axes, (task, shares) in zip(grid, confusions.by_task.items(), strict=False):
+        _draw(axes, task, shares, confusions.classes[task])
+    for axes in grid[len(confusions.by_task) :]:
         axes.set_visible(False)
     return {"confusions": to_svg(figure)}
 

@@ -79,8 +79,8 @@ def draw_spaces(measured: MergeMeasures) -> dict[str, str]:
     middle = middle_matrix(measured)
     if middle and any(measured.at(middle, "dropped", "plain")):
         plots["dropped"] = dropped(measured.at(middle, "dropped"))
-    histograms = [found for name in measured.matrices if (found := measured.at(name, "sign_agreement", "histograms"))]
-    if histograms and np.sum([found["weights"] for found in histograms]):
+    histograms = [bins for name in measured.matrices if (bins := measured.at(name, "sign_agreement", "histograms"))]
+    if histograms and np.sum([bins["weights"] for bins in histograms]):
         plots["signs"] = sign_histogram(histograms)
     if middle and len(measured.tasks) > 1 and sum(measured.at(middle, "products")["each"]):
         plots["products"] = products(measured.at(middle, "products"), measured.tasks)
@@ -113,12 +113,12 @@ def dropped(shares: Mapping[str, Sequence[Sequence[float]]]) -> str:
     return to_svg(figure)
 
 
-def sign_histogram(found: Sequence[Mapping[str, Sequence[int]]]) -> str:
+def sign_histogram(histograms: Sequence[Mapping[str, Sequence[int]]]) -> str:
     """Draw how many entries of all matrices have which share of the majority's sign, in both bases."""
     figure, axes = canvas(WIDE, 3.0)
     bases = (("weights", "weights", COLOURS["single"]), ("joint", "joint basis", COLOURS["parts"]))
     for number, (name, label, colour) in enumerate(bases):
-        counts = np.sum([each[name] for each in found], axis=0)
+        counts = np.sum([each[name] for each in histograms], axis=0)
         edges, width = np.linspace(100 * FIRST, 100, len(counts) + 1, retstep=True)
         places = edges[:-1] + width * (0.3 + 0.4 * number)
         axes.bar(places, 100 * counts / counts.sum(), 0.36 * width, color=colour, alpha=0.85, label=label)
@@ -128,15 +128,15 @@ def sign_histogram(found: Sequence[Mapping[str, Sequence[int]]]) -> str:
     return to_svg(figure)
 
 
-def products(found: Mapping[str, Any], tasks: Sequence[str]) -> str:
+def products(numbers: Mapping[str, Any], tasks: Sequence[str]) -> str:
     """Draw U^T U and V^T V, without the ones on their diagonals, task beside task."""
     figure = Figure(figsize=(10.8, 5.2), layout="constrained")
-    pair = [np.where(np.eye(sum(found["each"]), dtype=bool), np.nan, grid(found[side])) for side in ("u", "v")]
+    pair = [np.where(np.eye(sum(numbers["each"]), dtype=bool), np.nan, grid(numbers[side])) for side in ("u", "v")]
     size = max(float(np.nanmax(np.abs(each))) for each in pair)
     for axes, values, title in zip(figure.subplots(1, 2), pair, ("UᵀU", "VᵀV"), strict=True):
         fill_cells(axes, values, Shades(-size, size))
         axes.set_title(f"{title}, up to ±{size:.2f}", fontsize=9, color=INK, loc="left")
-        _name_blocks(axes, found["each"], tasks)
+        _name_blocks(axes, numbers["each"], tasks)
     return to_svg(figure)
 
 

@@ -25,12 +25,12 @@ LOOKS = [(colour, style) for style in LINES for colour in (COLOURS["single"], CO
 def plots(comparison: Comparison, wording: Wording) -> dict[str, str]:
     """Draw the scores, by entry, by task and over what entries cost; and how learned entries learned."""
     rows, tasks = comparison.shown, comparison.tasks
-    found = {"scores": score_bars(rows, tasks), "memory": against_memory(rows), "time": against_time(rows)}
+    drawn = {"scores": score_bars(rows, tasks), "memory": against_memory(rows), "time": against_time(rows)}
     if len(tasks) >= 3:
-        found["radar"] = radar(rows, tasks)
+        drawn["radar"] = radar(rows, tasks)
     if learned_rows(rows):
-        found["learning"] = learning_curves(rows)
-    return found
+        drawn["learning"] = learning_curves(rows)
+    return drawn
 
 
 def score_bars(rows: list[Row], tasks: Sequence[str]) -> str:

@@ -93,11 +93,11 @@ def reproduce(
     unseen = list(rows[0].scores.unseen) if rows else []
     known = [*tasks, *unseen, *(SUMMARIES if set(tasks) == set(published.tasks) else [])]
     known += [UNSEEN] if unseen and set(unseen) == set(published.unseen) else []
-    found = [
+    reproduced = [
         _reproduced(table, rows, [name for name in table.columns if name in known], matrices)
         for table in published.tables
     ]
-    return [each for each in found if each.compared]
+    return [each for each in reproduced if each.compared]
 
 
 def _reproduced(table: Table, rows: Sequence[Row], columns: list[str], matrices: str) -> Reproduced:

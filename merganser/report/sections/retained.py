@@ -13,8 +13,8 @@ def tables(comparison: Comparison) -> Tables:
     measured = comparison.measured
 
     def table(measure: str, entries: list[str]) -> Table:
-        found = [(entry, zip(measured.tasks, measured.overall(entry).tolist(), strict=True)) for entry in entries]
-        lines = [[entry, *pair, number] for entry, pairs in found for number, pair in enumerate(pairs, start=1)]
+        curves = [(entry, zip(measured.tasks, measured.overall(entry).tolist(), strict=True)) for entry in entries]
+        lines = [[entry, *pair, number] for entry, pairs in curves for number, pair in enumerate(pairs, start=1)]
         return ["entry", "task", measure, TASK_NUMBER], lines
 
     return {
@@ -26,15 +26,15 @@ def tables(comparison: Comparison) -> Tables:
 def plots(comparison: Comparison, wording: Wording) -> dict[str, str]:
     """Draw the same by entry and task, and over the depth."""
     measured, shown = comparison.measured, {row.entry for row in comparison.shown}
-    found, tasks = {}, measured.tasks
+    drawn, tasks = {}, measured.tasks
     single, parts = ([name for name in measured.merges(parts=parts) if name in shown] for parts in (False, True))
     if single and measured.matrices:
         alignment = np.array([measured.overall(entry) for entry in single])
-        found["alignment"] = entries_by_task(alignment, single, tasks)
-        found["alignment_depth"] = entries_by_layer(measured, single)
+        drawn["alignment"] = entries_by_task(alignment, single, tasks)
+        drawn["alignment_depth"] = entries_by_layer(measured, single)
     if parts:
-        found["errors"] = entries_by_task(np.array([measured.overall(entry) for entry in parts]), parts, tasks)
-    return found
+        drawn["errors"] = entries_by_task(np.array([measured.overall(entry) for entry in parts]), parts, tasks)
+    return drawn
 
 
 SECTION = Section(tables=tables, plots=plots)

@@ -30,8 +30,8 @@ class Baseline(NamedTuple):
 def read_baselines(comparison: Comparison) -> list[Baseline]:
     """Return the baselines of each task, by the labels of an entry's examples."""
     row = comparison.rows[0]
-    folder, found = comparison.paths.EXAMPLES / row.entry, row.scores.metrics.items()
-    return [baseline(task, metric, read_results(folder / f"{task}.safetensors")) for task, metric in found]
+    folder, metrics = comparison.paths.EXAMPLES / row.entry, row.scores.metrics.items()
+    return [baseline(task, metric, read_results(folder / f"{task}.safetensors")) for task, metric in metrics]
 
 
 def baseline(task: str, metric: str, results: Results) -> Baseline:

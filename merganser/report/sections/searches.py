@@ -29,21 +29,21 @@ def read(comparison: Comparison) -> Searches | None:
     Its scores are relative to the individual models' where all of these score, as those that the search chose by.
     """
     rows, folder = [row for row in comparison.rows if "search" in row.scores.profile], comparison.paths.SEARCH_MEASURES
-    found = {row.entry: read_json(folder / f"{row.scores.profile['search']['name']}.json") for row in rows}
-    curves = {entry: _curve(entry, content) for entry, content in found.items()}
+    searches = {row.entry: read_json(folder / f"{row.scores.profile['search']['name']}.json") for row in rows}
+    curves = {entry: _curve(entry, content) for entry, content in searches.items()}
     return Searches(rows, {entry: each for entry, each in curves.items() if len(each.points) > 1}) if rows else None
 
 
-def _curve(entry: str, found: Mapping[str, Any]) -> Curve:
+def _curve(entry: str, search: Mapping[str, Any]) -> Curve:
     """Take the candidates that are the chosen one but for their scaling."""
-    own = {task: score["value"] for task, score in found["individual"].items()}
+    own = {task: score["value"] for task, score in search["individual"].items()}
     relative = all(value > 0 for value in own.values())
     points = [
         CurvePoint(value=one["values"][SCALING], by_task=_shares(one["by_task"], own if relative else {}))
-        for one in found["candidates"]
-        if is_number(one["values"].get(SCALING)) and _others(one["values"]) == _others(found["chosen"])
+        for one in search["candidates"]
+        if is_number(one["values"].get(SCALING)) and _others(one["values"]) == _others(search["chosen"])
     ]
-    return Curve(entry, found["method"], SCALING, sorted(points, key=lambda point: float(point.value)), relative)
+    return Curve(entry, search["method"], SCALING, sorted(points, key=lambda point: float(point.value)), relative)
 
 
 def _others(values: Mapping[str, Any]) -> dict[str, Any]:

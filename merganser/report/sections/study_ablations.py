@@ -84,7 +84,7 @@ class Ablated:
 
 def read(comparison: Comparison) -> list[Ablated] | None:
     """Read what every ablation measured, if any, and compare its steps; raise InputError naming a missing file."""
-    params, found = comparison.params, []
+    params, ablated = comparison.params, []
     for name, ablation in params.studies.ablations.items():
         steps = steps_of(ablation)
         folders = [comparison.paths.POINTS / point.folder for point in Points(params).ablation(name).values()]
@@ -110,8 +110,8 @@ def read(comparison: Comparison) -> list[Ablated] | None:
                 steps.items(), contents, scores, [None, *whole], [None, *above], strict=True
             )
         ]
-        found.append(Ablated(name, ablation.method, rows))
-    return found or None
+        ablated.append(Ablated(name, ablation.method, rows))
+    return ablated or None
 
 
 def _compared(pairs: Pairs, scores: Sequence[Mapping[str, Score]], others: Sequence[int]) -> list[StepDifference]:

@@ -51,10 +51,10 @@ class BudgetRow:
 
     def as_json(self) -> dict[str, Any]:
         """Return its numbers as plain data."""
-        found = self.fitted
-        about = {"entry": found.entry, "method": found.method, "fitted": dict(found.values), "amr": found.amr}
+        fitted = self.fitted
+        about = {"entry": fitted.entry, "method": fitted.method, "fitted": dict(fitted.values), "amr": fitted.amr}
         compared = {"difference": self.difference, "p": self.p, "corrected": self.corrected}
-        return about | {"score": found.score, "stderr": found.stderr, **compared, "tasks": dict(found.by_task)}
+        return about | {"score": fitted.score, "stderr": fitted.stderr, **compared, "tasks": dict(fitted.by_task)}
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,15 @@ class Matched:
         """Give the lines of a table, one an entry and budget that it fits into."""
         for budget, members in self.budgets.items():
             for entry, one in members.items():
-                found = one.fitted
-                about = [budget, entry, found.method, settings(found.values), found.amr, found.score, found.stderr]
-                scores = [score["value"] for score in found.by_task.values()]
+                fitted = one.fitted
+                about = [budget, entry, fitted.method, settings(fitted.values), fitted.amr, fitted.score, fitted.stderr]
+                scores = [score["value"] for score in fitted.by_task.values()]
                 yield [*about, one.difference, one.p, one.corrected, *scores]
 
     @property
     def header(self) -> list[str]:
         """Name the columns of `lines`."""
-        tasks = next((found.tasks for curve in self.curves.values() for found in curve), [])
+        tasks = next((fit.tasks for curve in self.curves.values() for fit in curve), [])
         about = ["budget", "entry", "method", "fitted", "amr", "score", "stderr"]
         return [*about, "difference", "p", "corrected", *tasks]
 
@@ -113,28 +113,28 @@ def read(comparison: Comparison) -> Matched | None:
                 results={task: folder / f"{task}.safetensors" for task in params.measured},
             )
             curves[entry].append(fitted)
-            for each in members:
-                if budget in (None, each) and fitted.amr <= each:
-                    members[each][entry] = fitted
+            for limit in members:
+                if budget in (None, limit) and fitted.amr <= limit:
+                    members[limit][entry] = fitted
         curves[entry].sort(key=lambda one: one.amr)
-    compared = {budget: _compared(list(found.values())) for budget, found in members.items()}
+    compared = {budget: _compared(list(fits.values())) for budget, fits in members.items()}
     return Matched(curves, compared, too_small) if curves else None
 
 
-def _compared(found: Sequence[Fitted]) -> dict[str, BudgetRow]:
+def _compared(fits: Sequence[Fitted]) -> dict[str, BudgetRow]:
     """Compare the entries of a budget with its best one, on the same examples."""
-    if not found:
+    if not fits:
         return {}
-    metrics = {task: score["metric"] for task, score in found[0].by_task.items()}
-    models = {task: [read_results(one.results[task]) for one in found] for task in metrics}
+    metrics = {task: score["metric"] for task, score in fits[0].by_task.items()}
+    models = {task: [read_results(one.results[task]) for one in fits] for task in metrics}
     pairs = mean_of_tasks([compare_models(metrics[task], models[task]) for task in metrics])
-    best = max(range(len(found)), key=lambda number: found[number].score)
-    others = [number for number in range(len(found)) if number != best]
+    best = max(range(len(fits)), key=lambda number: fits[number].score)
+    others = [number for number in range(len(fits)) if number != best]
     p = pairs.p[others, [best] * len(others)]
     corrected = dict(zip(others, zip(p.tolist(), holm(p).tolist(), strict=True), strict=True))
     return {
-        one.entry: BudgetRow(one, one.score - found[best].score, *corrected.get(number, (None, None)))
-        for number, one in enumerate(found)
+        one.entry: BudgetRow(one, one.score - fits[best].score, *corrected.get(number, (None, None)))
+        for number, one in enumerate(fits)
     }
 
 

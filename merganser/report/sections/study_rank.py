@@ -37,8 +37,8 @@ class RankResults:
 
     def mean_at(self, fraction: float) -> float:
         """Return the mean score over the tasks at one share of the rank."""
-        found = [point.score for point in self.points if point.fraction == fraction]
-        return sum(found) / len(found)
+        scores = [point.score for point in self.points if point.fraction == fraction]
+        return sum(scores) / len(scores)
 
     def as_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""

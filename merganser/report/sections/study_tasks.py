@@ -106,7 +106,7 @@ class SubsetResults:
     @property
     def with_unseen(self) -> dict[str, list[Summary]]:
         """Return the summaries of each entry that was measured on tasks that it did not merge."""
-        return {entry: found for entry, found in self.by_entry.items() if any(s.unseen is not None for s in found)}
+        return {entry: rows for entry, rows in self.by_entry.items() if any(s.unseen is not None for s in rows)}
 
     @property
     def tests(self) -> int:
@@ -121,7 +121,7 @@ class SubsetResults:
 def read(comparison: Comparison) -> SubsetResults | None:
     """Read what every merge of some tasks scored, if any; raise InputError naming a file that is missing."""
     params, scores = comparison.params, comparison.scores
-    individual = individual_values(params, {entry: found.values for entry, found in scores.items()})
+    individual = individual_values(params, {entry: score.values for entry, score in scores.items()})
     points = _read_points(params, individual, comparison.paths.POINTS)
     return SubsetResults(points, summarise(points)) if points else None
 
@@ -136,8 +136,8 @@ def _read_points(params: Params, individual: Mapping[str, float] | None, folder:
             left = {task: scores[task] for task in point.others}
             others = _means(left, individual) if left else (None, None)
             unseen = others[0] if others[1] is None else others[1]
-            each = tuple(value / (individual[task] if individual else 1) for task, value in values_of(merged).items())
-            points.append(SubsetScore(entry, len(subset), subset, score, normalised, unseen, each))
+            ratios = tuple(value / (individual[task] if individual else 1) for task, value in values_of(merged).items())
+            points.append(SubsetScore(entry, len(subset), subset, score, normalised, unseen, ratios))
     return points
 
 
@@ -163,14 +163,14 @@ def summarise(points: Sequence[SubsetScore]) -> list[Summary]:
         Summary(
             entry=entry,
             tasks=size,
-            subsets=len(found),
-            mean=sum(found) / len(found),
-            deviation=float(np.std(found, ddof=1)) if len(found) > 1 else None,
+            subsets=len(values_of_size),
+            mean=sum(values_of_size) / len(values_of_size),
+            deviation=float(np.std(values_of_size, ddof=1)) if len(values_of_size) > 1 else None,
             unseen=fmean(unseen[entry, size]) if (entry, size) in unseen else None,
-            p=paired_p_value(values[first, size], found) if entry != first else None,
+            p=paired_p_value(values[first, size], values_of_size) if entry != first else None,
             p_over_tasks=paired_p_value(by_task[first, size], by_task[entry, size]) if entry != first else None,
         )
-        for (entry, size), found in values.items()
+        for (entry, size), values_of_size in values.items()
     ]
 
 

@@ -70,31 +70,31 @@ def make_choices(rows: Sequence[Row], pairs: Pairs) -> list[Choice]:
 
 
 def _choices(data: str, rows: list[Row], places: dict[str, int], pairs: Pairs) -> list[Choice]:
-    found: list[Choice] = []
+    choices: list[Choice] = []
     for budget in BUDGETS:
         fitting = [row for row in rows if budget.holds(row.group == "single", row.amr)]
         leader = best(fitting)
         tied = _tied(leader, fitting, places, pairs) if leader else []
-        more = len(fitting) > (found[-1].entries if found else 0)
-        found.append(Choice(budget, data, len(fitting), more, leader, [row for row, _ in tied], [p for _, p in tied]))
-    return found
+        more = len(fitting) > (choices[-1].entries if choices else 0)
+        choices.append(Choice(budget, data, len(fitting), more, leader, [row for row, _ in tied], [p for _, p in tied]))
+    return choices
 
 
 def _tied(leader: Row, rows: list[Row], places: dict[str, int], pairs: Pairs) -> list[tuple[Row, float]]:
     """Return the rows that the tests cannot tell from the best one, with their corrected p-values, by falling mean."""
     others = [row for row in rows if row is not leader]
     p = pairs.p[[places[row.entry] for row in others], places[leader.entry]] if others else np.empty(0)
-    found = zip(others, holm(p).tolist(), strict=True)
-    return sorted(((row, value) for row, value in found if value >= LEVEL), key=lambda each: -each[0].scores.mean)
+    corrected = zip(others, holm(p).tolist(), strict=True)
+    return sorted(((row, value) for row, value in corrected if value >= LEVEL), key=lambda each: -each[0].scores.mean)
 
 
 def standings(choices: Sequence[Choice]) -> dict[str, list[tuple[Choice, bool]]]:
     """Return by entry the choices that it is a member of, and whether as the best."""
-    found: dict[str, list[tuple[Choice, bool]]] = {}
+    standings_of: dict[str, list[tuple[Choice, bool]]] = {}
     for choice in choices:
         for row in choice.members:
-            found.setdefault(row.entry, []).append((choice, row is choice.best))
-    return found
+            standings_of.setdefault(row.entry, []).append((choice, row is choice.best))
+    return standings_of
 
 
 def ranks(rows: Sequence[Row], pairs: Pairs) -> dict[str, tuple[int, int]]:
@@ -103,14 +103,14 @@ def ranks(rows: Sequence[Row], pairs: Pairs) -> dict[str, tuple[int, int]]:
     Each entry is tested against every other one, references left out, with Holm's correction for their number.
     """
     places = [place for place, row in enumerate(rows) if row.group != "reference"]
-    found = {}
+    rank_of = {}
     for place in places:
         others = [other for other in places if other != place]
         differs = holm(pairs.p[place, others]) < LEVEL
         difference = pairs.difference[place, others]
         first = 1 + int(np.sum(differs & (difference < 0)))
-        found[rows[place].entry] = first, len(places) - int(np.sum(differs & (difference > 0)))
-    return found
+        rank_of[rows[place].entry] = first, len(places) - int(np.sum(differs & (difference > 0)))
+    return rank_of
 
 
 def tables(comparison: Comparison) -> Tables:

@@ -195,50 +195,50 @@ def _parameters(value: Any, place: str) -> Parameters:
 
 def _each_model(listed: Any, place: str) -> dict[Reference, Parameters]:
     """Read models with their parameters; refuse one that is named twice."""
-    found: dict[Reference, Parameters] = {}
-    for number, each in enumerate(_as_list(listed)):
+    by_model: dict[Reference, Parameters] = {}
+    for number, listed_model in enumerate(_as_list(listed)):
         where = f"{place}[{number}]"
-        if not isinstance(each, dict) or "model" not in each:
-            raise InputError(f"{where}: expected a map with model, got {each!r}")
-        reference = reference_of(each["model"], f"{where}.model")
-        if reference in found:
+        if not isinstance(listed_model, dict) or "model" not in listed_model:
+            raise InputError(f"{where}: expected a map with model, got {listed_model!r}")
+        reference = reference_of(listed_model["model"], f"{where}.model")
+        if reference in by_model:
             raise InputError(f"{where}: {reference} is there twice; give it the sum of the weights")
-        found[reference] = _parameters(each.get("parameters"), f"{where}.parameters")
-    return found
+        by_model[reference] = _parameters(listed_model.get("parameters"), f"{where}.parameters")
+    return by_model
 
 
 def _slices(listed: Any, base: Reference | None) -> list[Slice]:
     """Read slices that together are all layers of the same models, each layer in its place; refuse others."""
-    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+    if not isinstance(listed, list) or not all(isinstance(listed_slice, dict) for listed_slice in listed):
         raise InputError(f"slices: expected a list of maps with sources, got {listed!r}")
-    found = list[Slice]()
-    for number, each in enumerate(listed):
-        place, sources = f"slices[{number}]", each.get("sources") or []
-        _check_slices_base(each.get("base_model"), base, place)
+    slices_read = list[Slice]()
+    for number, listed_slice in enumerate(listed):
+        place, sources = f"slices[{number}]", listed_slice.get("sources") or []
+        _check_slices_base(listed_slice.get("base_model"), base, place)
         models = _each_model(sources, f"{place}.sources")
-        if found and models.keys() != found[0].models.keys():
-            theirs, ours = (", ".join(map(str, part)) for part in (found[0].models, models))
+        if slices_read and models.keys() != slices_read[0].models.keys():
+            theirs, ours = (", ".join(map(str, part)) for part in (slices_read[0].models, models))
             reason = f"it merges {ours}, and slices[0] {theirs}: {STACKED}"
             raise InputError(f"{place}: {reason}")
-        first = 0 if not found else (found[-1].layers or (0, 0))[1]
+        first = 0 if not slices_read else (slices_read[-1].layers or (0, 0))[1]
         layers = _range_of(sources, first, f"{place}.sources")
-        found.append(Slice(models, _parameters(each.get("parameters"), f"{place}.parameters"), layers))
-    depth = (found[-1].layers or (0, 0))[1]
-    for reference in found[0].models:
+        slices_read.append(Slice(models, _parameters(listed_slice.get("parameters"), f"{place}.parameters"), layers))
+    depth = (slices_read[-1].layers or (0, 0))[1]
+    for reference in slices_read[0].models:
         own = (read_config(Path(reference.model) / MODEL_CONFIG) or {}).get("num_hidden_layers")
         if own not in (None, depth):
             raise InputError(f"slices: they end at layer {depth} of {reference}, which has {own} layers: {STACKED}")
-    return found
+    return slices_read
 
 
 def _range_of(sources: Any, first: int, place: str) -> tuple[int, int]:
     """Return the layers of a slice, which must be the same of each model and go on at `first`."""
-    ranges = [each.get("layer_range") for each in sources]
-    for number, each in enumerate(ranges):
-        if not (isinstance(each, list) and len(each) == 2 and all(type(end) is int for end in each)):
-            raise InputError(f"{place}[{number}].layer_range: expected two whole numbers, got {each!r}")
-        if each[0] != first or each != ranges[0] or each[1] <= first:
-            reason = f"layer_range {each} where its layers go on at {first}"
+    ranges = [pair.get("layer_range") for pair in sources]
+    for number, pair in enumerate(ranges):
+        if not (isinstance(pair, list) and len(pair) == 2 and all(type(end) is int for end in pair)):
+            raise InputError(f"{place}[{number}].layer_range: expected two whole numbers, got {pair!r}")
+        if pair[0] != first or pair != ranges[0] or pair[1] <= first:
+            reason = f"layer_range {pair} where its layers go on at {first}"
             raise InputError(f"{place}[{number}]: {reason}: {STACKED}")
     if not ranges:
         raise InputError(f"{place}: no models; name them with their layer_range")

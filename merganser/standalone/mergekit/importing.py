@@ -80,14 +80,14 @@ def imported(path: Path) -> Imported:
 
 def _named(references: list[Reference]) -> dict[str, Reference]:
     """Name models by the ends of their paths; of equal ones the later get a number."""
-    found: dict[str, Reference] = {}
+    named: dict[str, Reference] = {}
     for reference in references:
         last = Path(reference.adapter or reference.model).name
         plain = re.sub("[^A-Za-z0-9_-]", "-", last).strip("-_")[:90] or "model"
-        name = next(each for each in chain([plain], (f"{plain}-{n}" for n in count(2))) if each not in found)
+        name = next(each for each in chain([plain], (f"{plain}-{n}" for n in count(2))) if each not in named)
         assert NAME.fullmatch(name), name
-        found[name] = reference
-    return found
+        named[name] = reference
+    return named
 
 
 def _check_adapters(named: Mapping[str, Reference], base: Reference) -> None:
@@ -123,11 +123,11 @@ def _entry(config: Configuration, kin: Kin, named: Mapping[str, Reference], base
         return entry(None)
     except VariesError:
         everywhere = _parameters_of(base)
-    found = {parameter: entry(parameter) for parameter in everywhere}
-    methods = {method for method, _ in found.values()}
+    values_of = {parameter: entry(parameter) for parameter in everywhere}
+    methods = {method for method, _ in values_of.values()}
     if len(methods) > 1:
         raise InputError("weight: negative in some layers and in others not; give all layers weights of at least 0")
-    return methods.pop(), by_pattern(lambda parameter: found[parameter][1], everywhere)
+    return methods.pop(), by_pattern(lambda parameter: values_of[parameter][1], everywhere)
 
 
 def _read(
@@ -145,11 +145,11 @@ def _read(
     for given in (*own, part.parameters, *config.parameters):
         if key in given:
             try:
-                found = setting_at(given[key], parameter)
+                value = setting_at(given[key], parameter)
             except InputError as error:
                 raise InputError(f"{key}: {error}") from error
-            if found is not None:
-                return found
+            if value is not None:
+                return value
     return None
 
 
@@ -159,35 +159,35 @@ def _parameters_of(base: Reference) -> list[Parameter]:
         raise InputError(f"{base}: {reason}; download it and name its folder")
     names = open_checkpoint(Path(base.model)).names
     layers = (read_config(Path(base.model) / MODEL_CONFIG) or {}).get("num_hidden_layers")
-    found = parameters_of(names, 2)
-    return parameters_of(names, layers if isinstance(layers, int) else round(max(each.depth for each in found)) + 1)
+    listed = parameters_of(names, 2)
+    return parameters_of(names, layers if isinstance(layers, int) else round(max(each.depth for each in listed)) + 1)
 
 
 def _dtype(rest: Mapping[str, Any]) -> str | None:
     for key in ("dtype", "out_dtype"):
         if (value := rest.get(key)) is not None and str(value).removeprefix("torch.") not in TORCH:
             raise InputError(f"{key}: expected {', '.join(TORCH)}, got {value!r}")
-    found = rest.get("out_dtype") or rest.get("dtype")
-    return str(found).removeprefix("torch.") if found else None
+    dtype = rest.get("out_dtype") or rest.get("dtype")
+    return str(dtype).removeprefix("torch.") if dtype else None
 
 
-def write_imported(found: Imported, config: Path, out: Path) -> None:
+def write_imported(config_read: Imported, config: Path, out: Path) -> None:
     """Write `merge.yaml`, the recipe, and `params.yaml`, for a comparison, into a new folder."""
     with new_folder(out) as folder:
-        (folder / RECIPE).write_text(_recipe(found, out).text(), encoding="utf-8")
+        (folder / RECIPE).write_text(_recipe(config_read, out).text(), encoding="utf-8")
         about = ABOUT.format(name=config.name, recipe=out / RECIPE)
-        (folder / PARAMS).write_text(about + as_yaml(_params(found, out, folder)), encoding="utf-8")
+        (folder / PARAMS).write_text(about + as_yaml(_params(config_read, out, folder)), encoding="utf-8")
 
 
-def _recipe(found: Imported, out: Path) -> Recipe:
+def _recipe(config_read: Imported, out: Path) -> Recipe:
     return Recipe(
-        method=found.method,
-        parameters=found.values,
-        base=_source(found.base.model, found.base.revision, out),
-        models={name: _source(*_own(each), out) for name, each in found.models.items()},
-        dtype=found.dtype,
-        tokenizer=found.tokens.tokenizer,
-        rows=found.tokens.rows,
+        method=config_read.method,
+        parameters=config_read.values,
+        base=_source(config_read.base.model, config_read.base.revision, out),
+        models={name: _source(*_own(each), out) for name, each in config_read.models.items()},
+        dtype=config_read.dtype,
+        tokenizer=config_read.tokens.tokenizer,
+        rows=config_read.tokens.rows,
     )
 
 
@@ -208,7 +208,7 @@ def _source(text: str, revision: str | None, out: Path) -> Source:
     return Source(hub=named[0], revision=revision)
 
 
-def _params(found: Imported, out: Path, folder: Path) -> dict[str, Any]:
+def _params(config_read: Imported, out: Path, folder: Path) -> dict[str, Any]:
     """Return a comparison of this one merge, whose tasks have no data yet."""
     sources = folder / "sources"
 
@@ -221,8 +221,8 @@ def _params(found: Imported, out: Path, folder: Path) -> dict[str, Any]:
         (sources / f"{name}.yaml").write_text(as_yaml({"hub": source.hub, **pinned}), encoding="utf-8")
         return (out / "sources" / f"{name}.yaml").as_posix()
 
-    tasks = {name: {"source": named(name, *_own(each))} for name, each in found.models.items()}
-    base, tokens = named("base", found.base.model, found.base.revision), found.tokens
+    tasks = {name: {"source": named(name, *_own(each))} for name, each in config_read.models.items()}
+    base, tokens = named("base", config_read.base.model, config_read.base.revision), config_read.tokens
     brought = {"source": base, "tokenizer": tokens.tokenizer, "rows": dict(tokens.rows)}
     return {
         "seed": 0,
@@ -231,7 +231,7 @@ def _params(found: Imported, out: Path, folder: Path) -> dict[str, Any]:
         "parameters": {"merged": ["*"], "matrices": "linear"},
         "tasks": tasks,
         "decompose": {"rank_fraction": 1.0, "dtype": "float32"},
-        "methods": {found.method: {"method": found.method, "reads": "deltas", **found.values}},
+        "methods": {config_read.method: {"method": config_read.method, "reads": "deltas", **config_read.values}},
         "merge": {"device": "cpu"},
         "evaluation": {"split": "test", "batch_size": 8},
     }

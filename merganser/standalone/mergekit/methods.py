@@ -40,22 +40,22 @@ class Inputs:
 
     def number(self, key: str, model: str | None = None, default: float | None = None) -> float:
         """Return a number; raise InputError where there is none."""
-        found = self.read(key, model)
-        found = default if found is None else found
+        value = self.read(key, model)
+        value = default if value is None else value
         place = f"{model}: {key}" if model else key
-        if found is None:
+        if value is None:
             raise InputError(f"{place}: missing; mergekit asks for it")
         try:
-            return float(found)  # mergekit takes "1e-3", which YAML reads as text
+            return float(value)  # mergekit takes "1e-3", which YAML reads as text
         except (TypeError, ValueError) as error:
-            raise InputError(f"{place}: expected a number, got {found!r}") from error
+            raise InputError(f"{place}: expected a number, got {value!r}") from error
 
     def flag(self, key: str, default: bool) -> bool:
         """Return whether something is asked for."""
-        found = self.read(key, None)
-        if found is not None and found not in (0, 1):  # True and 1.0 are equal to 1
-            raise InputError(f"{key}: expected true or false, got {found!r}")
-        return default if found is None else bool(found)
+        value = self.read(key, None)
+        if value is not None and value not in (0, 1):  # True and 1.0 are equal to 1
+            raise InputError(f"{key}: expected true or false, got {value!r}")
+        return default if value is None else bool(value)
 
     def numbers(self, key: str, models: tuple[str, ...], default: float | None = None) -> dict[str, float]:
         """Return a number of each model."""
@@ -117,10 +117,10 @@ def _sparse(name: str) -> Callable[[Inputs], Entry]:
 
 def _one(inputs: Inputs, key: str, default: float) -> float:
     """Return a number that must be one for all models."""
-    found = inputs.numbers(key, inputs.tuned, default)
-    if len(set(found.values())) > 1:
-        raise InputError(f"{key}: {found}: Merganser has one for all models; give them the same")
-    return next(iter(found.values()))
+    values = inputs.numbers(key, inputs.tuned, default)
+    if len(set(values.values())) > 1:
+        raise InputError(f"{key}: {values}: Merganser has one for all models; give them the same")
+    return next(iter(values.values()))
 
 
 def _slerp(inputs: Inputs) -> Entry:

@@ -41,12 +41,12 @@ def parameters_of(names: Iterable[str], layers: int) -> list[Parameter]:
     >>> [parameter.depth for parameter in parameters_of(["h.0.w", "h.1.w", "h.2.w", "norm.w"], 3)]
     [0.0, 0.5, 1.0, 0.0]
     """
-    found = []
+    parameters = []
     for name in names:
         layer = layer_of(name)
         depth = 0.0 if layer is None else layer / (layers - 1) if layers > 1 else 1.0
-        found.append(Parameter(name, depth))
-    return found
+        parameters.append(Parameter(name, depth))
+    return parameters
 
 
 def setting_at(setting: Any, parameter: Parameter | None) -> Any:
@@ -64,14 +64,14 @@ def setting_at(setting: Any, parameter: Parameter | None) -> Any:
         return setting
     if parameter is None:
         raise VariesError
-    if all(isinstance(each, (int, float, str)) for each in setting):
+    if all(isinstance(part, (int, float, str)) for part in setting):
         return _on_gradient(setting, parameter.depth) if setting else None
-    for each in setting:
-        if not isinstance(each, Mapping) or "value" not in each or set(each) - {"value", "filter"}:
-            raise InputError(f"expected a number, a list of numbers, or maps with filter and value, got {each!r}")
-        wanted = each.get("filter")
+    for part in setting:
+        if not isinstance(part, Mapping) or "value" not in part or set(part) - {"value", "filter"}:
+            raise InputError(f"expected a number, a list of numbers, or maps with filter and value, got {part!r}")
+        wanted = part.get("filter")
         if wanted in (None, "*") or str(wanted) in parameter.name:
-            return setting_at(each["value"], parameter)
+            return setting_at(part["value"], parameter)
     return None
 
 
@@ -106,13 +106,13 @@ def matching_patterns(own: Sequence[str], names: Iterable[str]) -> list[str]:
     >>> matching_patterns(["h.0.mlp.a", "h.0.mlp.b", "norm"], ["h.0.mlp.a", "h.0.mlp.b", "h.0.attn", "norm"])
     ['h.0.mlp.*', 'norm']
     """
-    left, others, found = dict.fromkeys(own), set(names) - set(own), []
+    left, others, patterns = dict.fromkeys(own), set(names) - set(own), []
     while left:
         name = next(iter(left))
         pattern = next(each for each in _candidates(name) if not any(fnmatchcase(other, each) for other in others))
-        found.append(pattern)
+        patterns.append(pattern)
         left = {each: None for each in left if not fnmatchcase(each, pattern)}
-    return found
+    return patterns
 
 
 def _candidates(name: str) -> Iterable[str]:

@@ -88,10 +88,10 @@ def _are_equal(base: Reference, models: Collection[Reference]) -> bool:
 def _vocabulary(reference: Reference) -> list[str] | None:
     """Return the hashes of a model's vocabulary; None where it has none here."""
     folder = Path(reference.model)
-    found = tokenizer_of(folder)
-    if found is None:
+    tokenizer = tokenizer_of(folder)
+    if tokenizer is None:
         return None
-    return [sha256_of(folder / name) for name in found.files if name not in (CONFIG, TEMPLATE)]
+    return [sha256_of(folder / name) for name in tokenizer.files if name not in (CONFIG, TEMPLATE)]
 
 
 def _template_notes(template: Any) -> list[str]:

@@ -92,9 +92,9 @@ def distinct_inputs(network: Network, samples: Sequence[Sample], names: Collecti
         seen: dict[str, list[Tensor]] = {}  # kept, so that no later tensor takes an earlier one's place in memory
         for name, rows in rows_of:
             seen.setdefault(name, []).append(rows)
-        for name, each in seen.items():
-            places[name].append((number, *((rows.data_ptr(), rows.shape, rows.stride()) for rows in each)))
-            sizes[name] = each[0].shape[1]
+        for name, inputs_seen in seen.items():
+            places[name].append((number, *((rows.data_ptr(), rows.shape, rows.stride()) for rows in inputs_seen)))
+            sizes[name] = inputs_seen[0].shape[1]
     groups: dict[object, list[str]] = {}
     for name in sorted(places):
         groups.setdefault(tuple(places[name]), []).append(name)

@@ -153,16 +153,16 @@ def status(
     from dvcfleet.waiting import said_if_long
 
     with said_if_long() as step:
-        found = plan(repo, step=step)
+        status_plan = plan(repo, step=step)
     if as_json:
-        print(json.dumps(found.as_json(), indent=2))
+        print(json.dumps(status_plan.as_json(), indent=2))
         return
-    shown = list(found.planned.values()) if show_all else found.work
+    shown = list(status_plan.planned.values()) if show_all else status_plan.work
     rows = [(planned.name, planned.state.value, "; ".join(planned.reasons)) for planned in shown]
     table = _columns([("stage", "state", "why"), *rows]) if rows else []
-    for line in (*table, *orphan_lines(found.orphans)):
+    for line in (*table, *orphan_lines(status_plan.orphans)):
         print(line)
-    print(", ".join(f"{count} {state}" for state, count in found.as_json()["counts"].items() if count))
+    print(", ".join(f"{count} {state}" for state, count in status_plan.as_json()["counts"].items() if count))
 
 
 def logs(

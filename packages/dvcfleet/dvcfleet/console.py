@@ -195,11 +195,11 @@ def overview(work: Iterable[PlannedStage], seconds: Mapping[str, float]) -> Iter
 
 def _by_reason(stages: Iterable[PlannedStage]) -> dict[tuple[State, str], list[str]]:
     """Group stages of a kind by state and reasons; which others a stage waits for is left out."""
-    found: dict[tuple[State, str], list[str]] = {}
+    by_reason: dict[tuple[State, str], list[str]] = {}
     for stage in stages:
         why = "" if stage.state is State.WAITING else "; ".join(stage.reasons)
-        found.setdefault((stage.state, why), []).append(stage.name.partition("@")[2] or stage.name)
-    return found
+        by_reason.setdefault((stage.state, why), []).append(stage.name.partition("@")[2] or stage.name)
+    return by_reason
 
 
 def show_orphans(orphans: Iterable[Orphan], console: Console) -> None:

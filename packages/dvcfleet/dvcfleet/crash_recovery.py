@@ -105,8 +105,8 @@ def _sync(repo: Repo, state: Path, folders: Collection[str] = (), texts: Mapping
 
 def synced_ledger_end(state: Path) -> str | None:
     """Return the sha256 of the ledger's last line at the last sync; None if there was no line, or nothing says."""
-    found = (read_json(state / SYNCED) or {}).get("ledger")
-    return found if isinstance(found, str) else None
+    end = (read_json(state / SYNCED) or {}).get("ledger")
+    return end if isinstance(end, str) else None
 
 
 def _ledger_end(state: Path) -> str | None:
@@ -224,7 +224,7 @@ def _objects_named_by(repo: Repo, state: Path, cache: Path) -> list[Path]:
     stages = {Path(stage.path) for stage in repo.index.stages}
     sources = [state / "journal", *stages, *(path.with_suffix(".lock") for path in stages)]
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in sources if path.is_file()]
-    hashes = {found for text in texts for found in _HASH.findall(text)}
+    hashes = {digest for text in texts for digest in _HASH.findall(text)}
     for folder in [each for each in hashes if each.endswith(".dir")]:
         hashes.update((listing_at(cache / folder[:2] / folder[2:]) or {}).values())
     return [cache / each[:2] / each[2:] for each in sorted(hashes)]

@@ -65,7 +65,7 @@ def estimate(
     sizes = {name: size for name, stage in plan.stages.items() if (size := _written_before(stage)) is not None}
     ran = sizes.keys() & _of_these_sources(plan)
     once = cache(is_download)  # many stages read the same files
-    fetched = {name: found for name in names if (found := list(filter(once, _sources(plan.stages[name]))))}
+    fetched = {name: sources for name in names if (sources := list(filter(once, _sources(plan.stages[name]))))}
     new = list(dict.fromkeys(source for name in fetched if name not in ran for source in fetched[name]))
     of_kind = medians(seconds)
     asks = new or any(kind_of(name) not in of_kind for name in names)
@@ -91,14 +91,14 @@ def estimate(
 
 def _of_these_sources(plan: Plan) -> set[str]:
     """Name the stages that last ran, if they did, on what the present sources make: none was replaced by another."""
-    found: set[str] = set()
+    done: set[str] = set()
     for name, planned in plan.planned.items():
         sources = set(map(str, _sources(plan.stages[name])))
-        if found.issuperset(planned.needs) and all(
+        if done.issuperset(planned.needs) and all(
             dep.hash_info for dep in plan.stages[name].deps if dep.fs_path in sources
         ):
-            found.add(name)
-    return found
+            done.add(name)
+    return done
 
 
 def _total(

@@ -16,8 +16,8 @@ def git(root: Path | str, *arguments: str, given: str = "", environment: Mapping
     try:
         done = subprocess.run(command, input=os.fsencode(given), env=environment, capture_output=True, check=False)
     except OSError as error:
-        found = isinstance(error, PermissionError)
-        raise GitError("git cannot be executed" if found else "git is not installed") from error
+        is_refused = isinstance(error, PermissionError)
+        raise GitError("git cannot be executed" if is_refused else "git is not installed") from error
     if done.returncode:
         raise GitError(os.fsdecode(done.stderr).strip())
     return os.fsdecode(done.stdout)

@@ -288,9 +288,9 @@ class RunLoop:
     def _end(self, ending: Ending) -> None:
         """Record how a stage ended; unless it succeeded, block all stages downstream of it."""
         endings = [ending]
-        for each in endings:
-            if each.name not in self.endings:
-                endings += self._note(replace(each, why=masked(each.why)))
+        for ended in endings:
+            if ended.name not in self.endings:
+                endings += self._note(replace(ended, why=masked(ended.why)))
         self.place.lock_files.flush_if_due()
 
     def _note(self, ending: Ending) -> list[Ending]:

@@ -176,14 +176,14 @@ def hooks_given(root: Path, project: Project) -> Iterator[None]:
 def _offered(root: Path) -> Project:
     """Return the project of an installed package whose folder is in `root`; if there is none, one without hooks."""
     folders = {path.name for path in root.glob(".*") if path.is_dir()} - _EVERYWHERE
-    found = [each for each in _entry_points(tuple(sys.path)) if f".{each.name}" in folders] if folders else []
-    if not found:
+    offered = [each for each in _entry_points(tuple(sys.path)) if f".{each.name}" in folders] if folders else []
+    if not offered:
         return Project()
-    if len(found) > 1:
-        offers = " and ".join(f".{each.name} ({announced_object(each)})" for each in found)
+    if len(offered) > 1:
+        offers = " and ".join(f".{each.name} ({announced_object(each)})" for each in offered)
         raise UserError(f"{root}: hooks of {offers}: say which by project under [tool.{TABLE}] in pyproject.toml")
-    where = f"{root / f'.{found[0].name}'}: the project {found[0].name}"
-    return _checked(where, announced_object(found[0]), found[0].load)
+    where = f"{root / f'.{offered[0].name}'}: the project {offered[0].name}"
+    return _checked(where, announced_object(offered[0]), offered[0].load)
 
 
 @cache

@@ -77,9 +77,9 @@ def refuse_unfinished(repo: Repo) -> None:
 def root_around(path: Path) -> Path:
     """Return the root of the DVC repository around a path, which is not opened; raise UserError if there is none."""
     folder = path.resolve()
-    for each in (folder, *folder.parents):
-        if (each / ".dvc").is_dir():
-            return each
+    for ancestor in (folder, *folder.parents):
+        if (ancestor / ".dvc").is_dir():
+            return ancestor
     raise NoRepositoryError(path)
 
 

@@ -97,11 +97,11 @@ def run(
                 recorded = _recorded(dvc_repo, place, _warner(console))
                 validated = is_validated(dvc_repo)
                 with said_if_long() as step:
-                    found = validated_plan(dvc_repo, options, _checks_for(recorded), step)
-                    if validated and found.work:  # as a run does: what the files name may have changed
+                    current = validated_plan(dvc_repo, options, _checks_for(recorded), step)
+                    if validated and current.work:  # as a run does: what the files name may have changed
                         validate(dvc_repo)
                     step("estimating the time of the stages")
-                    show_plan(found, place, root, console)
+                    show_plan(current, place, root, console)
                 return 0
             with write_lock(dvc_repo, when_busy(busy, console.print), console.print) as lock, stop.on_signals(*ENDING):
                 refuse_node(root)
@@ -319,8 +319,8 @@ class RepositoryRun:
         """Say what this run is, for Prefect: what it was asked for and where, and what the project says of it."""
         asked = {key: value for key, value in asdict(self.options).items() if value}
         place = {"runner": self.place.runner, "workers": self.place.workers, "continues": continues}
-        found = {"repository": str(self.root), **place, **asked, **self.project.describe(name)}
-        shown: dict[str, Any] = json.loads(masked(json.dumps(found, default=str)))
+        parameters = {"repository": str(self.root), **place, **asked, **self.project.describe(name)}
+        shown: dict[str, Any] = json.loads(masked(json.dumps(parameters, default=str)))
         return shown
 
 

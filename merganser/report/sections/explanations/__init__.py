@@ -101,8 +101,8 @@ class Explanations:
 
     def by_layer(self, kind: str, measure: str) -> dict[str, float]:
         """Return Spearman's correlation by matrix."""
-        found = [each for each in self.explained if each.layer and (each.kind, each.measure) == (kind, measure)]
-        return {each.layer: each.found.spearman.value for each in found}
+        of_layers = [each for each in self.explained if each.layer and (each.kind, each.measure) == (kind, measure)]
+        return {each.layer: each.found.spearman.value for each in of_layers}
 
 
 def read(comparison: Comparison) -> Explanations | None:
@@ -114,64 +114,64 @@ def read(comparison: Comparison) -> Explanations | None:
 
 def explain(points: Sequence[KindPoints], measured: MergeMeasures) -> list[Explained]:
     """Correlate every measure of every kind of points with the lost score: the mean over matrices, then each matrix."""
-    found = []
+    lines = []
     for each in points:
         for measure, by_layer in each.measures.items():
-            found.append(Explained(each.kind, measure, "", correlate(each.overall(measure), each.lost, each.groups)))
+            lines.append(Explained(each.kind, measure, "", correlate(each.overall(measure), each.lost, each.groups)))
             if len(by_layer) == len(measured.matrices) > 1:
                 for layer, values in zip(measured.matrices, by_layer, strict=True):
-                    found.append(Explained(each.kind, measure, layer, correlate(values, each.lost, each.groups)))
-    return found
+                    lines.append(Explained(each.kind, measure, layer, correlate(values, each.lost, each.groups)))
+    return lines
 
 
-def tables(found: Explanations) -> Tables:
+def tables(explanations: Explanations) -> Tables:
     """Return how each measure goes with the score that is lost, over matrices and in each."""
     lines = [
         (KINDS[e.kind].title, e.measure, e.layer, e.found.points, e.found.groups, *e.found.spearman, *e.found.pearson)
-        for e in found.explained
+        for e in explanations.explained
     ]
     return {"explanations.csv": (HEADER, lines)}
 
 
 def plots(explanations: Explanations, wording: Wording) -> dict[str, str]:
     """Draw each kind's points measure by measure, and correlations over the depth."""
-    found = {}
+    drawn = {}
     overall = {(each.kind, each.measure): each for each in explanations.overall}
     for points in explanations.points:
         measures = {name: overall[points.kind, name] for name in points.measures}
-        found[f"explained_{points.kind}"] = _panels(points, measures)
+        drawn[f"explained_{points.kind}"] = _panels(points, measures)
         lines = LINES.get(points.kind, ())
         by_layer = [(line, explanations.by_layer(points.kind, line.measure)) for line in lines]
         if by_layer and all(values for _, values in by_layer):
-            found[f"explained_{points.kind}_depth"] = over_depth(by_layer, explanations.matrices, "Spearman")
-    return found
+            drawn[f"explained_{points.kind}_depth"] = over_depth(by_layer, explanations.matrices, "Spearman")
+    return drawn
 
 
-def _panels(points: KindPoints, found: dict[str, Explained]) -> str:
+def _panels(points: KindPoints, explained: dict[str, Explained]) -> str:
     """Draw the lost score over each measure, a panel each."""
-    abreast = min(ABREAST, len(found))
-    down = ceil(len(found) / abreast)
+    abreast = min(ABREAST, len(explained))
+    down = ceil(len(explained) / abreast)
     figure = Figure(figsize=(WIDTH * abreast / ABREAST, HEIGHT * down), layout="constrained")
     grid = figure.subplots(down, abreast, sharey=True, squeeze=False).ravel().tolist()
-    for axes, (name, each) in zip(grid, found.items(), strict=False):
+    for axes, (name, each) in zip(grid, explained.items(), strict=False):
         _dots(axes, points, name, each)
-    for axes in grid[len(found) :]:
+    for axes in grid[len(explained) :]:
         axes.set_visible(False)
     for axes in grid[::abreast]:
         axes.set_ylabel("score lost, %")
     return to_svg(figure)
 
 
-def _dots(axes: Axes, points: KindPoints, name: str, found: Explained) -> None:
+def _dots(axes: Axes, points: KindPoints, name: str, explained: Explained) -> None:
     values, lost = points.overall(name), 100 * points.lost
     known = ~np.isnan(values)
     size = 18 if len(lost) <= FEW else 7
     look: dict[str, Any] = {"s": size, "color": COLOURS["single"], "alpha": 0.5, "linewidths": 0}
     axes.scatter(values[known], lost[known], rasterized=len(lost) > MOST_DOTS, **look)
-    spearman = found.found.spearman
+    spearman = explained.found.spearman
     said = "" if isnan(spearman.value) else f"{spearman.value:+.2f}"
     between = "" if isnan(spearman.low) else f" [{spearman.low:+.2f}, {spearman.high:+.2f}]"
-    about = ", ".join(filter(None, [said + between, f"n = {found.found.points}"]))
+    about = ", ".join(filter(None, [said + between, f"n = {explained.found.points}"]))
     axes.set_title(f"{TITLES[name]}\n{about}", fontsize=7.5, color=INK, loc="left")
     axes.locator_params(axis="x", nbins=4)
     axes.tick_params(labelsize=7.5)

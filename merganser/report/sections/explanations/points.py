@@ -67,14 +67,14 @@ def find_points(rows: Sequence[Row], measured: MergeMeasures, study: SubsetResul
         for group in ("single", "parts")
     )
     lost = {row.entry: [1 - row.scores.values[task] / individual[task] for task in tasks] for row in (*single, *parts)}
-    found = []
+    kinds = []
     if single:
-        found += [_merges(single, tasks, lost, measured), _tasks(single, tasks, lost, measured)]
+        kinds += [_merges(single, tasks, lost, measured), _tasks(single, tasks, lost, measured)]
     if parts:
-        found.append(_errors(parts, tasks, lost, measured))
+        kinds.append(_errors(parts, tasks, lost, measured))
     if study and study.normalised:
-        found.append(_subsets(study, measured))
-    return [points for points in found if len(points.lost) > 1]
+        kinds.append(_subsets(study, measured))
+    return [points for points in kinds if len(points.lost) > 1]
 
 
 def _merges(rows: Sequence[Row], tasks: Sequence[str], lost: Mapping[str, Any], measured: MergeMeasures) -> KindPoints:
@@ -122,8 +122,8 @@ def _subsets(study: SubsetResults, measured: MergeMeasures) -> KindPoints:
         for name, by_task in _of_tasks(measured).items()
     }
     pairs = _of_pairs(measured)
-    for name, found in pairs.items():
-        cut = (found[:, places][:, :, places].reshape(len(found), -1) for places in subsets)
+    for name, values in pairs.items():
+        cut = (values[:, places][:, :, places].reshape(len(values), -1) for places in subsets)
         measures[name] = np.stack([mean_over(each, axis=1) for each in cut], axis=1)
     sizes = np.array([len(places) for places in subsets], dtype=np.float64)
     measures |= {name: measures[of] * sizes * (sizes - 1) for name, of in SUMMED.items()}
@@ -148,8 +148,8 @@ def _of_tasks(measured: MergeMeasures) -> dict[str, Grid]:
 def _of_pairs(measured: MergeMeasures) -> dict[str, Grid]:
     """Return the measures of two tasks by matrix (L, T, T), NaN on the diagonal."""
     count = len(measured.tasks)
-    found = {name: _stacked(measured, *keys, shape=(count, count)) for name, keys in PAIRS.items()}
-    return {name: np.where(np.eye(count, dtype=bool), nan, values) for name, values in found.items()}
+    stacked = {name: _stacked(measured, *keys, shape=(count, count)) for name, keys in PAIRS.items()}
+    return {name: np.where(np.eye(count, dtype=bool), nan, values) for name, values in stacked.items()}
 
 
 def _centred_squares(measured: MergeMeasures) -> Grid:
@@ -164,5 +164,5 @@ def _centred_squares(measured: MergeMeasures) -> Grid:
 def _stacked(measured: MergeMeasures, *keys: str, shape: tuple[int, ...] | None = None) -> Grid:
     """Return what was measured of every matrix (L, *shape), NaN where it was not."""
     whole = shape or (len(measured.tasks),)
-    found = [measured.at(name, *keys) for name in measured.matrices]
-    return np.stack([np.full(whole, nan) if each is None else grid(each) for each in found])
+    values = [measured.at(name, *keys) for name in measured.matrices]
+    return np.stack([np.full(whole, nan) if each is None else grid(each) for each in values])

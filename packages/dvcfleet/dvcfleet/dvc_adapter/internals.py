@@ -146,8 +146,8 @@ def _local_paths() -> AbstractContextManager[None]:
         url = options.get("url")
         # A path with a colon may be an address.
         if len(options) != 1 or not isinstance(url, str) or ":" in url:
-            found: tuple[Any, dict[str, Any], str] = resolve(config, **options)
-            return found
+            resolved: tuple[Any, dict[str, Any], str] = resolve(config, **options)
+            return resolved
         jobs = (config or {}).get("core", {}).get("checksum_jobs")  # all that depends on the configuration
         if jobs not in known:
             known[jobs] = resolve(config, url=url)[:2]

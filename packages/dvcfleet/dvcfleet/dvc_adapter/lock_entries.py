@@ -60,19 +60,19 @@ def restore_map(before: str, now: Mapping[str, Any] | None, additions: Mapping[s
 
 def add_missing(content: Any, more: Any) -> list[str]:
     """Add to a map or a list what another has and it lacks, at any depth; return the key paths of what was added."""
-    found: list[str] = []
+    added: list[str] = []
     if isinstance(content, MutableMapping) and isinstance(more, Mapping):
         for key, value in more.items():
             if key in content:
-                found += [f"{key}.{below}" for below in add_missing(content[key], value)]
+                added += [f"{key}.{below}" for below in add_missing(content[key], value)]
             else:
                 content[key] = deepcopy(value)
-                found.append(str(key))
+                added.append(str(key))
     elif isinstance(content, MutableSequence) and isinstance(more, list):
         lacking = _lacking(content, more)
         content.extend(deepcopy(lacking))
-        found += map(_name, lacking)
-    return found
+        added += map(_name, lacking)
+    return added
 
 
 def added_values(content: Any, before: Any) -> Any:
@@ -189,10 +189,10 @@ def _is_plain_block(block: str) -> bool:
     """Tell, without a parser, whether an entry certainly is as DVC writes it; most are."""
     maps, lists, opens = [2], list[int](), True  # the columns of the mappings and lists around a line
     for line in block.splitlines()[1:]:
-        found = _ENTRY_LINE.fullmatch(line)
-        if not found or not _may_stand(found["key"] or "key", found["value"] or found["item"] or "value", line):
+        match = _ENTRY_LINE.fullmatch(line)
+        if not match or not _may_stand(match["key"] or "key", match["value"] or match["item"] or "value", line):
             return False
-        at, starts_item = len(found["indent"]), bool(found["dash"] or found["item"])
+        at, starts_item = len(match["indent"]), bool(match["dash"] or match["item"])
         if opens:
             (lists if starts_item else maps).append(at)
             if at != (maps[-1] if starts_item else maps[-2] + 2):
@@ -202,9 +202,9 @@ def _is_plain_block(block: str) -> bool:
             lists = [column for column in lists if column < at or (starts_item and column == at)]
             if at not in (lists if starts_item else maps)[-1:]:
                 return False
-        if starts_item and found["key"]:
+        if starts_item and match["key"]:
             maps.append(at + 2)
-        opens = bool(found["key"]) and found["value"] is None
+        opens = bool(match["key"]) and match["value"] is None
     return not opens
 
 
@@ -232,7 +232,7 @@ def number_anchors(blocks: Iterable[str]) -> list[str] | None:
 
     Returns None if an entry's anchors are not its own, or a text in it looks like one.
     """
-    found, following = [], 1
+    plain_blocks, following = [], 1
     for block in blocks:
         numbers = _anchors(block) if "&id" in block or "*id" in block else frozenset()
         if numbers is None:
@@ -240,8 +240,8 @@ def number_anchors(blocks: Iterable[str]) -> list[str] | None:
         if numbers:
             block = _shifted(block, following - min(numbers))
             following += len(numbers)
-        found.append(block)
-    return found
+        plain_blocks.append(block)
+    return plain_blocks
 
 
 @lru_cache(_KEPT)

@@ -155,9 +155,9 @@ class LockFiles:
         for line in self._journal.read_text(errors="replace").splitlines():
             # A kill or a full disk may have truncated a line; its stage is then run or restored again.
             with suppress(ValueError, RecursionError):
-                found = json.loads(line)
-                if isinstance(found, dict) and {key: type(found.get(key)) for key in _LINE} == _LINE:
-                    yield found
+                note = json.loads(line)
+                if isinstance(note, dict) and {key: type(note.get(key)) for key in _LINE} == _LINE:
+                    yield note
 
     def _changed(self, path: str, entries: dict[str, Any], gone: Collection[str]) -> str | None:
         """Return the new text of a dvc.lock, after a note of it; None if it is the old one."""
@@ -214,8 +214,8 @@ class LockFiles:
         stages.update({name: new.pop(name) for name in list(new) if name in self._base[path]})
         for name in names:
             if name not in self._base[path]:
-                found = stages.pop(name, None)
-                stages.update({name: new.get(name, found)})
+                old = stages.pop(name, None)
+                stages.update({name: new.get(name, old)})
         return dumps_yaml(data)
 
     def _latest(self, path: str, entries: Collection[str]) -> str | None:
@@ -264,8 +264,8 @@ class _Note:
         return note.get("older") if _digest_of(text) in note.get("texts", ()) else None
 
     def _read(self) -> dict[str, dict[str, Any]]:
-        found = read_json(self._path) or {}
-        return found if all(map(_is_note, found.values())) else {}
+        notes = read_json(self._path) or {}
+        return notes if all(map(_is_note, notes.values())) else {}
 
     def _dump(self, notes: dict[str, dict[str, Any]]) -> None:
         self._path.write_text(json.dumps(notes), encoding="utf-8")
@@ -319,8 +319,8 @@ def read_lock_file(path: str | Path) -> dict[str, Any]:
     """Return the entries of a dvc.lock by their stages' names; empty if there is no such file."""
     from dvc.utils.serialize import load_yaml
 
-    found: dict[str, Any] = load_yaml(str(path)).get("stages", {}) if os.path.exists(path) else {}
-    return found
+    stages: dict[str, Any] = load_yaml(str(path)).get("stages", {}) if os.path.exists(path) else {}
+    return stages
 
 
 def parse_lock_file(text: str, where: str) -> dict[str, Any]:

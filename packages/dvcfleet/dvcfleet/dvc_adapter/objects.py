@@ -31,8 +31,8 @@ def is_torn(path: Path, hash_name: str = "md5") -> bool:
     from dvc_data.hashfile.hash import fobj_md5
 
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "md5").hexdigest() if hash_name == "md5" else fobj_md5(file, name=hash_name)
-    return found != path.parent.name + path.name.removesuffix(".dir")
+        digest = hashlib.file_digest(file, "md5").hexdigest() if hash_name == "md5" else fobj_md5(file, name=hash_name)
+    return digest != path.parent.name + path.name.removesuffix(".dir")
 
 
 def in_cache(out: Output) -> bool:
@@ -87,8 +87,8 @@ def remove_torn(cache: Any, sizes: Mapping[str, int | None], *, suspect: bool = 
     if not is_local(cache) or cache.hash_name not in ("md5", DVC_2):
         return
     for oid, size in sizes.items():
-        found = object_size(cache, oid)
-        if found is None or (found == size and not suspect):
+        object_bytes = object_size(cache, oid)
+        if object_bytes is None or (object_bytes == size and not suspect):
             continue
         path = Path(cache.oid_to_path(oid))
         if is_torn(path, cache.hash_name):

@@ -61,9 +61,9 @@ def _invalid(error: Any) -> Iterable[str]:
     from dvc.utils.serialize import parse_yaml_for_update
 
     content = parse_yaml_for_update(error.text, error.path)
-    for each in error.exc.errors:
-        keys = ".".join(map(str, each.path))
-        yield f"line {_line(content, each.path)}, {keys}: {each.error_message}" if keys else each.error_message
+    for detail in error.exc.errors:
+        keys = ".".join(map(str, detail.path))
+        yield f"line {_line(content, detail.path)}, {keys}: {detail.error_message}" if keys else detail.error_message
 
 
 def _line(content: Any, keys: Iterable[Any]) -> int:
@@ -85,10 +85,10 @@ def words_of(error: Exception) -> str:
         return f"{text} (in .dvc/config, .dvc/config.local, or the configuration of DVC in your home)"
     if text.endswith("is not a git repository"):
         return f"{text}; `git init` makes it one, or `dvc config core.no_scm true` has DVC work without git"
-    found = re.search(r"[^\s'\"]*dvc\.lock", text) if is_a(error, *_OF_FILES) else None
-    if not found:
+    match = re.search(r"[^\s'\"]*dvc\.lock", text) if is_a(error, *_OF_FILES) else None
+    if not match:
         return text
-    path = found[0].removeprefix("./")
+    path = match[0].removeprefix("./")
     return (
         f"{text}: it is damaged; `git checkout {path}` restores the committed one, "
         "or remove it: DVC restores the results that are in its cache"
@@ -238,12 +238,12 @@ def links_tested_once() -> AbstractContextManager[None]:
     def test_once(links: list[str], from_fs: Any, from_path: str, to_fs: Any, to_path: str) -> list[str]:
         to_fs.makedirs(to_fs.parent(to_path))
         key = (*links, from_path, os.stat(to_fs.parent(to_path)).st_dev) if to_fs.protocol == "local" else None
-        found = known.get(key) if key else None
-        if not found:
-            found = test(links, from_fs, from_path, to_fs, to_path)
+        kinds = known.get(key) if key else None
+        if not kinds:
+            kinds = test(links, from_fs, from_path, to_fs, to_path)
             if key:
-                known[key] = found
-        return list(found)
+                known[key] = kinds
+        return list(kinds)
 
     return replaced(checkout, "test_links", test_once)
 

@@ -221,8 +221,8 @@ def has_runs(repo: Repo) -> bool:
 
 def runs_like(stage: Stage, entry: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the entries of the run cache that have the command, the inputs and the outputs' paths of this one."""
-    found = (entry_at(path) for path in _files_in(Path(_folder(stage, entry)), "*"))
-    return [each for each in found if each is not None]
+    entries = (entry_at(path) for path in _files_in(Path(_folder(stage, entry)), "*"))
+    return [each for each in entries if each is not None]
 
 
 def read_entries(files: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -229,15 +229,15 @@ def _asked(repo: Repo, options: Options) -> list[Stage]:
         return here or list(collect_stages(repo, [_DVC_YAML]))
     find = _matching if options.glob else _named
     known = find(repo)
-    found: dict[Stage, None] = {}
+    asked: dict[Stage, None] = {}
     for given in options.targets:
         target = given if known(given) else called_from_here(repo, options.folder, given)
         is_folder = options.recursive and repo.fs.isdir(target)
         stages = None if is_folder else known(target)
-        found |= dict.fromkeys(_collected(repo, target, options) if stages is None else stages)
-    if not found:
+        asked |= dict.fromkeys(_collected(repo, target, options) if stages is None else stages)
+    if not asked:
         raise UserError(f"{', '.join(options.targets)}: no stage matches; `dvc stage list` names all stages")
-    return list(found)
+    return list(asked)
 
 
 def called_from_here(repo: Repo, folder: Path, target: str) -> str:

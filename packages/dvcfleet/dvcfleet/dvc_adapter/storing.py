@@ -71,12 +71,12 @@ def _seen(path: str) -> list[tuple[object, ...]] | None:
     try:
         if not os.path.isdir(path):
             return [_stat_of(path)]
-        found: list[tuple[object, ...]] = []
+        stats: list[tuple[object, ...]] = []
         for folder, folders, names in os.walk(path):
             if any(os.path.islink(os.path.join(folder, name)) for name in folders):
                 return None
-            found += [(folder, name, *_stat_of(os.path.join(folder, name))) for name in sorted(names)]
-        return sorted(found, key=lambda each: each[:2])
+            stats += [(folder, name, *_stat_of(os.path.join(folder, name))) for name in sorted(names)]
+        return sorted(stats, key=lambda each: each[:2])
     except OSError:
         return None
 
@@ -249,9 +249,9 @@ def _hash_of(item: Item, info: dict[str, Any]) -> tuple[Meta, Any]:
 def _note_hash(item: Item, info: dict[str, Any]) -> None:
     from dvc_data.hashfile.obj import HashFile
 
-    meta, found = _hash_of(item, info)
-    item.meta, item.hash_info = meta, found
-    item.obj, item.files = HashFile(item.fs_path, item.fs, found), None
+    meta, hash_info = _hash_of(item, info)
+    item.meta, item.hash_info = meta, hash_info
+    item.obj, item.files = HashFile(item.fs_path, item.fs, hash_info), None
 
 
 def _set_mode(out: Output, info: dict[str, Any]) -> None:

@@ -36,8 +36,8 @@ def hashes_of(repo: Repo, entries: Iterable[Mapping[str, Any]]) -> Iterator[str]
 
 def unused_objects(repo: Repo, used: Collection[str]) -> list[Path]:
     """List the objects of DVC's cache that are not used, listings of folders first."""
-    found = Path(repo.cache.local.path).glob("[0-9a-f][0-9a-f]/*")
-    unused = (path for path in found if path.is_file() and path.parent.name + path.name not in used)
+    objects = Path(repo.cache.local.path).glob("[0-9a-f][0-9a-f]/*")
+    unused = (path for path in objects if path.is_file() and path.parent.name + path.name not in used)
     return sorted(unused, key=lambda path: (path.suffix != ".dir", path))
 
 

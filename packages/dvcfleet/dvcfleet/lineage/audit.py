@@ -77,9 +77,9 @@ def audit(
         contents, made = Contents(dvc_repo, inside=left_out is not None), made_entries(state)
         kept = [] if text else list(read_entries(entry_files(dvc_repo)))
         findings = [
-            found
-            for found in verify(dvc_repo, lineage, contents)
-            if not (found.kind is FindingKind.MISSING and left_out and left_out(lineage, found.name))
+            difference
+            for difference in verify(dvc_repo, lineage, contents)
+            if not (difference.kind is FindingKind.MISSING and left_out and left_out(lineage, difference.name))
         ]
         if left_out is None:  # reading somebody else's compiled code can crash Python
             findings += check_bytecode(Path(dvc_repo.root_dir), lineage)

@@ -35,8 +35,8 @@ class Contents:
 
     def read(self, files: Iterable[str]) -> None:
         """Hash many files in parallel; missing files are skipped."""
-        found = {key: path for path in files if (key := _identity(path))}
-        todo = {key: path for key, path in found.items() if key not in self._hashes}
+        identities = {key: path for path in files if (key := _identity(path))}
+        todo = {key: path for key, path in identities.items() if key not in self._hashes}
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             self._hashes.update(zip(todo, pool.map(digest_of, todo.values()), strict=True))
         self.files += len(todo)

@@ -34,7 +34,7 @@ class Side:
         listed = list(lines)
         ran = {(line.stage, line.entry): line for line in listed if line.was is None}
         before = {(line.stage, line.entry): (line.was["stage"], line.was["entry"]) for line in listed if line.was}
-        found = {}
+        latest = {}
         for name, entry in entries.items():
             key: tuple[str, str | None] = (name, entry_digest(entry))
             for _ in before:  # at most: names may have been changed back
@@ -42,8 +42,8 @@ class Side:
                     break
                 key = before[key]
             if key in ran:
-                found[name] = ran[key]
-        return cls(entries, found, environments, {line.stage: line.was["stage"] for line in listed if line.was})
+                latest[name] = ran[key]
+        return cls(entries, latest, environments, {line.stage: line.was["stage"] for line in listed if line.was})
 
     def first_name(self, name: str) -> str:
         """Return what a stage was called first, as far back as no other stage has that name now."""
@@ -113,13 +113,13 @@ def compare(first: Side, second: Side, results: Sequence[tuple[str, str]]) -> tu
     Returns the differences, those first that reached a result, and whether the results' bytes differ.
     """
     pairs = _pairs(first, second, results)
-    found: dict[tuple[str, str, str, str], list[Any]] = {}
+    seen: dict[tuple[str, str, str, str], list[Any]] = {}
     for pair, reached in pairs.items():
         for kind, name, one, other in _own_differences(first, second, pair):
-            same = found.setdefault((kind, name, repr(one), repr(other)), [one, other, [], False])
+            same = seen.setdefault((kind, name, repr(one), repr(other)), [one, other, [], False])
             same[2].append(pair[0] or pair[1])
             same[3] |= reached
-    listed = [Difference(key[0], key[1], one, other, tuple(at), yes) for key, (one, other, at, yes) in found.items()]
+    listed = [Difference(key[0], key[1], one, other, tuple(at), yes) for key, (one, other, at, yes) in seen.items()]
     return sorted(listed, key=lambda each: not each.reached), any(pairs.values())
 
 
@@ -130,18 +130,18 @@ def writers(entries: Mapping[str, Entry], path: str) -> list[str]:
 
 def _pairs(first: Side, second: Side, results: Sequence[tuple[str, str]]) -> dict[_Pair, bool]:
     """Pair the stages of both sides, from the results upstream; say of each pair whether its difference reached one."""
-    found: dict[_Pair, bool] = {}
+    pairs: dict[_Pair, bool] = {}
     upstream: dict[_Pair, list[_Pair]] = {}
     todo: list[tuple[_Pair, bool]] = [(pair, True) for pair in results]
     while todo:
         pair, reached = todo.pop(0)
         reached = reached and _outs(first, pair[0]) != _outs(second, pair[1])
-        if pair not in found:
+        if pair not in pairs:
             upstream[pair] = [] if None in pair else list(_upstream(first, second, pair))
-        if reached > found.get(pair, -1):
-            found[pair] = reached
+        if reached > pairs.get(pair, -1):
+            pairs[pair] = reached
             todo += [(up, reached) for up in upstream[pair]]
-    return found
+    return pairs
 
 
 def _upstream(first: Side, second: Side, pair: _Pair) -> Iterator[_Pair]:

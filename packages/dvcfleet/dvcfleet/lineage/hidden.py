@@ -108,14 +108,14 @@ def check_bytecode(root: Path, lineage: Lineage) -> Iterator[Finding]:
 
 def _compiled(root: Path, folders: Iterable[str]) -> set[Path]:
     """List the compiled files of these folders and those below; of the repository's root, not below."""
-    found: set[Path] = set()
+    compiled_files: set[Path] = set()
     for folder in folders:
         if not folder:
-            found.update(root.glob("*.pyc"), root.glob("__pycache__/*.pyc"))
+            compiled_files.update(root.glob("*.pyc"), root.glob("__pycache__/*.pyc"))
         for place, names, files in os.walk(root / folder) if folder else ():
             names[:] = [name for name in names if name not in _LEFT_OUT]
-            found.update(Path(place, name) for name in files if name.endswith(".pyc"))
-    return found
+            compiled_files.update(Path(place, name) for name in files if name.endswith(".pyc"))
+    return compiled_files
 
 
 def _source_of(path: Path) -> Path | None:
@@ -142,8 +142,8 @@ def _says_the_same(source: Path, path: Path) -> bool:
 
 def _loaded(compiled: bytes) -> CodeType | None:
     with suppress(ValueError, EOFError, TypeError):
-        found = marshal.loads(compiled)
-        return found if isinstance(found, CodeType) else None
+        content = marshal.loads(compiled)
+        return content if isinstance(content, CodeType) else None
     return None
 
 

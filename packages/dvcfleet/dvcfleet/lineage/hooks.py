@@ -52,8 +52,8 @@ class LineageHooks:
         """List the files, from the repository's root, of which each should be a stage's output."""
         return ()
 
-    def audit(self, lineage: Lineage, found: Sequence[Finding]) -> list[Finding]:
-        """Compare the project's external records with the lineage; `found` lists the differences found so far."""
+    def audit(self, lineage: Lineage, findings: Sequence[Finding]) -> list[Finding]:
+        """Compare the project's external records with the lineage; `findings` lists the differences found so far."""
         return []
 
     def audited(self, lineage: Lineage) -> list[str]:
@@ -83,9 +83,9 @@ def find_target(repo: Repo, text: str, folder: Path) -> Target:
     stages = {stage.addressing: stage for stage in repo.index.stages}
     if text in stages:
         return Target(text, (text,), tuple(map(path_from_root, stages[text].outs)))
-    found = target_of_file(repo, called_from_here(repo, folder, text)) or hooks.find(repo, text)
-    if found:
-        return found
+    target = target_of_file(repo, called_from_here(repo, folder, text)) or hooks.find(repo, text)
+    if target:
+        return target
     offer = did_you_mean(text, [*stages, *hooks.names()])
     raise UserError(f"{text}: no stage, output or name of the project{offer}; give a stage or a file that one wrote")
 

@@ -204,5 +204,5 @@ def _size_written(item: Artifact) -> dict[str, Any]:
     return {"outputStatistics": output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(size=item.size)}
 
 
-def _version(found: str | None) -> dict[str, Any]:
-    return {"version": facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(found)} if found else {}
+def _version(version: str | None) -> dict[str, Any]:
+    return {"version": facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet(version)} if version else {}

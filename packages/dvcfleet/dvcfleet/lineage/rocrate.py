@@ -87,9 +87,9 @@ class _Writer:
         )
         self.crate.add(language)
         about = {"name": _WORKFLOW, "description": "The stages of the pipeline", "encodingFormat": "application/yaml"}
-        found = self.crate.add_workflow(self._text(_WORKFLOW), _WORKFLOW, properties=about, main=True, lang=language)
-        self._held[_WORKFLOW] = found
-        return found
+        workflow = self.crate.add_workflow(self._text(_WORKFLOW), _WORKFLOW, properties=about, main=True, lang=language)
+        self._held[_WORKFLOW] = workflow
+        return workflow
 
     def _text(self, name: str) -> StringIO | Path:
         """Return the text of one of the repository's own files, with credentials masked; of another its path."""
@@ -176,13 +176,13 @@ class _Writer:
 
     def _steps_of(self, several: list[Execution]) -> list[LineageStep]:
         """Return what is known of these executions, a stage each."""
-        found = {
+        steps = {
             stage: self._lineage.step_of(stage, one)
             for stage, known in self._lineage.executions.items()
             for one in known
             if one in several
         }
-        return [step for step in found.values() if step]
+        return [step for step in steps.values() if step]
 
     def _touched(self, steps: list[LineageStep]) -> dict[str, list[Any]]:
         """Return what steps read from outside, with their parameters, and what they wrote."""
@@ -215,9 +215,9 @@ class _Writer:
 
     def _context(self, name: str, about: dict[str, Any]) -> Any:
         """Return the entity of a name, added if it is not there."""
-        found = self.crate.dereference(name)
+        entity = self.crate.dereference(name)
         given = {key: _single(value) for key, value in about.items() if value is not None}
-        return found or self.crate.add(ContextEntity(self.crate, name, properties=given))
+        return entity or self.crate.add(ContextEntity(self.crate, name, properties=given))
 
 
 def _single(value: Any) -> Any:

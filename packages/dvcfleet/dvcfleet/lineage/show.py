@@ -79,9 +79,9 @@ def _description(step: LineageStep) -> Iterator[str]:
 
 
 def _items(word: str, items: Iterable[Artifact]) -> Iterator[str]:
-    found = [f"{item.path} {item.about or (item.hash or 'unknown')[:SHORT]}" for item in items]
-    if found:
-        yield f"{word:<8} {', '.join(found)}"
+    words = [f"{item.path} {item.about or (item.hash or 'unknown')[:SHORT]}" for item in items]
+    if words:
+        yield f"{word:<8} {', '.join(words)}"
 
 
 def _origin(origin: FetchedSource) -> Iterator[str]:
@@ -191,16 +191,16 @@ def why(target: Target, lineage: Lineage) -> Why:
         parameters=parameters,
         sources=tuple(dict.fromkeys(_sources(steps))),
         code=tuple(dict.fromkeys(item.path for step in steps for item in step.inputs if item.kind == "code")),
-        commits=tuple(dict.fromkeys((each.commit, each.changes) for each in ran if each.commit)),
-        began=min((each.began for each in ran), default=None),
-        ended=max((each.ended.isoformat(timespec="seconds") for each in ran), default=None),
-        seconds=round(sum(each.seconds for each in ran), 3),
-        hosts=tuple(dict.fromkeys(each.host for each in ran)),
-        users=tuple(dict.fromkeys(each.user for each in ran if each.user)),
-        runs=tuple(dict.fromkeys(each.run for each in ran)),
-        environments=tuple(dict.fromkeys(each.environment for each in ran)),
+        commits=tuple(dict.fromkeys((execution.commit, execution.changes) for execution in ran if execution.commit)),
+        began=min((execution.began for execution in ran), default=None),
+        ended=max((execution.ended.isoformat(timespec="seconds") for execution in ran), default=None),
+        seconds=round(sum(execution.seconds for execution in ran), 3),
+        hosts=tuple(dict.fromkeys(execution.host for execution in ran)),
+        users=tuple(dict.fromkeys(execution.user for execution in ran if execution.user)),
+        runs=tuple(dict.fromkeys(execution.run for execution in ran)),
+        environments=tuple(dict.fromkeys(execution.environment for execution in ran)),
         tracked=tuple(f"{run.tracker} run {run.id}" for step in steps if (run := step.tracking_run)),
-        other_ledgers=tuple(dict.fromkeys(each.ledger for each in ran if each.ledger)),
+        other_ledgers=tuple(dict.fromkeys(execution.ledger for execution in ran if execution.ledger)),
         identity=lineage.identity,
         made_in=tuple(dict.fromkeys(one.identity for one in ran if one.identity not in (None, lineage.identity))),
     )
@@ -214,36 +214,36 @@ def _sources(steps: list[LineageStep]) -> Iterator[str]:
             yield from (item.path for item in step.inputs if item.kind == "source")
 
 
-def why_lines(found: Why, lineage: Lineage) -> Iterator[str]:
+def why_lines(answer: Why, lineage: Lineage) -> Iterator[str]:
     """Say it in ten lines; those of which nothing is known are left out."""
-    target = found.target
+    target = answer.target
     value = "" if target.value is None else f" = {short(target.value)}"
     yield f"{target.text}{value}, in {some(target.files) if target.files else 'no file'}"
-    yield f"made by    {some(found.last)}: {short('; '.join(found.commands))}"
+    yield f"made by    {some(answer.last)}: {short('; '.join(answer.commands))}"
     lines = {
-        "after": f"{len(found.before)} stages: {some(found.before, 5)}" * bool(found.before),
-        "parameters": _parameters(found),
-        "sources": some(found.sources, 5),
-        "code": f"{some(found.code)}; {_commits(found)}" if found.code else _commits(found),
-        "ran": f"{found.began} to {found.ended}, {found.seconds:.1f} s of stages" if found.began else "",
-        "where": f"{', '.join(found.hosts)}, by {', '.join(found.users) or 'unknown'}, run {some(found.runs)}"
-        * bool(found.hosts),
-        "made in": f"another repository, {some(found.made_in)}; this one is {found.identity}" * bool(found.made_in),
-        "told by": f"also {some(found.other_ledgers)} in {LEDGERS}, of others" * bool(found.other_ledgers),
+        "after": f"{len(answer.before)} stages: {some(answer.before, 5)}" * bool(answer.before),
+        "parameters": _parameters(answer),
+        "sources": some(answer.sources, 5),
+        "code": f"{some(answer.code)}; {_commits(answer)}" if answer.code else _commits(answer),
+        "ran": f"{answer.began} to {answer.ended}, {answer.seconds:.1f} s of stages" if answer.began else "",
+        "where": f"{', '.join(answer.hosts)}, by {', '.join(answer.users) or 'unknown'}, run {some(answer.runs)}"
+        * bool(answer.hosts),
+        "made in": f"another repository, {some(answer.made_in)}; this one is {answer.identity}" * bool(answer.made_in),
+        "told by": f"also {some(answer.other_ledgers)} in {LEDGERS}, of others" * bool(answer.other_ledgers),
         "with": "; ".join(environment_words(content) for content in lineage.environments.values()),
-        "tracked": ", ".join(found.tracked),
+        "tracked": ", ".join(answer.tracked),
     }
     yield from (f"{name:<10} {text}" for name, text in lines.items() if text)
 
 
-def _parameters(found: Why) -> str:
+def _parameters(answer: Why) -> str:
     """List the parameters, those of the last stages first."""
-    pairs = [pair for values in found.parameters.values() for pair in values.items()]
+    pairs = [pair for values in answer.parameters.values() for pair in values.items()]
     return some([f"{key} = {short(value, _LONGEST_VALUE)}" for key, value in pairs], 8)
 
 
-def _commits(found: Why) -> str:
+def _commits(answer: Why) -> str:
     named = [
-        f"{(commit or '')[:10]}{f' with patch {changes[:10]}' if changes else ''}" for commit, changes in found.commits
+        f"{(commit or '')[:10]}{f' with patch {changes[:10]}' if changes else ''}" for commit, changes in answer.commits
     ]
     return f"commit {some(named)}" if named else "no commit"

@@ -109,8 +109,8 @@ class FetchedSource:
     @property
     def licences(self) -> tuple[str, ...]:
         """The licences that its card or a file beside it gives, by id or by the name of one of its own."""
-        found = [self.details.get(key) or [] for key in ("license", "license_name", "license_in_file")]
-        return tuple(name for each in found for name in ([each] if isinstance(each, str) else each))
+        values = [self.details.get(key) or [] for key in ("license", "license_name", "license_in_file")]
+        return tuple(name for each in values for name in ([each] if isinstance(each, str) else each))
 
 
 @dataclass(frozen=True)
@@ -221,9 +221,9 @@ def check_witnesses(repo: Repo, lineage: Lineage, made: Collection[str], known: 
     ]
     witnesses = _Witnesses(repo, made)
     for stage, why in doubtful:
-        found = witnesses.check(stage, why) if in_dvc_yaml(stage) else None
-        if found:
-            yield Finding(FindingKind.UNPROVEN, stage.addressing, found, (stage.addressing,))
+        reason = witnesses.check(stage, why) if in_dvc_yaml(stage) else None
+        if reason:
+            yield Finding(FindingKind.UNPROVEN, stage.addressing, reason, (stage.addressing,))
 
 
 def without_line(lineage: Lineage) -> list[str]:
@@ -302,15 +302,15 @@ class _Witnesses:
 
 def _outs(repo: Repo, entry: Mapping[str, Any], varies: Mapping[str, bool | list[str]]) -> dict[str, Any]:
     """Return what an entry says was written: hashes, or the content of a JSON file but for the keys that vary."""
-    found = {}
+    outs = {}
     for out in entry.get("outs", ()):
         path, md5, keys = out["path"], out.get("md5"), varies.get(out["path"])
         content = read_json(Path(repo.cache.local.oid_to_path(md5))) if md5 and isinstance(keys, list) else None
         if not keys:
-            found[path] = md5
+            outs[path] = md5
         elif isinstance(keys, list) and content is not None:
-            found[path] = {key: value for key, value in content.items() if key not in keys}
-    return found
+            outs[path] = {key: value for key, value in content.items() if key not in keys}
+    return outs
 
 
 def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

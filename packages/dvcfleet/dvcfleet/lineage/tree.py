@@ -44,8 +44,8 @@ def read_lineage(repo: Repo, names: Sequence[str] = ()) -> Lineage:
             steps[step.stage] = step
     told = {stage.addressing: reader.told(stage, steps.get(stage.addressing)) for stage in order}
     digests = dict.fromkeys(one.environment for several in told.values() for one in several)
-    found = {digest: read_environment(state_folder(repo), digest) for digest in digests}
-    environments = {digest: content for digest, content in found.items() if content is not None}
+    contents = {digest: read_environment(state_folder(repo), digest) for digest in digests}
+    environments = {digest: content for digest, content in contents.items() if content is not None}
     stages = {stage.addressing: stage for stage in order}
     root = Path(repo.root_dir)
     identity = project_of(root).identity(root)
@@ -54,8 +54,8 @@ def read_lineage(repo: Repo, names: Sequence[str] = ()) -> Lineage:
 
 def repository_of(root: Path) -> str | None:
     """Return the address of git's remote, with credentials masked; None if there is none."""
-    found = git_if_any(root, "config", "--get", "remote.origin.url")
-    return masked(found.strip()) if found and found.strip() else None
+    url = git_if_any(root, "config", "--get", "remote.origin.url")
+    return masked(url.strip()) if url and url.strip() else None
 
 
 def step_of(stage: Stage, entry: Mapping[str, Any] | None) -> LineageStep:
@@ -130,10 +130,10 @@ class _Reader:
 
     def told(self, stage: Stage, step: LineageStep | None) -> tuple[Execution, ...]:
         """Return all executions of a stage in the ledger, oldest first, and that of its step under an earlier name."""
-        found = [one for one in self._lines.get(_bare(stage.addressing), ()) if one.result != Result.RENAMED]
-        if step and step.execution and step.execution not in found:
-            found.append(step.execution)
-        return tuple(sorted(found, key=lambda one: (one.began, one.ledger or "")))
+        told_executions = [one for one in self._lines.get(_bare(stage.addressing), ()) if one.result != Result.RENAMED]
+        if step and step.execution and step.execution not in told_executions:
+            told_executions.append(step.execution)
+        return tuple(sorted(told_executions, key=lambda one: (one.began, one.ledger or "")))
 
     def _ran(self, noted: Execution | None) -> Execution | None:
         """Return the execution of commands that made what was noted under this name, or under names before it."""
@@ -149,10 +149,10 @@ class _Reader:
 
     @cached_property
     def _lines(self) -> dict[str, list[Execution]]:
-        found: dict[str, list[Execution]] = {}
+        by_stage: dict[str, list[Execution]] = {}
         for execution in executions(state_folder(self._repo)):
-            found.setdefault(_bare(execution.stage), []).append(execution)
-        return found
+            by_stage.setdefault(_bare(execution.stage), []).append(execution)
+        return by_stage
 
     @cached_property
     def _executions(self) -> dict[tuple[str, str], Execution]:
@@ -160,14 +160,14 @@ class _Reader:
 
         A restoration or new names count only if no run is known.
         """
-        found: dict[tuple[str, str], Execution] = {}
+        by_place: dict[tuple[str, str], Execution] = {}
         for execution in (one for several in self._lines.values() for one in several):  # those of other ledgers first
             if execution.entry is None:
                 continue
             key = (_bare(execution.stage), execution.entry)
-            if execution.result == "done" or key not in found or found[key].result != "done":
-                found[key] = execution
-        return found
+            if execution.result == "done" or key not in by_place or by_place[key].result != "done":
+                by_place[key] = execution
+        return by_place
 
     def _items(
         self, recorded: Iterable[Mapping[str, Any]], folder: str, makers: Mapping[str, list[str]] | None
@@ -270,9 +270,9 @@ def _results(lineage: Lineage, names: list[str]) -> Iterator[str]:
                 yield item.path
 
 
-def dependents_lines(found: Dependents) -> Iterator[str]:
+def dependents_lines(dependents: Dependents) -> Iterator[str]:
     """Say it line by line: what is named, and what depends on it."""
-    yield from found.named
-    yield f"{stage_count(len(found.stages), ' depends', ' depend')} on it: {some(found.stages, 10)}"
-    yield f"{len(found.results)} {'result' if len(found.results) == 1 else 'results'}:"
-    yield from (f"  {name}" for name in found.results)
+    yield from dependents.named
+    yield f"{stage_count(len(dependents.stages), ' depends', ' depend')} on it: {some(dependents.stages, 10)}"
+    yield f"{len(dependents.results)} {'result' if len(dependents.results) == 1 else 'results'}:"
+    yield from (f"  {name}" for name in dependents.results)

@@ -26,8 +26,8 @@ from dvcfleet.planning.reasons import dependency_reasons
 _KINDS = {"code": FindingKind.CODE, "source": FindingKind.SOURCE}
 
 
-def check_inputs(repo: Repo, lineage: Lineage, contents: Contents, found: Collection[str]) -> Iterator[Finding]:
-    """Find inputs that differ from what a stage read, unless `found` already names the cause."""
+def check_inputs(repo: Repo, lineage: Lineage, contents: Contents, named: Collection[str]) -> Iterator[Finding]:
+    """Find inputs that differ from what a stage read, unless `named` already has the cause."""
     readers: dict[tuple[str, str], list[str]] = defaultdict(list)
     inputs: dict[tuple[str, str], tuple[Dependency, Artifact]] = {}
     for step in lineage.steps.values():
@@ -40,7 +40,7 @@ def check_inputs(repo: Repo, lineage: Lineage, contents: Contents, found: Collec
     unknown: set[str] = set()
     for (name, value), stages in readers.items():
         dep, item = inputs[name, value]
-        if contents.digest(dep.fs_path) == value or any(overlap(name, other) for other in {*found, *unknown}):
+        if contents.digest(dep.fs_path) == value or any(overlap(name, other) for other in {*named, *unknown}):
             continue
         if not os.path.lexists(dep.fs_path):
             yield Finding(FindingKind.MISSING, name, f"{some(stages)} read it", tuple(stages))
@@ -88,7 +88,7 @@ def verify(repo: Repo, lineage: Lineage, contents: Contents) -> list[Finding]:
     findings += check_hidden(repo, lineage, contents)
     findings += _check_sizes(repo, lineage, contents)
     findings += _check_params(stages)
-    findings += [found for step in lineage.steps.values() for found in _check_stage(step, lineage.stages[step.stage])]
+    findings += [fault for step in lineage.steps.values() for fault in _check_stage(step, lineage.stages[step.stage])]
     findings += [Finding(FindingKind.NEVER_RAN, name, "the next run runs it", (name,)) for name in lineage.never_ran]
     return findings
 
@@ -187,14 +187,14 @@ def _foreign_link(out: Output, name: str, copy: str) -> str | None:
     return os.readlink(path) if is_foreign else None
 
 
-def _check_origins(repo: Repo, lineage: Lineage, found: set[str]) -> Iterator[Finding]:
+def _check_origins(repo: Repo, lineage: Lineage, named: set[str]) -> Iterator[Finding]:
     """Compare fetched files with the checksums recorded when they were fetched."""
     for step in lineage.steps.values():
         for origin in step.origins:
             for file, noted in origin.files.items():
                 name = os.path.join(origin.path, file)
                 path = Path(repo.root_dir, name)
-                if name not in found and path.is_file() and digest_of(path, "sha256") != noted["sha256"]:
+                if name not in named and path.is_file() and digest_of(path, "sha256") != noted["sha256"]:
                     yield Finding(
                         FindingKind.CHANGED, name, "has another sha256 than when it was fetched", (step.stage,)
                     )
@@ -202,13 +202,13 @@ def _check_origins(repo: Repo, lineage: Lineage, found: set[str]) -> Iterator[Fi
 
 def _check_sizes(repo: Repo, lineage: Lineage, contents: Contents) -> Iterator[Finding]:
     """Compare the sizes in DVC's record with those of the files and folders that have the content recorded."""
-    found = cache(lambda path: (contents.digest(path), contents.size_of(path), len(contents.within(path))))
+    measured = cache(lambda path: (contents.digest(path), contents.size_of(path), len(contents.within(path))))
     for stage in (lineage.stages[name] for name in lineage.steps):
         record = os.path.relpath(lock_file_of(stage) if in_dvc_yaml(stage) else stage.path, repo.root_dir)
         for item in filter(contents.checks, (*stage.outs, *stage.deps)):
-            if not os.path.exists(item.fs_path) or found(item.fs_path)[0] != item.hash_info.value:
+            if not os.path.exists(item.fs_path) or measured(item.fs_path)[0] != item.hash_info.value:
                 continue
-            _, size, count = found(item.fs_path)
+            _, size, count = measured(item.fs_path)
             for what, noted, now in (("size", item.meta.size, size), ("nfiles", item.meta.nfiles, count)):
                 if noted not in (None, now):
                     mistake = f"{what} of {path_from_root(item)} is {now}, not {noted}"

@@ -134,8 +134,8 @@ def validated_plan(
         validate(repo)
         note_validated(repo)
     step("reading dvc.yaml and comparing the stages' files")
-    found = make_plan(repo, options, checks_for=checks_for)
-    return found if options.targets else replace(found, orphans=tuple(find_orphans(repo)))
+    made = make_plan(repo, options, checks_for=checks_for)
+    return made if options.targets else replace(made, orphans=tuple(find_orphans(repo)))
 
 
 def make_plan(

@@ -91,12 +91,12 @@ def _has_its_values(dep: ParamsDependency) -> bool:
 
 def _value_at(params: Any, key: str) -> Any:
     """Return the value at a dotted key as DVC finds it, without a walk through the whole file; raise KeyError."""
-    found = params
+    value = params
     for part in key.split("."):
-        if not isinstance(found, dict) or part not in found or any(sign in part for sign in "*?["):
+        if not isinstance(value, dict) or part not in value or any(sign in part for sign in "*?["):
             return dpath.get(params, key, separator=".")
-        found = found[part]
-    return found
+        value = value[part]
+    return value
 
 
 @lru_cache(maxsize=8)

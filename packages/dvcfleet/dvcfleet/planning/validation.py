@@ -30,9 +30,9 @@ def hash_predictor(
     texts_of = cache(predict_outputs)
 
     def hash_of(dep: Dependency, writers: Iterable[str]) -> str | None:
-        found = [texts_of(writer) for writer in writers]
-        texts = {name: text for each in found for name, text in (each or {}).items()}
-        if None in found:
+        predictions = [texts_of(writer) for writer in writers]
+        texts = {name: text for each in predictions for name, text in (each or {}).items()}
+        if None in predictions:
             return None
         path = os.path.relpath(dep.fs_path, root)
         if path in texts:

@@ -54,9 +54,9 @@ def head() -> str:
     spec = find_spec("prefect")
     assert spec is not None
     migrations = (Path(str(spec.origin)).parent / "server/database/_migrations/versions/sqlite").glob("*.py")
-    found = [pair for path in migrations for pair in _REVISION.findall(path.read_text(encoding="utf-8"))]
-    followed = {name for down, name in found if down}
-    last = [name for down, name in found if not down and name not in followed]
+    revisions = [pair for path in migrations for pair in _REVISION.findall(path.read_text(encoding="utf-8"))]
+    followed = {name for down, name in revisions if down}
+    last = [name for down, name in revisions if not down and name not in followed]
     return last[0] if len(last) == 1 else ""
 
 

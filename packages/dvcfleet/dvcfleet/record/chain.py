@@ -52,22 +52,22 @@ def saved_ends(folder: Path) -> Iterator[SavedEnd]:
     own = project_of(folder.parent).identity(folder.parent)
     form = "--format=%(refname)%00%(objectname)%00%(contents)%00"
     fields = (git_if_any(folder.parent, "for-each-ref", form, "refs/exps") or "").split("\0")
-    found = [
+    commits = [
         (ref.strip().rpartition("/")[2], commit, trailer)
         for ref, commit, message in zip(fields[::3], fields[1::3], fields[2::3], strict=False)
         if (trailer := _TRAILER.search(message)) and identity_in(message) in ("", own)
     ]
     # A run's last line is the ledger's last one, when it is saved.
-    paths = [f"{commit}:./{folder.name}/{LEDGERS}/{trailer[2]}.jsonl" for _, commit, trailer in found]
-    for (name, _, trailer), text in zip(found, _texts(folder.parent, paths), strict=True):
+    paths = [f"{commit}:./{folder.name}/{LEDGERS}/{trailer[2]}.jsonl" for _, commit, trailer in commits]
+    for (name, _, trailer), text in zip(commits, _texts(folder.parent, paths), strict=True):
         lines = ((line, parse_execution(line, None)) for line in text.splitlines())
         yield SavedEnd(name, trailer[1], trailer[2], tuple((line, one) for line, one in lines if one))
 
 
 def identity_in(message: str) -> str:
     """Return the identity of the repository whose run an experiment is, by its message; empty if it has none."""
-    found = _IDENTITY.search(message)
-    return found[1] if found else ""
+    match = _IDENTITY.search(message)
+    return match[1] if match else ""
 
 
 def _texts(root: Path, names: Sequence[str]) -> list[bytes]:
@@ -138,10 +138,10 @@ def anchor_of(folder: Path) -> Anchor:
 
 def parse_anchor(text: str) -> Anchor:
     """Find an anchor in a text, such as a commit message; raise UserError if there is none."""
-    found = _ANCHOR.search(text)
-    if not found:
+    match = _ANCHOR.search(text)
+    if not match:
         raise UserError(f"{text!r} holds no anchor: it looks like {Anchor(37, '9f86d08...')}, of `lineage anchor`")
-    return Anchor(int(found[1]), found[2])
+    return Anchor(int(match[1]), match[2])
 
 
 def end_of(folder: Path) -> str:
@@ -153,11 +153,11 @@ def end_of(folder: Path) -> str:
 
 def record_files(folder: Path, run: str) -> dict[str, str]:
     """Return what an experiment holds of its run, by path in a state folder: its lines, and their environments."""
-    found = {line: execution for line, execution in sound_lines(folder / LEDGER) if execution.run == run}
-    if not found:
+    own = {line: execution for line, execution in sound_lines(folder / LEDGER) if execution.run == run}
+    if not own:
         return {}
-    lines = {f"{LEDGERS}/{sha256(list(found)[-1])}.jsonl": "".join(line.decode() + "\n" for line in found)}
-    described = {environment_file(folder, each.environment) for each in found.values()}
+    lines = {f"{LEDGERS}/{sha256(list(own)[-1])}.jsonl": "".join(line.decode() + "\n" for line in own)}
+    described = {environment_file(folder, each.environment) for each in own.values()}
     return lines | {os.path.relpath(path, folder): path.read_text() for path in described if path.is_file()}
 
 
@@ -171,41 +171,41 @@ def check_chains(folder: Path, anchor: Anchor | None = None) -> dict[Path, Chain
     others = {path: _follow(sound_lines(path), None) for path in other_ledgers(folder)}
     own, saved = _follow(own_lines(folder), BEGIN), list(saved_ends(folder))
     own.faults += [*_unlike_synced(folder, own), *_unlike_saved(own, saved), *_unlike_anchor(own, anchor)]
-    for path, each in others.items():
-        if _DIGEST.fullmatch(path.stem) and path.stem != each.last:
-            each.faults.append("it does not end with the line that its name says")
-    there = own.seen.keys() | {digest for each in others.values() for digest in each.seen}
+    for path, chain in others.items():
+        if _DIGEST.fullmatch(path.stem) and path.stem != chain.last:
+            chain.faults.append("it does not end with the line that its name says")
+    there = own.seen.keys() | {digest for chain in others.values() for digest in chain.seen}
     elsewhere = sum(end.last not in there and not _is_of(end, own) for end in saved)
-    found = {folder / LEDGER: own, **others}
+    ledgers = {folder / LEDGER: own, **others}
     return {
-        path: Chain(len(each.seen), each.older, tuple(each.faults), elsewhere if each is own else 0)
-        for path, each in found.items()
+        path: Chain(len(chain.seen), chain.older, tuple(chain.faults), elsewhere if chain is own else 0)
+        for path, chain in ledgers.items()
     }
 
 
 def _follow(lines: Iterable[tuple[bytes, Execution]], begin: str | None) -> _Followed:
     """Follow one chain from what its first line is to name; None: whatever it names."""
-    found = _Followed(begin)
+    followed = _Followed(begin)
     for line, execution in lines:
         digest = sha256(line)
-        if digest in found.seen:  # written again after a full disk had cut off the lines after it
+        if digest in followed.seen:  # written again after a full disk had cut off the lines after it
             continue
-        if fault := _fault_of(line, execution, found):
+        if fault := _fault_of(line, execution, followed):
             place = f"the line of {execution.stage} that began {execution.began}"
-            found.faults.append(f"{place} {fault}")
-        found.older += execution.before is None
-        found.seen[digest] = None
-        found.known |= _marks_of(execution)
-        found.last = digest
-    return found
+            followed.faults.append(f"{place} {fault}")
+        followed.older += execution.before is None
+        followed.seen[digest] = None
+        followed.known |= _marks_of(execution)
+        followed.last = digest
+    return followed
 
 
-def _fault_of(line: bytes, execution: Execution, found: _Followed) -> str | None:
+def _fault_of(line: bytes, execution: Execution, followed: _Followed) -> str | None:
     """Return what is wrong with a line after those that were followed."""
     if execution.before is None:
-        is_chained = found.older < len(found.seen) or _SINCE_CHAINS.intersection(json.loads(line))
+        is_chained = followed.older < len(followed.seen) or _SINCE_CHAINS.intersection(json.loads(line))
         return "names no line before it: it was added or edited" if is_chained else None
-    if execution.before != (found.last or execution.before):
+    if execution.before != (followed.last or execution.before):
         return "does not follow the one before it: lines were removed, moved, edited or added"
     return None
 

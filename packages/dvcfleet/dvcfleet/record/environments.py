@@ -145,7 +145,7 @@ def environment() -> dict[str, Any]:
         "packages": {name: info.stem.rpartition("-")[2] for name, info in packages.items()},
         "files": files,
         "urls": urls,
-        "blas": {name: " ".join(found) for name in ("numpy", "scipy") if (found := _found(_BLAS, name, "__config__"))}
+        "blas": {name: " ".join(built) for name in ("numpy", "scipy") if (built := _found(_BLAS, name, "__config__"))}
         | _blas_of_torch(),
         "cuda": next(iter(_found(_CUDA, "torch", "version")), None),
         "platform": platform.platform(),
@@ -186,8 +186,8 @@ def _blas_of_torch() -> dict[str, str]:
     """Return the date of MKL's build where it is linked into torch, which is not imported either."""
     file = _installed("torch/lib/libtorch_cpu.so")
     with suppress(ValueError, struct.error):  # no library, or not a whole one
-        found = next(filter(None, map(_MKL.search, _constants(file))), None) if file else None
-        return {"torch": f"MKL of {found[1].decode()}"} if found else {}
+        match = next(filter(None, map(_MKL.search, _constants(file))), None) if file else None
+        return {"torch": f"MKL of {match[1].decode()}"} if match else {}
     return {}
 
 
@@ -210,8 +210,8 @@ def _container() -> str | None:
     """Return the image of the container around this process; None outside one, or where nothing says."""
     noted = Path("/run/.containerenv")  # Podman's; Docker says nothing in the container, Apptainer by a variable
     content = noted.read_text() if noted.exists() else ""
-    found = dict(re.findall(r'^(\w+)="(.*)"$', content, re.M))
-    podman = "@".join(found[key] for key in ("image", "imageid") if found.get(key))
+    settings = dict(re.findall(r'^(\w+)="(.*)"$', content, re.M))
+    podman = "@".join(settings[key] for key in ("image", "imageid") if settings.get(key))
     return os.environ.get(IMAGE) or podman or os.environ.get("APPTAINER_CONTAINER") or None
 
 

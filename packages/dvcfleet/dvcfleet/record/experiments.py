@@ -83,7 +83,7 @@ def _commit_whole(repo: Repo, head: str, name: str, objects: Path) -> str:
     try:
         commit = _commit(repo, head, name)
         listed = _git(repo, None, "rev-list", "--objects", "--no-object-names", commit, f"^{head}").split()
-        if not _remove_torn(objects / each[:2] / each[2:] for each in listed):
+        if not _remove_torn(objects / digest[:2] / digest[2:] for digest in listed):
             return commit
     except GitError:
         if not _remove_torn(objects.glob("[0-9a-f][0-9a-f]/*")):

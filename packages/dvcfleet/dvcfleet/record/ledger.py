@@ -255,13 +255,13 @@ def older_lines(folder: Path, since: datetime) -> list[bytes]:
     """Return the lines with which the ledger begins that ended before a time, and are not of the last run."""
     lines = dict(sound_lines(folder / LEDGER))
     last = list(lines.values())[-1].run if lines else None
-    found: list[bytes] = []
+    lines_read: list[bytes] = []
     for line in _lines(folder / LEDGER):
         execution = lines.get(line)
         if execution and (execution.run == last or execution.ended >= since):
             break
-        found.append(line)
-    return found
+        lines_read.append(line)
+    return lines_read
 
 
 def move_older(folder: Path, lines: list[bytes]) -> None:

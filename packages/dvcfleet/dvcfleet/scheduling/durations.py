@@ -78,6 +78,6 @@ class Durations:
 def medians(seconds: Mapping[str, float]) -> dict[str, float]:
     """Return the median seconds of each kind of stage."""
     of_kind: dict[str, list[float]] = {}
-    for name, each in seconds.items():
-        of_kind.setdefault(kind_of(name), []).append(each)
-    return {kind: median(each) for kind, each in of_kind.items()}
+    for name, stage_seconds in seconds.items():
+        of_kind.setdefault(kind_of(name), []).append(stage_seconds)
+    return {kind: median(stage_seconds) for kind, stage_seconds in of_kind.items()}

@@ -21,10 +21,10 @@ class Locality:
         >>> locality.held("s"), locality.largest("s")
         (Counter({'n1': 1.0}), 'model')
         """
-        found: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
         for content, size in self._of(name).items():
-            found.update(dict.fromkeys(self._holders.get(content, ()), size))
-        return found
+            sizes.update(dict.fromkeys(self._holders.get(content, ()), size))
+        return sizes
 
     def largest(self, name: str) -> str:
         """Return the largest content that a stage reads; empty if it reads none."""

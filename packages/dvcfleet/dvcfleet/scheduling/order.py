@@ -68,12 +68,12 @@ def paths(needs: Mapping[str, Sequence[str]], seconds: Mapping[str, float]) -> d
 
     `needs`: in topological order. A stage that `seconds` lacks takes none.
     """
-    found = dict.fromkeys(needs, 0.0)
+    lengths = dict.fromkeys(needs, 0.0)
     for name in reversed(list(needs)):
-        found[name] += seconds.get(name, 0.0)
+        lengths[name] += seconds.get(name, 0.0)
         for need in needs[name]:
-            found[need] = max(found[need], found[name])
-    return found
+            lengths[need] = max(lengths[need], lengths[name])
+    return lengths
 
 
 def followers(needs: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -91,11 +91,11 @@ def with_needs(names: Collection[str], needs: Mapping[str, Collection[str]]) -> 
     >>> sorted(with_needs(["c"], {"a": [], "b": [], "c": ["a"], "d": ["b", "c"]}))
     ['a', 'c']
     """
-    found = set(names)
+    needed = set(names)
     for name in reversed(list(needs)):
-        if name in found:
-            found.update(needs[name])
-    return found
+        if name in needed:
+            needed.update(needs[name])
+    return needed
 
 
 @dataclass

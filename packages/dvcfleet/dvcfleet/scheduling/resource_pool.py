@@ -148,10 +148,10 @@ def local_pool(threads: int, resources: Mapping[str, Resources]) -> ResourcePool
 
     GPUs are counted only if a stage requests one, otherwise stages see the same as the run.
     """
-    any_gpus = any(each.gpus for each in resources.values())
+    any_gpus = any(wanted.gpus for wanted in resources.values())
     pool = ResourcePool(threads, memory_here(), gpus_here() if any_gpus else None)
-    for name, each in resources.items():
-        pool.refuse_too_much(name, each)
+    for name, wanted in resources.items():
+        pool.refuse_too_much(name, wanted)
     return pool
 
 

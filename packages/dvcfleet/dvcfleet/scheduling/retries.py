@@ -61,13 +61,13 @@ def predecessors(names: Iterable[str], groups: Mapping[str, str]) -> dict[str, s
     {'c': 'a'}
     """
     latest: dict[str, str] = {}
-    found = {}
+    latest_of = {}
     for name in names:
         if group := groups.get(name):
             if group in latest:
-                found[name] = latest[group]
+                latest_of[name] = latest[group]
             latest[group] = name
-    return found
+    return latest_of
 
 
 # How often a stage is started again because its worker was lost, in addition to the retries in `meta`.

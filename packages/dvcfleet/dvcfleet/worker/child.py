@@ -240,7 +240,7 @@ def _clear(names: dict[str, object]) -> None:
                 names[name] = None
 
 
-def _referred(each: object) -> list[object]:
+def _referred(owner: object) -> list[object]:
     """List what an object refers to, also by a container."""
-    found = gc.get_referents(each)
-    return found + [inner for one in found if type(one) in (dict, list, tuple) for inner in gc.get_referents(one)]
+    direct = gc.get_referents(owner)
+    return direct + [inner for one in direct if type(one) in (dict, list, tuple) for inner in gc.get_referents(one)]

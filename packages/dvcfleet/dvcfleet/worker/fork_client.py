@@ -138,11 +138,11 @@ def is_own_python(path: str) -> bool:
 
     Folders are compared too: the interpreters of all virtual environments are links to the same file.
     """
-    found = shutil.which("python", path=path)
-    if found is None or not os.path.isabs(found):
+    executable = shutil.which("python", path=path)
+    if executable is None or not os.path.isabs(executable):
         return False
-    folders = {os.path.realpath(os.path.dirname(each)) for each in (found, sys.executable)}
-    return len(folders) == 1 and os.path.samefile(found, sys.executable)
+    folders = {os.path.realpath(os.path.dirname(each)) for each in (executable, sys.executable)}
+    return len(folders) == 1 and os.path.samefile(executable, sys.executable)
 
 
 def keep_reading(log: Path, output: int) -> None:

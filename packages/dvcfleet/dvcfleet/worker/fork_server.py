@@ -136,8 +136,8 @@ class ForkingServer:
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._wake, self._awoken = socket.socketpair()
-        for each in (listener, self._wake, self._awoken):
-            each.setblocking(False)
+        for descriptor in (listener, self._wake, self._awoken):
+            descriptor.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._connections: set[Connection] = set()
         self._modules = ModuleServers()
@@ -170,8 +170,8 @@ class ForkingServer:
     def _close(self) -> None:
         """Close in a child the descriptors that only its parent needs."""
         signal.set_wakeup_fd(-1)
-        for each in (self._listener, self._wake, self._awoken):
-            each.close()
+        for descriptor in (self._listener, self._wake, self._awoken):
+            descriptor.close()
         for connection in self._connections:
             connection.close()
         self._modules.close()

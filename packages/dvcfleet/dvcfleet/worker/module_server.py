@@ -274,7 +274,7 @@ def _places(modules: Set[str]) -> Iterator[str]:
 
 def _state(path: str) -> State:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

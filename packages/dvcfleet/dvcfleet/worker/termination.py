@@ -48,13 +48,13 @@ def descendants() -> set[psutil.Process]:
 def processes_of(leader: int) -> set[psutil.Process]:
     """Return a command's processes: its first one, those of its session, and all their descendants."""
     parents = {process: process.info["ppid"] for process in psutil.process_iter(["ppid"])}
-    found = {process for process in parents if process.pid == leader or _session(process.pid) == leader}
+    processes = {process for process in parents if process.pid == leader or _session(process.pid) == leader}
     while True:
-        pids = {process.pid for process in found}
-        more = {process for process, parent in parents.items() if parent in pids} - found
+        pids = {process.pid for process in processes}
+        more = {process for process, parent in parents.items() if parent in pids} - processes
         if not more:
-            return found
-        found |= more
+            return processes
+        processes |= more
 
 
 def _send(number: signal.Signals, processes: Iterable[psutil.Process]) -> None:

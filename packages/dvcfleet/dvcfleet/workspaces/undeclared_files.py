@@ -217,10 +217,10 @@ class UndeclaredFiles:
 def _seen(path: str) -> Seen:
     """Return what changes when a file is written; None if it is not there."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _age(path: str) -> float:

@@ -132,8 +132,8 @@ class DaskCluster:
         assert self.client.scheduler
         # `scheduler_info` may meanwhile be one without workers.
         asked = self.client.sync(self.client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_LIMIT_S)
-        found: dict[str, Any] = asked["workers"]
-        return found
+        workers: dict[str, Any] = asked["workers"]
+        return workers
 
     def _machines(self) -> list[Machine]:
         """List the workers that have declared what they have: one that has just joined may not have yet."""

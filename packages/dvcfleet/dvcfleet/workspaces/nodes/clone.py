@@ -89,10 +89,10 @@ def commit_for_nodes(repo: Repo) -> str | None:
 
 def check_commit(repo: Repo, wanted: str | None) -> None:
     """Raise UserError unless the clone is at the run's commit."""
-    found = commit_for_nodes(repo)
-    if found != wanted:
+    commit = commit_for_nodes(repo)
+    if commit != wanted:
         raise UserError(
-            f"its checkout is at commit {found or 'none'}, the run's at {wanted or 'none'}; "
+            f"its checkout is at commit {commit or 'none'}, the run's at {wanted or 'none'}; "
             "check out that commit there, and run again"
         )
 

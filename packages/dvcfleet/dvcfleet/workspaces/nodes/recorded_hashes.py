@@ -55,8 +55,8 @@ class RecordedHashes:
 
     def inputs(self, stage: Stage) -> list[Output]:
         """Return the outputs that a stage reads."""
-        found = {out.fs_path: out for dep in stage.deps for out in self.outputs_at(dep)}
-        return list(found.values())
+        outputs = {out.fs_path: out for dep in stage.deps for out in self.outputs_at(dep)}
+        return list(outputs.values())
 
     def hash_of(self, dep: Dependency) -> str | None:
         """Return the hash of a dependency; None for a path that is missing from the output folder around it."""
@@ -98,9 +98,9 @@ class RecordedHashes:
         """Return the hash of a file or folder in an output folder."""
         key = dep.fs.relparts(dep.fs_path, out.fs_path)
         tree = self._tree(out)
-        found = tree.get(key)
-        if found and found[1]:
-            return str(found[1].value)
+        entry = tree.get(key)
+        if entry and entry[1]:
+            return str(entry[1].value)
         part = tree.get_obj(out.cache, key)
         return str(part.hash_info.value) if part and part.hash_info else None
 

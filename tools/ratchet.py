@@ -30,6 +30,7 @@ PLUGINS = (
     ),
     *(f"{ENGINE}/runners{runner}" for runner in ("", "/dask", "/ray", "/slurm")),
 )
+VAGUE = ("found", "each")
 # By commands, the modules that they begin with.
 COMMANDS = {
     "`merganser run`": ("dvcfleet.run", "merganser.flows.comparison"),
@@ -85,6 +86,7 @@ def measured() -> dict[str, int]:
     return {
         "public functions and classes that several modules define": len(defined_twice(trees)),
         "imports of another module's private names": sum(map(private_imports, trees.values())),
+        "variables that are called found or each": sum(map(vague_names, trees.values())),
         "lines of the longest module": max(lines.values()),
         **{f"modules that {command} reaches": count for command, count in _reached().items()},
         **{f"lines in {room}": count for room, count in sorted(rooms.items())},
@@ -119,6 +121,21 @@ def private_imports(tree: ast.Module) -> int:
     """Count the names with an underscore before them that a module imports."""
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
     return sum(name.name.startswith("_") for node in imports for name in node.names)
+
+
+def vague_names(tree: ast.Module) -> int:
+    """Count what is assigned to a variable whose name does not say what it holds, outside comprehensions.
+
+    >>> vague_names(ast.parse("found = [each for each in range(3)]"))
+    1
+    """
+    inside = [node.target for node in ast.walk(tree) if isinstance(node, ast.comprehension)]
+    everywhere, within = ([*ast.walk(tree)], [name for target in inside for name in ast.walk(target)])
+    return sum(map(_is_vague, everywhere)) - sum(map(_is_vague, within))
+
+
+def _is_vague(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE
 
 
 def _is_command(node: ast.FunctionDef | ast.ClassDef) -> bool:

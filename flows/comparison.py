@@ -73,12 +73,14 @@ class Merganser(MerganserLineage, Project):
 
         Takes back a rename that was killed. Pins the sources that follow a branch to its latest commit.
         """
+        from merganser.flows.repositories.comparisons import copy_ledgers
         from merganser.flows.steps import sources, updating
         from merganser.flows.steps.preloading import check_libraries
         from merganser.flows.steps.renames import take_back
 
         for line in (*take_back(repo), *check_libraries(PARAMS), *updating.renew(repo), *updating.carry_over(repo)):
             say(line)
+        copy_ledgers(repo)
         sources.follow_sources(say)
 
     def follow_declared(self, repo: Repo, lock_files: "LockFiles", say: Callable[[str], None]) -> None:

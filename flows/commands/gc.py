@@ -44,9 +44,8 @@ from merganser.flows.evidence.runs.history import read_history
 from merganser.flows.evidence.signing import SIGNATURES, read_signature
 from merganser.flows.repositories.identity import (
     LIST,
-    TRIALS,
     cache_folder,
-    comparisons_sharing_cache,
+    folders_sharing_cache,
     history_of,
     lost_sharers,
     own_identities,
@@ -294,7 +293,7 @@ def collect_garbage(repo: Path, keep: timedelta, best: bool, do: bool) -> Freed:
         dvc_repo = stack.enter_context(opened(repo))
         root = Path(dvc_repo.root_dir)
         stack.enter_context(write_lock(dvc_repo))
-        others = [stack.enter_context(opened(folder)) for folder in _beside(dvc_repo)]
+        others = [stack.enter_context(opened(folder)) for folder in folders_sharing_cache(dvc_repo)]
         for other in others:
             stack.enter_context(write_lock(other))
         stack.enter_context(chdir(root))
@@ -308,13 +307,6 @@ def collect_garbage(repo: Path, keep: timedelta, best: bool, do: bool) -> Freed:
             for part in parts:
                 part.do()
     return Freed(parts, tuple(garbage.left), do)
-
-
-def _beside(repo: Repo) -> list[Path]:
-    """List the other folders whose results are in the same cache: comparisons, and the trials of all."""
-    others = comparisons_sharing_cache(repo)
-    folders = [Path(repo.root_dir), *others]
-    return [*others, *(path.parent for folder in folders for path in sorted((folder / TRIALS).glob("*/.dvc")))]
 
 
 def _ask_git(repo: Repo) -> None:

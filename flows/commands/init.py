@@ -79,6 +79,9 @@ class Models:
         (root / PARAMS).write_text(drafted.text, encoding="utf-8")
         (root / SCHEMA_FILE).write_text(schema_text(), encoding="utf-8")
         lines = [f"{folder}: a comparison of {', '.join(name for name in self.models if name != 'base')}"]
+        lines += ["base: the mean of the tasks' models; to name another: --models base=SOURCE"] * (
+            "base" not in self.models
+        )
         lines += [f"read of the models and data: {', '.join(drafted.read)}"] if drafted.read else []
         with opened(root) as repo:
             try:

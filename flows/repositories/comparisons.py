@@ -4,14 +4,17 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.record.environments import CHANGES, ENVIRONMENTS
-from dvcfleet.record.ledger import LEDGERS, own_lines
+from dvcfleet.record.ledger import LEDGER, LEDGERS, own_lines
 from dvcfleet.repository import STATE_FOLDER, opened
 from merganser.config import POINTS_FILE
 from merganser.config.loading import load_params
-from merganser.flows.repositories.identity import cache_folder
+from merganser.flows.repositories.identity import cache_folder, folders_sharing_cache
 from merganser.flows.suites.kept_lock_files import FOLDER
 from merganser.flows.suites.ready import EXAMPLES, IGNORED, PARAMS, sources_of
+from merganser.hashes import sha256_of_json
+from merganser.outputs import replacing
 from merganser.plugins import METHODS
 from merganser.sources.pointers import POINTER_SUFFIXES
 
@@ -51,14 +54,21 @@ def copy_choices(root: Path, folder: Path) -> None:
         shutil.copytree(root / METHODS, folder / METHODS, dirs_exist_ok=True, ignore=_COMPILED)
 
 
+def copy_ledgers(repo: Repo) -> None:
+    """Give a comparison the ledgers of those that share its cache, and of trials, if they have lines that it lacks."""
+    for other in folders_sharing_cache(repo):
+        copy_ledger(other, Path(repo.root_dir))
+
+
 def copy_ledger(root: Path, folder: Path) -> None:
-    """Give a new comparison another's ledger, which says who made what it restores from the cache they share."""
+    """Give a comparison another's ledger, which says who made what it restores from the cache they share."""
     state, own = root / STATE_FOLDER, folder / STATE_FOLDER
-    lines = b"".join(line + b"\n" for line, _ in own_lines(state))
-    if not lines:
+    copy = own / LEDGERS / f"{root.name}-{sha256_of_json(str(root.resolve()))[:8]}.jsonl"
+    if not (state / LEDGER).is_file() or (copy.is_file() and copy.stat().st_mtime > (state / LEDGER).stat().st_mtime):
         return
-    (own / LEDGERS).mkdir(parents=True, exist_ok=True)
-    (own / LEDGERS / f"{root.name}.jsonl").write_bytes(lines)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(copy) as out:
+        out.write(b"".join(line + b"\n" for line, _ in own_lines(state)))
     for name in (ENVIRONMENTS, CHANGES):
         if (state / name).is_dir():
             shutil.copytree(state / name, own / name, dirs_exist_ok=True)

@@ -66,6 +66,20 @@ def comparisons_sharing_cache(repo: Repo) -> list[Path]:
     return [folder for folder in dict.fromkeys(each.resolve() for each in folders) if folder != root]
 
 
+def folders_sharing_cache(repo: Repo) -> list[Path]:
+    """List the other folders whose results are in the same cache: comparisons, and the trials of all."""
+    root = Path(repo.root_dir).resolve()
+    folders = [root, *filter(None, [comparison_of_trial(root)]), *comparisons_sharing_cache(repo)]
+    folders += [path.parent for folder in folders for path in sorted((folder / TRIALS).glob("*/.dvc"))]
+    return [folder for folder in dict.fromkeys(folders) if folder != root]
+
+
+def comparison_of_trial(folder: Path) -> Path | None:
+    """Return the folder of the comparison of which a folder is a trial; None if it is none."""
+    root = folder.parents[len(TRIALS.parts)] if len(folder.parents) > len(TRIALS.parts) else folder
+    return root if folder.parent == root / TRIALS else None
+
+
 def lost_sharers(repo: Repo) -> list[Path]:
     """List the folders that share the cache, and that are not there: removed, moved, or on a disk that is away."""
     return [folder for folder in _sharers(cache_folder(repo)) if not _is_there(folder)]

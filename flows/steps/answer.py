@@ -19,7 +19,7 @@ from dvcfleet.lineage.contents import was_changed
 from dvcfleet.repository import STATE_FOLDER
 from merganser.config import PARAMS
 from merganser.errors import InputError
-from merganser.flows.repositories.identity import TRIALS
+from merganser.flows.repositories.identity import comparison_of_trial
 from merganser.limits import read_yaml
 from merganser.report.formats import BUDGETS, p_value
 from merganser.tasks.stages import DATA, EXAMPLES, METRICS, PREVIOUS, PREVIOUS_METRICS, SCORES, SUMMARY, UNSEEN
@@ -96,17 +96,11 @@ def say_answer(done: Set[str], say: Callable[[str], None]) -> None:
         say(line)
     for row in read_worse_scores(Path()):
         say(worse_line(row["entry"], row["column"], *(float(row[name]) for name in ("before", "after", "p"))))
-    original = _comparison_of_trial(Path.cwd())
+    original = comparison_of_trial(Path.cwd())
     if original is not None:
         for line in trial_lines(original, Path.cwd()):
             say(line)
     say(f"the report: {os.path.relpath(REPORT, original)}/index.html")
-
-
-def _comparison_of_trial(folder: Path) -> Path | None:
-    """Return the folder of the comparison of which a folder is a trial; None if it is none."""
-    root = folder.parents[len(TRIALS.parts)] if len(folder.parents) > len(TRIALS.parts) else folder
-    return root if folder.parent == root / TRIALS else None
 
 
 def trial_lines(original: Path, trial: Path) -> Iterator[str]:

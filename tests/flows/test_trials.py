@@ -12,7 +12,10 @@ import pytest
 import yaml
 
 from dvcfleet.git import git
+from dvcfleet.record.ledger import executions
+from dvcfleet.repository import opened
 from merganser.errors import InputError
+from merganser.flows.repositories.comparisons import copy_ledgers
 from merganser.flows.repositories.identity import TRIALS
 from merganser.flows.repositories.trials import Wish, changed
 from merganser.flows.steps.answer import trial_lines
@@ -88,6 +91,7 @@ def test_a_trial_leaves_the_comparison_as_it_is_and_says_what_it_changed(tiny_co
     assert f"a trial in .dvcfleet/trials/{trial.name}" in said
     assert "methods.ties.density: 0.5 -> 0.25" in said
     assert "fetch@dark restored" in said
+    assert "no ledger records its run" not in said
     assert said.splitlines()[-1] == f"the report: .dvcfleet/trials/{trial.name}/report/index.html"
     assert "compared with the comparison: ties " in said
     assert yaml.safe_load((trial / "dvc.lock").read_text())["stages"]["merge@ties"]["params"]["params.yaml"][
@@ -120,5 +124,9 @@ def test_a_trial_leaves_the_comparison_as_it_is_and_says_what_it_changed(tiny_co
     refused = merganser(tiny_copy, "diff", "no-such-run", "workspace", check=False)
     assert refused.returncode == 2
     assert experiment in refused.stderr
+    with opened(tiny_copy) as repo:
+        copy_ledgers(repo)
+    (execution,) = (one for one in executions(tiny_copy / ".dvcfleet") if one.ledger and one.stage == "merge@ties")
+    assert execution.ledger.startswith(trial.name)
     again = merganser(tiny_copy, *options, PREFECT_API_URL=prefect_api).stdout
     assert "nothing to do" in again

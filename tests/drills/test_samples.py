@@ -11,10 +11,15 @@ from tests.drills.__main__ import DRILLS, TESTS, run
 # tests/test_pipeline.py compares `dvc repro` with the tiny comparison's run. Remotes differ by what DVC does; a sample
 # of nodes has a folder as its remote. tests/evaluation and tests/tasks/test_texts.py hold scores to transformers' and
 # lm-eval's own, and tests/flows/test_suites.py the suites that the miniatures run. tests/flows/test_gc.py frees what
-# nights leave, and tests/dvcfleet/test_twins.py has a repository without git and of another owner.
+# nights leave. In tests/dvcfleet, test_twins.py has a repository without git and of another owner, and others that DVC
+# and the engine run; test_crash_recovery.py has what a power cut tears, and test_ledger.py and test_lockfiles.py, as
+# tests/flows, have damaged files.
 ELSEWHERE = (
     TESTS,
     "containers",
+    "damage",
+    "differential",
+    "power_cuts",
     "suites",
     "real",
     "resume",

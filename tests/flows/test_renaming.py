@@ -77,6 +77,7 @@ def up_to_date(folder: Path) -> set[str]:
     return {name for name, one in plan(folder).planned.items() if one.state is State.UP_TO_DATE}
 
 
+@pytest.mark.drill  # a run takes it back every day, below
 def test_a_rename_that_ends_midway_is_taken_back_and_loses_nothing(tiny_copy: Path) -> None:
     obstacle = tiny_copy / "data/merged/average/.README.md.partial"
     obstacle.mkdir()
@@ -99,6 +100,7 @@ def test_a_run_takes_back_a_rename_that_ended_midway(tiny_copy: Path) -> None:
     assert is_clean(tiny_copy)
 
 
+@pytest.mark.drill
 def test_the_name_of_a_task_that_was_taken_out_is_free_and_a_foreign_file_is_not_overwritten(tiny_copy: Path) -> None:
     lock = (tiny_copy / "dvc.lock").read_text()
     entry = yaml.safe_dump({"fetch@dawn": locked(tiny_copy)["fetch@dark"]}, indent=2).replace("/dark", "/dawn")

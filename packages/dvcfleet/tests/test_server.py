@@ -238,6 +238,7 @@ def test_a_mistake_leaves_no_server_behind(toy: Make) -> None:
     assert servers_of(broken.path) == []
 
 
+@pytest.mark.drill
 def test_what_several_runs_report_at_once_is_stored(tmp_path: Path) -> None:
     """No request is refused, and no two wait for each other within SQLite."""
     with forking():

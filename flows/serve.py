@@ -11,6 +11,7 @@ from dvcfleet.repository import held, opened, state_folder
 from dvcfleet.stop_signals import Stop
 from merganser.errors import InputError
 from merganser.flows.pages.ui import prefect_page
+from merganser.flows.repositories.identity import identity
 from merganser.limits import read_yaml
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def serve_deployments(repo: Path) -> None:
             runner = Runner(pause_on_shutdown=True)
             deployments = [make_deployment(entry) for entry in declared]
             for deployment in deployments:
-                serve_one(deployment, runner)
+                serve_one(deployment, runner, f"comparison:{identity(root)}")
             names = ", ".join(deployment.full_name for deployment in deployments)
             print(f"Prefect  {address}\nserving {names}; Ctrl-C stops it.", flush=True)
             asyncio.run(_run_until_told_to_stop(runner))
@@ -91,15 +92,32 @@ def make_deployment(entry: dict[str, Any]) -> "RunnerDeployment":
         raise InputError(f"{FILE}: {entry['name']}: {error}") from error
 
 
-def serve_one(deployment: "RunnerDeployment", runner: "Runner") -> None:
-    """Have a runner start a deployment on schedule, and once at once if a run was due while nothing served it."""
+def serve_one(deployment: "RunnerDeployment", runner: "Runner", owner: str) -> None:
+    """Have a runner start a deployment on schedule, and once at once if a run was due while nothing served it.
+
+    `owner`: the tag of the deployments of one comparison. Raises InputError for the name of another's on the server.
+    """
     from prefect.client.orchestration import get_client
 
+    deployment.tags = [*(deployment.tags or []), owner]
     with get_client(sync_client=True) as client:
+        _refuse_anothers(deployment, client)
         makes_up = _was_missed(deployment, client)
         runner.add_deployment(deployment)  # with which Prefect forgets the runs that were due
         if makes_up:
             client.create_flow_run_from_deployment(client.read_deployment_by_name(deployment.full_name).id)
+
+
+def _refuse_anothers(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> None:
+    """Refuse to replace a deployment that another comparison serves."""
+    from prefect.exceptions import ObjectNotFound
+
+    with suppress(ObjectNotFound):
+        tags = client.read_deployment_by_name(deployment.full_name).tags
+        others = [tag for tag in tags if tag.startswith("comparison:") and tag not in (deployment.tags or [])]
+        if others:
+            reason = f"the deployment of this name on the Prefect server is of another one ({others[0]})"
+            raise InputError(f"{FILE}: {deployment.full_name}: {reason}; give this one another name")
 
 
 def _was_missed(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> bool:

@@ -287,6 +287,21 @@ def test_a_mistake_in_prefect_yaml_is_named_before_a_server_is_started(
     assert not (chain.path / ".dvcfleet/prefect").exists()
 
 
+def test_another_comparisons_deployment_is_not_replaced(prefect_api: str) -> None:
+    from prefect.runner import Runner
+
+    from merganser.errors import InputError
+    from merganser.flows.serve import make_deployment, serve_one
+
+    entry = {"name": "served-by-one", "entrypoint": "merganser.flows.scheduled.scheduled"}
+    for _ in range(2):
+        serve_one(make_deployment(entry), Runner(), "comparison:one")
+    with pytest.raises(
+        InputError, match=r"prefect\.yaml: merganser/served-by-one: .* of another one \(comparison:one\)"
+    ):
+        serve_one(make_deployment(entry), Runner(), "comparison:two")
+
+
 def test_the_projects_own_deployments_can_be_served() -> None:
     from merganser.flows.serve import make_deployment, read_declared
 

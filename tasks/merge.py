@@ -10,6 +10,7 @@ from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import Params
 from merganser.config.sections import Entry
+from merganser.linalg import loops  # noqa: F401  # are compiled once, which is no time of the first merge
 from merganser.merging.cards import CARD, model_card, usage
 from merganser.merging.entry import merge_entry
 from merganser.merging.licences import LICENCES, licence_warnings

@@ -10,9 +10,12 @@ import yaml
 
 from merganser.checkpoints.writing import save_tensors
 from merganser.code_digest import CLASSES, CodeTree, read_classes
+from merganser.config.completing import completed
 from merganser.tasks.code_record import Digest
+from merganser.tasks.stage import FOUND_BY_NAME
 from tests.tiny import ROOT
-from tools.equivalence import Evidence, alike, gather, named, unknown, verdict, write_table
+from tools import golden
+from tools.equivalence import Evidence, alike, gather, named, params_in, unknown, used_by, verdict, write_table
 
 
 def write(folder: Path, value: float, fingerprint: str, seconds: float) -> None:
@@ -82,6 +85,15 @@ def test_the_table_keeps_the_class_of_what_is_the_same_and_begins_one_for_what_i
         write_table(tmp_path, code, names, known, {"methods/ties.txt": evidence})
         classes = read_classes((tmp_path / CLASSES).read_text())[key]
         assert classes == {"0" * 64: "0" * 64, "1" * 64: "0" * 64, digest: of}
+
+
+def test_each_family_kind_and_method_has_a_golden_comparison(tmp_path: Path) -> None:
+    used = set[str]()
+    for name in golden.MAKERS:
+        (tmp_path / "params.yaml").write_text(completed(params_in(ROOT, name).read_text(), name)[0])
+        used |= used_by(tmp_path)
+    packages = (FOUND_BY_NAME[each] for each in ("families", "kinds", "methods"))
+    assert {name for package in packages for name in CodeTree(ROOT).names(package)} <= used
 
 
 def test_the_table_has_all_of_the_code() -> None:

@@ -19,7 +19,7 @@ from merganser.config.loading import complete_file, load_params
 from merganser.errors import InputError
 from merganser.tasks import evaluate, extract, fetch, merge, prepare
 from tests.tasks.comparison import inside
-from tests.timm_models import edit_config, random_timm
+from tests.timm_models import SIDE, edit_config, random_timm
 from tests.tiny_clip import CLASSES, write_data_set
 
 HEADS = {"timm/resnet": ["fc.*"], "timm/convnext": ["head.fc.*"], "timm/vit": ["head.weight", "head.bias"]}
@@ -36,8 +36,10 @@ def write_comparison(folder: Path, kind: str, of_base: int = 0, **base_says: Any
         trunk = {name: value for name, value in base.state_dict().items() if value.shape == own[name].shape}
         with torch.no_grad():
             model.load_state_dict(own | {name: v + 0.02 * torch.rand_like(v) for name, v in trunk.items() if v.dim()})
+            # so that it does not say one class of all
+            model.model.get_classifier().bias.sub_(model(torch.randn(8, 3, SIDE, SIDE)).mean(dim=0))
         model.save_pretrained(folder / task)
-        write_data_set(folder / f"{task}-data", {"test": 12 + seed}, size=40)
+        write_data_set(folder / f"{task}-data", {"test": 12 + seed, "validation": 6}, size=40)
     tasks = {task: {"source": task, "data": {"source": f"{task}-data"}} for task in TASKS}
     params = {"base": {"source": "base", **base_says}, "tasks": tasks, "methods": {"average": {}, "individual": {}}}
     (folder / "params.yaml").write_text(yaml.safe_dump(params))

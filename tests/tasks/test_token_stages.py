@@ -38,15 +38,12 @@ def data_set(family: str) -> DatasetDict:
     return DatasetDict(test=made["test"], validation=concatenate_datasets([made["test"]]).select(range(6)))
 
 
-@pytest.fixture(scope="module", params=list(FAMILIES))
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """Run the stages on tasks of which params.yaml says no more than where models and data lie."""
-    family, folder = request.param, tmp_path_factory.mktemp("tokens")
+def write_sources(folder: Path, family: str) -> None:
+    """Write a trunk without a head, models fine-tuned from it with heads of their own, and data."""
     make, outputs, _, _ = FAMILIES[family]
     trunk = random_model("bert", outputs, make=make.from_config).base_model
-    tasks = {}
     for seed, task in enumerate(TASKS):
-        model = write_model(folder / "sources" / task, "bert", outputs, seed=seed + 1, make=make.from_config)
+        model = write_model(folder / task, "bert", outputs, seed=seed + 1, make=make.from_config)
         model.base_model.load_state_dict(trunk.state_dict())
         torch.manual_seed(seed)
         with torch.no_grad():
@@ -54,16 +51,24 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
                 value.add_(0.1 * torch.randn_like(value))
         if family == "token_classifier":
             model.config.id2label = dict(enumerate(words.TAGS))
-        model.save_pretrained(folder / "sources" / task)
-        data_set(family).save_to_disk(folder / "sources" / f"{task}-data")
-        own = {"max_length": 30} | ({"stride": 4} if family == "reader" else {})
-        tasks[task] = {"source": f"sources/{task}", "data": {"source": f"sources/{task}-data", **own}}
+        model.save_pretrained(folder / task)
+        data_set(family).save_to_disk(folder / f"{task}-data")
     base = AutoModel.from_config(trunk.config)  # with the pooler that the tasks' models lack
     base.load_state_dict(trunk.state_dict(), strict=False)
-    base.save_pretrained(folder / "sources/base")
-    AutoTokenizer.from_pretrained(folder / "sources/one").save_pretrained(folder / "sources/base")
+    base.save_pretrained(folder / "base")
+    AutoTokenizer.from_pretrained(folder / "one").save_pretrained(folder / "base")
+
+
+@pytest.fixture(scope="module", params=list(FAMILIES))
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Run the stages on tasks of which params.yaml says no more than where models and data lie."""
+    family, folder = request.param, tmp_path_factory.mktemp("tokens")
+    write_sources(folder / "sources", family)
+    own = {"max_length": 30} | ({"stride": 4} if family == "reader" else {})
     params = {
-        "tasks": tasks,
+        "tasks": {
+            task: {"source": f"sources/{task}", "data": {"source": f"sources/{task}-data", **own}} for task in TASKS
+        },
         "parameters": {"merged": ["embeddings.*", "encoder.*"], "matrices": "linear"},
         "statistics": {"gram": {"kind": "gram"}},
         "methods": {"individual": {}, "average": {}, "regmean": {"reads": "statistics/gram"}},

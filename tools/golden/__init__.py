@@ -13,6 +13,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from torch import Tensor
 
+from tests.tasks import test_audio, test_sentences, test_timm, test_token_stages
 from tests.tasks.test_language_models import GROUP, ROWS, adapted
 from tests.tasks.test_texts import write_sources as write_encoders
 from tests.tasks.test_vocabulary import OWN
@@ -44,8 +45,9 @@ def _dual(kind: str, dtype: torch.dtype) -> Callable[[Path], None]:
     return write
 
 
-def _encoder(folder: Path) -> None:
-    write_encoders(folder / "sources")
+def _sources(write_them: Callable[..., None], *of: str) -> Callable[[Path], None]:
+    """Return what writes into a folder what a test of stages reads."""
+    return lambda folder: write_them(folder / "sources", *of)
 
 
 def _vision(folder: Path) -> None:
@@ -89,7 +91,12 @@ MAKERS: Mapping[str, Callable[[Path], None]] = {
     "clip": _dual("clip", torch.float16),
     "siglip": _dual("siglip", torch.bfloat16),
     "vision": _vision,
-    "encoder": _encoder,
+    "timm": _sources(test_timm.write_comparison, "timm/resnet"),
+    "audio": _sources(test_audio.write_sources, "wav2vec2"),
+    "encoder": _sources(write_encoders),
+    "reader": _sources(test_token_stages.write_sources, "reader"),
+    "token_classifier": _sources(test_token_stages.write_sources, "token_classifier"),
+    "sentence_encoder": _sources(test_sentences.write_sources),
     "causal": _causal,
     "seq2seq": _seq2seq,
     "vocabulary": _vocabulary,

@@ -8,7 +8,8 @@ import pytest
 import torch
 import yaml
 
-from merganser.checkpoints.writing import save_tensors
+from merganser.checkpoints.tensors import spec_of
+from merganser.checkpoints.writing import save_tensors, write_model
 from merganser.code_digest import CLASSES, CodeTree, read_classes
 from merganser.config.completing import completed
 from merganser.tasks.code_record import Digest
@@ -25,7 +26,10 @@ def write(folder: Path, value: float, fingerprint: str, seconds: float) -> None:
     for name in ("merge.txt", "evaluate.txt", "methods/ties.txt", "methods/dare.txt", "kinds/texts.txt"):
         (folder / "data/code" / name).write_text(name)
     tensors = {"a": torch.full((2, 2), value, dtype=torch.bfloat16), "b": torch.tensor(1.0)}
-    save_tensors(folder / "data/merged/ties/model.safetensors", tensors, json.dumps({"fingerprint": fingerprint}))
+    write_model(
+        folder / "data/merged/ties", {name: spec_of(each) for name, each in tensors.items()}, tensors.items(), {}
+    )
+    save_tensors(folder / "data/merged/ties/parts.safetensors", tensors, json.dumps({"fingerprint": fingerprint}))
     (folder / "data/metrics/ties/dark.json").write_text(json.dumps({"value": value, "fingerprint": fingerprint}))
     (folder / "data/profile.json").write_text(json.dumps({"amr": 1, "wall_s": seconds}))
     params = yaml.safe_load((ROOT / "tests/tiny/params.yaml").read_text())

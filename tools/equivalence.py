@@ -288,14 +288,19 @@ def without(content: Any, varies: Iterable[str]) -> Any:
 
 
 def tensors(path: Path) -> Any:
-    """Return the tensors' bytes, shapes and dtypes, and the metadata without fingerprints."""
+    """Return the tensors' bytes, shapes and dtypes, and the metadata: Merganser's own without fingerprints."""
     with safe_open(path, "pt") as file:
         found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        metadata = {key: without(json.loads(value), ()) for key, value in (file.metadata() or {}).items()}
-    return metadata, {
-        name: (value.dtype, value.shape, value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        for name, value in found.items()
-    }
+        metadata = file.metadata() or {}
+    own = without(json.loads(metadata.pop("merganser", "null")), ())
+    return (
+        metadata,
+        own,
+        {
+            name: (value.dtype, value.shape, value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+            for name, value in found.items()
+        },
+    )
 
 
 if __name__ == "__main__":

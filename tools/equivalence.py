@@ -36,8 +36,8 @@ from tools.golden.run import FOUND
 ROOT = Path(__file__).resolve().parents[1]
 CODE = "data/code"
 NOT_COMPARED = {"code.txt", *(f"{kind}.txt" for kind in golden.LEFT_OUT)}  # what they write says when it was written
-# Code of one entry, else of the statistics, else of one task: what evaluates shows what kinds change.
-OF_THEIR_OWN = ("methods/", "statistics.txt", "kinds/")
+# Code of one entry, else of the statistics, else of one task, else of the family: what evaluates shows what it changes.
+OF_THEIR_OWN = ("methods/", "statistics.txt", "kinds/", "families/")
 FINGERPRINT = "fingerprint"  # of a file that a stage that is started again may keep: no result
 # What a stage's fingerprints are of, where that is less than all of its code.
 PARTS = {"decompose.txt": factors.CODE, "join.txt": (joints.CODE,)}
@@ -216,8 +216,8 @@ def gather(found: dict[str, Evidence], old: Path, new: Path, changed: Collection
     """Add what two runs of a comparison say: of the stages that read the same, whether they wrote the same.
 
     Other results speak against the changed methods that a stage used, if there are any, else against the code of
-    statistics, else against the changed kinds of task: these run again by their own classes, and what all stages share
-    stays if the others wrote the same.
+    statistics, else against the changed kinds of task, else against the changed family: these run again by their own
+    classes, and what all stages share stays if the others wrote the same.
     """
     before, after = (json.loads((folder / FOUND).read_text()) for folder in (old, new))
     used = used_by(new)

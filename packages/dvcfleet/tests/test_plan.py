@@ -130,6 +130,13 @@ def test_a_broken_dvc_yaml_is_the_users_mistake(done: Toy) -> None:
         done.plan()
 
 
+@pytest.mark.parametrize("name", ["dvc.yaml", "dvc.lock"])
+def test_a_file_that_is_nested_too_deeply_is_named(done: Toy, name: str) -> None:
+    done.write(name, f"stages: {'[' * 3000}{']' * 3000}\n")
+    with pytest.raises(UserError, match=f"{name}.*nested too deeply"):
+        done.plan()
+
+
 def test_a_folder_without_dvc_is_the_users_mistake(toy: Make, tmp_path_factory: pytest.TempPathFactory) -> None:
     from dvcfleet.planning.plan import plan
 

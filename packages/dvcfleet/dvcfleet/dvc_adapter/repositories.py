@@ -60,7 +60,11 @@ def _invalid(error: Any) -> Iterable[str]:
     """Say what is wrong with the values of a file whose form is right."""
     from dvc.utils.serialize import parse_yaml_for_update
 
-    content = parse_yaml_for_update(error.text, error.path)
+    try:
+        content = parse_yaml_for_update(error.text, error.path)
+    except RecursionError:
+        yield "nested too deeply"
+        return
     for detail in error.exc.errors:
         keys = ".".join(map(str, detail.path))
         yield f"line {_line(content, detail.path)}, {keys}: {detail.error_message}" if keys else detail.error_message

@@ -162,7 +162,8 @@ def status(
     table = _columns([("stage", "state", "why"), *rows]) if rows else []
     for line in (*table, *orphan_lines(status_plan.orphans)):
         print(line)
-    print(", ".join(f"{count} {state}" for state, count in status_plan.as_json()["counts"].items() if count))
+    counts = status_plan.as_json()["counts"]
+    print(", ".join(f"{count} {state}" for state, count in counts.items() if count) or "no stages")
 
 
 def logs(

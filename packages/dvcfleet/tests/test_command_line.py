@@ -77,6 +77,8 @@ def test_status_leaves_out_what_is_up_to_date_unless_it_is_asked_for(chain: Toy)
     dvcfleet(chain.path, "run")
     assert dvcfleet(chain.path, "status") == "3 up to date\n"
     assert len(dvcfleet(chain.path, "status", "--all").splitlines()) == 5
+    chain.write("dvc.yaml", "stages: {}\n")
+    assert dvcfleet(chain.path, "status").splitlines()[-1] == "no stages"
 
 
 def test_both_command_lines_have_the_same_commands_of_the_engine() -> None:

@@ -95,20 +95,20 @@ def make_deployment(entry: dict[str, Any]) -> "RunnerDeployment":
 def serve_one(deployment: "RunnerDeployment", runner: "Runner", owner: str) -> None:
     """Have a runner start a deployment on schedule, and once at once if a run was due while nothing served it.
 
-    `owner`: the tag of the deployments of one comparison. Raises InputError for the name of another's on the server.
+    `owner`: the tag of this comparison's deployments. Raises InputError if another comparison serves one of this name.
     """
     from prefect.client.orchestration import get_client
 
     deployment.tags = [*(deployment.tags or []), owner]
     with get_client(sync_client=True) as client:
-        _refuse_anothers(deployment, client)
+        _refuse_others(deployment, client)
         makes_up = _was_missed(deployment, client)
         runner.add_deployment(deployment)  # with which Prefect forgets the runs that were due
         if makes_up:
             client.create_flow_run_from_deployment(client.read_deployment_by_name(deployment.full_name).id)
 
 
-def _refuse_anothers(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> None:
+def _refuse_others(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> None:
     """Refuse to replace a deployment that another comparison serves."""
     from prefect.exceptions import ObjectNotFound
 
@@ -116,8 +116,9 @@ def _refuse_anothers(deployment: "RunnerDeployment", client: "SyncPrefectClient"
         tags = client.read_deployment_by_name(deployment.full_name).tags
         others = [tag for tag in tags if tag.startswith("comparison:") and tag not in (deployment.tags or [])]
         if others:
-            reason = f"the deployment of this name on the Prefect server is of another one ({others[0]})"
-            raise InputError(f"{FILE}: {deployment.full_name}: {reason}; give this one another name")
+            reason = f"another comparison serves a deployment of this name on the Prefect server ({others[0]})"
+            remedy = f"give this one another name, or `prefect deployment delete {deployment.full_name}`"
+            raise InputError(f"{FILE}: {deployment.full_name}: {reason}; {remedy}")
 
 
 def _was_missed(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> bool:

@@ -129,9 +129,9 @@ def vague_names(tree: ast.Module) -> int:
     >>> vague_names(ast.parse("found = [each for each in range(3)]"))
     1
     """
-    inside = [node.target for node in ast.walk(tree) if isinstance(node, ast.comprehension)]
-    everywhere, within = ([*ast.walk(tree)], [name for target in inside for name in ast.walk(target)])
-    return sum(map(_is_vague, everywhere)) - sum(map(_is_vague, within))
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.comprehension)]
+    inside = (name for loop in loops for name in ast.walk(loop.target))
+    return sum(map(_is_vague, ast.walk(tree))) - sum(map(_is_vague, inside))
 
 
 def _is_vague(node: ast.AST) -> bool:

@@ -148,22 +148,22 @@ def figure_lines(figures: list[Figure]) -> Iterator[str]:
     yield f"{beyond} of {known} differences are beyond our sampling error (95 %)"
 
 
-def all_lines(suites_read: AllSuites) -> Iterator[str]:
+def all_lines(all_suites: AllSuites) -> Iterator[str]:
     """Say for each paper how many of its figures reproduce, and for each suite which do not and why."""
-    for each in suites_read.papers:
+    for each in all_suites.papers:
         yield (
             f"{each.paper}: {each.within} of {each.figures} figures within our sampling error, {each.explained} "
             f"beyond it by other experiments, {each.unexplained} by the same one"
         )
-    for suite in suites_read.suites:
+    for suite in all_suites.suites:
         yield f"{suite.suite}: {suite.place}"
         for paper, rows in suite.by_paper.items():
             yield f"  {paper}"
             if within := [f"{row.entry} ({row.table})" for row in rows if row.is_within]:
                 yield f"    within our sampling error (95 %): {', '.join(within)}"
             yield from (f"    {_beyond(row)}" for row in rows if row.beyond)
-    if suites_read.not_run:
-        yield f"not run here: {', '.join(suites_read.not_run)}"
+    if all_suites.not_run:
+        yield f"not run here: {', '.join(all_suites.not_run)}"
 
 
 def _beyond(row: Compared) -> str:

@@ -66,12 +66,12 @@ def copy_ledger(root: Path, folder: Path) -> None:
     copy = own / LEDGERS / f"{root.name}-{sha256_of_json(str(root.resolve()))[:8]}.jsonl"
     if not (state / LEDGER).is_file() or (copy.is_file() and copy.stat().st_mtime > (state / LEDGER).stat().st_mtime):
         return
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(copy) as out:
-        out.write(b"".join(line + b"\n" for line, _ in own_lines(state)))
     for name in (ENVIRONMENTS, CHANGES):
         if (state / name).is_dir():
             shutil.copytree(state / name, own / name, dirs_exist_ok=True)
+    copy.parent.mkdir(parents=True, exist_ok=True)  # last: after a kill before it, all is copied again
+    with replacing(copy) as out:
+        out.write(b"".join(line + b"\n" for line, _ in own_lines(state)))
 
 
 def link_sources(root: Path, folder: Path) -> Iterator[Path]:

@@ -75,7 +75,7 @@ def folders_sharing_cache(repo: Repo) -> list[Path]:
 
 
 def comparison_of_trial(folder: Path) -> Path | None:
-    """Return the folder of the comparison of which a folder is a trial; None if it is none."""
+    """Return the comparison's folder if a folder is one of its trials, else None."""
     root = folder.parents[len(TRIALS.parts)] if len(folder.parents) > len(TRIALS.parts) else folder
     return root if folder.parent == root / TRIALS else None
 

@@ -223,7 +223,7 @@ def report_lines(root: Path) -> Iterator[str]:
 
 
 def read_table(root: Path, name: str) -> list[Row]:
-    """Read a table of the report in a repository; raise InputError where there is none, or not the run's whole one."""
+    """Read a table of a repository's report; raise InputError if it is missing or has changed since its run."""
     path = root / REPORT / name
     if not path.is_file():
         raise InputError(f"{REPORT}/{name}: missing; `merganser run {REPORT}` writes it")

@@ -48,7 +48,7 @@ def restore_lock_file(repo: Repo, params: Path) -> None:
     kept = _kept(repo, params)
     try:
         entries = COMPILED_LOCKFILE_SCHEMA(load_yaml(str(kept))).get("stages") if kept.is_file() else None
-    except (DvcException, Invalid, ValueError) as error:
+    except (DvcException, Invalid, ValueError, RecursionError) as error:
         entries = None
         print(f"{kept}: damaged, and left alone ({in_one_line(error)}); a run restores what it can", file=sys.stderr)
     if not entries:

@@ -31,7 +31,7 @@ class Example:
     answer: str = ".argmax(dim=1)"
     imported: str = ""
     before: str = ""
-    has_head: bool = True  # a file in `data/heads`; else classes are prompts, or there are none
+    has_head: bool = True  # in `data/heads`; otherwise the classes are prompts, or the task has none
 
 
 PIL, PIXELS = "from PIL import Image\n", '{"pixels": network.pixels([Image.open("picture.png")])}'

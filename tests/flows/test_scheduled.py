@@ -297,7 +297,7 @@ def test_another_comparisons_deployment_is_not_replaced(prefect_api: str) -> Non
     for _ in range(2):
         serve_one(make_deployment(entry), Runner(), "comparison:one")
     with pytest.raises(
-        InputError, match=r"prefect\.yaml: merganser/served-by-one: .* of another one \(comparison:one\)"
+        InputError, match=r"prefect\.yaml: merganser/served-by-one: another comparison .*\(comparison:one\)"
     ):
         serve_one(make_deployment(entry), Runner(), "comparison:two")
 

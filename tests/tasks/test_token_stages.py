@@ -39,7 +39,7 @@ def data_set(family: str) -> DatasetDict:
 
 
 def write_sources(folder: Path, family: str) -> None:
-    """Write a trunk without a head, models fine-tuned from it with heads of their own, and data."""
+    """Write a headless trunk, models fine-tuned from it with their own heads, and data."""
     make, outputs, _, _ = FAMILIES[family]
     trunk = random_model("bert", outputs, make=make.from_config).base_model
     for seed, task in enumerate(TASKS):

@@ -44,7 +44,7 @@ class _Entry(BaseModel):
 
 
 class _Shape(BaseModel):
-    """What is read of a run's params.yaml and dvc.lock."""
+    """The parts of a run's params.yaml and dvc.lock that are read."""
 
     tasks: dict[str, Any] | None = None
     unseen: dict[str, Any] | None = None

@@ -44,4 +44,4 @@ def open_tasks(params: Params, data: Path, names: Collection[str], base: Path = 
     tasks = {name: open_task(params, name, data, BASE, networks) for name in params.measured if name in names}
     apart = [name for name, setup in tasks.items() if setup.prepared.own is not None]
     own = tasks | {name: open_task(params, name, data, BASE, own=True) for name in apart}
-    return ScoringSetup(open_for_merging(base), tasks, own, params.evaluation.batch_size)
+    return ScoringSetup(open_for_merging(base), tasks, own, params.evaluation.batch_size, params.evaluation.device)

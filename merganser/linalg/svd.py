@@ -7,7 +7,8 @@ one shape are decomposed in a batch, since one matrix alone does not fill a GPU.
 Shape legend: T tasks, M rows, N columns, R = min(M, N), K singular vectors, Q rank of an adapter.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from math import ceil
 
 import torch
@@ -31,8 +32,14 @@ def factorise(matrix: Tensor, rank: int | None = None) -> Factors:
     (tensor([5., 0.]), tensor([[0., 3.],
             [0., 4.]]))
     """
-    parts = _decomposed(matrix, rank, matrix.dtype, matrix.dtype)
-    return Factors(*(part.to(matrix.dtype).contiguous() for part in parts))
+    return factorise_all(matrix.unsqueeze(0), rank)[0]
+
+
+def factorise_all(matrices: Tensor, rank: int | None = None) -> tuple[Factors, ...]:
+    """Decompose each of T matrices (T, M, N) as `factorise` does: on a GPU as many together as fit."""
+    dtype = matrices.dtype
+    decomposed = _each_decomposed(matrices, rank, dtype, dtype)
+    return tuple(Factors(*(part.to(dtype).contiguous() for part in parts)) for parts in decomposed)
 
 
 def compact(matrix: Tensor, rank: int | None = None, exact_to: torch.dtype | None = None) -> Factors:
@@ -40,29 +47,47 @@ def compact(matrix: Tensor, rank: int | None = None, exact_to: torch.dtype | Non
 
     `rank` caps K. `exact_to`: the dtype that a float64 matrix was computed from; the vectors need no more precision.
     """
-    u, s, vh = _decomposed(matrix, rank, exact_to or matrix.dtype, torch.float64)
-    return Factors(u, s[: len(vh)], vh)
+    return next(compact_each([matrix], rank, exact_to))
 
 
-def truncation(matrix: Tensor, rank: int, exact_to: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-    """Return left (M, K) and right (K, N) in float64 whose product is the best approximation of this rank.
+def compact_each(
+    matrices: Iterable[Tensor], rank: int | None = None, exact_to: torch.dtype | None = None
+) -> Iterator[Factors]:
+    """Decompose matrices of one shape as `compact` does: on a GPU as many together as fit, on the CPU one by one."""
+    return map(_compacted, _each_decomposed(matrices, rank, exact_to, torch.float64))
+
+
+def _compacted(factors: Factors) -> Factors:
+    return Factors(factors.u, factors.s[: len(factors.vh)], factors.vh)
+
+
+def truncations(
+    matrices: Iterable[Tensor], rank: int, exact_to: torch.dtype | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield left (M, K) and right (K, N) in float64 whose product is the best approximation of a matrix of this rank.
 
     Projects on the leading singular vectors of one side. A Gram matrix may not separate two small singular values; here
-    that does no harm: the error is about eps * largest**2 / smallest kept, however close they are.
+    that does no harm: the error is about eps * largest**2 / smallest kept, however close they are. The matrices have
+    one shape; on a GPU as many are decomposed together as fit, on the CPU one by one.
 
-    >>> left, right = truncation(torch.tensor([[3.0, 0.0], [0.0, 1.0]]), 1)
+    >>> ((left, right),) = truncations([torch.tensor([[3.0, 0.0], [0.0, 1.0]])], 1)
     >>> (left @ right).float()
     tensor([[3., 0.],
             [0., 0.]])
     """
-    if matrix.shape[0] < matrix.shape[1]:
-        left, right = truncation(matrix.mT, rank, exact_to)
-        return right.mT, left.mT
-    if (exact_to or matrix.dtype) == torch.float64:
-        u, s, vh = compact(matrix, rank)
-        return u * s, vh
-    _, vectors = lapack.eigh_top_(lapack.gram(matrix), rank)
-    return lapack.product(matrix, vectors), vectors.mT
+    for group in groups(matrices, exact_to):
+        if (exact_to or group[0].dtype) == torch.float64:
+            yield from ((u * s, vh) for u, s, vh in compact_each(group, rank))
+            continue
+        decomposed = lapack.each_eigh_top_([lapack.gram(_tall(matrix)) for matrix in group], rank)
+        while group:
+            yield _projected(group.pop(0), decomposed.pop(0)[1])
+
+
+def _projected(matrix: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the factors of a matrix projected on vectors of its smaller side, in columns."""
+    left, right = lapack.product(_tall(matrix), vectors), vectors.mT
+    return (right.mT, left.mT) if _is_wide(matrix) else (left, right)
 
 
 def factorise_low_rank(left: Tensor, right: Tensor) -> Factors:
@@ -115,8 +140,7 @@ def spectral_norm(matrix: Tensor) -> Tensor:
     >>> spectral_norm(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
     tensor(4., dtype=torch.float64)
     """
-    tall = matrix.mT if matrix.shape[0] < matrix.shape[1] else matrix
-    return lapack.eigenvalues_(lapack.gram(tall))[-1].clamp(min=0).sqrt()
+    return lapack.eigenvalues_(lapack.gram(_tall(matrix)))[-1].clamp(min=0).sqrt()
 
 
 def leading(factors: Factors, count: int) -> Factors:
@@ -185,9 +209,15 @@ def of_gram(gram: Tensor, longer: int, count: int | None = None) -> tuple[Tensor
 
     `gram` is its smaller Gram matrix, which is overwritten, `longer` the length of its longer side.
     """
-    squares, vectors = lapack.eigh_top_(gram, len(gram) if count is None else count)
-    s = squares.flip(0).clamp_(min=0).sqrt_()
-    return s, vectors.flip(1), numerical_rank(s.float(), (longer, len(s)))
+    return of_grams([gram], longer, count)[0]
+
+
+def of_grams(grams: list[Tensor], longer: int, count: int | None = None) -> list[tuple[Tensor, Tensor, int]]:
+    """Return what `of_gram` does for each Gram matrix; a GPU decomposes them together."""
+    size = len(grams[0])
+    decomposed = lapack.each_eigh_top_(grams, size if count is None else count)
+    spectra = [(squares.flip(0).clamp_(min=0).sqrt_(), vectors.flip(1)) for squares, vectors in decomposed]
+    return [(s, vectors, numerical_rank(s.float(), (longer, size))) for s, vectors in spectra]
 
 
 def is_accurate(s: Tensor) -> bool:
@@ -195,83 +225,75 @@ def is_accurate(s: Tensor) -> bool:
     return len(s) == 0 or bool(s[-1] >= LEAST_FROM_GRAM * s[0])
 
 
-def _decomposed(matrix: Tensor, rank: int | None, exact_to: torch.dtype, dtype: torch.dtype) -> Factors:
-    """Return the whole spectrum, and the vectors up to the numerical rank, or `rank`: in `dtype`, or in float64."""
-    if matrix.shape[0] < matrix.shape[1]:
-        u, s, vh = _decomposed(matrix.mT, rank, exact_to, dtype)
-        return Factors(vh.mT.contiguous(), s, u.mT.contiguous())
-    by_gram = None if exact_to == torch.float64 else _by_gram(matrix, rank, dtype)
-    return by_gram or _by_svd(matrix, rank, exact_to)
+def _each_decomposed(
+    matrices: Iterable[Tensor], rank: int | None, exact_to: torch.dtype | None, dtype: torch.dtype
+) -> Iterator[Factors]:
+    """Yield each matrix's whole spectrum, and its vectors up to the numerical rank, or `rank`: in `dtype`, or float64.
+
+    `exact_to`: by default the matrices' dtype.
+    """
+    for group in groups(matrices, exact_to):
+        exact = exact_to or group[0].dtype
+        if exact == torch.float64:
+            yield from (_by_svd(matrix, rank, exact) for matrix in group)
+            continue
+        spectra = of_grams([lapack.gram(_tall(matrix)) for matrix in group], max(group[0].shape), rank)
+        while group:
+            yield _of_spectrum(group.pop(0), *spectra.pop(0), rank, exact, dtype)
 
 
-def _by_gram(tall: Tensor, rank: int | None, dtype: torch.dtype) -> Factors | None:
-    """Decompose a tall matrix of float32 precision by its Gram matrix; None if that is not exact enough."""
-    s, vectors, known = of_gram(lapack.gram(tall), len(tall), rank)
+def _of_spectrum(
+    matrix: Tensor, s: Tensor, vectors: Tensor, known: int, rank: int | None, exact_to: torch.dtype, dtype: torch.dtype
+) -> Factors:
+    """Return the factors of a matrix of which `of_gram` is known, where that is exact enough."""
     v = vectors[:, :known]
     counted = s[: v.shape[1]]
     if not is_accurate(counted):
-        return None
-    return Factors(lapack.product(tall, v / counted, dtype), s.to(dtype), v.mT.to(dtype).contiguous())
+        return _by_svd(matrix, rank, exact_to)
+    left, right = lapack.product(_tall(matrix), v / counted, dtype), v.mT.to(dtype).contiguous()
+    u, vh = (right.mT.contiguous(), left.mT.contiguous()) if _is_wide(matrix) else (left, right)
+    return Factors(u, s.to(dtype), vh)
 
 
 def _by_svd(matrix: Tensor, rank: int | None, exact_to: torch.dtype) -> Factors:
     """Decompose a matrix by LAPACK's SVD in float64."""
+    if _is_wide(matrix):
+        u, s, vh = _by_svd(matrix.mT, rank, exact_to)
+        return Factors(vh.mT.contiguous(), s, u.mT.contiguous())
     u, s, vh = linalg.svd(matrix.double(), full_matrices=False)
     known = numerical_rank(s[:rank].to(exact_to), (matrix.shape[0], matrix.shape[1]))
     return Factors(u[:, :known], s, vh[:known])
 
 
-SHARE = 0.5  # of the GPU's free memory that one batch may fill
+def _is_wide(matrix: Tensor) -> bool:
+    return matrix.shape[0] < matrix.shape[1]
+
+
+def _tall(matrix: Tensor) -> Tensor:
+    return matrix.mT if _is_wide(matrix) else matrix
+
+
+SHARE = 0.5  # of the GPU's free memory that what is decomposed together may fill
 GRAM_COPIES = 6  # memory per matrix, in Gram matrices: the matrix and its eigenvectors, a copy of both, and workspace
 
 
-def factorise_all(matrices: Tensor, rank: int | None = None) -> tuple[Factors, ...]:
-    """Decompose each of T matrices (T, M, N) as `factorise` does."""
-    if not matrices.is_cuda or matrices.dtype == torch.float64:
-        return tuple(factorise(matrix, rank) for matrix in matrices)
-    pieces = matrices.split(batch_size(matrices))
-    return tuple(factors for piece in pieces for factors in factorise_together(piece, rank))
+def groups(matrices: Iterable[Tensor], exact_to: torch.dtype | None = None) -> Iterator[list[Tensor]]:
+    """Group matrices of one shape by how many are decomposed together: as many as fit a GPU's free memory, or one.
 
-
-def batch_size(matrices: Tensor) -> int:
-    """Return how many of the matrices (T, M, N) can be decomposed together in the GPU's free memory."""
-    _, rows, columns = matrices.shape
-    bytes_each = 8 * (2 * rows * columns + GRAM_COPIES * min(rows, columns) ** 2)
-    return max(1, int(SHARE * free_memory(matrices.device) / max(bytes_each, 1)))
+    Who is done with a matrix takes it out of its group, so that its memory is free before the next is made. What is
+    `exact_to` float64 (by default the matrices' dtype) has no Gram matrices, and is decomposed alone.
+    """
+    rest = iter(matrices)
+    while group := list(islice(rest, 1)):
+        first = group[0]
+        if first.is_cuda and (exact_to or first.dtype) != torch.float64:
+            bytes_each = 8 * (2 * first.numel() + GRAM_COPIES * min(first.shape) ** 2)
+            group.extend(islice(rest, max(0, int(SHARE * free_memory(first.device) / max(bytes_each, 1)) - 1)))
+        del first
+        yield group
 
 
 def free_memory(device: torch.device) -> int:
     """Return how many bytes of a GPU's memory torch can allocate."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-
-
-def factorise_together(matrices: Tensor, rank: int | None = None) -> list[Factors]:
-    """Decompose T matrices (T, M, N), of float32 or less, from their Gram matrices in float64, in one batched call.
-
-    A matrix for which that is not exact enough is decomposed by itself.
-
-    >>> first, second = factorise_together(torch.tensor([[[2.0, 0.0], [0.0, 1.0]], [[0.0, 3.0], [0.0, 0.0]]]))
-    >>> first.s, second.s, second.u.shape
-    (tensor([2., 1.]), tensor([3., 0.]), torch.Size([2, 1]))
-    """
-    _, rows, columns = matrices.shape
-    if rows < columns:
-        turned = factorise_together(matrices.mT, rank)
-        return [Factors(vh.mT.contiguous(), s, u.mT.contiguous()) for u, s, vh in turned]
-    exact = matrices.double()
-    squares, vectors = linalg.eigh(exact.mT @ exact)
-    s, v = squares.flip(1).clamp_(min=0).sqrt_(), vectors.flip(2)[:, :, :rank]
-    del squares, vectors
-    u = exact @ v
-    del exact
-    return [_checked(*each, rank) for each in zip(matrices, u, s, v, strict=True)]
-
-
-def _checked(matrix: Tensor, scaled: Tensor, s: Tensor, v: Tensor, rank: int | None) -> Factors:
-    """Return the factors of one matrix (M, N), given U S (M, K), S (R,) and V (N, K), M >= N."""
-    known = min(v.shape[1], numerical_rank(s.float(), (len(matrix), len(v))))
-    if not is_accurate(s[:known]):
-        return factorise(matrix, rank)
-    parts = (scaled[:, :known] / s[:known], s, v[:, :known].mT)
-    return Factors(*(part.to(matrix.dtype).contiguous() for part in parts))

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.counts import count_of
-from merganser.linalg.svd import truncation
+from merganser.linalg.svd import truncations
 from merganser.merging.method import Fraction, Scaling, method
 from merganser.operators.sums import total
 from merganser.operators.vectors import scaled_mean
@@ -31,6 +31,6 @@ def cart(layer: LayerDeltas, *, rank_fraction: Fraction = 0.08, centre: bool = T
     average = total(layer.deltas) / len(layer.deltas)
     start = average if centre else torch.zeros_like(average)
     merged = start.clone()
-    for delta in layer.deltas:
-        merged.addmm_(*truncation(delta - start, rank, layer.dtype), alpha=scaling)
+    for left, right in truncations((delta - start for delta in layer.deltas), rank, layer.dtype):
+        merged.addmm_(left, right, alpha=scaling)
     return merged.to(layer.dtype)

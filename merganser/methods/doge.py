@@ -13,7 +13,7 @@ from merganser.inputs.layers import LayerDeltas, LayerSource, SomeLayers, beneat
 from merganser.linalg.counts import count_of
 from merganser.linalg.cuts import kept
 from merganser.linalg.descent import Gradient, adam
-from merganser.linalg.svd import compact
+from merganser.linalg.svd import compact, compact_each
 from merganser.merging.method import Count, Densities, Fraction, LearningRate, Positive, Scaling, method
 from merganser.operators.angles import squared_lengths
 from merganser.operators.ties import vector_cut
@@ -78,7 +78,7 @@ def shared_directions(deltas: Tensor, common_fraction: float) -> Tensor:
     """
     tasks, rows, columns = deltas.shape
     count, rank_each = count_of(common_fraction, min(rows, columns)), min(rows, columns) // tasks
-    stacked = torch.cat([compact(delta, rank_each).u for delta in deltas], 1)
+    stacked = torch.cat([own.u for own in compact_each(deltas, rank_each)], 1)
     if count == 0 or stacked.shape[1] == 0:
         return stacked[:, :0]
     u, s, _ = compact(stacked, exact_to=deltas.dtype)

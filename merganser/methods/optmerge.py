@@ -6,7 +6,7 @@ from torch import Tensor
 from merganser.inputs.layers import LayerDeltas
 from merganser.linalg.counts import count_of
 from merganser.linalg.descent import momentum
-from merganser.linalg.svd import truncation
+from merganser.linalg.svd import truncations
 from merganser.merging.method import Count, Fraction, LearningRate, Scaling, method
 from merganser.operators.angles import squared_lengths
 from merganser.operators.coefficients import share_needed
@@ -43,7 +43,7 @@ def optmerge(
     default, the average comes first and not the sum, and the steps are plain ones with a momentum of 0.9.
     """
     kept = count_of(share_needed(len(layer.tasks), rank_fraction=rank_fraction), min(layer.shape))
-    guides = (torch.mm(*truncation(delta, kept, layer.dtype)) for delta in layer.deltas)
+    guides = (torch.mm(*sides) for sides in truncations(layer.deltas, kept, layer.dtype))
     quadratic = interference(guides, squared_lengths(layer.deltas).tolist())
     average = total(layer.deltas) / len(layer.tasks)
     return (scaling * momentum(average, quadratic.gradient, steps, lr, KEPT)).to(layer.dtype)

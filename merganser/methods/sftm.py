@@ -20,7 +20,7 @@ from merganser.inputs.layers import LayerDeltas, LayerLowRank
 from merganser.linalg.blocks import join_pieces
 from merganser.linalg.cuts import cut_at, each_trimmed
 from merganser.linalg.decompositions import Factors
-from merganser.linalg.svd import compact, compact_low_rank
+from merganser.linalg.svd import compact_each, compact_low_rank
 from merganser.linalg.thresholds import in_memory
 from merganser.merging.method import Densities, Scaling, method, spaced
 from merganser.operators.coefficients import PerTask, each_of
@@ -82,7 +82,7 @@ def triples_of(layer: LayerDeltas | LayerLowRank, density: PerTask, least: float
         yield from (compact_low_rank(*sides) for sides in zip(layer.left, layer.right, strict=True))
     else:
         deltas = layer.dense().deltas if isinstance(layer, LayerLowRank) else layer.deltas
-        for u, s, vh in map(compact, trimmed(deltas, densities)):
+        for u, s, vh in compact_each(trimmed(deltas, densities)):
             known = int((s > least * s[:1]).sum())
             yield Factors(u[:, :known], s[:known], vh[:known])
             del u, s, vh  # before the next are computed

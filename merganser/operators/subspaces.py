@@ -5,6 +5,8 @@ Isotropic merging is of Marczak et al. (ICML 2025); a truncation keeps singular 
 Shape legend: T tasks, M rows, N columns, Q rank of an adapter, K singular vectors.
 """
 
+from collections.abc import Iterable, Iterator, Sequence
+
 import torch
 from torch import Tensor
 
@@ -16,10 +18,12 @@ from merganser.linalg.lapack import gram, product
 from merganser.linalg.svd import (
     LEAST_FROM_GRAM,
     compact,
+    compact_each,
     compact_low_rank,
     complement,
+    groups,
     numerical_rank,
-    of_gram,
+    of_grams,
     spectral_norm,
 )
 from merganser.operators.sums import total
@@ -95,37 +99,38 @@ def specifics(layer: LayerDeltas | LayerLowRank, common: Tensor, count: int) -> 
     rows, known = common.shape
     if 2 * (rows - known) < rows:  # few directions remain: work in their coordinates
         rest = complement(common, rows - known)
-        return [_within(delta, rest, count) for delta in layer.deltas]
-    return [_by_gram(delta, common, count) or _outside(delta, common, count) for delta in layer.deltas]
+        inside = (product(delta.mT, rest).mT for delta in layer.deltas)
+        return [Factors(rest @ u, s, vh) for u, s, vh in _beyond_rounding(layer.deltas, inside, count)]
+    if layer.dtype == torch.float64 or rows < layer.shape[1]:
+        outside = (_outside(delta, common) for delta in layer.deltas)
+        return list(_beyond_rounding(layer.deltas, outside, count))
+    return [factors for group in groups(layer.deltas) for factors in _by_grams(group, common, count)]
 
 
-def _within(delta: Tensor, rest: Tensor, count: int) -> Factors:
-    """Decompose the part of a matrix within the span of orthonormal columns (M, K)."""
-    u, s, vh = compact(product(delta.mT, rest).mT, count, delta.dtype)
-    known = _count(s, delta)
-    return Factors(rest @ u[:, :known], s[:known], vh[:known])
+def _beyond_rounding(deltas: Sequence[Tensor] | Tensor, parts: Iterable[Tensor], count: int) -> Iterator[Factors]:
+    """Decompose a part of each matrix, as far as its values exceed the whole matrix's rounding error."""
+    for delta, (u, s, vh) in zip(deltas, compact_each(parts, count, deltas[0].dtype), strict=True):
+        known = _count(s, delta)
+        yield Factors(u[:, :known], s[:known], vh[:known])
 
 
-def _by_gram(delta: Tensor, common: Tensor, count: int) -> Factors | None:
-    """Decompose the part of a tall matrix outside the span, by Gram matrices; None if their difference is inexact."""
-    rows, columns = delta.shape
-    if delta.dtype == torch.float64 or rows < columns:
-        return None
-    inside = product(delta.mT, common).mT
-    s, v, _ = of_gram(gram(inside, gram(delta), -1.0), rows, count)
-    known = _count(s[:count], delta)
-    s, v = s[:known], v[:, :known]
-    if known and bool(s[-1] < LEAST_FROM_GRAM * _frobenius_norm(delta)):
-        return None
-    return Factors((product(delta, v) - common @ (inside @ v)) / s, s, v.mT)
+def _by_grams(deltas: list[Tensor], common: Tensor, count: int) -> Iterator[Factors]:
+    """Decompose the part of tall matrices outside the span, by Gram matrices where their difference is exact enough."""
+    insides = [product(delta.mT, common).mT for delta in deltas]
+    grams = [gram(inside, gram(delta), -1.0) for delta, inside in zip(deltas, insides, strict=True)]
+    for delta, inside, (s, v, _) in zip(deltas, insides, of_grams(grams, len(common), count), strict=True):
+        known = _count(s[:count], delta)
+        s, v = s[:known], v[:, :known]
+        if known and bool(s[-1] < LEAST_FROM_GRAM * _frobenius_norm(delta)):
+            yield from _beyond_rounding([delta], [_outside(delta, common)], count)
+        else:
+            yield Factors((product(delta, v) - common @ (inside @ v)) / s, s, v.mT)
 
 
-def _outside(delta: Tensor, common: Tensor, count: int) -> Factors:
-    """Project a matrix off the span and decompose the rest."""
+def _outside(delta: Tensor, common: Tensor) -> Tensor:
+    """Project a matrix off the span of orthonormal columns (M, K)."""
     exact = delta.double()
-    u, s, vh = compact(exact - common @ (common.mT @ exact), count, delta.dtype)
-    known = _count(s, delta)
-    return Factors(u[:, :known], s[:known], vh[:known])
+    return exact - common @ (common.mT @ exact)
 
 
 def _of_adapter(left: Tensor, right: Tensor, common: Tensor, count: int) -> Factors:

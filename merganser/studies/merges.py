@@ -12,7 +12,7 @@ from merganser.evaluation.setups import TaskSetup
 from merganser.inputs.layers import LayerSource
 from merganser.merging.driver import choose_device, merge_layers
 from merganser.merging.method import Method
-from merganser.models import Network
+from merganser.models import DeviceName, Network
 from merganser.overlays import task_model
 
 
@@ -24,6 +24,7 @@ class ScoringSetup:
     tasks: Mapping[str, TaskSetup]  # tasks with the same number of outputs share a network
     own: Mapping[str, TaskSetup]  # what the tasks' own models, rebuilt of their parts, run on
     batch_size: int
+    device: DeviceName
 
 
 def score_on(setup: TaskSetup, results: Results) -> Score:
@@ -41,9 +42,9 @@ def merge_results(
 ) -> Iterator[tuple[str, TaskSetup, Results]]:
     """Merge a source's tasks into a folder, as the merge stage does; yield each task that has data, and its results.
 
-    They come with what it ran on. `others`: tasks that are not merged, and measured too.
+    They come with what it ran on; the merge is made on the same device. `others`: tasks that are measured only.
     """
-    merge_layers(method, dict(values), source, setup.base, folder, choose_device("cpu"))
+    merge_layers(method, dict(values), source, setup.base, folder, choose_device(setup.device))
     loaded: Network | None = None
     for task in (*source.tasks, *others):
         if task not in setup.tasks:

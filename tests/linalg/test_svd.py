@@ -14,7 +14,7 @@ from merganser.linalg.svd import (
     numerical_rank,
     oriented,
     rebuilt,
-    truncation,
+    truncations,
 )
 
 SHAPES = [(40, 40), (90, 30), (30, 90), (1, 8), (8, 1), (16, 3 * 4 * 4)]
@@ -152,9 +152,9 @@ def test_too_few_stored_vectors_are_refused_with_the_share_to_ask_for() -> None:
 
 def test_truncation_by_hand() -> None:
     matrix = torch.tensor([[3.0, 0.0, 0.0], [0.0, -2.0, 0.0]])
-    left, right = truncation(matrix, 1)
+    ((left, right),) = truncations([matrix], 1)
     torch.testing.assert_close(left @ right, torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64))
-    left, right = truncation(matrix, 0)
+    ((left, right),) = truncations([matrix], 0)
     assert not (left @ right).any()
 
 
@@ -166,7 +166,7 @@ def test_a_truncation_is_the_best_one_however_small_the_singular_values_where_it
     matrix = with_spectrum(torch.tensor([1.0, 0.5, 1.3 * smallest, 1.2 * smallest, 1.1 * smallest]), shape)
     u, s, vh = torch.linalg.svd(matrix.double(), full_matrices=False)
     for rank in (1, 2, 3, 4):
-        left, right = truncation(matrix, rank)
+        ((left, right),) = truncations([matrix], rank)
         assert float((left @ right - (u[:, :rank] * s[:rank]) @ vh[:rank]).norm()) <= 1e-6
 
 

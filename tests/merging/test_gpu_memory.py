@@ -14,7 +14,7 @@ from merganser import registry
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
-from merganser.linalg import blocks
+from merganser.linalg import blocks, svd
 from merganser.merging import devices
 from merganser.merging.devices import CudaStreams, DeviceLayers
 from tests.gpu import MEMORY, every_gpu, pretended, pretended_gpu
@@ -105,6 +105,7 @@ def test_a_layer_too_large_for_the_gpu_is_refused_before_any_work(
 @every_method
 def test_a_merge_takes_no_more_of_the_gpu_than_its_method_declares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "GPU_BLOCK", 1 << 17)
+    monkeypatch.setattr(svd, "SHARE", 0)  # matrices are decomposed together in what is free beyond that
     method = registry.get(name)
     drawn = 0.01 * torch.randn(method.most_tasks or 3, 700, 800, generator=torch.Generator().manual_seed(0))
     source = with_start(method, Layers(as_read(name, [made_layer("w", "matrix", drawn)])))

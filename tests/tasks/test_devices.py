@@ -11,10 +11,16 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from merganser import registry
+from merganser.config.loading import load_params
 from merganser.errors import InputError
+from merganser.inputs.deltas import open_deltas
+from merganser.studies.merges import merge_results
 from merganser.tasks import evaluate, merge
-from tests.gpu import every_gpu, real_gpu
-from tests.tasks.comparison import inside
+from merganser.tasks.scoring import open_tasks
+from merganser.tasks.stages import DATA
+from tests.gpu import MEMORY, every_gpu, pretended, pretended_gpu, real_gpu
+from tests.tasks.comparison import TASKS, inside
 
 Gpu = Callable[[], AbstractContextManager[None]]
 
@@ -51,6 +57,26 @@ def test_an_evaluation_runs_on_the_declared_gpu_and_says_so(comparison: Path, tm
         evaluate.main(["sum", "red"])
     assert json.loads(file.read_text()) == before | {"device": "cuda"}
     assert torch.equal(load_file(examples)["prediction"], predicted)
+
+
+@pretended_gpu
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_merges_of_studies_and_searches_are_made_on_the_device_of_evaluations(
+    comparison: Path, tmp_path: Path, device: str
+) -> None:
+    folder = Path(shutil.copytree(comparison, tmp_path / "copy"))
+    declare(folder, "evaluation", device=device)
+    average = registry.get("average")
+    with inside(folder), pretended():
+        setup = open_tasks(load_params(), DATA / "test", ())
+        source = open_deltas(DATA / "deltas", list(TASKS))
+        MEMORY.reset()
+        before = MEMORY.used
+        assert not list(merge_results(average, average.validate("average", {}), source, setup, tmp_path / "out"))
+        assert (MEMORY.peak > before) == (device == "cuda")
+    cpu = load_file(comparison / "data/merged/average/model.safetensors")
+    for name, value in load_file(tmp_path / "out/model.safetensors").items():
+        torch.testing.assert_close(value, cpu[name], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("section", ["merge", "evaluation"])

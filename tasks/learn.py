@@ -6,6 +6,7 @@ Beside the values lies what they are of, as text embeddings have it: one folder 
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from merganser.inputs.deltas import open_deltas
 from merganser.inputs.embeddings import READ, link_read
 from merganser.inputs.factors import FactorSettings, factorised, open_factors
 from merganser.inputs.heads import Head, read_head
+from merganser.inputs.kept import kept_in_memory
 from merganser.inputs.layers import LayerSource, Learned, MappedLayers, ThreadedLayers, dense_layer, weights_of
 from merganser.inputs.learned import RESULT, TRACE, write_learned
 from merganser.learning import Learner
@@ -170,7 +172,8 @@ def open_problem(
     def problem(layers: LayerSource, seen: Sequence[tuple[Loss, Batches]]) -> Learnable:
         assert learner.form is not None
         form = learner.form(layers, settings, params.first_seed)
-        return forming(form, layers, base, [loss for loss, _ in seen], [of for _, of in seen], place)
+        form = replace(form, layers=kept_in_memory(form.layers, len(losses) // len(seen)))
+        return forming(form, base, [loss for loss, _ in seen], [of for _, of in seen], place)
 
     seen = [looked_at(*each, settings) for each in zip(losses, batches, strict=True)]
     if not settings.apart:

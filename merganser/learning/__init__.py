@@ -70,12 +70,13 @@ class Form(ABC):
 class Learner:
     """What is learned for a method: values that form merged weights, or routers inside the network.
 
-    `routers`, given the widths of the inputs of the blocks' MLPs, the number of tasks, settings and seed, returns those
-    to begin with, which mix the tasks' vectors of each block's MLP. `of_merge`: its entries are of differences/NAME.
+    `form`, given the layers, settings and seed, returns how the values form a merge. `routers`, given the widths of the
+    inputs of the blocks' MLPs, the number of tasks, settings and seed, returns those to begin with, which mix the
+    tasks' vectors of each block's MLP. `of_merge`: its entries are of differences/NAME.
     """
 
     settings: type[LearnerSettings]  # the keys of its entries
-    form: type[Form] | None = None
+    form: Callable[[LayerSource, Any, int], Form] | None = None
     routers: Callable[[Mapping[str, int], int, Any, int], Values] | None = None
     of_merge: bool = False
 

@@ -141,13 +141,13 @@ class Learnable(NamedTuple):
 
 def forming(
     form: Form,
-    layers: LayerSource,
     base: Checkpoint,
     losses: Sequence[Loss],
     batches: Sequence[Batches],
     device: torch.device,
 ) -> Learnable:
     """Learn values that form merged weights, by each task's loss of these on its examples."""
+    layers = form.layers
 
     def weights(values: Values, step: int | None) -> dict[str, Tensor]:
         deltas = zip(layers.names, layers.map(form.form(values, step)), strict=True)

@@ -5,15 +5,14 @@ not the elected one. Legend: T tasks, L parameters.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.inputs.layers import Layer, LayerDeltas, LayerSource, MappedLayers
 from merganser.learning import Form, Learner, Values, learned_by
 from merganser.learning.settings import LearnerSettings
 from merganser.merging.method import method
@@ -34,16 +33,9 @@ class Settings(LearnerSettings):
 
 @dataclass(frozen=True)
 class WeightedSum(Form):
-    """The sum of the tasks' prepared deltas, each times its coefficient: (L, T) of them, or (1, T) for all layers."""
+    """The sum of the tasks' deltas, each times its coefficient: (L, T) of them, or (1, T) for all layers."""
 
     settings: Settings
-
-    @cached_property
-    def prepared(self) -> Callable[[LayerDeltas], Tensor]:
-        """Return what is added up of a layer; for `plus_plus` this reads all layers to find what is kept."""
-        if self.settings.plus_plus:
-            return agreeing(self.layers, self.settings.density)
-        return lambda layer: layer.deltas
 
     def start(self) -> Values:
         """Give every task the starting coefficient."""
@@ -52,13 +44,12 @@ class WeightedSum(Form):
 
     def form(self, values: Values, step: int | None = None) -> Callable[[LayerDeltas], Tensor]:
         """Return the weighted sum of one layer's deltas."""
-        prepared = self.prepared
-        return lambda layer: scaled_sum(prepared(layer), 1, values[COEFFICIENTS][self.row(layer.name)].tolist())
+        return lambda layer: scaled_sum(layer.deltas, 1, values[COEFFICIENTS][self.row(layer.name)].tolist())
 
     def pull(self, values: Values, step: int | None, gradients: Mapping[str, Tensor]) -> Values:
         """Return the inner products of a layer's gradient and deltas; those of all layers are added for one row."""
-        pulled, prepared = torch.zeros_like(values[COEFFICIENTS]), self.prepared
-        by_layer = self.layers.map(lambda layer: inner_products_with_gradient(prepared(layer), gradients[layer.name]))
+        pulled = torch.zeros_like(values[COEFFICIENTS])
+        by_layer = self.layers.map(lambda layer: inner_products_with_gradient(layer.deltas, gradients[layer.name]))
         for name, products in zip(self.layers.names, by_layer, strict=True):
             pulled[self.row(name)] += products
         return {COEFFICIENTS: pulled}
@@ -68,16 +59,23 @@ class WeightedSum(Form):
         return self.layers.names.index(name) if self.settings.granularity == "layer" else 0
 
 
-def agreeing(layers: LayerSource, density: float) -> Callable[[LayerDeltas], Tensor]:
+def weighted_sum(layers: LayerSource, settings: Settings, seed: int) -> WeightedSum:
+    """Return the sum of the tasks' deltas, for `plus_plus` of what is kept of them."""
+    kept = MappedLayers(layers, agreeing(layers, settings.density)) if settings.plus_plus else layers
+    return WeightedSum(kept, settings)
+
+
+def agreeing(layers: LayerSource, density: float) -> Callable[[Layer], LayerDeltas]:
     """Return a function that keeps each task's largest entries where they have the elected sign."""
     cut, winner = cut_and_winner(layers, density)
 
-    def prepared(layer: LayerDeltas) -> Tensor:
+    def keep(layer: Layer) -> LayerDeltas:
+        assert isinstance(layer, LayerDeltas)
         trimmed = trim(layer.deltas, cut)
         kept, sign = dense(trimmed), elect_sign(trimmed, winner)
-        return kept.mul_(kept * sign > 0)
+        return replace(layer, deltas=kept.mul_(kept * sign > 0))
 
-    return prepared
+    return keep
 
 
 @method(
@@ -87,7 +85,7 @@ def agreeing(layers: LayerSource, density: float) -> Callable[[LayerDeltas], Ten
     paper="Yang et al., ICLR 2024, arXiv:2310.02575",
     law="before the first step it is task arithmetic at the starting coefficient",
     involvement="TTA",
-    learner=Learner(Settings, WeightedSum),
+    learner=Learner(Settings, weighted_sum),
 )
 def adamerging(layers: LayerSource) -> Callable[[LayerDeltas], Tensor]:
     """Add the tasks' deltas with learned coefficients: those of the lowest entropy of the predictions.
@@ -96,4 +94,9 @@ def adamerging(layers: LayerSource) -> Callable[[LayerDeltas], Tensor]:
     (`layer`). With `plus_plus` the deltas are trimmed first, and entries without the elected sign are zero.
     """
     learned = learned_by(layers, "adamerging")
-    return WeightedSum(layers, Settings(**learned.settings)).form(learned.values)
+    settings = Settings(**learned.settings)
+    add = WeightedSum(layers, settings).form(learned.values)
+    if not settings.plus_plus:
+        return add
+    keep = agreeing(layers, settings.density)
+    return lambda layer: add(keep(layer))

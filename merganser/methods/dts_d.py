@@ -20,7 +20,7 @@ from merganser.overlays.thresholded import Groups, Thresholds, thresholded_vecto
     vectors=thresholded_vectors,
     rank_fraction=share_needed,
     within=ADAPTIVE,
-    copies=5,
+    copies=6,
 )
 def dts_d(
     layers: LayerSource,

@@ -26,7 +26,7 @@ def share_needed(tasks: int, *, decompose: bool, groups: Groups, **values: Any) 
     vectors=thresholded_vectors,
     rank_fraction=share_needed,
     within=ADAPTIVE,
-    copies=5,
+    copies=6,
 )
 def dts_t(
     layers: LayerSource,

@@ -27,7 +27,7 @@ KEPT = 0.9  # of each step, in the next one
     cost="gradient steps",
     vectors=scaled_mean,
     ours=("scaling",),
-    copies=7,
+    copies=8,
 )
 def optmerge(
     layer: LayerDeltas,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from merganser.inputs.layers import LayerDeltas
-from merganser.methods.adamerging import COEFFICIENTS, Settings, WeightedSum
+from merganser.methods.adamerging import COEFFICIENTS, Settings, WeightedSum, weighted_sum
 from tests.laws.layers import Layers
 from tests.laws.samples import network
 from tests.learning.derivatives import as_function, pulled, smooth_loss
@@ -22,7 +22,7 @@ def layers() -> Layers:
 
 
 def bound(**settings: Any) -> WeightedSum:
-    return WeightedSum(layers(), Settings(**settings))
+    return weighted_sum(layers(), Settings(**settings), 0)
 
 
 def plain_agreeing(deltas: list[Tensor], density: float) -> list[Tensor]:
@@ -70,7 +70,7 @@ def drawn(form: WeightedSum) -> Tensor:
 def test_the_merged_deltas_are_the_weighted_sums_of_the_prepared_ones(settings: dict[str, Any]) -> None:
     form = bound(**settings)
     for coefficients in (form.start()[COEFFICIENTS], drawn(form)):
-        found = map(form.form({COEFFICIENTS: coefficients}), layers())
+        found = map(form.form({COEFFICIENTS: coefficients}), form.layers)
         for (name, expected), merged in zip(plain(settings)(coefficients).items(), found, strict=True):
             torch.testing.assert_close(merged, expected, msg=name)
     assert torch.all(form.start()[COEFFICIENTS] == 0.3)
@@ -89,7 +89,7 @@ def test_the_gradient_is_torchs_own_of_the_plain_function(settings: dict[str, An
 @every_case
 def test_form_and_pull_are_a_function_and_its_derivative(settings: dict[str, Any]) -> None:
     form = bound(**settings)
-    formed = as_function(form, layers(), [COEFFICIENTS], {})
+    formed = as_function(form, form.layers, [COEFFICIENTS], {})
     assert torch.autograd.gradcheck(formed, drawn(form).requires_grad_(), fast_mode=True)
 
 

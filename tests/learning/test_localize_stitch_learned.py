@@ -109,7 +109,7 @@ def problem(tmp_path: Any, tasks: Sequence[int]) -> Learnable:
     losses: list[Loss] = [loss_of(task) for task in tasks]
     batches = [Batches(0, task, "validation", 9, 2) for task in layers.tasks]
     form = Regions(layers, Settings(density=0.3))
-    return forming(form, layers, base_of(tmp_path), losses, batches, torch.device("cpu"))
+    return forming(form, base_of(tmp_path), losses, batches, torch.device("cpu"))
 
 
 def test_tasks_apart_are_each_learned_as_if_alone(tmp_path: Any) -> None:

@@ -20,6 +20,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
+from scipy.stats import t as student_t
 
 from merganser.measures.scores import LEVEL
 from merganser.measures.significance import holm
@@ -163,15 +164,31 @@ def by_task(runs: Sequence[Run]) -> Iterator[str]:
 
 def orders(runs: Sequence[Run]) -> Iterator[str]:
     """Give the lines of a table of published orders: what each run has of them."""
-    yield "| lower | higher | published | difference here, points, by seed | holds | reversed | not told apart |"
-    yield "|---|---|---|---|---|---|---|"
+    told_apart = "holds | reversed | not told apart"
+    yield f"| lower | higher | published | difference here, points, by seed | {told_apart} | over seeds |"
+    yield "|---|---|---|---|---|---|---|---|"
     for low, high, where in ORDERS:
         found = [order[2:] for run in runs for order in run["orders"] if order[:2] == [low, high]]
         if found:
             by_seed = ", ".join(f"{100 * difference:+.1f}" for difference, _ in found)
             told = [difference > 0 for difference, p in found if p < LEVEL]
             counts = f"{sum(told)} | {len(told) - sum(told)} | {len(found) - len(told)}"
-            yield f"| `{low}` | `{high}` | {where} | {by_seed} | {counts} |"
+            over_seeds = _over_seeds([difference for difference, _ in found])
+            yield f"| `{low}` | `{high}` | {where} | {by_seed} | {counts} | {over_seeds} |"
+
+
+def _over_seeds(differences: Sequence[float]) -> str:
+    """Say the mean difference with its 95 % interval by Student's t, each seed one observation; of one seed nothing.
+
+    >>> _over_seeds([0.104, 0.084, 0.035])  # t = 3.62, where two degrees of freedom ask for 4.30
+    '+7.4 ± 8.8: not told apart'
+    """
+    if len(differences) == 1:
+        return ""
+    middle, count = mean(differences), len(differences)
+    half = float(student_t.ppf(1 - LEVEL / 2, count - 1)) * stdev(differences) / sqrt(count)
+    told = "not told apart" if abs(middle) <= half else "holds" if middle > 0 else "reversed"
+    return f"{100 * middle:+.1f} ± {100 * half:.1f}: {told}"
 
 
 TABLES: Mapping[str, Callable[[Sequence[Run]], Iterator[str]]] = {

@@ -16,6 +16,7 @@ SIDE = 32  # pixels of a picture's height and width
 VIT = {"img_size": SIDE, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
 SWIN = {"img_size": SIDE, "patch_size": 2, "embed_dim": 8, "depths": (2, 1), "num_heads": (1, 2), "window_size": 4}
 RESNET = {"layers": (1, 1, 1, 1), "channels": (8, 8, 16, 16)}
+CONVNEXT = {"depths": (1, 1, 1, 1), "dims": (8, 8, 16, 16)}
 
 
 class TimmModel(Module):
@@ -58,7 +59,8 @@ MODELS: dict[str, Callable[..., TimmModel]] = {
     "timm/swin": partial(tiny_timm, "swin_tiny_patch4_window7_224", **SWIN),
     "timm/swinv2": partial(tiny_timm, "swinv2_tiny_window8_256", **SWIN),
     "timm/resnet": partial(tiny_timm, "resnet18", **RESNET),
-    "timm/convnext": partial(tiny_timm, "convnext_atto", depths=(1, 1, 1, 1), dims=(8, 8, 16, 16)),
+    "timm/convnext": partial(tiny_timm, "convnext_atto", **CONVNEXT),
+    "timm/convnext, linear": partial(tiny_timm, "convnext_atto", **CONVNEXT, conv_mlp=False),
     "timm/efficientnet": partial(tiny_timm, "test_efficientnet"),
     "timm/mobilenetv3": partial(tiny_timm, "mobilenetv3_small_050"),
     "timm/eva02, rotary": partial(tiny_timm, "eva02_tiny_patch14_224", **VIT),

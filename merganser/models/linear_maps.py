@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Linear, Module
-from torch.nn.functional import unfold
+from torch.nn.functional import pad, unfold
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from merganser.errors import InputError
@@ -119,15 +119,16 @@ class WithBlocks:
         It takes a block's name, what enters its MLP (B, N, in) and which tokens are not padding (B, N), and returns a
         function of a linear map's name and input (B, N, in) that gives what is added (B, N, out), None for nothing.
         """
-        counted: dict[str, Tensor | None] = {"mask": None}
+        inputs: dict[str, Tensor] = {}
 
         def begun(_: Module, args: Any, kwargs: Any) -> None:
-            counted["mask"] = kwargs.get("attention_mask")
+            inputs.clear()
+            inputs.update(kwargs, **{f"{place}": each for place, each in enumerate(args)})
 
         handles = [self.module.register_forward_pre_hook(begun, with_kwargs=True)]
         try:
             for block, maps in self._mlps().items():
-                added = _Added(block, blend, counted)
+                added = _Added(block, blend, inputs)
                 for name, part in maps:
                     handles.append(part.register_forward_hook(added.hook(name, first=name == maps[0][0])))
             yield
@@ -161,27 +162,34 @@ class WithBlocks:
 
 
 class _Added:
-    """What is added in one block, from the input of its MLP's first linear map on."""
+    """What is added in one block, from the input of its MLP's first linear map on.
 
-    def __init__(self, block: str, blend: Blend, counted: Mapping[str, Tensor | None]) -> None:
-        self.block, self.blend, self.counted = block, blend, counted
+    `inputs`: the network's own, if it is run as a whole.
+    """
+
+    def __init__(self, block: str, blend: Blend, inputs: Mapping[str, Tensor]) -> None:
+        self.block, self.blend, self.inputs = block, blend, inputs
         self.extra: Callable[[str, Tensor], Tensor | None] | None = None
 
     def hook(self, name: str, first: bool) -> Callable[[Module, Any, Tensor], Tensor]:
         """Return the hook of one linear map."""
 
         def hook(_: Module, args: Any, output: Tensor) -> Tensor:
-            rows = args[0]
+            rows = args[0].reshape(len(args[0]), -1, args[0].shape[-1])  # a grid's places are tokens too
             if first:
-                self.extra = self.blend(self.block, rows, _tokens(rows, self.counted["mask"]))
+                self.extra = self.blend(self.block, rows, self._tokens(rows))
             assert self.extra is not None
             more = self.extra(name, rows)
-            return output if more is None else output + more.to(output.dtype)
+            return output if more is None else output + more.to(output.dtype).view(output.shape)
 
         return hook
 
-
-def _tokens(rows: Tensor, mask: Tensor | None) -> Tensor:
-    """Mark the tokens of each example that are not padding: (B, N)."""
-    whole = torch.ones(rows.shape[:2], device=rows.device)
-    return whole if mask is None or mask.shape != rows.shape[:2] else mask.to(rows.device, whole.dtype)
+    def _tokens(self, rows: Tensor) -> Tensor:
+        """Mark the tokens of each example that are not padding, which some networks add to at the end: (B, N)."""
+        whole, mask = torch.ones(rows.shape[:2], device=rows.device), self.inputs.get("attention_mask")
+        examples = next((len(each) for each in self.inputs.values() if isinstance(each, Tensor)), len(rows))
+        if len(rows) != examples or (mask is not None and mask.shape[1] > rows.shape[1]):
+            tokens = f"{len(rows)} x {rows.shape[1]} tokens of {examples} examples"
+            fix = "no example is routed by its own tokens; learned.*.learner: choose another"
+            raise InputError(f"{self.block}: its MLP is applied to {tokens}, so {fix}")
+        return whole if mask is None else pad(mask.to(whole), (0, rows.shape[1] - mask.shape[1]))

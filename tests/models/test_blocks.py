@@ -13,10 +13,13 @@ from merganser.learning.block_routing import merged_blocks
 from merganser.models import TakesImages, families_with, open_network
 from merganser.models.linear_maps import WithBlocks
 from merganser.operators.weight_ensembling import BlockRouter, blend
+from tests.drills.networks import written
+from tests.timm_models import SIDE, VIT, random_timm, tiny_timm
 from tests.tiny_clip import write_clip
 from tests.tiny_transformers import FAMILIES, state_of, write_model
 
-KINDS = ["open_clip", "clip", "bert", "roberta", "deberta-v3", "vit"]
+GRID = "timm/convnext, linear"  # its MLPs take pictures (B, H, W, D)
+KINDS = ["open_clip", "clip", "bert", "roberta", "deberta-v3", "vit", GRID]
 TEXTS = ["the cat sat on the mat .", "a dog", "a red image of the dog on the mat"]
 
 
@@ -26,16 +29,22 @@ def test_the_families_that_name_their_blocks_mlps() -> None:
 
 def opened(kind: str, folder: Path) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
     """Give a family's network, loaded, its parameters, and inputs."""
-    family = FAMILIES.get(kind, "open_clip")
+    family = "timm" if kind == GRID else FAMILIES.get(kind, "open_clip")
     if kind == "open_clip":
         parameters = write_clip(folder)
+    elif kind == GRID:
+        random_timm(kind).save_pretrained(folder)
+        parameters = state_of(folder)
     else:
         write_model(folder, kind, None if kind == "clip" else 3)
         parameters = state_of(folder)
     network: Any = open_network(family, folder, outputs=None if "clip" in kind else 3)
     network.load(parameters.items())
     if isinstance(network, TakesImages):
-        pixels = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        side = SIDE if kind == GRID else 16
+        pixels = torch.randint(
+            0, 256, (3, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+        )
         return network, parameters, {"pixels": pixels}
     return network, parameters, network.encode(TEXTS, 16)
 
@@ -59,8 +68,8 @@ def router_of(width: int, out: float, bias: Tensor) -> BlockRouter:
 def test_one_tasks_vectors_alone_make_the_model_that_has_them(kind: str, tmp_path: Path) -> None:
     network, parameters, inputs = opened(kind, tmp_path)
     vectors = drawn_vectors(network, parameters)
-    assert len(network.blocks()) == 2
-    assert len(vectors) == 8
+    assert len(network.blocks()) == (4 if kind == GRID else 2)
+    assert len(vectors) == 4 * len(network.blocks())
     routers = {
         block: router_of(parameters[maps[0]].shape[1], 0.0, torch.tensor([0.0, 1.0]))
         for block, maps in network.blocks().items()
@@ -88,6 +97,41 @@ def test_no_example_depends_on_those_beside_it_nor_on_its_padding(kind: str, tmp
         alone = torch.cat([network.features(row) for row in rows])
     assert weights.std(dim=0).min() > 1e-3  # each example has its own
     torch.testing.assert_close(alone, together, rtol=0, atol=3e-6)  # rounding alone
+
+
+def test_padding_that_a_network_adds_itself_is_not_counted(tmp_path: Path) -> None:
+    written("encoder", "longformer", True, tmp_path)  # pads to whole windows
+    network: Any = open_network("encoder", tmp_path)
+    network.load(state_of(tmp_path).items())
+    inputs, seen = network.encode(TEXTS, 16), list[Tensor]()
+
+    def noted(block: str, rows: Tensor, counted: Tensor) -> Any:
+        assert counted.shape == rows.shape[:2] > inputs["attention_mask"].shape
+        seen.append(counted.sum(dim=1))
+        return lambda name, inputs: None
+
+    with network.blending(noted):
+        network.logits(inputs)
+    for counts in seen:
+        assert counts.tolist() == inputs["attention_mask"].sum(dim=1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings", "tokens"),
+    [("mobilevit_xxs", {}, "8 x 4"), ("vit_relpos_small_patch16_224", VIT, "7 x 7")],  # of patches; of positions
+)
+def test_mlps_whose_rows_are_not_of_one_example_each_are_refused(
+    architecture: str, settings: dict[str, Any], tokens: str, tmp_path: Path
+) -> None:
+    tiny_timm(architecture, **settings).save_pretrained(tmp_path)
+    network: Any = open_network("timm", tmp_path, outputs=3)
+    network.load(state_of(tmp_path).items())
+    pixels = torch.zeros(2, 3, SIDE, SIDE, dtype=torch.uint8)
+    with (
+        pytest.raises(InputError, match=rf": its MLP is applied to {tokens} tokens of 2 examples, so no example is "),
+        network.blending(blend({}, {})),
+    ):
+        network.logits({"pixels": pixels})
 
 
 def test_gradients_reach_the_routers_through_the_network(tmp_path: Path) -> None:

@@ -170,6 +170,20 @@ def test_a_model_whose_linear_maps_and_biases_were_tuned_comes_back_at_full_rank
     assert (found - own).norm() < 1e-3 * (plain - own).norm()
 
 
+@pytest.mark.parametrize("k_gate", [3, 4])
+def test_gates_that_choose_by_rounding_alone_are_refused(k_gate: int, tmp_path: Path) -> None:
+    models = {name: tmp_path / name for name in ("base", "a", "b")}
+    for seed, folder in enumerate(models.values()):
+        folder.mkdir()
+        save_tensors(folder / "model.safetensors", {"fc.weight": drawn(6, 4, seed=seed)})
+    base = models.pop("base")
+    if k_gate == 3:
+        merge_checkpoints("smile", {"k": 4, "k_gate": 3}, base, models, tmp_path / "out", device="cpu")
+        return
+    with pytest.raises(InputError, match=r"k_gate: fc\.weight has 4 inputs, .* tie; give k_gate at most 3, or leave "):
+        merge_checkpoints("smile", {"k": 4, "k_gate": 4}, base, models, tmp_path / "out", device="cpu")
+
+
 def _again(network: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Make the class head once more: loading a model lost it."""
     if isinstance(network, EmbedsTexts):

@@ -113,11 +113,20 @@ def _biases(overlays: OverlayFile, maps: Iterable[str], shared: Checkpoint) -> d
 
 
 def write(folder: Path, values: Mapping[str, Any], source: LayerSource, read: Path) -> None:
-    """Write what the gates of a merge are; raise InputError for a merge without experts, which would be the base."""
+    """Write what the gates of a merge are.
+
+    Raises InputError for a merge without experts, which would be the base, and for gates that choose by rounding alone.
+    """
     overlays = OverlayFile(folder / OVERLAYS)
-    if not any(overlays.kind(name) == LowRank.kind for name in overlays.parameters):
+    experts = [name for name in overlays.parameters if overlays.kind(name) == LowRank.kind]
+    if not experts:
         what = "no task changes a linear map that is merged, and smile has experts of linear maps alone"
         raise InputError(f"{what}; remove the entry, or see parameters.merged and parameters.matrices")
+    for name in experts if len(overlays.tasks) > 1 else ():
+        inputs = source.shapes[name][1]
+        if inputs <= values["k_gate"] and any(part and len(part.s) == inputs for part in overlays.low_rank(name)):
+            fix = f"give k_gate at most {inputs - 1}, or leave the map out of parameters.merged"
+            raise InputError(f"k_gate: {name} has {inputs} inputs, all of which its gate reads: the experts tie; {fix}")
     with replacing(folder / FILE) as file:
         file.write((json.dumps({"k_gate": values["k_gate"]}) + "\n").encode())
 

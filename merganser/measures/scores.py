@@ -4,6 +4,16 @@ from collections.abc import Mapping
 from math import sqrt
 
 LEVEL = 0.05  # corrected p-values below it count as a difference
+DIGITS = 9  # of scores: what differs only beyond them is the same
+
+
+def rank_value(score: float) -> float:
+    """Return what a mean score is ranked by, so that equal ones tie, whatever their sums were rounded to.
+
+    >>> 0.1 + 0.2 + 0.3 == 0.3 + 0.2 + 0.1, rank_value(0.1 + 0.2 + 0.3) == rank_value(0.3 + 0.2 + 0.1)
+    (False, True)
+    """
+    return round(score, DIGITS)
 
 
 def normalised_score(scores: Mapping[str, float], individual: Mapping[str, float]) -> float:

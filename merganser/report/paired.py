@@ -13,7 +13,7 @@ import numpy as np
 
 from merganser.errors import InputError
 from merganser.evaluation.examples import Results, read_results
-from merganser.measures.scores import LEVEL
+from merganser.measures.scores import LEVEL, rank_value
 from merganser.measures.significance import Pairs, compare_models, holm, mean_of_tasks, over_tasks
 from merganser.report.formats import Tables
 from merganser.report.rows import Row, in_league, leagues
@@ -113,7 +113,7 @@ def _verdicts(rows: list[Row], league: str, column: str, pairs: Pairs) -> list[V
     members = in_league(rows, league)
     if len(members) < 2:
         return []
-    best = max(members, key=lambda row: row.scores.mean if column == MEAN else row.scores.values[column])
+    best = max(members, key=lambda row: rank_value(row.scores.mean if column == MEAN else row.scores.values[column]))
     others = [row for row in members if row is not best]
     index = {row.entry: number for number, row in enumerate(rows)}
     at = [index[row.entry] for row in others], [index[best.entry]] * len(others)

@@ -17,7 +17,7 @@ from merganser.config.params import Params
 from merganser.config.sections import Entry
 from merganser.config.tasks import TITLES, data_class, is_transductive
 from merganser.hashes import sha256_of
-from merganser.measures.scores import LEVEL
+from merganser.measures.scores import LEVEL, rank_value
 from merganser.merging.about import Family, Involvement
 from merganser.merging.method import Method
 from merganser.outputs import read_json
@@ -162,17 +162,18 @@ def by_family(rows: list[Row]) -> dict[str, list[Row]]:
 
 def best(rows: list[Row]) -> Row | None:
     """Return the row with the highest mean score, the first one of a tie."""
-    return max(rows, key=lambda row: row.scores.mean, default=None)
+    return max(rows, key=lambda row: rank_value(row.scores.mean), default=None)
 
 
 def front(rows: Sequence[Row], costs: Sequence[float]) -> list[Row]:
     """Return the Pareto front by rising cost: the entries, without references, that none equals or beats for less."""
-    on_front: list[tuple[Row, float]] = []
-    for row, cost in sorted(zip(rows, costs, strict=True), key=lambda pair: (pair[1], -pair[0].scores.mean)):
-        last = (on_front[-1][0].scores.mean, on_front[-1][1]) if on_front else (float("-inf"), cost)
-        if row.group != "reference" and (row.scores.mean > last[0] or (row.scores.mean, cost) == last):
-            on_front.append((row, cost))
-    return [row for row, _ in on_front]
+    on_front, last = list[Row](), (float("-inf"), float("nan"))
+    ranked = [(rank_value(row.scores.mean), cost, row) for row, cost in zip(rows, costs, strict=True)]
+    for score, cost, row in sorted(ranked, key=lambda each: (each[1], -each[0])):
+        if row.group != "reference" and (score > last[0] or (score, cost) == last):
+            on_front.append(row)
+            last = score, cost
+    return on_front
 
 
 def best_values(rows: list[Row], tasks: list[str]) -> dict[tuple[str, str], float]:

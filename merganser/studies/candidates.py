@@ -6,7 +6,7 @@ from itertools import product
 from math import inf
 from typing import Any, TypedDict
 
-from merganser.measures.scores import error_of_mean, normalised_score
+from merganser.measures.scores import error_of_mean, normalised_score, rank_value
 
 # What is searched where an entry does not say: one rule for all methods. What a paper tries is declared by its method.
 SCALINGS = tuple(tenths / 10 for tenths in range(1, 16))
@@ -54,11 +54,12 @@ def value_combinations(over: Mapping[str, Sequence[Any]]) -> list[Values]:
 def best_candidate(candidates: Iterable[Candidate]) -> Candidate:
     """Return the candidate of the highest score: of several the one of the smallest scaling, then the first.
 
-    >>> tried = [Candidate({"scaling": s}, score, None, {}) for s, score in ((1.0, 0.7), (0.5, 0.7), (0.1, 0.6))]
+    >>> scores = ((1.0, 0.1 + 0.2 + 0.3), (0.5, 0.3 + 0.2 + 0.1), (0.1, 0.5))  # the first sum is rounded to more
+    >>> tried = [Candidate({"scaling": s}, score, None, {}) for s, score in scores]
     >>> best_candidate(tried).values
     {'scaling': 0.5}
     """
-    return min(candidates, key=lambda one: (-one.score, _scaling(one.values)))
+    return min(candidates, key=lambda one: (-rank_value(one.score), _scaling(one.values)))
 
 
 def best_of_each(candidates: Sequence[Candidate], own: Collection[str]) -> Values:

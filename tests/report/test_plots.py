@@ -15,7 +15,7 @@ from merganser.report.curves import LineStyle, over_depth
 from merganser.report.formats import Wording
 from merganser.report.heatmaps import DEEPEST, LIGHTEST, Shades, between_tasks, entries_by_task
 from merganser.report.plots import LABEL_HEIGHT, STYLE, place_labels
-from merganser.report.rows import Row, front, lowest
+from merganser.report.rows import Row, best, front, lowest
 from merganser.report.scores import Grid, MergeMeasures, Scores, grid_mean
 from merganser.report.sections.glance import (
     against_memory,
@@ -69,6 +69,13 @@ def test_the_front_is_ringed_and_leaves_references_out() -> None:
 def test_entries_of_one_score_and_one_cost_are_both_on_the_front() -> None:
     rows = [row("ties", "ties", 0.6, 0.0), row("same", "average", 0.6, 0.0), row("emr", "emr", 0.6, 0.03)]
     assert [each.entry for each in front(rows, [0.0, 0.0, 0.03])] == ["ties", "same"]
+
+
+def test_what_is_above_by_the_rounding_of_a_sum_alone_is_neither_best_nor_on_the_front() -> None:
+    rows = [row("ties", "ties", 0.3 + 0.2 + 0.1, 0.0), row("emr", "emr", 0.1 + 0.2 + 0.3, 0.03)]
+    assert rows[1].scores.mean > rows[0].scores.mean
+    assert front(rows, [0.0, 0.03]) == rows[:1]
+    assert best(rows) is rows[0]
 
 
 def test_of_forty_entries_at_one_cost_few_are_named() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from merganser.config.points import SCORES, Points
 from merganser.evaluation.examples import read_results
-from merganser.measures.scores import LEVEL
+from merganser.measures.scores import LEVEL, rank_value
 from merganser.measures.significance import compare_models, holm, mean_of_tasks
 from merganser.outputs import read_json
 from merganser.report.comparison import Comparison
@@ -128,7 +128,7 @@ def _compared(fits: Sequence[Fitted]) -> dict[str, BudgetRow]:
     metrics = {task: score["metric"] for task, score in fits[0].by_task.items()}
     models = {task: [read_results(one.results[task]) for one in fits] for task in metrics}
     pairs = mean_of_tasks([compare_models(metrics[task], models[task]) for task in metrics])
-    best = max(range(len(fits)), key=lambda number: fits[number].score)
+    best = max(range(len(fits)), key=lambda number: rank_value(fits[number].score))
     others = [number for number in range(len(fits)) if number != best]
     p = pairs.p[others, [best] * len(others)]
     corrected = dict(zip(others, zip(p.tolist(), holm(p).tolist(), strict=True), strict=True))

@@ -39,7 +39,8 @@ IMAGE_HEADS = ("fc.*", "head.weight", "head.bias", "head.fc.*", "head_dist.*")
 SPAN_HEADS = ("qa_outputs.*",)  # of models that find answers in texts
 # what layers measured of their inputs, and no gradient reached: of batch normalisation
 MEASURED = ("*running_mean", "*running_var", "*num_batches_tracked", "*moving_mean", "*moving_variance", "*moving_var")
-NOT_LINEAR = (*EMBEDDINGS, *HEADS, *NORMS, "*bias")
+QUERIES = ("*.query", "*.latents", "*.latent_query")  # learned inputs of an attention that pools, such as CoCa's
+NOT_LINEAR = (*EMBEDDINGS, *HEADS, *NORMS, *QUERIES, "*bias")
 LINEAR = (
     # maps from an embedding to a wider model: DeBERTa's, ALBERT's, ELECTRA's
     *("*.embed_proj.weight", "*.embedding_hidden_mapping_in.weight", "*embeddings_project.weight"),

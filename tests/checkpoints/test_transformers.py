@@ -45,6 +45,9 @@ def test_linear_maps_are_matrices_and_nothing_else_is(name: str) -> None:
         ("module.classifier.out_proj.weight", "vector"),
         ("model.decoder.project_in.weight", "matrix"),
         ("final_logits_bias", "vector"),  # BART's, of one row
+        ("visual.attn_pool.query", "vector"),  # CoCa's in open_clip
+        ("model.connector.perceiver_resampler.latents", "vector"),
+        ("vit.layer.0.attention.query.weight", "matrix"),
     ],
 )
 def test_names_of_further_architectures(name: str, kind: str) -> None:

@@ -58,9 +58,9 @@ def quoting(what: str) -> Iterator[None]:
         raise InputError(f"{what}: {next(iter(str(error).splitlines()), type(error).__name__)}") from error
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Suggest the nearest known word, as the end of a message; nothing if none is near."""
-    near = get_close_matches(word, list(known), n=1)
+def did_you_mean(word: str, known: Iterable[str], least: float = 0.6) -> str:
+    """Suggest the nearest known word, as the end of a message; nothing if none is at least so near (0 to 1)."""
+    near = get_close_matches(word, list(known), n=1, cutoff=least)
     return f'; did you mean "{near[0]}"?' if near else ""
 
 

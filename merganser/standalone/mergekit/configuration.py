@@ -27,6 +27,7 @@ SLICE_KEYS = ("sources", "base_model", "parameters")
 REFUSED_KEYS = {
     "experts": "builds a mixture of experts (mergekit-moe), which is another architecture; merge dense models",
 }
+MISSPELT = 0.8  # how near an unknown key is to one of mergekit's; a card's `license` is 0.77 from `slices`
 REFERENCE = re.compile(r"(?P<model>[^+@]+)(@(?P<revision>[^+@]+))?(\+(?P<adapter>[^+@]+)(@(?P<of_adapter>[^+@]+))?)?")
 Parameters = Mapping[str, Any]
 STACKED = "that makes another model; a merge of whole models keeps every layer of every model in its place"
@@ -120,7 +121,7 @@ def read_configuration(path: Path) -> Configuration:
     parts, inner = _one_module(content)
     if bool(parts.get("models")) == bool(parts.get("slices")):
         raise InputError(f"{path}: expected either models or slices")
-    base = reference_of(content["base_model"], "base_model") if content.get("base_model") else None
+    base = _base_of(content, parts)
     shared = _parameters(content.get("parameters"), "parameters")
     whole = [Slice(_each_model(parts["models"], "models"))] if parts.get("models") else []
     slices = whole or _slices(parts["slices"], base)
@@ -129,11 +130,19 @@ def read_configuration(path: Path) -> Configuration:
     return Configuration(str(content["merge_method"]), slices, base, (inner, shared), rest, notes)
 
 
+def _base_of(content: Mapping[str, Any], parts: Mapping[str, Any]) -> Reference | None:
+    """Return the base, which slices may name instead, if all name the same."""
+    in_slices = [part.get("base_model") for part in _as_list(parts.get("slices")) if isinstance(part, dict)]
+    same = in_slices[0] if in_slices and all(each == in_slices[0] for each in in_slices) else None
+    given = content.get("base_model") or same
+    return reference_of(given, "base_model") if given else None
+
+
 def _unread(content: Mapping[str, Any], known: Sequence[str], place: str = "") -> list[str]:
     """Name the keys that mergekit does not read; refuse one that looks misspelt."""
     notes = []
     for key in sorted(content.keys() - set(known), key=str):
-        if near := did_you_mean(str(key), known):
+        if near := did_you_mean(str(key), known, MISSPELT):
             raise InputError(f"{place}{key}: mergekit has no such key{near}")
         notes.append(f"{place}{key}: left out; mergekit does not read it")
     return notes
@@ -167,8 +176,11 @@ def _one_module(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], Paramete
 
 
 def reference_of(value: Any, place: str) -> Reference:
-    """Read how mergekit names a model: `model@revision+adapter`, or the same as a map."""
-    if isinstance(value, dict) and set(value) <= {"model", "lora"} and "model" in value:
+    """Read how mergekit names a model: `model@revision+adapter`, or the same as a map.
+
+    `override_architecture` only chooses mergekit's list of names; here the names are those of the files.
+    """
+    if isinstance(value, dict) and set(value) <= {"model", "lora", "override_architecture"} and "model" in value:
         parts = [_path_text(value[key], place) for key in ("model", "lora") if value.get(key)]
         value = "+".join(parts)
     match = REFERENCE.fullmatch(value) if isinstance(value, str) else None

@@ -20,7 +20,7 @@ from merganser.config.sections import NAME, VOCABULARIES
 from merganser.errors import InputError, did_you_mean
 from merganser.outputs import new_folder
 from merganser.sources.named import COMMIT, hub_name
-from merganser.standalone.mergekit.configuration import Configuration, Reference, read_configuration
+from merganser.standalone.mergekit.configuration import MISSPELT, Configuration, Reference, read_configuration
 from merganser.standalone.mergekit.methods import IGNORED, PARAMETERS, Inputs, Kin, kin_of
 from merganser.standalone.mergekit.settings import (
     Parameter,
@@ -102,7 +102,7 @@ def _parameter_notes(config: Configuration, kin: Kin) -> list[str]:
     """Say which parameters count for nothing; refuse one that looks misspelt."""
     notes = []
     for key in sorted({str(key) for each in config.all_parameters for key in each}):
-        if key not in PARAMETERS and (near := did_you_mean(key, PARAMETERS)):
+        if key not in PARAMETERS and (near := did_you_mean(key, PARAMETERS, MISSPELT)):
             raise InputError(f"{key}: mergekit has no such parameter{near}")
         if key not in kin.reads and key not in IGNORED:
             notes.append(f"{key}: left out; mergekit's {config.method} does not read it")

@@ -8,6 +8,7 @@ from merganser.errors import InputError, did_you_mean
 
 Entry = tuple[str, dict[str, Any]]  # our method and its parameters
 IGNORED = ("int8_mask",)  # changes what mergekit's masks take of memory, and no number
+FLAGS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}  # YAML 1.1, as text in 1.2
 SMALL = 1e-8  # of a sum of weights that is taken for zero
 LEAST_STEP = 1e-6  # of an entry, by which nearswap divides; a smaller one is taken for this large
 REFUSED = {
@@ -53,6 +54,7 @@ class Inputs:
     def flag(self, key: str, default: bool) -> bool:
         """Return whether something is asked for."""
         value = self.read(key, None)
+        value = FLAGS.get(value.lower(), value) if isinstance(value, str) else value
         if value is not None and value not in (0, 1):  # True and 1.0 are equal to 1
             raise InputError(f"{key}: expected true or false, got {value!r}")
         return default if value is None else bool(value)
@@ -227,7 +229,7 @@ KIN: Mapping[str, Kin] = {
     "ram": Kin(_ram, True, ("epsilon",)),
     "ramplus_tl": Kin(_ramplus_tl, True, ("epsilon", "r", "alpha")),
 }
-PARAMETERS = frozenset(IGNORED).union(*(kin.reads for kin in KIN.values()))
+PARAMETERS = frozenset({*IGNORED, "scale"}).union(*(kin.reads for kin in KIN.values()))
 
 
 def kin_of(method: str) -> Kin:

@@ -382,9 +382,28 @@ def test_slices_that_keep_each_layer_in_its_place_are_values_by_layer(folder: Pa
 
 
 def test_a_parameter_that_mergekit_does_not_read_is_named(folder: Path) -> None:
-    parameters = {"t": 0.5, "embed_slerp": True, "random_seed": 145}
-    notes = imported(written("slerp", "a", base_model="base", parameters=parameters)).notes
-    assert [note.split(":")[0] for note in notes] == ["embed_slerp", "random_seed"]
+    parameters = {"t": 0.5, "embed_slerp": True, "random_seed": 145, "scale": 1}
+    config = written("slerp", "a", base_model="base", parameters=parameters, license="mit")
+    assert [note.split(":")[0] for note in imported(config).notes] == ["license", "embed_slerp", "random_seed", "scale"]
+
+
+@pytest.mark.parametrize("word", ["yes", "On", "true", 1.0, True])
+def test_a_flag_is_whatever_mergekit_takes_for_one(folder: Path, word: Any) -> None:
+    config = written("ties", *weighted(0.5, 0.5), base_model="base", parameters={"normalize": word})
+    assert imported(config).values["averaging"] == "disjoint"
+
+
+def test_models_as_mergekit_writes_them_in_full_and_a_base_that_slices_name(folder: Path) -> None:
+    full = {"model": {"path": "a", "revision": None}, "lora": None, "override_architecture": "LlamaForCausalLM"}
+    sources = [{"model": each, "layer_range": [0, 3]} for each in ("base", full)]
+    found = imported(written("slerp", slices=[{"base_model": "base", "sources": sources}], parameters={"t": 0.5}))
+    assert (str(found.base), list(found.models)) == ("base", ["base", "a"])
+    halves = [
+        {"base_model": base, "sources": [{"model": name, "layer_range": layers} for name in ("base", "a")]}
+        for base, layers in (("base", [0, 1]), ("a", [1, 3]))
+    ]
+    with pytest.raises(InputError, match=r"slices\[0\].base_model: base: a merge of whole models has one base"):
+        imported(written("slerp", slices=halves, parameters={"t": 0.5}))
 
 
 def test_a_key_beside_a_models_parameters_is_named_and_one_that_is_misspelt_refused(folder: Path) -> None:
@@ -400,10 +419,8 @@ def test_a_key_beside_a_models_parameters_is_named_and_one_that_is_misspelt_refu
     ):
         notes = imported(written("ties", **content, **BASE, parameters={"weight": 1})).notes
         assert notes == [f"{place}: left out; mergekit does not read it" for place in named]
-    config = written("ties", models=[{"model": "a", "paramateurs": {"density": 0.5}}], **BASE, parameters={"weight": 1})
-    with pytest.raises(
-        InputError, match=r'models\[0\].paramateurs: mergekit has no such key; did you mean "parameters"'
-    ):
+    config = written("ties", models=[{"model": "a", "paramter": {"density": 0.5}}], **BASE, parameters={"weight": 1})
+    with pytest.raises(InputError, match=r'models\[0\].paramter: mergekit has no such key; did you mean "parameters"'):
         imported(config)
 
 

@@ -22,7 +22,7 @@ from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import git_refusal
 from dvcfleet.dvc_adapter.repository_lock import DvcLock
 from dvcfleet.dvc_adapter.stages import refuse_cached_elsewhere, varying
-from dvcfleet.dvc_adapter.storing import refuse_without_links
+from dvcfleet.dvc_adapter.storing import refuse_without_cache
 from dvcfleet.errors import FailedError, SkippedError, UserError, stage_count
 from dvcfleet.git import without_git
 from dvcfleet.lineage.live import open_events
@@ -209,7 +209,7 @@ class RepositoryRun:
             pull_run_cache(self.repo, self._warn)
         self.plan = make_plan(self.repo, self.options, self.services.start, _checks_for(self.recorded))
         if not (self.recorded or self.options.no_commit):
-            refuse_without_links(self.repo, [out for one in self.plan.work for out in self.plan.stages[one.name].outs])
+            refuse_without_cache(self.repo, [out for one in self.plan.work for out in self.plan.stages[one.name].outs])
         self.lock_files.order_as(self.plan.stages.values())
         self.workspace = here = LocalWorkspace(self.repo, self.plan, self._warn)
         if self.recorded:

@@ -71,6 +71,11 @@ def test_parameters_that_dvc_cannot_read_fail_their_own_stage_with_dvcs_words(od
 def test_what_dvc_refuses_for_the_whole_repository_is_refused_in_one_line(toy: Make) -> None:
     dated = toy("stages: {a: {cmd: echo > a, params: [day], outs: [a]}}", {"params.yaml": "day: 2020-01-02\n"})
     assert dated.run() == (2, "dvc.yaml: Unsupported value of type 'date' in 'params.yaml:day'\n")
+    hidden = toy("stages: {}", {"sub/.dvcignore": ""}, name="hidden")
+    for text, reason in ((b"ok\n!\n", "Invalid git pattern: '!'"), (b"\xff", "'utf-8' codec can't decode byte 0xff")):
+        (hidden.path / "sub/.dvcignore").write_bytes(text)
+        code, said = hidden.run()
+        assert (code, said.startswith(f"sub/.dvcignore: {reason}")) == (2, True), said
 
 
 def test_a_parameters_file_that_a_stage_writes_is_waited_for(toy: Make) -> None:

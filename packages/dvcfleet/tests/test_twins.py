@@ -147,3 +147,14 @@ def test_links_that_the_disk_does_not_have_are_refused_before_any_work(toy: obje
     assert twins.did == ["cut"]  # by DVC, which finds out afterwards
     assert "dvc config cache.type reflink,copy" in twins.said
     assert not (twins.at(OURS) / "cut").exists()
+
+
+def test_a_cache_that_cannot_be_made_is_refused_before_any_work(toy: object, tmp_path: Path) -> None:
+    twins = Twins(tmp_path / "twins", {"dvc.yaml": CUT, "source": "s"})
+    for side in (OURS, THEIRS):
+        (twins.at(side) / ".dvc/config").write_text("[cache]\n    dir = ../source\n")  # a file
+    assert "succeeded" not in twins.both()
+    assert twins.did == ["cut"]  # by DVC, which finds out afterwards
+    assert "DVC's cache cannot be made" in twins.said
+    assert "dvc config cache.dir" in twins.said
+    assert not (twins.at(OURS) / "cut").exists()

@@ -8,7 +8,7 @@ Load DVC's index of thousands of stages in seconds: shortcuts for what DVC repea
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib import import_module
@@ -59,6 +59,7 @@ NEEDED = (
     "dvc.fs.git:GitFileSystem",
     "dvc.fs:localfs",
     "dvc.ignore:DvcIgnoreFilter.walk",
+    "dvc.ignore:DvcIgnorePatterns.from_file",
     "dvc.lock:LockError",
     "dvc.output:OutputAlreadyTrackedError",
     "dvc.repo.index:Index.from_file",
@@ -194,22 +195,37 @@ def _params_once() -> AbstractContextManager[None]:
     return replaced(param, "load_path", load_once)
 
 
-def _named_errors() -> AbstractContextManager[None]:
+@contextmanager
+def _named_errors() -> Iterator[None]:
     """Name the file of any error, such as one of a date in params.yaml: DVC names that of its own errors only."""
-    from dvc.exceptions import DvcException
+    from dvc.ignore import DvcIgnorePatterns
     from dvc.repo.index import Index
 
     load: Any = Index.from_file
+    ignored: Any = DvcIgnorePatterns.from_file
 
     def load_or_name(repo: Any, path: str) -> Any:
-        try:
-            return load(repo, path)
-        except DvcException:
-            raise
-        except Exception as error:
-            raise DvcException(f"{os.path.relpath(path)}: {in_one_line(error)}") from error
+        return _or_name(path, load, repo, path)
 
-    return replaced(Index, "from_file", staticmethod(load_or_name))
+    def ignored_or_name(path: str, *args: Any) -> Any:
+        return _or_name(path, ignored, path, *args)
+
+    with (
+        replaced(Index, "from_file", staticmethod(load_or_name)),
+        replaced(DvcIgnorePatterns, "from_file", staticmethod(ignored_or_name)),
+    ):
+        yield
+
+
+def _or_name(path: str, read: Callable[..., Any], *args: Any) -> Any:
+    from dvc.exceptions import DvcException
+
+    try:
+        return read(*args)
+    except DvcException:
+        raise
+    except Exception as error:
+        raise DvcException(f"{os.path.relpath(path)}: {in_one_line(error)}") from error
 
 
 def _plain_files() -> AbstractContextManager[None]:

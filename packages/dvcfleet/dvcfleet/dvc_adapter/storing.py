@@ -197,10 +197,17 @@ def save_output(out: Output) -> None:
 
 
 @otherwise("storing outputs", lambda repo, outs: None)
-def refuse_without_links(repo: Repo, outs: Iterable[Output]) -> None:
-    """Raise UserError if outputs are to be linked in ways that the disk does not have: DVC finds out after the work."""
+def refuse_without_cache(repo: Repo, outs: Iterable[Output]) -> None:
+    """Raise UserError if the cache cannot be there, or not be linked as asked: DVC finds out after the work."""
     cache, place = repo.cache.local, os.path.join(repo.tmp_dir or repo.root_dir, "links")
-    if "copy" in cache.cache_types or not any(out.use_cache for out in outs):
+    if not any(out.use_cache for out in outs):
+        return
+    try:
+        os.makedirs(cache.path, exist_ok=True)
+    except OSError as error:
+        reason = f"{error.filename}: {error.strerror}"
+        raise UserError(f"DVC's cache cannot be made ({reason}): `dvc config cache.dir FOLDER` has another") from error
+    if "copy" in cache.cache_types:
         return
     from dvc_objects.fs.generic import test_links
 

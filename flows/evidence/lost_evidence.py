@@ -84,6 +84,13 @@ def _recorded(store: Path, runs: Collection[str]) -> _Recorded | None:
         raise FailedError(store_words(error)) from error
 
 
+def deleted_words(name: str, experiment: str) -> str:
+    """Say that an experiment is deleted, which hides its runs and takes no others, and how it comes back."""
+    where = "" if os.environ.get("MLFLOW_TRACKING_URI") else f"MLFLOW_TRACKING_URI=sqlite:///{STORE} "
+    command = f"{where}mlflow experiments restore --experiment-id {experiment}"
+    return f"MLflow's experiment {name} is deleted, and its runs with it; `{command}` brings them back"
+
+
 def _asked(connection: sqlite3.Connection, runs: list[str]) -> _Recorded:
     asked: set[str] = set()
     reports: set[str] = set()
@@ -91,6 +98,10 @@ def _asked(connection: sqlite3.Connection, runs: list[str]) -> _Recorded:
         some = runs[start : start + _AT_ONCE]
         which = f"({', '.join('?' * len(some))})"
         active = "runs.lifecycle_stage = 'active'"
+        deleted = "SELECT experiments.name, experiment_id FROM experiments JOIN runs USING (experiment_id) WHERE"
+        of_deleted = f"{deleted} experiments.lifecycle_stage = 'deleted' AND {active} AND run_uuid IN {which}"
+        for name, experiment in connection.execute(of_deleted, some):
+            raise FailedError(deleted_words(name, experiment))
         asked.update(
             run
             for (run,) in connection.execute(f"SELECT run_uuid FROM runs WHERE {active} AND run_uuid IN {which}", some)

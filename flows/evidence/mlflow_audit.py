@@ -25,6 +25,7 @@ from dvcfleet.lineage.steps import Finding, Lineage, LineageStep
 from merganser.config import PARAMS
 from merganser.config.loading import load_params
 from merganser.errors import InputError
+from merganser.flows.evidence.lost_evidence import deleted_words
 from merganser.flows.evidence.mlflow_records import (
     FINISHED,
     TRIAL,
@@ -135,6 +136,10 @@ class _Audit(Records):
     """The audit of a store."""
 
     def findings(self) -> Iterator[Finding]:
+        if self._experiment.lifecycle_stage != "active":
+            words = deleted_words(self._experiment.name, self.store.experiment)
+            yield Finding(MlflowKind.NO_RUN, "all runs", words, tuple(self.receipts))
+            return
         for stage, file in self.receipts.items():
             yield from self._entry(stage, file.stem)
         yield from self._strangers()
@@ -147,10 +152,9 @@ class _Audit(Records):
         receipt, held = self._noted[entry], self._held[entry]
         run_id, file = str(receipt.get("run_id")), str(RECORDS / f"{entry}.json")
         run = self._run(run_id)
-        if run is None or run.info.lifecycle_stage != "active":
-            state = "is deleted" if run else "is not there"
-            message = f"names MLflow run {run_id}, which {state}; run again"
-            yield Finding(MlflowKind.NO_RUN, file, message, (stage,))
+        lack = self._lack_of(run)
+        if run is None or lack:
+            yield Finding(MlflowKind.NO_RUN, file, f"names MLflow run {run_id}, which {lack}", (stage,))
             return
         if receipt.get("content") != held.tags[CONTENT]:
             message = f"is the receipt of another result than that of {entry} here"
@@ -174,7 +178,7 @@ class _Audit(Records):
 
     def _place(self, run: Run) -> Iterator[str]:
         """Compare where a run's artifacts are with where those of all runs are; a server has its own place for them."""
-        place = f"{self._location}/{run.info.run_id}/artifacts"
+        place = f"{self._experiment.artifact_location}/{run.info.run_id}/artifacts"
         if not is_elsewhere() and run.info.artifact_uri != place:
             yield f"its artifacts are to be at {place}, not at {run.info.artifact_uri}"
 

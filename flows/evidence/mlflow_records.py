@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mlflow.entities import Run
+from mlflow.entities import Experiment, Run
 from mlflow.exceptions import MlflowException
 
 from dvcfleet.disk import read_json
@@ -73,8 +73,8 @@ class Records:
         return sha256_of_tree(REPORT) if REPORT.is_dir() else ""
 
     @cached_property
-    def _location(self) -> str:
-        return str(self.store.client.get_experiment(self.store.experiment).artifact_location)
+    def _experiment(self) -> Experiment:
+        return self.store.client.get_experiment(self.store.experiment)
 
     def _parents_of(self, run: Run, entry: str) -> list[Run]:
         return [each for each in self._parents if each.data.tags.get(f"{ENTRY}.{entry}") == run.info.run_id]
@@ -93,6 +93,13 @@ class Records:
             if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 return None
             raise
+
+    def _lack_of(self, run: Run | None) -> str | None:
+        """Say what is wrong with where a receipt's run is; None if it is in the comparison's experiment."""
+        if run is None or run.info.lifecycle_stage != "active":
+            return f"is {'deleted' if run else 'not there'}; run again"
+        is_here = run.info.experiment_id == self.store.experiment
+        return None if is_here else "is in another experiment; delete it there, and run again"
 
     def _is_here(self, parent: str | None, entry: str) -> bool:
         """Tell whether a comparison's run is the one that an entry was recorded in, or has the report that is here."""

@@ -431,6 +431,34 @@ def test_a_store_that_is_gone_is_found(project: Path) -> None:
         (project / "elsewhere.db").rename(project / "mlflow.db")
 
 
+@pytest.mark.parametrize(
+    ("change", "restore", "words"),
+    [
+        (
+            "UPDATE experiments SET lifecycle_stage = 'deleted' WHERE name = 'merganser'",
+            "UPDATE experiments SET lifecycle_stage = 'active'",
+            "all runs: MLflow's experiment merganser is deleted",
+        ),
+        (
+            "UPDATE runs SET experiment_id = 0 WHERE name = 'ties'",
+            "UPDATE runs SET experiment_id = 1",
+            "which is in another experiment; delete it there",
+        ),
+    ],
+)
+def test_runs_that_the_comparisons_experiment_does_not_show_are_found(
+    project: Path, change: str, restore: str, words: str
+) -> None:
+    with closing(sqlite3.connect(project / "mlflow.db")) as store:
+        store.execute(change)
+        store.commit()
+        lines = list(map(str, findings(project)))
+        store.execute(restore)
+        store.commit()
+    (line,) = (line for line in lines if line.startswith("no MLflow run"))
+    assert words in line
+
+
 def test_a_store_without_a_table_is_damaged_and_none_is_made_in_it(project: Path) -> None:
     with closing(sqlite3.connect(project / "mlflow.db")) as store, store:
         store.execute("DROP TABLE metrics")

@@ -1,6 +1,8 @@
 """Results whose record in MLflow is lost are recorded again, and nothing else runs."""
 
 import shutil
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -36,6 +38,15 @@ def test_the_run_of_a_receipt_that_is_gone_is_recorded_again(project: Path, is_r
     found = work()
     assert set(found) == {f"record@{entry}", "report"}
     assert "MLflow has no run of it any more" in found[f"record@{entry}"].reasons
+
+
+def test_an_experiment_that_is_deleted_is_named_before_any_work_with_the_command_that_restores_it(
+    project: Path,
+) -> None:
+    with closing(sqlite3.connect("mlflow.db")) as store, store:
+        store.execute("UPDATE experiments SET lifecycle_stage = 'deleted' WHERE name = 'merganser'")
+    with pytest.raises(FailedError, match=r"experiment merganser is deleted.*sqlite:///mlflow.db mlflow experiments r"):
+        work()
 
 
 def test_without_a_store_all_is_recorded_again(project: Path) -> None:

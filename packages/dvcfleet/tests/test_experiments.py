@@ -66,8 +66,10 @@ def run(toy: Toy, name: str, monkeypatch: pytest.MonkeyPatch, **options: Any) ->
 
 
 HIDDEN = """
+vars: [hidden.yaml]
 stages:
   t:
+    params: [hidden.yaml: [token]]
     cmd: for x in hidden.bin open.txt hidden.json known.txt; do echo 1 > $x; done
     outs: [{hidden.bin: {cache: false}}, {open.txt: {cache: false}}, {known.txt: {cache: false}}]
     metrics: [{hidden.json: {cache: false}}]
@@ -75,14 +77,14 @@ stages:
 
 
 def test_an_experiment_leaves_out_what_git_ignores_as_dvcs_own_do(toy: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = toy(HIDDEN, {".gitignore": "hidden.*\nknown.txt\n", "known.txt": ""})
+    made = toy(HIDDEN, {".gitignore": "hidden.*\nknown.txt\n", "known.txt": "", "hidden.yaml": "token: t"})
     git(made, "add", "--force", "known.txt")
     committed(made)
     code, said = run(made, "brave-heron", monkeypatch)
     assert (code, "saved as the DVC experiment brave-heron" in said) == (0, True), said
     kept = git(made, "ls-tree", "-r", "--name-only", experiments(made)["brave-heron"]).split()
     assert {"open.txt", "known.txt"} <= set(kept)
-    assert not {"hidden.bin", "hidden.json"} & set(kept)
+    assert not {"hidden.bin", "hidden.json", "hidden.yaml"} & set(kept)
 
 
 def test_a_change_of_the_second_in_which_git_wrote_its_index_is_saved(

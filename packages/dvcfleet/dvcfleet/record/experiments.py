@@ -37,6 +37,7 @@ _NOBODY = (
     "-c",
     f"user.email={_ADDRESS}",
 )  # of a user whom neither git nor the system knows
+_OF_DVC = ("dvc.yaml", "dvc.lock", ".dvc")  # without which an experiment is none, whatever git ignores
 _OBJECT = re.compile("[0-9a-f]{38}|[0-9a-f]{62}")
 
 
@@ -111,8 +112,9 @@ def _is_torn(path: Path) -> bool:
 def _commit(repo: Repo, head: str, name: str) -> str:
     state = state_folder(repo)
     texts = {os.path.relpath(state / path, repo.root_dir): text for path, text in record_files(state, name).items()}
-    hidden = _hidden_outputs(repo)
-    tree = workspace_tree(repo, [path for path in described_by(repo) if path not in hidden], texts)
+    files = described_by(repo)
+    hidden = _hidden(repo, [path for path in files if not path.endswith(_OF_DVC)])
+    tree = workspace_tree(repo, [path for path in files if path not in hidden], texts)
     identity = _identity(repo)
     trailers = filter(None, [end_of(state), f"Identity: {identity}" if identity else ""])
     message = "\n".join([f"run {name}", "", *trailers]).strip()
@@ -151,9 +153,8 @@ def described_by(repo: Repo) -> list[str]:
     return [os.path.relpath(path, repo.root_dir) for path in paths if os.path.isfile(path)]
 
 
-def _hidden_outputs(repo: Repo) -> set[str]:
-    """Return which outputs that DVC does not cache git ignores, as DVC's own experiments leave them out."""
-    paths = [os.path.relpath(path, repo.root_dir) for stage in repo.index.stages for path in _uncached(stage)]
+def _hidden(repo: Repo, paths: Iterable[str]) -> set[str]:
+    """Return which outputs and parameter files git ignores, as DVC's own experiments leave them out."""
     try:
         return set(_git(repo, None, "check-ignore", "-z", "--stdin", given="\0".join(paths)).split("\0"))
     except GitError as error:

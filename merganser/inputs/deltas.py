@@ -79,7 +79,10 @@ def _check_whole(base: Checkpoint, tuned: Checkpoint, merged: list[str], rules: 
     extra = [n for n in tuned.names if n not in base and is_merged(n, tuned.spec(n).dtype, rules)]
     remedy = without([*absent, *resized, *extra], [*merged, *extra], rules)
     if absent:
-        raise InputError(f"{task}: {_listed(absent)} missing, which the base has; fetch the whole model, or {remedy}")
+        inside = f"{absent[0].rpartition('.')[0]}."
+        instead = next((name for name in extra if name.startswith(inside) and "." in name.removeprefix(inside)), None)
+        mended = f"it has {instead} there: unwrap it (PEFT: merge_and_unload)" if instead else "fetch the whole model"
+        raise InputError(f"{task}: {_listed(absent)} missing, which the base has; {mended}, or {remedy}")
     if resized:
         shapes = f"shape {list(tuned.spec(resized[0]).shape)}, in the base it has {list(base.spec(resized[0]).shape)}"
         mended = f"; {remedy}" if 2 * len(resized) < len(merged) else ": a model of another size"

@@ -88,6 +88,26 @@ def test_a_model_whose_names_have_wrappers_is_merged_under_the_bases_names(wrapp
     assert f"task: read without the wrappers of training in its names: {words}" in notes
 
 
+def adapted(model: nn.Module) -> State:
+    """Give a state whose head is in an adapter's layer, which has the head's weights under another name."""
+    return {name.replace("lm_head.", "lm_head.base_layer."): value for name, value in model.state_dict().items()}
+
+
+def normed(model: nn.Module) -> State:
+    """Give a state whose head has its weights as norms and directions."""
+    nn.utils.parametrizations.weight_norm(model["lm_head"])  # type: ignore[index]
+    return model.state_dict()
+
+
+@pytest.mark.parametrize(("wrap", "name"), [(adapted, "base_layer.bias"), (normed, "parametrizations.weight.orig")])
+def test_what_stands_in_the_place_of_a_parameter_is_named(
+    wrap: Callable[[nn.Module], State], name: str, tmp_path: Path
+) -> None:
+    base, tuned = saved(tmp_path, wrap)
+    with pytest.raises(InputError, match=f"which the base has; it has lm_head.{name}.* there: unwrap it"):
+        merge_checkpoints("average", {}, base, {"task": tuned}, tmp_path / "out", device="cpu")
+
+
 def test_a_base_with_wrappers_gives_a_merge_without(tmp_path: Path) -> None:
     tuned, base = saved(tmp_path, WRAPPED["_fsdp_wrapped_module"])
     notes = merge_checkpoints("average", {}, base, {"task": tuned}, tmp_path / "out", device="cpu")

@@ -25,6 +25,7 @@ from merganser.flows.evidence.keys import PrivateKey
 from merganser.flows.evidence.signing import sign
 from tests import PYTHONPATH
 from tests.dvcfleet.toy import Make, Toy
+from tests.faults.power import new_disk, why_no_cuts
 from tests.flows.conftest import Done, Refused
 from tests.flows.test_signing import FILES, MERGES, _commit, keys
 from tests.support import python
@@ -75,6 +76,18 @@ def test_a_restored_comparison_has_its_commit_and_its_changes_and_its_next_run_d
     assert again.read("more.py") == DIRTY["more.py"]
     assert audit(again.path).findings == ()
     assert archived(again, tmp_path / "second.tar").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.skipif(bool(why_no_cuts()), reason=f"no disk of its own: {why_no_cuts()}")
+def test_the_place_of_restored_artifacts_survives_a_power_cut_after_the_command(
+    tiny_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tiny_copy)
+    archive(tiny_copy, tmp_path / "all.tar", False)
+    with new_disk(tmp_path / "image", tmp_path / "disk", 256) as disk:
+        restore(tmp_path / "all.tar", disk.path / "again")
+        disk.cut()
+        assert [path.name for path in disk.path.glob("again/mlflow.db*")] == ["mlflow.db"]  # and no journal to undo it
 
 
 def test_the_files_of_variables_are_archived_though_git_does_not_know_them(toy: Make, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dvcfleet.disk import overlap
+from dvcfleet.disk import overlap, sync_file_systems
 from dvcfleet.errors import UserError
 from dvcfleet.git import own_environment
 from dvcfleet.lineage.steps import Finding, Lineage
@@ -43,6 +43,7 @@ def restore(path: Path, folder: Path) -> list[str]:
     with new_folder(folder) as partial, _alone():
         has_data, dropped = _restore(path, partial)
     follow_artifacts(folder)
+    sync_file_systems([folder])  # else SQLite's journal may come back after a power cut, and undo that
     left = f"left out of {CONFIG}, which may lead elsewhere: {some(dropped)}; `git diff {CONFIG}` shows it"
     what = "" if has_data else ", without models and data"
     then = "finds nothing to do" if has_data else "makes them again"

@@ -419,8 +419,10 @@ def test_a_key_beside_a_models_parameters_is_named_and_one_that_is_misspelt_refu
     ):
         notes = imported(written("ties", **content, **BASE, parameters={"weight": 1})).notes
         assert notes == [f"{place}: left out; mergekit does not read it" for place in named]
-    config = written("ties", models=[{"model": "a", "paramter": {"density": 0.5}}], **BASE, parameters={"weight": 1})
-    with pytest.raises(InputError, match=r'models\[0\].paramter: mergekit has no such key; did you mean "parameters"'):
+    config = written("ties", models=[{"model": "a", "parameterz": {"density": 0.5}}], **BASE, parameters={"weight": 1})
+    with pytest.raises(
+        InputError, match=r'models\[0\].parameterz: mergekit has no such key; did you mean "parameters"'
+    ):
         imported(config)
 
 

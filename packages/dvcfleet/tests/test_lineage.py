@@ -15,7 +15,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.lineage import show
 from dvcfleet.lineage.audit import Audit, audit, look_up
 from dvcfleet.lineage.rerun import Rerun
-from dvcfleet.lineage.steps import FindingKind
+from dvcfleet.lineage.steps import Finding, FindingKind
 from tests.dvcfleet.test_ledger import commit, ledger
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.support import forking, python
@@ -332,3 +332,8 @@ def test_nothing_is_run_again_from_code_that_has_changed(chain: Toy) -> None:
     done = again(chain)
     assert not done.run_again
     assert [one.kind for one in done.findings] == [FindingKind.CODE]
+
+
+def test_a_finding_takes_one_line_whatever_its_file_is_named() -> None:
+    finding = Finding(FindingKind.CHANGED, "a\nverified: all", "is not there")
+    assert str(finding) == r"changed: a\nverified: all: is not there"

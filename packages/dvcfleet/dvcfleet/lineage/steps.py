@@ -60,7 +60,8 @@ class Finding:
     stages: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.kind.value}: {self.name}: {self.message}"
+        name = self.name.replace("\n", "\\n")  # a file of an archive may be named as the next finding's line
+        return f"{self.kind.value}: {name}: {self.message}"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from merganser.config import POINTS_FILE
 from merganser.config.completing import additions, filled
 from merganser.config.loading import check_params
 from merganser.config.points import write_points
-from merganser.errors import InputError, did_you_mean
+from merganser.errors import MALFORMED, InputError, did_you_mean
 from merganser.flows.repositories.comparisons import LOCAL_CONFIG, copy_choices, link_sources, set_here, share_cache
 from merganser.flows.repositories.identity import TRIALS
 from merganser.flows.suites.files import only_what_is_read, params_text
@@ -83,7 +83,12 @@ def make_trial(root: Path, wish: Wish) -> tuple[Path, list[str]]:
     """
     here = read_yaml(root / PARAMS)
     with chdir(root):  # where its own methods are found
-        content = changed(filled(here, additions(here)), wish)
+        own = filled(here, additions(here))
+        try:
+            content = changed(own, wish)
+        except MALFORMED:
+            check_params(own, PARAMS)  # may say what is wrong with the file itself
+            raise
         params = check_params(content, PARAMS)
     folder = root / TRIALS / sha256_of_json(content["trial"])[:8]
     linked = [source for source in sources_of(params) if (root / source).is_dir()]

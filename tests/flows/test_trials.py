@@ -17,7 +17,7 @@ from dvcfleet.repository import opened
 from merganser.errors import InputError
 from merganser.flows.repositories.comparisons import copy_ledgers
 from merganser.flows.repositories.identity import TRIALS
-from merganser.flows.repositories.trials import Wish, changed
+from merganser.flows.repositories.trials import Wish, changed, make_trial
 from merganser.flows.steps.answer import trial_lines
 from tests.report.test_changes import write_scores
 from tests.tiny import ROOT, is_clean, merganser
@@ -64,6 +64,13 @@ def test_a_trial_says_each_change_with_its_value_before(content: dict[str, Any])
 def test_what_is_not_there_is_named(content: dict[str, Any], wish: Wish, said: str) -> None:
     with pytest.raises(InputError, match=said):
         changed(content, wish)
+
+
+@pytest.mark.parametrize("text", ["", "methods: [ties]", "tasks: {}\nmethods: {ties: 3}"])
+def test_a_trial_of_a_file_that_is_refused_says_what_is_wrong_with_the_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "params.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"params.yaml.*"):
+        make_trial(tmp_path, Wish(only="ties"))
 
 
 def test_a_trial_is_compared_with_the_comparison_by_paired_tests(tmp_path: Path) -> None:

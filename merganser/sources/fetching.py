@@ -19,7 +19,7 @@ from merganser.evaluation.documents import of_group
 from merganser.hashes import sha256_of
 from merganser.limits import check_file, check_link, parse_json, read_small
 from merganser.sources.guarded import data_set_cache, hub_cache, in_hub_cache
-from merganser.sources.hub import download, hub_errors, hub_refusal, missing
+from merganser.sources.hub import answering, download, hub_errors, hub_refusal, missing
 from merganser.sources.hub_data import load_checked, rename_columns
 from merganser.sources.installing import install_model, install_open_clip, set_padding
 from merganser.sources.licences import downloaded_facts, facts_in, join_facts
@@ -57,7 +57,8 @@ def fetch_checkpoint(source: Path, folder: Path, pad_token_id: int | None = None
     if isinstance(pointer, OpenClipPointer):
         facts = install_open_clip(pointer, source, folder)
     elif isinstance(pointer, HubPointer):
-        origin, files = download(pointer, source)
+        with answering(source):
+            origin, files = download(pointer, source)
         left = install_model(origin, source, folder, pointer.strip or "")
         left |= {"left_out": files} if files else {}
         facts = downloaded_facts(pointer, "model")
@@ -170,7 +171,8 @@ def _save_hub_data_set(
     named: Mapping[str, HubPointer], source: Path, folder: Path, check: DataCheck, columns: Mapping[str, str]
 ) -> None:
     """Save the data set of a pointer, or the documents of a group."""
-    loaded = {member: _load(pointer, source) for member, pointer in named.items()}
+    with answering(source):
+        loaded = {member: _load(pointer, source) for member, pointer in named.items()}
     try:
         whole = (
             _pooled(loaded[""]) if "" in loaded else of_group({name: each.values() for name, each in loaded.items()})

@@ -1,9 +1,11 @@
 """Download a model from a Hugging Face hub, or say why it cannot be downloaded."""
 
+import errno
 import glob
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -189,6 +191,21 @@ def hub_refusal(source: Path, hub: str, error: BaseException | None) -> str | No
             return f"{source}: the hub refuses {hub} ({status}): check the token in HF_TOKEN"
         error = error.__cause__ or error.__context__
     return None
+
+
+@contextmanager
+def answering(source: Path) -> Iterator[None]:
+    """Raise ConnectionError, which names the source and the hub's last answer, where a hub fails in the block."""
+    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
+
+    try:
+        yield
+    except (HTTPError, LocalEntryNotFoundError, ConnectionError) as error:
+        cause: BaseException = error  # the client hides an answer behind advice to check the connection
+        while isinstance(cause, LocalEntryNotFoundError) and cause.__cause__:
+            cause = cause.__cause__
+        said = f"the hub does not send it: {next(iter(str(cause).splitlines()), type(cause).__name__)}"
+        raise ConnectionError(errno.ECONNABORTED, said, str(source)) from error
 
 
 def _check_download(snapshot: Path, expected: "Mapping[str, RepoFile]") -> None:

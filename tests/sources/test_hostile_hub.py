@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ from merganser.sources.fetching import fetch_checkpoint
 from merganser.sources.following import follow, look
 from merganser.sources.named import fetch_named
 from merganser.sources.pointers import HubPointer
+from merganser.tasks.stage import end_well
 from tests.hostile_hub import Answer, serve_hostile
 from tests.hub import COMMIT
 from tests.support import each
@@ -281,6 +283,19 @@ def test_a_hub_that_fails_again_and_again_is_given_up_in_time(place: Path, monke
 
     with hostile(place, monkeypatch, change=change) as pointer:
         refused(place, pointer, "the hub has asked to wait for 1 s in all; try again later")
+
+
+@pytest.mark.parametrize(("status", "said"), [(500, "500 Internal Server Error"), (410, "410 Gone")])
+def test_a_download_that_fails_ends_by_the_source_and_the_hubs_answer(
+    place: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str
+) -> None:
+    def change(answer: Answer) -> None:
+        answer.status = status if "/resolve/" in answer.path else answer.status
+
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with hostile(place, monkeypatch, change=change) as pointer, pytest.raises(SystemExit) as ended:
+        end_well(lambda argv: fetch_checkpoint(pointer, place / "out") and None)
+    assert re.match(rf"{pointer}: the hub does not send it: .*{said}.*run again", str(ended.value.code))
 
 
 def test_a_client_that_has_no_place_for_the_limits_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,7 @@ def run(
                     current = validated_plan(dvc_repo, options, _checks_for(recorded), step)
                     if validated and current.work:  # as a run does: what the files name may have changed
                         validate(dvc_repo)
+                    check_profile_stages(place, dvc_repo.index.stages, root)
                     step("estimating the time of the stages")
                     show_plan(current, place, root, console)
                 return 0

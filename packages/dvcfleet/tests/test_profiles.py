@@ -73,6 +73,7 @@ def test_a_missing_file_and_a_stage_that_is_not_there_are_refused(toy: Make) -> 
     code, text = chain.run(profile="p")
     assert (code, "--profile p: there is no file" in text) == (2, True)
     chain.write("profiles.yaml", "p: {stages: {turned: {timeout: 1h}}}")
+    assert chain.run(profile="p", dry_run=True)[0] == 2
     code, text = chain.run(profile="p")
     assert (code, "stages.turned: there is no such stage in dvc.yaml" in text) == (2, True)
     assert chain.ran() == []

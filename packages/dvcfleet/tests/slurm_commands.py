@@ -53,7 +53,7 @@ def scancel(*options: str) -> None:
 
 
 def sinfo(*options: str) -> None:
-    print("normal*|8:00:00|127.0.0.1|2\nlong|infinite|127.0.0.1|2")
+    print("normal*|8:00:00|127.0.0.1|2|up|idle\nlong|infinite|127.0.0.1|2|up|drained")
 
 
 def jobs(name: str) -> dict[str, dict[str, object]]:

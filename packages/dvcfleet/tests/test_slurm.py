@@ -99,7 +99,23 @@ def test_a_stage_that_no_node_can_run_is_refused_in_slurms_words(toy: Make, slur
     )
     code, text = wide.run(runner="slurm", workers=8)
     assert (code, wide.ran()) == (2, [])
-    assert "stage a: SLURM refuses a job for it: Requested node configuration is not available" in text
+    said = "Requested node configuration is not available (partition normal is up, 127.0.0.1 is idle)"
+    assert f"stage a: SLURM refuses a job for it: {said}" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("walltime", 43200, "43200 is no time of SLURM's"),  # 12:00:00 without quotes
+        ("interface", "ib7", "'ib7' is not a valid network interface"),
+    ],
+)
+def test_a_setting_of_dask_jobqueues_that_does_not_fit_is_named(
+    toy: Make, slurm: Path, key: str, value: object, said: str
+) -> None:
+    with dask.config.set({f"jobqueue.slurm.{key}": value}):
+        code, text = toy(FAMILY, FAMILY_FILES).run(runner="slurm", workers=2)
+    assert (code, said in text, "jobqueue.slurm, of" in text) == (2, True, True)
 
 
 def test_what_a_partition_has_is_read_from_sinfo(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:

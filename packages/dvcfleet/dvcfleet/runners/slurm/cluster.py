@@ -62,12 +62,13 @@ class SlurmCluster(DaskCluster):
 
 @dataclass
 class JobScripts:
-    """The scripts of jobs whose workers join a cluster; `folder` holds the jobs' logs."""
+    """The scripts of jobs whose workers join a cluster; `folder` holds the jobs' logs, `states` are the nodes'."""
 
     cluster: SLURMCluster
     job_name: str
     folder: Path
     unknown_s: float
+    states: str
 
     def script(self, name: str, shape: Shape, seconds: float) -> SLURMJob:
         """Return the job of a shape whose worker has a name."""
@@ -92,7 +93,7 @@ class JobScripts:
             with self.script("test", shape, self.unknown_s).job_file() as script:
                 test(Path(script))
         except SlurmError as error:
-            raise UserError(f"stage {name}: SLURM refuses a job for it: {error}") from error
+            raise UserError(f"stage {name}: SLURM refuses a job for it: {error} ({self.states})") from error
 
     async def submit(self, name: str, shape: Shape, seconds: float) -> str:
         """Submit a job; return its number."""
@@ -123,11 +124,12 @@ def opened(asked: RunnerRequest) -> Iterator[SlurmCluster]:
     folder = asked.root / STATE_FOLDER / "slurm"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
-    unknown_s = min(seconds_of(_configured("walltime")), site.most_s)
+    with _settings_refused():
+        unknown_s = min(seconds_of(_configured("walltime")), site.most_s)
     with _cluster(name, folder) as cluster, Client(cluster, set_as_default=False) as client:
         client.register_plugin(DeclaredResources({"PREFECT_API_URL": os.environ["PREFECT_API_URL"]}))
         durations = Durations(last_durations(folder.parent))
-        scripts = JobScripts(cluster, name, folder, unknown_s)
+        scripts = JobScripts(cluster, name, folder, unknown_s, site.states)
         scheduler = cluster.scheduler
         jobs = Jobs(scheduler, name, scripts.submit, scripts.log_end, site, unknown_s, durations, asked.say)
         scheduler.add_plugin(jobs)
@@ -165,18 +167,29 @@ def end_all(name: str, patience_s: float = 0.0) -> None:
 def _cluster(name: str, folder: Path) -> SLURMCluster:
     """Start a scheduler that only the run and its jobs can reach: all connections are TLS, with keys of this run's."""
     options = {"dashboard_address": "127.0.0.1:0", "dashboard": False, **(_configured("scheduler-options") or {})}
-    return SLURMCluster(
-        cores=1,
-        memory=_WORKERS_BYTES,
-        processes=1,
-        nanny=False,
-        security=True,
-        shared_temp_directory=str(folder),
-        log_directory=str(folder),
-        job_name=name,
-        worker_extra_args=[*(_configured("worker-extra-args") or ()), "--no-dashboard"],
-        scheduler_options=options,
-    )
+    with _settings_refused():
+        return SLURMCluster(
+            cores=1,
+            memory=_WORKERS_BYTES,
+            processes=1,
+            nanny=False,
+            security=True,
+            shared_temp_directory=str(folder),
+            log_directory=str(folder),
+            job_name=name,
+            worker_extra_args=[*(_configured("worker-extra-args") or ()), "--no-dashboard"],
+            scheduler_options=options,
+        )
+
+
+@contextmanager
+def _settings_refused() -> Iterator[None]:
+    """Raise UserError where a setting of dask-jobqueue's is refused in the block."""
+    try:
+        yield
+    except (TypeError, ValueError, RuntimeError) as error:
+        where = "jobqueue.slurm, of ~/.config/dask/jobqueue.yaml or DASK_JOBQUEUE__SLURM__..."
+        raise UserError(f"a setting of dask-jobqueue's does not fit ({where}): {error}") from error
 
 
 def _configured(key: str) -> Any:

@@ -25,11 +25,12 @@ class SlurmError(RuntimeError):
 
 @dataclass(frozen=True)
 class Site:
-    """What jobs may use: threads on all nodes, the longest time in seconds, and the nodes' addresses."""
+    """What jobs may use: threads on all nodes, the longest time in seconds, the nodes' addresses and states."""
 
     threads: int
     most_s: float
     addresses: tuple[str, ...]
+    states: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def called(*command: str) -> str:
 def read_site(queue: str | None) -> Site:
     """Return what jobs may use in a partition, or several separated by commas: the default one if none is given."""
     queue = os.environ.get("SBATCH_PARTITION", queue)
-    rows = [line.split("|") for line in called("sinfo", "-h", "-N", "-o", "%P|%l|%o|%c").splitlines()]
+    rows = [line.split("|") for line in called("sinfo", "-h", "-N", "-o", "%P|%l|%o|%c|%a|%T").splitlines()]
     named = queue.split(",") if queue else []
     chosen = [row for row in rows if row[0].rstrip("*") in named or (not named and row[0].endswith("*"))]
     if not chosen:
@@ -71,7 +72,10 @@ def read_site(queue: str | None) -> Site:
             else f"SLURM has no default partition; set SBATCH_PARTITION to one of {known}"
         )
     nodes = {row[2]: int(row[3]) for row in chosen}
-    return Site(sum(nodes.values()), max((seconds_of(row[1]) for row in chosen), default=math.inf), tuple(nodes))
+    up = dict.fromkeys(f"partition {row[0].rstrip('*')} is {row[4]}" for row in chosen)
+    states = ", ".join([*up, *dict.fromkeys(f"{row[2]} is {row[5]}" for row in chosen)])
+    most_s = max((seconds_of(row[1]) for row in chosen), default=math.inf)
+    return Site(sum(nodes.values()), most_s, tuple(nodes), states)
 
 
 def jobs_named(name: str) -> dict[str, JobState]:

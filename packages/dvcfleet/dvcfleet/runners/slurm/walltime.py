@@ -46,8 +46,9 @@ def seconds_of(text: str) -> float:
     """
     if text in _NO_LIMIT:
         return math.inf
-    if not (match := _FORM.fullmatch(text)):
-        raise ValueError(f"{text!r} is no time of SLURM's, such as 1-12:00:00")
+    # Without quotes, YAML reads 12:00:00 as a number.
+    if not (match := isinstance(text, str) and _FORM.fullmatch(text)):
+        raise ValueError(f"{text!r} is no time of SLURM's, such as '1-12:00:00' in quotes")
     days, *rest = match.groups()
     given = [int(each) for each in rest if each]
     if days:

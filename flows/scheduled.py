@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from prefect import flow, get_run_logger
 from prefect.events import emit_event
@@ -56,7 +56,7 @@ def scheduled(
     profile: str | None = None,
     fetch_results: bool = False,
     force: bool = False,
-    busy: str = "wait",
+    busy: Literal["refuse", "wait", "skip"] = "wait",
     prune: bool = False,
     save_experiment: bool = False,
     repo: Path = Path(),

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dvcfleet.errors import in_one_line
 from dvcfleet.repository import held, opened, state_folder
 from dvcfleet.stop_signals import Stop
-from merganser.errors import InputError
+from merganser.errors import InputError, did_you_mean
 from merganser.flows.pages.ui import prefect_page
 from merganser.flows.repositories.identity import identity
 from merganser.limits import read_yaml
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from prefect.runner import Runner
 
 FILE = Path("prefect.yaml")
-# The supported keys of a deployment in prefect.yaml; `work_pool` is for workers elsewhere.
+# The supported keys of a deployment in prefect.yaml, those that are turned into others, and those of work pools.
 _KEYS = ("name", "entrypoint", "description", "tags", "parameters", "paused")
+_TURNED = ("schedules", "concurrency_limit")
+_OF_POOLS = ("work_pool", "build", "push", "pull", "version", "version_type", "enforce_parameter_schema")
 
 
 def serve_deployments(repo: Path) -> None:
@@ -68,10 +71,17 @@ def read_declared(path: Path) -> list[dict[str, Any]]:
     """Return the deployments that a prefect.yaml declares; raise InputError if there are none."""
     content = read_yaml(path)
     declared = content.get("deployments") if isinstance(content, dict) else None
-    if not declared or not all(
-        isinstance(entry, dict) and {"name", "entrypoint"} <= entry.keys() for entry in declared
+    if not isinstance(declared, list) or not all(
+        isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("name", "entrypoint"))
+        for entry in declared or [None]
     ):
         raise InputError(f"{path}: expected `deployments`, a list of maps that have a name and an entrypoint each")
+    known = (*_KEYS, *_TURNED, *_OF_POOLS)
+    for entry in declared:
+        for key in entry:
+            if key not in known:
+                reason = f"`merganser serve` does nothing by this key{did_you_mean(str(key), known)}"
+                raise InputError(f"{path}: {entry['name']}.{key}: {reason}")
     return declared
 
 
@@ -79,17 +89,19 @@ def make_deployment(entry: dict[str, Any]) -> "RunnerDeployment":
     """Turn a deployment of prefect.yaml into Prefect's object; raise InputError for an invalid one."""
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
     from prefect.deployments.runner import RunnerDeployment
+    from prefect.flows import load_flow_from_entrypoint
     from prefect.schedules import Schedule
 
     limit = entry.get("concurrency_limit")
     try:
+        load_flow_from_entrypoint(entry["entrypoint"]).validate_parameters(entry.get("parameters") or {})
         return RunnerDeployment.from_entrypoint(
             **{key: entry[key] for key in _KEYS if key in entry},
             schedules=[Schedule(**_in_seconds(item)) for item in entry.get("schedules") or []],
             concurrency_limit=ConcurrencyLimitConfig(**limit) if isinstance(limit, dict) else limit,
         )
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{FILE}: {entry['name']}: {error}") from error
+    except Exception as error:  # a flow's module may raise anything, and Prefect has a dozen kinds
+        raise InputError(f"{FILE}: {entry['name']}: {in_one_line(error)}") from error
 
 
 def serve_one(deployment: "RunnerDeployment", runner: "Runner", owner: str) -> None:

@@ -28,6 +28,7 @@ from tests.flows.schedules import Schedules, deployment, serving_schedules, writ
 from tests.support import LIMIT_S, python, wait_until
 
 ROOT = Path(__file__).parents[2]
+FLOW = "merganser.flows.scheduled.scheduled"
 NOW = datetime.now(UTC)
 
 
@@ -273,6 +274,11 @@ def serving(toy: Toy, stderr: TextIO | None = None, **variables: str) -> Iterato
         (None, "prefect.yaml: no such file"),
         ({"deployments": []}, "prefect.yaml: expected `deployments`"),
         ({"deployments": [{"name": "a"}]}, "prefect.yaml: expected `deployments`"),
+        ({"deployments": 7}, "prefect.yaml: expected `deployments`"),
+        (
+            {"deployments": [{"name": "a", "entrypoint": FLOW, "schedule": {"cron": "0 2 * * *"}}]},
+            'prefect.yaml: a.schedule: `merganser serve` does nothing by this key; did you mean "schedules"?',
+        ),
     ],
 )
 def test_a_mistake_in_prefect_yaml_is_named_before_a_server_is_started(
@@ -285,6 +291,25 @@ def test_a_mistake_in_prefect_yaml_is_named_before_a_server_is_started(
     assert ended.returncode == 2
     assert ended.stderr.startswith(complaint)
     assert not (chain.path / ".dvcfleet/prefect").exists()
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"parameters": {"bussy": "skip"}}, r"\['bussy'\]"),
+        ({"parameters": {"busy": "sikp"}}, "busy: Input should be 'refuse', 'wait' or 'skip'"),
+        ({"parameters": {"workers": "two"}}, "workers: Input should be a valid integer"),
+        ({"entrypoint": "merganser.flows.scheduled.nosuch"}, "'nosuch' not found"),
+        ({"entrypoint": "merganser.nosuch.scheduled"}, "No module named 'merganser.nosuch'"),
+        ({"schedules": [{"cron": 5}]}, "AttributeError"),
+    ],
+)
+def test_a_deployment_whose_runs_would_fail_is_refused(entry: dict[str, Any], said: str) -> None:
+    from merganser.errors import InputError
+    from merganser.flows.serve import make_deployment
+
+    with pytest.raises(InputError, match=rf"^prefect\.yaml: a: .*{said}"):
+        make_deployment({"name": "a", "entrypoint": FLOW, **entry})
 
 
 def test_another_comparisons_deployment_is_not_replaced(prefect_api: str) -> None:

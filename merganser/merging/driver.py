@@ -159,12 +159,15 @@ def _merged(
         part, result = part_of(layer), merge_layer(layer)
         if isinstance(result, Parts):
             return part, result
+        if (shape := getattr(result, "shape", type(result).__name__)) != layer.shape:
+            raise InputError(f"{part}: the method returned {shape}, and should return a tensor of {layer.shape}")
         start = read_part(base, part) if layer.start is None else layer.start  # where the layer is
         own = None if alone is None else read_part(alone, part).to(start.device, torch.float32)
         is_own = own is not None and torch.equal(own - start.to(torch.float32), result.reshape(start.shape))
         merged = own if own is not None and is_own else added(start, result, torch.float32)
         if not isfinite(merged.sum()) and not merged.isfinite().all():
-            raise InputError(f"{part}: the merge has values beyond float32's largest, 3.4e38; scale it down")
+            large, none = "values beyond float32's largest, 3.4e38; scale it down", "values that are no numbers (NaN)"
+            raise InputError(f"{part}: the merge has {large if merged.isinf().any() else none}")
         return part, output.held(str(part), merged, base.spec(tensor_name(part)).dtype)
 
     def of_base(part: Part) -> Tensor:

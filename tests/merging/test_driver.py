@@ -5,11 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from merganser import registry
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
+from merganser.inputs.layers import LayerDeltas
+from merganser.merging.about import REGISTERED
 from merganser.merging.driver import choose_device
+from merganser.merging.method import method
 from merganser.overlays import task_model
 from tests.gpu import every_gpu
 from tests.merges import merge_checkpoints
@@ -112,6 +116,33 @@ def test_a_model_that_is_the_base_is_one_of_two_to_slerp(models: dict[str, Path]
     here, there = (load_file(tmp_path / name / "model.safetensors") for name in ("out", "elsewhere"))
     for name in SHAPES:
         torch.testing.assert_close(there[name], here[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda delta: delta.mT if delta.ndim == 2 else delta, r"returned torch.Size\(.*a tensor of \("),
+        (lambda delta: delta[None], r"returned torch.Size\(\[1, "),
+        (lambda delta: None, "returned NoneType"),
+        (lambda delta: delta / 0 * 0, r"the merge has values that are no numbers \(NaN\)"),
+    ],
+)
+def test_what_is_no_delta_of_the_layer_is_refused(
+    spoil: Callable[[Tensor], Tensor],
+    said: str,
+    models: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def spoilt(layer: LayerDeltas) -> Tensor:
+        """Average, and spoil it."""
+        return spoil(layer.deltas.mean(0))
+
+    monkeypatch.setitem(REGISTERED, "spoilt", None)  # what is registered in its place goes with the test
+    method(family="sparse", formula="x", paper="none", law="none", involvement="NDI")(spoilt)
+    with pytest.raises(InputError, match=rf"^[\w.]+: .*{said}"):
+        merge(models, tmp_path / "out", "spoilt")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_folder_holds_nothing_but_the_outcome(models: dict[str, Path], tmp_path: Path) -> None:

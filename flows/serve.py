@@ -100,7 +100,7 @@ def make_deployment(entry: dict[str, Any]) -> "RunnerDeployment":
             schedules=[Schedule(**_in_seconds(item)) for item in entry.get("schedules") or []],
             concurrency_limit=ConcurrencyLimitConfig(**limit) if isinstance(limit, dict) else limit,
         )
-    except Exception as error:  # a flow's module may raise anything, and Prefect has a dozen kinds
+    except (Exception, SystemExit) as error:  # a flow's module may raise anything, and Prefect has a dozen kinds
         raise InputError(f"{FILE}: {entry['name']}: {in_one_line(error)}") from error
 
 

@@ -70,7 +70,7 @@ def _import(name: str, own: OwnMethod) -> None:
             spec.loader.exec_module(module)
         else:
             importlib.import_module(own.module)
-    except Exception as error:  # whatever the code of somebody else raises
+    except (Exception, SystemExit) as error:  # whatever the code of somebody else raises
         sys.modules.pop(own.module, None)
         raise InputError(f"{own.file}: cannot be imported: {type(error).__name__}: {error}") from error
     if name not in REGISTERED:

@@ -76,6 +76,9 @@ def test_a_file_without_such_a_method_and_one_with_a_name_that_is_taken_are_refu
     done = merganser(comparison, "run", check=False)
     assert done.returncode == 2
     assert "methods/halfway.py: has no function halfway decorated with @method" in done.stderr
+    (comparison / "methods/halfway.py").write_text("raise SystemExit(0)\n")  # as a script does that is imported
+    done = merganser(comparison, "run", check=False)
+    assert (done.returncode, "methods/halfway.py: cannot be imported: SystemExit: 0" in done.stderr) == (2, True)
     (comparison / "methods/ties.py").write_text(METHOD)
     done = merganser(comparison, "status", check=False)
     assert done.returncode == 2

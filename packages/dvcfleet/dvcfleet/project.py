@@ -224,7 +224,7 @@ def _loaded(path: Path, declared: Any) -> Project:
 def _checked(where: str, what: str, load: Callable[[], Any]) -> Project:
     try:
         project = load()
-    except Exception as error:  # another package's module may raise anything
+    except (Exception, SystemExit) as error:  # another package's module may raise anything
         raise UserError(f'{where}: "{what}" cannot be loaded ({in_one_line(error)})') from error
     if not isinstance(project, Project):
         raise UserError(f'{where}: "{what}" should be an object of a class that extends dvcfleet.project.Project')

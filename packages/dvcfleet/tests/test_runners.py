@@ -108,6 +108,10 @@ def test_an_installed_runner_is_listed_and_checked_as_the_others(site: Path, mon
         load_runner("pigeon")
     with pytest.raises(UserError, match=r"^runner broken: one_by_one\.missing of one-by-one cannot be loaded"):
         load_runner("broken")
+    (site / "one_by_one/missing.py").write_text("raise SystemExit(0)")
+    with pytest.raises(UserError, match=r"^runner broken: one_by_one\.missing of one-by-one cannot be loaded \(0\)"):
+        load_runner("broken")
+    (site / "one_by_one/missing.py").unlink()
     with pytest.raises(UserError, match=r"^runner bare: one_by_one of one-by-one should have TAKES_ADDRESS"):
         load_runner("bare")
 

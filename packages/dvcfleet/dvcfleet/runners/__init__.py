@@ -136,7 +136,7 @@ def load_runner(name: str) -> RunnerModule:
         )
     try:
         loaded: RunnerModule = announced[0].load()
-    except Exception as error:  # another package's module may raise anything
+    except (Exception, SystemExit) as error:  # another package's module may raise anything
         raise UserError(
             f"runner {name}: {announced_object(announced[0])} cannot be loaded ({in_one_line(error)})"
         ) from error

@@ -32,7 +32,7 @@ class ExtraError(ModuleNotFoundError):
 
 @contextmanager
 def refusing(
-    what: str, remedy: str, kinds: type[Exception] | tuple[type[Exception], ...] = MALFORMED
+    what: str, remedy: str, kinds: type[BaseException] | tuple[type[BaseException], ...] = MALFORMED
 ) -> Iterator[None]:
     """Raise InputError, which says what is wrong and what to do, where the block raises an error of these kinds.
 

@@ -22,7 +22,7 @@ from merganser.checkpoints.reading import Checkpoint, place_of, read_part, writt
 from merganser.checkpoints.tensors import Part, parameter_of, tensor_name
 from merganser.checkpoints.views import part_in_file
 from merganser.checkpoints.writing import Tensors, write_model
-from merganser.errors import InputError
+from merganser.errors import InputError, refusing
 from merganser.inputs.layers import (
     Layer,
     LayerDeltas,
@@ -81,7 +81,8 @@ def merge_layers(
         devices.check_memory(layers, method.copies + passes * devices.ON_THEIR_WAY, device)
     layers = with_base(layers, base) if method.takes_base(values) else layers
     check_patterns(values, base.names)
-    with one_blas_thread(), full_precision(), torch.inference_mode():
+    stays = refusing(f"{method.name}: its code ends the program", "let it return or raise instead", SystemExit)
+    with stays, one_blas_thread(), full_precision(), torch.inference_mode():
         merge_weights = method.bind(values, WatchedLayers(weights_of(layers), f"{method.name}: first pass", progress))
         merge_layer = _with_measured(method, merge_weights, layers.table.learned)
         with OverlayWriter(out, source.tasks) if method.overlay else nullcontext() as overlay:

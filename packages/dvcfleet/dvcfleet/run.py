@@ -112,10 +112,8 @@ def run(
     except (ProjectError, SkippedError):
         raise
     except KeyboardInterrupt:
-        if running:
-            running.say_stopped()
-        else:
-            console.print(STOPPED_EARLY)
+        say = running.say_stopped if running else partial(console.print, STOPPED_EARLY)
+        say()
         return stop.exit_code or 128 + signal.SIGINT
     except Exception as error:
         failure = failure_of(error, state_folder=partial(existing_state_folder, repo))

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections.abc import Callable
 from contextlib import chdir, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from prefect.runner import Runner
 
 FILE = Path("prefect.yaml")
+WATCH_S = 10.0
 # The supported keys of a deployment in prefect.yaml, those that are turned into others, and those of work pools.
 _KEYS = ("name", "entrypoint", "description", "tags", "parameters", "paused")
 _TURNED = ("schedules", "concurrency_limit")
@@ -48,23 +50,38 @@ def serve_deployments(repo: Path) -> None:
                 serve_one(deployment, runner, f"comparison:{identity(root)}")
             names = ", ".join(deployment.full_name for deployment in deployments)
             print(f"Prefect  {address}\nserving {names}; Ctrl-C stops it.", flush=True)
-            asyncio.run(_run_until_told_to_stop(runner))
+            asyncio.run(_run_until_told_to_stop(runner, wait))
 
 
-async def _run_until_told_to_stop(runner: "Runner") -> None:
+async def _run_until_told_to_stop(runner: "Runner", wait: Callable[[], str]) -> None:
     """Run Prefect's runner until SIGTERM, which ends it as Ctrl-C does: its deployments are paused.
 
-    Prefect's own handler calls `Runner.stop` inside the event loop, and awaits nothing of it.
+    Prefect's own handler calls `Runner.stop` inside the event loop, and awaits nothing of it. Raises FailedError if the
+    server ends, for which the runner would wait without a word.
     """
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task
+    loop = asyncio.get_running_loop()
+    running, watching = asyncio.ensure_future(runner.start()), asyncio.ensure_future(_watch(wait))
 
     def stop(*_: Any, **__: Any) -> None:
-        loop.call_soon_threadsafe(task.cancel)
+        loop.call_soon_threadsafe(running.cancel)
 
     runner.handle_sigterm = stop  # type: ignore[method-assign]
-    with suppress(asyncio.CancelledError):
-        await runner.start()
+    try:
+        await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in (watching, running):
+            each.cancel()
+        await asyncio.wait((running, watching))
+    for each in (watching, running):
+        with suppress(asyncio.CancelledError):
+            each.result()
+
+
+async def _watch(wait: Callable[[], str]) -> None:
+    """Look at the server until it ends: `wait` raises FailedError then."""
+    while True:
+        await asyncio.sleep(WATCH_S)
+        await asyncio.to_thread(wait)
 
 
 def read_declared(path: Path) -> list[dict[str, Any]]:

@@ -188,6 +188,17 @@ def test_serve_ends_without_a_complaint_when_it_is_told_to_stop(toy: Make) -> No
     assert servers_of(chain.path) == []
 
 
+@pytest.mark.slow
+def test_serve_ends_with_its_server_because_nothing_would_run_any_more(toy: Make) -> None:
+    chain = toy(CHAIN, CHAIN_FILES)
+    write_deployments(chain.path, deployment("later", due_in_s=DAY))
+    with (chain.path / "said").open("w") as said, serving(chain, said) as process:
+        (server,) = servers_of(chain.path)
+        os.kill(server, signal.SIGKILL)
+        assert process.wait(LIMIT_S) == 1
+    assert "the Prefect server has ended; see " in chain.read("said")
+
+
 @pytest.mark.drill
 def test_serve_runs_the_schedules_of_prefect_yaml_until_it_is_told_to_stop(toy: Make) -> None:
     chain = toy(CHAIN, CHAIN_FILES)

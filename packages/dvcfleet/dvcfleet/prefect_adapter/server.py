@@ -115,10 +115,12 @@ class PrefectServer:
         self.stop()
 
     def wait(self) -> str:
-        """Return the API's address as soon as it answers; raise FailedError if it does not start."""
-        self._answers = answers(f"{self.api}/health", self._process)
+        """Return the API's address as soon as it answers; raise FailedError if it does not start, or has ended."""
+        answered, self._answers = self._answers, answers(f"{self.api}/health", self._process)
         if self._answers:
             return self.api
+        if answered:
+            raise FailedError(f"the Prefect server has ended; see {self._log}, and start again")
         raise FailedError(f"the Prefect server did not start; see {self._log}; without {self._home} it starts afresh")
 
     def notes(self) -> list[str]:

@@ -307,7 +307,7 @@ def test_a_mistake_in_prefect_yaml_is_named_before_a_server_is_started(
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"parameters": {"bussy": "skip"}}, r"\['bussy'\]"),
+        ({"parameters": {"unknown": "skip"}}, r"\['unknown'\]"),
         ({"parameters": {"busy": "sikp"}}, "busy: Input should be 'refuse', 'wait' or 'skip'"),
         ({"parameters": {"workers": "two"}}, "workers: Input should be a valid integer"),
         ({"entrypoint": "merganser.flows.scheduled.nosuch"}, "'nosuch' not found"),

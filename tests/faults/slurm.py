@@ -5,6 +5,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ CONFIGURATION = """
 ClusterName=one
 SlurmctldHost={host}(127.0.0.1)
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={socket}
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -115,21 +116,23 @@ class Slurm:
 @contextmanager
 def slurm(folder: Path, threads: int = 2) -> Iterator[Slurm]:
     """Start a SLURM whose node has so many threads."""
+    short = tempfile.TemporaryDirectory(prefix="munge-")  # a socket's path has at most 107 bytes
+    munged = Path(short.name, "socket")
     for name in ("state", "spool"):
         (folder / name).mkdir(parents=True)
     folder.chmod(0o755)
     made = Slurm(folder)
     text = CONFIGURATION.format(
-        host=made.host, folder=folder, controller=free_port(), node=free_port(), threads=threads
+        host=made.host, folder=folder, socket=munged, controller=free_port(), node=free_port(), threads=threads
     )
     (folder / "slurm.conf").write_text(text)
     (folder / "munge.key").write_bytes(secrets.token_bytes(128))
     (folder / "munge.key").chmod(0o400)
-    munge = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+    munge = {"key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
     try:
-        options = [f"--{name}={folder}/munge.{end}" for name, end in munge.items()]
+        options = [f"--socket={munged}", *(f"--{name}={folder}/munge.{end}" for name, end in munge.items())]
         made.start("munged", "--foreground", "--force", *options)
-        wait_until((folder / "munge.socket").exists)
+        wait_until(munged.exists)
         made.start_controller()
         made.start("slurmd", "-D", "-f", str(folder / "slurm.conf"))
         wait_until(lambda: "idle" in made.ask("sinfo", "-h", "-o", "%T"))
@@ -140,3 +143,4 @@ def slurm(folder: Path, threads: int = 2) -> Iterator[Slurm]:
             wait_until(lambda: not made.ask("squeue", "-h"))
         for name in reversed(list(made.daemons)):
             made.end(name)
+        short.cleanup()

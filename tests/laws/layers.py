@@ -168,7 +168,7 @@ def with_start(method: Method, source: LayerSource) -> LayerSource:
     elif isinstance(learner, BlockLearner):
         values = merged_maps(learner, source)
     elif learner.form:
-        values = learner.form(MappedLayers(source, dense_layer), settings).start()
+        values = learner.form(MappedLayers(source, dense_layer), settings, 0).start()
     else:
         values = {}  # of no weights
     about = (method.name, settings.model_dump(), source.tasks, source.names)

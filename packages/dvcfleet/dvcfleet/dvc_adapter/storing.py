@@ -202,11 +202,10 @@ def refuse_without_cache(repo: Repo, outs: Iterable[Output]) -> None:
     cache, place = repo.cache.local, os.path.join(repo.tmp_dir or repo.root_dir, "links")
     if not any(out.use_cache for out in outs):
         return
-    try:
-        os.makedirs(cache.path, exist_ok=True)
-    except OSError as error:
-        reason = f"{error.filename}: {error.strerror}"
-        raise UserError(f"DVC's cache cannot be made ({reason}): `dvc config cache.dir FOLDER` has another") from error
+    there = next(each for each in (Path(cache.path), *Path(cache.path).parents) if each.exists())
+    if str(there) != cache.path and not (there.is_dir() and os.access(there, os.W_OK)):
+        reason = f"{there} is {'write-protected' if there.is_dir() else 'no folder'}"
+        raise UserError(f"DVC's cache cannot be made ({reason}): `dvc config cache.dir FOLDER` has another")
     if "copy" in cache.cache_types:
         return
     from dvc_objects.fs.generic import test_links

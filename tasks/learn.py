@@ -6,7 +6,6 @@ Beside the values lies what they are of, as text embeddings have it: one folder 
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -172,7 +171,6 @@ def open_problem(
     def problem(layers: LayerSource, seen: Sequence[tuple[Loss, Batches]]) -> Learnable:
         assert learner.form is not None
         form = learner.form(layers, settings, params.first_seed)
-        form = replace(form, layers=kept_in_memory(form.layers, len(losses) // len(seen)))
         return forming(form, base, [loss for loss, _ in seen], [of for _, of in seen], place)
 
     seen = [looked_at(*each, settings) for each in zip(losses, batches, strict=True)]
@@ -191,7 +189,8 @@ def open_layers(entry: LearnedEntry, tasks: list[str], alone: str | None = None)
     elif entry.of == "svd":
         source = open_factors(folder, tasks)
     else:
-        source = MappedLayers(open_deltas(folder, tasks), partial(factorised, settings=FactorSettings(1.0)))
+        decomposed = MappedLayers(open_deltas(folder, tasks), partial(factorised, settings=FactorSettings(1.0)))
+        source = kept_in_memory(decomposed)
     return ThreadedLayers(weights_of(source), threads_wanted())
 
 

@@ -1,4 +1,7 @@
-"""Layers that stay in memory once they are read, where they fit: a learner reads all of them in each step."""
+"""Layers that stay in memory once they are computed, where they fit: a learner takes all of them in each step.
+
+Layers that are read alone need not: the system's page cache has them, and a step takes as long either way.
+"""
 
 import os
 from dataclasses import dataclass, field
@@ -24,12 +27,11 @@ class KeptLayers(WrappedSource):
         return self._kept[name]
 
 
-def kept_in_memory(source: LayerSource, sources: int = 1) -> LayerSource:
+def kept_in_memory(source: LayerSource) -> LayerSource:
     """Let a source's layers stay in memory, where all of them fit into a share of what is free; else return the source.
 
-    `sources`: how many of this size stay in memory together. Other processes are expected on the CPUs that this one has
-    no threads for, and to take as much.
+    Other processes are expected on the CPUs that this one has no threads for, and to take as much.
     """
-    needed = BYTES * source.entries * len(source.tasks) * sources
+    needed = BYTES * source.entries * len(source.tasks)
     processes = max(1, (os.cpu_count() or 1) // threads_wanted())
     return KeptLayers(source) if needed * processes <= SHARE * psutil.virtual_memory().available else source

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from merganser.inputs.kept import kept_in_memory
 from merganser.inputs.layers import Layer, LayerDeltas, LayerSource, MappedLayers
 from merganser.learning import Form, Learner, Values, learned_by
 from merganser.learning.settings import LearnerSettings
@@ -61,8 +62,9 @@ class WeightedSum(Form):
 
 def weighted_sum(layers: LayerSource, settings: Settings, seed: int) -> WeightedSum:
     """Return the sum of the tasks' deltas, for `plus_plus` of what is kept of them."""
-    kept = MappedLayers(layers, agreeing(layers, settings.density)) if settings.plus_plus else layers
-    return WeightedSum(kept, settings)
+    if settings.plus_plus:
+        layers = kept_in_memory(MappedLayers(layers, agreeing(layers, settings.density)))
+    return WeightedSum(layers, settings)
 
 
 def agreeing(layers: LayerSource, density: float) -> Callable[[Layer], LayerDeltas]:

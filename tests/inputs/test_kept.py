@@ -38,13 +38,14 @@ def test_layers_that_fit_are_read_once(threads: int) -> None:
     torch.testing.assert_close(torch.stack(sums), torch.stack([2 * layer.deltas.sum() for layer in layers]))
 
 
-@pytest.mark.parametrize(("sources", "share", "stays"), [(1, 1.0, True), (2, 1.0, False), (1, 0.9, False)])
+@pytest.mark.parametrize(("cpus", "share", "stays"), [(1, 1.0, True), (2, 1.0, False), (1, 0.9, False)])
 def test_layers_stay_in_memory_where_all_of_them_fit(
-    sources: int, share: float, stays: bool, monkeypatch: pytest.MonkeyPatch
+    cpus: int, share: float, stays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layers = Layers(network(3))
     needed = kept.BYTES * layers.entries * 3 / kept.SHARE
     free: Callable[[], SimpleNamespace] = lambda: SimpleNamespace(available=int(needed * share))  # noqa: E731
     monkeypatch.setattr(psutil, "virtual_memory", free)
-    monkeypatch.setattr(kept.os, "cpu_count", lambda: 1)
-    assert (kept_in_memory(layers, sources) is not layers) == stays
+    monkeypatch.setattr(kept.os, "cpu_count", lambda: cpus)
+    monkeypatch.setattr(kept, "threads_wanted", lambda: 1)
+    assert (kept_in_memory(layers) is not layers) == stays

@@ -9,6 +9,7 @@ from contextlib import chdir
 from pathlib import Path
 
 import pytest
+import yaml
 from dvc.repo import Repo
 
 from dvcfleet.errors import UserError
@@ -325,6 +326,14 @@ def test_what_is_said_to_vary_otherwise_than_when_it_ran_is_found(toy: Make) -> 
     code, said = costs.run(force=True)
     assert code != 0
     assert "meta.dvcfleet.varies should be true, false or a list of keys, got 'often'" in said
+
+
+def test_stages_run_again_find_what_a_link_to_a_folder_of_the_repository_leads_to(toy: Make) -> None:
+    stage = {"cmd": "cat package/code/part.txt > out", "deps": ["package"], "outs": ["out"]}
+    linked = toy(yaml.safe_dump({"stages": {"read": stage}}), {"code/part.txt": "a", "package/own.txt": "b"})
+    (linked.path / "package/code").symlink_to("../code")
+    assert linked.run()[0] == 0
+    assert not again(linked).findings
 
 
 def test_nothing_is_run_again_from_code_that_has_changed(chain: Toy) -> None:

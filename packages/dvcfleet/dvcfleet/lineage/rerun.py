@@ -142,7 +142,7 @@ def _make_copy(repo: Repo, scratch: Path) -> None:
     for name in _sources(repo):
         target = scratch / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(root / name, target)
+        shutil.copy(root / name, target, follow_symlinks=os.path.isfile(root / name))
     for dep in (dep for stage in repo.index.stages for dep in stage.deps):
         link = Path(os.path.normpath(scratch / path_from_root(dep)))
         if dep.protocol == "local" and path_from_root(dep).startswith("../") and not os.path.lexists(link):
@@ -175,11 +175,18 @@ def _sources(repo: Repo) -> Iterator[str]:
     for name in sorted(names - lock_files):
         hidden = name.startswith((".dvc/", ".git/", ".dvcfleet/"))
         if (
-            os.path.isfile(os.path.join(root, name))
+            (os.path.isfile(os.path.join(root, name)) or _is_link_within(root, name))
             and not hidden
             and not any(is_at_or_in(name, folder) for folder in made)
         ):
             yield name
+
+
+def _is_link_within(root: str, name: str) -> bool:
+    """Tell whether a name is a relative link to a folder of the same repository, which a copy has too."""
+    path = os.path.join(root, name)
+    is_relative = os.path.islink(path) and not os.path.isabs(os.readlink(path))
+    return is_relative and os.path.isdir(path) and is_at_or_in(os.path.realpath(path), os.path.realpath(root))
 
 
 def _below(repo: Repo, folder: str) -> set[str]:

@@ -162,7 +162,7 @@ class WithBlocks:
 
 
 class _Added:
-    """What is added in one block, from the input of its MLP's first linear map on.
+    """The additions of one block, from the input of its MLP's first linear map on.
 
     `inputs`: the network's own, if it is run as a whole.
     """

@@ -169,7 +169,7 @@ def test_a_comparison_whose_memory_is_limited_ends_with_more(calm: Tiny, fresh: 
     assert_goes_on(calm, fresh)
 
 
-@pytest.mark.skipif(bool(why_no_cuts()), reason=f"no disk of its own: {why_no_cuts()}")
+@pytest.mark.skipif(bool(why_no_cuts()), reason=f"no power cuts here: {why_no_cuts()}")
 @pytest.mark.parametrize("part", [".", ".dvc/cache", "data", ".dvcfleet"])
 def test_a_disk_that_answers_with_eio_is_named_and_the_run_goes_on_after(calm: Tiny, tmp_path: Path, part: str) -> None:
     with new_disk(tmp_path / "image", tmp_path / "disk", 700) as whole:

@@ -78,7 +78,7 @@ def test_a_restored_comparison_has_its_commit_and_its_changes_and_its_next_run_d
     assert archived(again, tmp_path / "second.tar").read_bytes() == path.read_bytes()
 
 
-@pytest.mark.skipif(bool(why_no_cuts()), reason=f"no disk of its own: {why_no_cuts()}")
+@pytest.mark.skipif(bool(why_no_cuts()), reason=f"no power cuts here: {why_no_cuts()}")
 def test_the_place_of_restored_artifacts_survives_a_power_cut_after_the_command(
     tiny_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

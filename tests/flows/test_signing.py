@@ -259,7 +259,7 @@ def test_every_kind_of_tampering_is_found_and_nothing_on_an_untouched_tree(
         shutil.rmtree(copy)
 
 
-@pytest.mark.skipif(bool(why_no_cuts()), reason=f"no disk of its own: {why_no_cuts()}")
+@pytest.mark.skipif(bool(why_no_cuts()), reason=f"no power cuts here: {why_no_cuts()}")
 def test_signatures_survive_a_power_cut_after_the_command(signed: Toy, keys: Path, tmp_path: Path) -> None:
     key = PrivateKey(keys / "ec.pem")
     with new_disk(tmp_path / "image", tmp_path / "disk", 64) as disk:

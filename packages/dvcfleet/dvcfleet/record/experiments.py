@@ -37,7 +37,7 @@ _NOBODY = (
     "-c",
     f"user.email={_ADDRESS}",
 )  # of a user whom neither git nor the system knows
-_OF_DVC = ("dvc.yaml", "dvc.lock", ".dvc")  # without which an experiment is none, whatever git ignores
+_OF_DVC = ("dvc.yaml", "dvc.lock", ".dvc")  # every experiment has them, whatever git ignores
 _OBJECT = re.compile("[0-9a-f]{38}|[0-9a-f]{62}")
 
 

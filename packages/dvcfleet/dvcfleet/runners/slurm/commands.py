@@ -25,7 +25,7 @@ class SlurmError(RuntimeError):
 
 @dataclass(frozen=True)
 class Site:
-    """What jobs may use: threads on all nodes, the longest time in seconds, the nodes' addresses and states."""
+    """The limits of jobs: threads on all nodes, the longest time in seconds, the nodes' addresses and states."""
 
     threads: int
     most_s: float

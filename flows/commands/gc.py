@@ -19,9 +19,9 @@ from rich.filesize import decimal
 
 from dvcfleet.disk import read_json
 from dvcfleet.dvc_adapter.internals import under_git
-from dvcfleet.dvc_adapter.lockfiles import names_by_lock_file, parse_lock_file, read_lock_file
+from dvcfleet.dvc_adapter.lockfiles import names_by_lock_file, read_lock_file
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.dvc_adapter.unused import dvc_cache_folder, hashes_of, unused_objects, unused_runs, used_hashes
+from dvcfleet.dvc_adapter.unused import dvc_cache_folder, hashes_of, recorded_at, unused_objects, unused_runs, used_hashes
 from dvcfleet.errors import UserError, some
 from dvcfleet.git import GitError, git, git_if_any
 from dvcfleet.prefect_adapter import retention
@@ -178,26 +178,24 @@ class Garbage:
                 if path not in self._old_lock_files:
                     yield from read_lock_file(path).values()
         for repo in self._with_commits:
-            root = Path(repo.root_dir)
-            heads = git_if_any(root, "for-each-ref", "--format=%(objectname)", "refs/heads", "refs/tags") or ""
-            for commit in dict.fromkeys(["HEAD", *heads.split(), *self._kept_commits(root)]):
-                yield from _entries_of(root, commit)
+            for commit in self._kept_commits(Path(repo.root_dir)):
+                yield from recorded_at(Path(repo.root_dir), commit)
 
     def _kept_commits(self, root: Path) -> list[str]:
-        """Return the commits of the experiments that stay in a git repository."""
-        return sorted({run.commit for run in experiments(root)} - {run.commit for run in self._go})
+        """Return the commits of a git repository that stay: HEAD, branches, tags, and the experiments that stay."""
+        heads = (git_if_any(root, "rev-list", "--no-walk", "HEAD", "--branches", "--tags") or "").split()
+        return [*heads, *sorted({run.commit for run in experiments(root)} - {run.commit for run in self._go} - {*heads})]
 
     def _used(self, repo: Repo) -> set[str]:
         """Return what a comparison uses: its workspace, and its branches, tags and experiments if no other has them."""
         with chdir(repo.root_dir):
-            return used_hashes(repo, self._kept_commits(Path(repo.root_dir)) if repo in self._with_commits else None)
-
-
-def _entries_of(root: Path, commit: str) -> Iterator[Entry]:
-    listed = git_if_any(root, "ls-tree", "-r", "-z", "--name-only", commit) or ""
-    for name in (name for name in listed.split("\0") if Path(name).name == "dvc.lock"):
-        text = git_if_any(root, "show", f"{commit}:./{name}")
-        yield from parse_lock_file(text or "", f"{commit}:{name}").values()
+            commits = self._kept_commits(Path(repo.root_dir)) if repo in self._with_commits else None
+            used, unreadable = used_hashes(repo, commits)
+        self.left += [
+            f"DVC's cache: what dvc.lock names in commit {commit[:8]} of {repo.root_dir}, whose dvc.yaml DVC cannot read"
+            for commit in unreadable
+        ]
+        return used
 
 
 def _lock_files(state: Path) -> list[Path]:

@@ -310,6 +310,26 @@ def test_what_looks_like_a_credential_is_named(toy: Make, tmp_path: Path) -> Non
     assert "a1B2" not in line
 
 
+def test_mlflows_store_says_nothing_of_the_machine_and_is_the_same_from_the_restored_comparison(
+    tiny_run: Path, tiny_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "first.tar", tmp_path / "second.tar"
+    monkeypatch.chdir(tiny_copy)
+    archive(tiny_copy, first, False)
+    restore(first, tmp_path / "again")
+    monkeypatch.chdir(tmp_path / "again")
+    archive(tmp_path / "again", second, False)
+    stores = [_member(path, "files/mlflow.db") for path in (first, second)]
+    assert stores[0] == stores[1]
+    assert str(tiny_run.parent).encode() not in stores[0]
+    assert str(tmp_path).encode() not in stores[0]
+
+
+def _member(path: Path, name: str) -> bytes:
+    with tarfile.open(path) as found:
+        return found.extractfile(name).read()  # type: ignore[union-attr]
+
+
 @pytest.mark.drill
 def test_the_tiny_comparison_is_archived_verified_and_restored(tiny_copy: Path, tmp_path: Path) -> None:
     path, small = tmp_path / "all.tar", tmp_path / "small.tar"

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 from dvc.repo import Repo
 
 from dvcfleet.lineage.audit import audit
@@ -76,6 +77,25 @@ def test_old_runs_go_with_their_data_and_what_is_kept_is_up_to_date_and_audited(
     assert "nothing to do" in made.run()[1]
     assert made.settled()
     assert collect_garbage(made.path, NOW, best=False, do=True).parts == ()
+
+
+def test_the_data_of_a_commit_whose_dvc_yaml_cannot_be_read_stay(made: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = made.read("dvc.yaml")
+    made.write("dvc.yaml", "vars: [not-committed.yaml]\n" + stages)
+    git(made, "add", "dvc.yaml", "dvc.lock")
+    git(made, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "without its file of variables")
+    commit = git(made, "rev-parse", "HEAD").strip()
+    lock = yaml.safe_load(made.read("dvc.lock"))
+    made.write("dvc.yaml", stages)
+    made.write("source", "another")
+    assert run(made, "fourth", monkeypatch)[0] == 0
+    freed = collect_garbage(made.path, NOW, best=False, do=True)
+    with opened(made.path) as repo:
+        outs = [out for stage in lock["stages"].values() for out in stage["outs"]]
+        assert outs
+        assert all(Path(repo.cache.local.oid_to_path(out["md5"])).exists() for out in outs)
+    (said,) = (line for line in freed.left if commit[:8] in line)
+    assert "whose dvc.yaml DVC cannot read" in said
 
 
 def test_a_year_later_lines_are_added_and_moved_and_none_may_be_missed(

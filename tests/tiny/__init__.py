@@ -15,6 +15,7 @@ from dvc.repo import Repo
 from merganser.checkpoints.writing import save_tensors
 from merganser.config.loading import load_params
 from merganser.config.points import write_points
+from merganser.tasks.tracking import follow_artifacts
 from tests.support import python
 from tests.tiny_clip import write_clip, write_data_set
 from tests.warm import program
@@ -102,12 +103,7 @@ def delete_run(folder: Path, run: str) -> None:
 
 def move_artifacts(folder: Path) -> Path:
     """Tell a copied repository's MLflow store that its artifacts are in the copy; return the folder."""
-    with closing(sqlite3.connect(folder / "mlflow.db")) as store:
-        (old,) = store.execute("SELECT artifact_location FROM experiments WHERE name = 'merganser'").fetchone()
-        new = (folder / "mlartifacts").as_uri()
-        store.execute("UPDATE experiments SET artifact_location = replace(artifact_location, ?, ?)", (old, new))
-        store.execute("UPDATE runs SET artifact_uri = replace(artifact_uri, ?, ?)", (old, new))
-        store.commit()
+    follow_artifacts(folder)
     return folder
 
 

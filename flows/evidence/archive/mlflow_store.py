@@ -4,7 +4,7 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from merganser.errors import InputError
 from merganser.tasks.tracking import ARTIFACTS, PLACES, STORE, follow_artifacts
@@ -13,7 +13,28 @@ from merganser.tasks.tracking import ARTIFACTS, PLACES, STORE, follow_artifacts
 _SOUND = re.compile(r"CREATE\s+(TABLE|(UNIQUE\s+)?INDEX|TRIGGER\s+\w+\s+BEFORE\s+UPDATE\s+ON\s+secrets)\s", re.I)
 # A column whose value is computed: MLflow has one in `spans`, which nothing reads.
 _COMPUTED = re.compile(r"CREATE\s+TABLE\b.*\bAS\b", re.I | re.S)
-_ELSEWHERE = "file:///archived/elsewhere/"
+NOWHERE = "file:///archived"  # where an archived MLflow says that its artifacts are
+_ELSEWHERE = f"{NOWHERE}/elsewhere/"
+
+
+def leave_machine(store: sqlite3.Connection) -> None:
+    """Have the store of an archive say nothing of this machine's folders.
+
+    The comparison's artifacts are NOWHERE. Of any other folder, such as that of MLflow's own first experiment, two
+    names are kept.
+    """
+    here = ARTIFACTS.absolute().as_uri()
+
+    def moved(place: str) -> str:
+        if place == here or place.startswith(f"{here}/"):
+            return f"{NOWHERE}/{ARTIFACTS}{place.removeprefix(here)}"
+        if place.startswith(_ELSEWHERE) or not place.startswith(("/", "file:")):
+            return place
+        return _ELSEWHERE + "/".join(PurePosixPath(place.removeprefix("file:")).parts[-2:])
+
+    store.create_function("moved", 1, moved)
+    for table, column in _places(store):
+        store.execute(f"UPDATE {table} SET {column} = moved({column}) WHERE {column} IS NOT NULL")
 
 
 def take_in_store(root: Path) -> None:
@@ -46,10 +67,16 @@ def _computed(store: sqlite3.Connection) -> Iterator[str]:
 
 def _leave_others(store: sqlite3.Connection, here: str) -> None:
     """Move the places out of a folder to one that no machine has, the same for the same place."""
-    tables = {name for (name,) in store.execute("SELECT name FROM sqlite_master").fetchall()}
-    for table, column in (each for each in PLACES if each[0] in tables):  # earlier versions of MLflow have fewer
+    for table, column in _places(store):
         rest = f"substr({column}, {len(here) + 1})"
         inside = f"substr({column}, 1, {len(here)}) = ? AND substr({rest}, 1, 1) IN ('', '/')"
         inside += f" AND instr({rest}, '..') = 0 AND instr({rest}, '%') = 0"
+        left = f"substr({column}, 1, {len(_ELSEWHERE)}) = ? AND instr({column}, '..') = 0 AND instr({column}, '%') = 0"
         moved = f"UPDATE {table} SET {column} = ? || replace(replace({column}, '..', '_'), '%', '_')"
-        store.execute(f"{moved} WHERE NOT ({inside})", (_ELSEWHERE, here))
+        store.execute(f"{moved} WHERE NOT ({inside}) AND NOT ({left})", (_ELSEWHERE, here, _ELSEWHERE))
+
+
+def _places(store: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Return the tables and columns that name folders of artifacts; earlier versions of MLflow have fewer."""
+    tables = {name for (name,) in store.execute("SELECT name FROM sqlite_master").fetchall()}
+    return [(table, column) for table, column in PLACES if table in tables]

@@ -29,14 +29,14 @@ from dvcfleet.terminal.secrets import masked, may_hold_credential
 from merganser.errors import InputError
 from merganser.flows.evidence.archive.files import check_dvc_files, refuse_other_projects, why_refused
 from merganser.flows.evidence.archive.form import BUNDLE, FILES, OBJECTS, write_archive
+from merganser.flows.evidence.archive.mlflow_store import leave_machine
 from merganser.flows.evidence.archive.stages import BRANCH, WORKSPACE, check_stages_inside, check_tree
 from merganser.flows.evidence.signing import RECORDED, SIGNATURES, files_below
 from merganser.outputs import new_output, replacing
 from merganser.sources.pointers import POINTER_SUFFIXES
 from merganser.tasks.stages import REPORT
-from merganser.tasks.tracking import ARTIFACTS, PLACES, STORE, follow_artifacts  # its names are in `record`'s digest
+from merganser.tasks.tracking import ARTIFACTS, STORE, follow_artifacts  # its names are in `record`'s digest
 
-NOWHERE = "file:///archived"  # where an archived MLflow says that its artifacts are
 _PACK = ("-c", "core.compression=6", "-c", "pack.window=10", "-c", "pack.depth=50")
 _NOT_KEPT = ("--no-reuse-delta", "--no-reuse-object", "--delta-base-offset")  # of how this clone happens to be packed
 _COMMITTER = {"NAME": "merganser", "EMAIL": "merganser@localhost"}
@@ -118,10 +118,8 @@ def _add_mlflow(content: _Content, scratch: Path) -> None:
     follow_artifacts(Path())
     draft, copy = scratch / "draft.db", scratch / STORE
     _vacuum(STORE.absolute(), draft)
-    old, new = ARTIFACTS.absolute().as_uri(), f"{NOWHERE}/{ARTIFACTS}"
     with closing(sqlite3.connect(draft)) as store, store:
-        for table, column in PLACES:
-            store.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (old, new))
+        leave_machine(store)
     _vacuum(draft, copy)
     with closing(sqlite3.connect(copy)) as store:
         store.execute("PRAGMA schema_version = 1")  # else it counts how often the store was written anew

@@ -330,5 +330,12 @@ def parse_lock_file(text: str, where: str) -> dict[str, Any]:
     return dict(parse_yaml(text, where).get("stages", {}))
 
 
+def parse_dvc_file(text: str, where: str) -> dict[str, Any]:
+    """Return what the text of a .dvc file says; raise DVC's error if it is damaged."""
+    from dvc.utils.serialize import parse_yaml
+
+    return dict(parse_yaml(text, where))
+
+
 def _digest(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest() if os.path.exists(path) else ""

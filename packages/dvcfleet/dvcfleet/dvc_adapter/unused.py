@@ -6,23 +6,48 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from dvc.exceptions import RevCollectionError
+
 from dvcfleet.dvc_adapter.internals import under_git
+from dvcfleet.dvc_adapter.lockfiles import parse_dvc_file, parse_lock_file
 from dvcfleet.dvc_adapter.objects import listing_at
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.run_cache import entry_at, entry_files, entry_hash
 from dvcfleet.git import git_if_any
 
 
-def used_hashes(repo: Repo, commits: Iterable[str] | None) -> set[str]:
-    """Return what a repository uses, as `dvc gc` sees it: the workspace, branches, tags, and these other commits.
+def used_hashes(repo: Repo, commits: Collection[str] | None) -> tuple[set[str], list[str]]:
+    """Return the hashes that a repository uses, as `dvc gc` sees it, and the commits that DVC cannot read.
 
-    None: the workspace alone. Raises DVC's error if it cannot read one of them.
+    Those of the workspace and of these commits, which are whole ids; None: of the workspace alone. Raises DVC's error
+    if it cannot read the workspace. What an unreadable commit uses is not among the hashes: see `recorded_at`.
     """
-    scopes: dict[str, Any] = {}
-    if commits is not None and under_git(repo) and not repo.scm.no_commits:
-        scopes = {"all_branches": True, "all_tags": True, "revs": [repo.get_rev(), *commits]}
-    used = repo.used_objs(**scopes)
-    return {each.value for hashes in used.values() for each in hashes}
+    readable, unreadable = list(commits or () if under_git(repo) and not repo.scm.no_commits else ()), []
+    while isinstance(used := _used_objects(repo, readable), str):
+        readable.remove(used)
+        unreadable.append(used)
+    return {each.value for hashes in used.values() for each in hashes}, unreadable
+
+
+def _used_objects(repo: Repo, commits: list[str]) -> Mapping[Any, Any] | str:
+    """Return the objects that the workspace and commits use, or the first of the commits that DVC cannot read."""
+    try:
+        return dict(repo.used_objs(revs=commits))
+    except RevCollectionError as error:
+        if error.rev not in commits:  # the workspace
+            raise
+        return str(error.rev)
+
+
+def recorded_at(root: Path, commit: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of each dvc.lock of a commit, and what each of its .dvc files has as one."""
+    listed = git_if_any(root, "ls-tree", "-r", "-z", "--name-only", commit) or ""
+    for name in listed.split("\0"):
+        text = git_if_any(root, "show", f"{commit}:./{name}") if name.endswith((".dvc", "dvc.lock")) else None
+        if Path(name).name == "dvc.lock":
+            yield from parse_lock_file(text or "", f"{commit}:{name}").values()
+        elif text:
+            yield parse_dvc_file(text, f"{commit}:{name}")
 
 
 def hashes_of(repo: Repo, entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -4,7 +4,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from merganser.code_digest import CodeTree, listing_digest, texts_as_json
-from merganser.config import PARAMS
+from merganser.config import PARAMS, POINTS_FILE
+from merganser.config.loading import load_params
+from merganser.config.points import check_points
 from merganser.errors import InputError
 from merganser.limits import read_yaml
 from merganser.outputs import fresh_folder, read_json, write_json
@@ -105,9 +107,14 @@ def write_code() -> int:
 
 
 def main(argv: list[str]) -> None:
-    """Write the classes of all code."""
+    """Write the classes of all code; raises InputError where points.yaml is of another params.yaml.
+
+    Every stage depends on this one: plain `dvc repro` ends here, and not at a point whose inputs no stage writes.
+    """
     if argv:
         raise InputError(f"merganser.tasks.code: takes no arguments, got {' '.join(argv)}")
+    if POINTS_FILE.is_file():
+        check_points(load_params())
     print(f"{CODE}: wrote the code versions of {write_code()} stages and of methods and kinds found by name")
 
 

@@ -21,7 +21,14 @@ from dvcfleet.disk import read_json
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import names_by_lock_file, read_lock_file
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.dvc_adapter.unused import dvc_cache_folder, hashes_of, recorded_at, unused_objects, unused_runs, used_hashes
+from dvcfleet.dvc_adapter.unused import (
+    dvc_cache_folder,
+    hashes_of,
+    recorded_at,
+    unused_objects,
+    unused_runs,
+    used_hashes,
+)
 from dvcfleet.errors import UserError, some
 from dvcfleet.git import GitError, git, git_if_any
 from dvcfleet.prefect_adapter import retention
@@ -184,7 +191,10 @@ class Garbage:
     def _kept_commits(self, root: Path) -> list[str]:
         """Return the commits of a git repository that stay: HEAD, branches, tags, and the experiments that stay."""
         heads = (git_if_any(root, "rev-list", "--no-walk", "HEAD", "--branches", "--tags") or "").split()
-        return [*heads, *sorted({run.commit for run in experiments(root)} - {run.commit for run in self._go} - {*heads})]
+        return [
+            *heads,
+            *sorted({run.commit for run in experiments(root)} - {run.commit for run in self._go} - {*heads}),
+        ]
 
     def _used(self, repo: Repo) -> set[str]:
         """Return what a comparison uses: its workspace, and its branches, tags and experiments if no other has them."""
@@ -192,7 +202,7 @@ class Garbage:
             commits = self._kept_commits(Path(repo.root_dir)) if repo in self._with_commits else None
             used, unreadable = used_hashes(repo, commits)
         self.left += [
-            f"DVC's cache: what dvc.lock names in commit {commit[:8]} of {repo.root_dir}, whose dvc.yaml DVC cannot read"
+            f"DVC's cache: what dvc.lock names in {commit[:8]} of {repo.root_dir}, whose dvc.yaml DVC cannot read"
             for commit in unreadable
         ]
         return used

@@ -100,8 +100,16 @@ def test_a_command_before_the_first_run_of_a_short_params_yaml_names_what_comple
     assert "family: open_clip" in (begun / "params.yaml").read_text()
 
 
+def test_dvc_alone_refuses_the_points_of_another_params_yaml_at_its_first_stage(begun: Path) -> None:
+    said = subprocess.run(["dvc", "repro"], cwd=begun, env=environment(), capture_output=True, text=True, check=False)
+    assert said.returncode != 0
+    assert "points.yaml: is of another params.yaml; run `merganser status` to rewrite it" in said.stdout + said.stderr
+    assert not (begun / "data/base").exists()
+
+
 @pytest.mark.drill
 def test_it_runs_and_dvc_alone_reproduces_it(begun: Path, tmp_path: Path) -> None:
+    merganser(begun, "status")
     shutil.copytree(begun, tmp_path / "copy", symlinks=True)
     done = merganser(begun, "run", "--workers", "2")
     assert (begun / "report/index.html").is_file(), done.stdout

@@ -200,8 +200,7 @@ def test_processes_that_record_at_once_share_a_store_and_a_parent(
 ) -> None:
     Path("mlflow.db").unlink()
     monkeypatch.setenv("DVCFLEET_RUN", "crowd")
-    root = Path(record.__file__).parents[1]
-    monkeypatch.setenv("PYTHONPATH", str(root))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     entries = ("base", "average", "average")
     started = [subprocess.Popen([sys.executable, "-m", "merganser.tasks.record", entry]) for entry in entries]
     assert [process.wait() for process in started] == [0, 0, 0]

@@ -60,8 +60,12 @@ def _is_right(place: Path, here: Path) -> bool:
 
 def store_words(error: BaseException) -> str:
     """Say what is wrong with MLflow's store, and what to do."""
-    where = os.environ.get("MLFLOW_TRACKING_URI", STORE)
+    where = os.environ.get("MLFLOW_TRACKING_URI", str(STORE))
     reason = str(error).partition("\n")[0]
+    if "out-of-date database schema" in reason:  # MLflow says so of a newer one too
+        store = where if "://" in where else f"sqlite:///{where}"
+        to_do = f"install that version, or make a copy of it and run `mlflow db upgrade {store}`"
+        return masked(f"MLflow's store {where} is of another version of MLflow: {to_do}; the scores are kept in files")
     if any(words in reason for words in _DAMAGE):
         to_do = "move it away, and `merganser run` records every result again"
         return masked(f"MLflow's store {where} is damaged ({reason}): {to_do}; the scores are kept in files")

@@ -417,6 +417,13 @@ def test_a_run_that_a_kill_left_unfinished_is_finished_and_no_second_one_made(fo
     assert "score_mean" in children(found)["average"].data.metrics
 
 
+def test_a_store_of_another_version_of_mlflow_is_named_as_one(folder: Path) -> None:
+    with closing(sqlite3.connect("mlflow.db")) as store, store:
+        store.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")  # of MLflow 1.0
+    with pytest.raises(SystemExit, match=r"mlflow\.db is of another version of MLflow: .*mlflow db upgrade"):
+        record.main(["average"])
+
+
 @pytest.mark.slow
 def test_a_store_that_is_locked_or_away_is_named_and_scores_are_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -23,6 +23,7 @@ from dvcfleet.dvc_adapter.repositories import (
     words_of,
 )
 from dvcfleet.dvc_adapter.repository_lock import DvcLock, refuse_busy_paths
+from dvcfleet.dvc_adapter.storing import reflinks_made_aside
 from dvcfleet.errors import BusyError, NoRepositoryError, SkippedError, UserError
 from dvcfleet.project import Project, project_of
 
@@ -46,7 +47,7 @@ def opened(path: Path) -> Iterator[Repo]:
     if not path.is_dir():
         raise UserError(f"{path}: no such folder")
     logging.getLogger("dvc").setLevel(logging.ERROR)
-    with chdir(pipeline_folder(path)), fast_index(), whole_databases():
+    with chdir(pipeline_folder(path)), fast_index(), whole_databases(), reflinks_made_aside():
         project_of(Path()).before_reading()
         try:
             with Repo() as repo:

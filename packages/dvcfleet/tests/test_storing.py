@@ -10,6 +10,7 @@ import pytest
 from dvc.exceptions import ReproductionError
 from dvc.repo import Repo
 
+from dvcfleet.repository import opened
 from tests.dvcfleet.toy import Make, Toy
 
 KINDS = """
@@ -74,6 +75,21 @@ def test_all_kinds_of_outputs_are_stored_as_dvc_repro_stores_them(
     assert ours.read("dvc.lock") == theirs.read("dvc.lock")
     assert known_to(ours) == known_to(theirs)
     assert ours.settled()
+
+
+def test_storing_what_another_run_has_just_stored_leaves_that_runs_output_and_the_object_whole(toy: Make) -> None:
+    other, own = (toy("stages: {a: {cmd: echo 1 > x, outs: [x]}}", {}, name) for name in ("other", "own"))
+    with chdir(other.path), Repo() as repo, repo.config.edit() as config:
+        config["cache"]["type"] = ["hardlink"]
+    assert other.run()[0] == 0
+    own.write("x", "1\n")
+    with opened(other.path) as repo:
+        (out,) = (out for stage in repo.index.stages for out in stage.outs)
+        path = Path(repo.cache.local.oid_to_path(out.hash_info.value))
+        # As DVC does where the object was not there when it looked.
+        repo.cache.local.add(str(own.path / "x"), repo.fs, out.hash_info.value, hardlink=True, check_exists=False)
+        assert (other.read("x"), path.read_text()) == ("1\n", "1\n")
+        assert list(path.parent.iterdir()) == [path]
 
 
 def known_to(repository: Toy) -> set[str]:

@@ -10,7 +10,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -216,6 +216,30 @@ def refuse_without_cache(repo: Repo, outs: Iterable[Output]) -> None:
             f"cache.type {kinds}: no possible link type between the cache {cache.path} and {repo.root_dir}; "
             f"let DVC copy where it cannot link: dvc config cache.type {kinds.replace(' ', '')},copy"
         )
+
+
+@otherwise("storing outputs", no_shortcut)
+def reflinks_made_aside() -> AbstractContextManager[None]:
+    """Have DVC give a reflink its name only once it is whole, within the block.
+
+    DVC opens the file of that name and empties it, also where the file system has no reflinks. An object that another
+    run has just stored in a shared cache would be empty then, and with `cache.type` hardlink that run's output too.
+    """
+    from dvc_objects.fs import system
+    from dvc_objects.fs.utils import tmp_fname
+
+    reflink = system.reflink
+
+    def reflink_aside(source: str, target: str) -> None:
+        aside = os.path.join(os.path.dirname(target), tmp_fname(""))
+        try:
+            reflink(source, aside)
+            os.link(aside, target)  # DVC keeps what is there by now
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(aside)
+
+    return replaced(system, "reflink", reflink_aside)
 
 
 def size_of(out: Output) -> int:

@@ -56,6 +56,7 @@ NEEDED = (
     "dvc.exceptions:CollectCacheError",
     "dvc.exceptions:DvcException",
     "dvc.exceptions:NotDvcRepoError",
+    "dvc.exceptions:RevCollectionError",
     "dvc.fs.git:GitFileSystem",
     "dvc.fs:localfs",
     "dvc.ignore:DvcIgnoreFilter.walk",
@@ -97,6 +98,7 @@ NEEDED = (
     "dvc_data.hashfile.hash:fobj_md5",
     "dvc_data.hashfile.state:State",
     "dvc_data.hashfile.tree:Tree",
+    "dvc_objects.fs.system:reflink",
 )
 DVC = FastPaths("DVC")
 otherwise = DVC.otherwise

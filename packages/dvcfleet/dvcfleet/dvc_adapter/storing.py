@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from dvcfleet.dvc_adapter.internals import otherwise
@@ -218,7 +219,6 @@ def refuse_without_cache(repo: Repo, outs: Iterable[Output]) -> None:
         )
 
 
-@otherwise("storing outputs", no_shortcut)
 def reflinks_made_aside() -> AbstractContextManager[None]:
     """Have DVC give a reflink its name only once it is whole, within the block.
 
@@ -226,12 +226,11 @@ def reflinks_made_aside() -> AbstractContextManager[None]:
     run has just stored in a shared cache would be empty then, and with `cache.type` hardlink that run's output too.
     """
     from dvc_objects.fs import system
-    from dvc_objects.fs.utils import tmp_fname
 
     reflink = system.reflink
 
     def reflink_aside(source: str, target: str) -> None:
-        aside = os.path.join(os.path.dirname(target), tmp_fname(""))
+        aside = os.path.join(os.path.dirname(target), f".{uuid4().hex}.tmp")
         try:
             reflink(source, aside)
             os.link(aside, target)  # DVC keeps what is there by now

@@ -7,7 +7,7 @@ It is made of the report's own tables, `results.csv`, `significance.csv` and `pl
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from math import floor
 from pathlib import Path
 from typing import Any, get_args
@@ -26,6 +26,8 @@ from merganser.report.scores import Scores, written_values
 
 REFERENCES = ("base", "individual")
 WITH_DATA = "+data"
+Cell = tuple[str, str]  # of an entry, in a column: a task or MEAN
+MEAN = "mean"
 # in the order they are shown
 GROUPS = {
     "reference": "References",
@@ -176,15 +178,24 @@ def front(rows: Sequence[Row], costs: Sequence[float]) -> list[Row]:
     return on_front
 
 
-def best_values(rows: list[Row], tasks: list[str]) -> dict[tuple[str, str], float]:
-    """Return the highest value by (league, task) and the highest mean by (league, "mean"), without references."""
-    highest: dict[tuple[str, str], float] = {}
-    for league in leagues(rows):
-        members = in_league(rows, league)
-        highest[league, "mean"] = max(row.scores.mean for row in members)
-        for task in tasks:
-            highest[league, task] = max(row.scores.values[task] for row in members)
-    return highest
+def best_cells(rows: Sequence[Row], tasks: Sequence[str]) -> set[Cell]:
+    """Return the cells with the highest value of their league in a column; equal ones are best together."""
+    cells = set[Cell]()
+    for league, column in product(leagues(rows), (MEAN, *tasks)):
+        members = [(row.entry, row.scores) for row in in_league(rows, league)]
+        values = {entry: of.mean if column == MEAN else of.values[column] for entry, of in members}
+        cells |= {(entry, column) for entry in highest(values)}
+    return cells
+
+
+def highest(values: Mapping[str, float]) -> list[str]:
+    """List the entries with the highest value, as entries are ranked by it.
+
+    >>> highest({"a": 0.1 + 0.2 + 0.3, "b": 0.3 + 0.2 + 0.1, "c": 0.5})
+    ['a', 'b']
+    """
+    most = max(map(rank_value, values.values()))
+    return [entry for entry, value in values.items() if rank_value(value) == most]
 
 
 def lowest(rows: list[Row]) -> float:
@@ -204,8 +215,6 @@ def sampling_error(rows: list[Row]) -> float | None:
 
 
 Line = Mapping[str, str]
-Cell = tuple[str, str]  # of an entry, in a column: a task or MEAN
-MEAN = "mean"
 BEST, TIED = r"\textbf{%s}", r"\underline{%s}"
 MARKS = {TITLES["VDI"]: "V", TITLES["TTA"]: "T"}
 ABOUT = r"""% Needs \usepackage{booktabs}. Per cent, or the task's own metric times 100.
@@ -242,8 +251,8 @@ def _styles(results: Sequence[Line], verdicts: Sequence[Line], columns: Sequence
     for kind in dict.fromkeys(kinds.values()):
         members = [line for line in merges if kinds[line["entry"]] == kind]
         for column in columns:
-            most = max(float(line[column]) for line in members)
-            styles |= {(line["entry"], column): BEST for line in members if float(line[column]) == most}
+            best_entries = highest({line["entry"]: float(line[column]) for line in members})
+            styles |= {(entry, column): BEST for entry in best_entries}
     return styles
 
 

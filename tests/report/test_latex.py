@@ -66,6 +66,14 @@ def test_the_best_of_a_kind_is_bold_and_what_is_within_its_error_underlined() ->
     ]
 
 
+def test_means_that_differ_by_rounding_alone_are_both_bold() -> None:
+    equal = {"ties_20%": repr(0.1 + 0.2 + 0.3), "dare": repr(0.3 + 0.2 + 0.1)}
+    assert len(set(equal.values())) == 2
+    results = [line | MORE | {"mean": equal.get(line["entry"], line["mean"])} for line in RESULTS]
+    table = latex_table(results, [], SCORES, errors=False)
+    assert table.count(r"\textbf{60.0}") == 2
+
+
 @pytest.mark.parametrize("errors", [False, True])
 def test_every_row_has_the_columns_that_are_declared_and_nothing_is_left_unescaped(errors: bool) -> None:
     table = [line for line in lines(errors) if not line.startswith("%")]

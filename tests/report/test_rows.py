@@ -5,7 +5,8 @@ import pytest
 
 from merganser import registry
 from merganser.config.loading import load_params
-from merganser.report.rows import Row, seconds_before
+from merganser.evaluation.scoring import Score
+from merganser.report.rows import MEAN, Row, best, best_cells, seconds_before
 from merganser.report.scores import Scores
 
 
@@ -38,3 +39,15 @@ def test_statistics_are_named_once_whatever_their_section_calls_them(method: str
         "one", registry.get(method), reads, "single", scores, values={}, declared={}, files={}, hashes={}, receipt={}
     )
     assert row.needs == needs
+
+
+def test_means_that_differ_by_rounding_alone_are_best_together() -> None:
+    def scored(entry: str, method: str, *values: float) -> Row:
+        scores: list[Score] = [{"metric": "accuracy", "value": value, "count": 1, "stderr": None} for value in values]
+        of = Scores(dict(zip("abc", scores, strict=True)), {})
+        return Row(entry, registry.get(method), "deltas", "single", of, {}, {}, {}, {}, {})
+
+    rows = [scored("first", "average", 0.3, 0.2, 0.1), scored("second", "ties", 0.1, 0.2, 0.3)]
+    assert rows[0].scores.mean != rows[1].scores.mean
+    assert {entry for entry, column in best_cells(rows, list("abc")) if column == MEAN} == {"first", "second"}
+    assert best(rows) is rows[0]

@@ -11,7 +11,7 @@ from merganser.evaluation.scoring import by_data_set
 from merganser.measures.significance import ROUNDING
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Table, Tables, title_of
-from merganser.report.rows import GROUPS, Row, best_values, by_family, sampling_error, with_data
+from merganser.report.rows import GROUPS, Row, best_cells, by_family, sampling_error, with_data
 from merganser.report.scores import values_of
 from merganser.report.sections import TASK_NUMBER, Section
 
@@ -121,7 +121,7 @@ def page(comparison: Comparison) -> dict[str, Any]:
         "with_data": with_data(rows),
         "groups": GROUPS,
         "families": by_family(rows),
-        "best": best_values(comparison.rows, comparison.tasks),
+        "best": best_cells(comparison.rows, comparison.tasks),
         "shade": _shades(rows),
         "titles": {task: title_of(metric) for task, metric in rows[0].scores.metrics.items()},
         "error": sampling_error(rows),

@@ -5,7 +5,7 @@ from typing import Any
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Tables
 from merganser.report.paired import Significance, on_unseen, pair_tables, read_significance
-from merganser.report.rows import best_values
+from merganser.report.rows import best_cells
 from merganser.report.sections import Section
 
 
@@ -29,7 +29,7 @@ def tables(comparison: Comparison) -> Tables:
 
 def page(comparison: Comparison) -> dict[str, Any]:
     """Return what marks the cells."""
-    best = best_values(on_unseen(comparison.rows), list(comparison.params.unseen))
+    best = best_cells(on_unseen(comparison.rows), list(comparison.params.unseen))
     return {"unseen_verdicts": comparison.of(read_tests).verdicts, "best_unseen": best}
 
 

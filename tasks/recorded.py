@@ -197,7 +197,9 @@ def study_runs(comparison: str, studies: Mapping[str, Any]) -> dict[str, tuple[H
     for name, table in study_tables(studies).items():
         key = sha256_of_json([comparison, name, table])
         tags = {RUN: comparison, STUDY: name, STUDY_KEY: key, LOGGED_TABLES: logged(POINTS)}
-        place = table["columns"].index("score") if "score" in table["columns"] else None
+        columns = table["columns"]
+        of_mean = "score" in columns and "task" not in columns  # a point of one task has no mean
+        place = columns.index("score") if of_mean else None
         curves = {} if place is None else {MEAN: [(step, float(row[place])) for step, row in enumerate(table["data"])]}
         tables[name] = Held(f"study {name}", tags, {}, curves=curves), table
     return tables

@@ -23,6 +23,7 @@ import merganser
 from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.tasks import record
+from merganser.tasks.recorded import study_runs
 from merganser.tasks.tracking import follow_artifacts
 from tests import PYTHONPATH
 from tests.tasks.comparison import METHODS, TASKS, inside, report_without_plots, write_params
@@ -269,6 +270,15 @@ def test_each_study_is_a_run_within_the_comparisons_with_its_points_as_a_table(
         assert [(metric.step, metric.value) for metric in history] == [(0, 0.125), (1, 0.25)]
         table = json.loads(Path(client.download_artifacts(study.info.run_id, "points.json")).read_text())
     assert table == {"columns": ["value", "score"], "data": [[0.25, 0.125], [0.5, 0.25]]}
+
+
+def test_only_a_study_whose_points_have_mean_scores_has_them_as_a_curve(in_reported: Path) -> None:
+    held = study_runs("run", json.loads(Path("report/studies.json").read_text()))
+    assert {name: list(run.curves) for name, (run, _) in held.items()} == {
+        "tasks.subsets": ["score_mean"],
+        "tasks.sizes": [],
+        "rank.tasks": [],
+    }
 
 
 def test_a_report_opens_as_frames_that_agree_with_its_tables(in_reported: Path) -> None:

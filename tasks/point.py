@@ -3,6 +3,7 @@
 The merged model is there while it is measured.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,13 +34,16 @@ from merganser.studies.merges import ScoringSetup, merge_results, score_on
 from merganser.tasks.opening import open_source, start_of
 from merganser.tasks.scoring import open_tasks
 from merganser.tasks.stage import check_found, run_main
-from merganser.tasks.stages import BASE, CHECKPOINTS, DATA, POINTS
+from merganser.tasks.stages import BASE, CHECKPOINTS, DATA, POINTS, PROFILES
 
 
 def main(argv: list[str]) -> None:
-    """Measure the point of an id."""
+    """Measure the point of an id, and write how many seconds it took."""
+    start_wall, start_cpu = time.perf_counter(), time.process_time()
     params, point = point_of(argv)
     content = measure_point(params, point, point.entry.values, POINTS / point.folder)
+    times = {"wall_s": time.perf_counter() - start_wall, "cpu_s": time.process_time() - start_cpu}
+    write_json(PROFILES / point.profile, times)
     print(f"{point.where}: {_said(content)} by {format_values(content['values']) or point.entry.method}")
 
 

@@ -300,7 +300,7 @@ STAGES: Mapping[str, StageKind] = {
     "evaluate_unseen": StageKind((UNSEEN,), "evaluation", tokens=_unknown),
     "measure": StageKind((TASK_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED * len(known.params.tasks))),
     "measure_merged": StageKind((MERGE_MEASURES,), tokens=lambda known, _: known.decomposed(PAIRED)),
-    "point": StageKind((POINTS,), "evaluation", tokens=_point),
+    "point": StageKind((POINTS, PROFILES / "points"), "evaluation", tokens=_point),
     "step": StageKind((POINTS,), "evaluation", tokens=_point),
     "study_rank": StageKind((RANK_STUDIES,), "evaluation", tokens=_fractions, nameless=True),
     "publish": StageKind((PUBLISHED,)),

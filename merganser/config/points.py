@@ -68,6 +68,11 @@ class Point:
         return Path(self.place, self.id)
 
     @property
+    def profile(self) -> Path:
+        """Return the file in `data/profiles` that says how long it took."""
+        return Path("points", self.place, f"{self.id}.json")
+
+    @property
     def listed(self) -> dict[str, str]:
         """Return what dvc.yaml needs to know of it."""
         read = {"method": self.entry.method, "reads": self.entry.reads, "split": self.split}

@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from merganser import registry
 from merganser.config.params import Params
+from merganser.config.points import Points
 from merganser.config.sections import Entry
 from merganser.config.tasks import TITLES, data_class, is_transductive
 from merganser.hashes import sha256_of
@@ -135,6 +136,9 @@ def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Pat
 def seconds_before(params: Params, entry: Entry, profiles: Path) -> float | None:
     """Add up how long what an entry reads took, where that is measured, learned, searched or trained on data."""
     times = [profiles / f"{entry.reads}.json", *(profiles / entry.reads / f"{task}.json" for task in params.tasks)]
+    if search := entry.named("searches"):  # which relates its candidates to the tasks' own models
+        points = Points(params)
+        times += [profiles / point.profile for point in (points.individual, *points.search(search))]
     seconds = [float(read_json(file)["wall_s"]) for file in times if file.is_file()]
     return sum(seconds) if seconds else None
 

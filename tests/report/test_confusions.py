@@ -1,4 +1,5 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from merganser.evaluation.examples import Results
 from merganser.report.formats import Wording, write_tables
 from merganser.report.plots import STYLE
-from merganser.report.sections.confusions import MOST, Confusions, class_name, confusion, plots, tables
+from merganser.report.sections.confusions import MOST, TEMPLATE, Confusions, class_name, confusion, plots, tables
+from merganser.report.templates import open_templates
 
 
 def test_a_confusion_matrix_has_a_row_for_each_label_and_its_diagonal_is_the_recall() -> None:
@@ -66,3 +68,11 @@ def test_each_task_has_a_panel_that_names_its_classes() -> None:
     assert drawn.count(">$^$</text>") == 2
     assert "one, 3 classes" in drawn
     assert "two, 2 classes" in drawn
+
+
+@pytest.mark.parametrize(("tasks", "left_out"), [(["one"], False), (["one", "means"], True)])
+def test_the_tasks_without_a_panel_are_named(tasks: list[str], left_out: bool) -> None:
+    shown = Confusions("dare", {"one": np.eye(2)}, {"one": ["a", "b"]})
+    template = open_templates("merganser.report").from_string(TEMPLATE)
+    said = template.render(confusions=shown, params=SimpleNamespace(measured=tasks), plots={"confusions": ""})
+    assert ("Left out: means (" in said) == left_out

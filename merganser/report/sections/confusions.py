@@ -131,6 +131,8 @@ def _draw(axes: Axes, task: str, shares: Grid, classes: Sequence[str]) -> None:
 TEMPLATE = (
     '    <figure class="full">{{ plots.confusions }}<figcaption>Answers of {{ confusions.entry }}, the best entry with '
     "one model: each row is a class, each column an answer, in the order of the classes. "
+    "{% set apart = params.measured | reject('in', confusions.by_task) | join(', ') %}"
+    "{% if apart %}Left out: {{ apart }} (no classes, more than 64, or means over the seeds). {% endif %}"
     'Shares: <a href="confusions.csv">confusions.csv</a>.</figcaption></figure>'
 )
 SECTION = Section(read=read, tables=tables, plots=plots, inside="glance", template=TEMPLATE)

@@ -12,6 +12,7 @@ from dvcfleet.lineage.contents import path_from_root
 from dvcfleet.lineage.hooks import target_of_file
 from dvcfleet.lineage.steps import Target
 from merganser.config import PARAMS
+from merganser.config.loading import load_params
 from merganser.errors import InputError, did_you_mean
 from merganser.flows.steps.answer import read_table
 from merganser.limits import read_yaml
@@ -72,9 +73,11 @@ def _files_of(repo: Repo, entry: str, column: str) -> list[str]:
     if column in _OF_ALL_TASKS:
         return list(metrics.values())
     if column == _BEFORE:
-        read = f"{PROFILES}/{entries()[entry].get('reads')}"
-        files = [f"{read}.json", *(f"{read}/{task}.json" for task in metrics)]
-        return [file for file in files if Path(repo.root_dir, file).is_file()]
+        from merganser.report.rows import times_before  # loads PyTorch
+
+        params = load_params(Path(repo.root_dir, PARAMS))
+        files = times_before(params, params.methods[entry], Path(repo.root_dir, PROFILES))
+        return [str(file.relative_to(repo.root_dir)) for file in files]
     if column in _RELATIVE:
         own = [name for name, one in entries().items() if one.get("method") == "individual"][:1]
         return [*metrics.values(), *(f"{METRICS}/{own[0]}/{task}.json" for task in metrics if own)]

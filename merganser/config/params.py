@@ -252,6 +252,11 @@ class Params(Strict):
         of = getattr(inputs.get(name), "of", None) if isinstance(inputs, Mapping) else None
         return entry if of is None else entry.model_copy(update={"reads": of})
 
+    def merged_before(self, entry: Entry) -> str | None:
+        """Name the entry whose merge an entry's difference vectors start from; None where it reads none."""
+        vectors = self.differences.get(self.inner(entry).difference or "")
+        return vectors.merged if vectors is not None and vectors.merged in self.methods else None
+
 
 def declared(section: Mapping[str, T], name: str, where: str) -> T:
     """Return what a section declares under a name; raise InputError with the nearest name when there is none.

@@ -30,9 +30,8 @@ def data_class(params: Params, entry: Entry) -> Involvement:
     classes: list[Involvement] = ["NDI"]
     if read is not None and read.validation:
         classes.append(max("VDI", registry.get(entry.method).involvement, key=ORDER.index))
-    difference = params.differences.get(params.inner(entry).difference or "")
-    if difference is not None and difference.merged in params.methods:
-        classes.append(data_class(params, params.methods[difference.merged]))
+    if before := params.merged_before(entry):
+        classes.append(data_class(params, params.methods[before]))
     return max(classes, key=ORDER.index)
 
 

@@ -6,7 +6,7 @@ It is made of the report's own tables, `results.csv`, `significance.csv` and `pl
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, product
 from math import floor
 from pathlib import Path
@@ -54,6 +54,7 @@ class Row:
     data: Involvement = "NDI"  # what the entry had beside the checkpoints
     transductive: bool = False  # adapted on the examples that it is measured on
     before_s: float | None = None  # wall time of what was measured, learned, searched or trained for it
+    spent: Mapping[str, int] = field(default_factory=dict)  # examples that went through a network for that
 
     @property
     def needs(self) -> list[str]:
@@ -71,12 +72,6 @@ class Row:
     def data_title(self) -> str:
         """Return the name of its data class."""
         return TITLES[self.data] + (", transductive" if self.transductive else "")
-
-    @property
-    def spent(self) -> dict[str, int]:
-        """Return the examples that went forwards and backwards through a network before the merge."""
-        stages = [each for each in self.scores.profile.values() if isinstance(each, Mapping)]  # of what it reads
-        return {word: sum(each.get(word, 0) for each in stages) for word in ("forwards", "backwards")}
 
     @property
     def wording(self) -> Wording:
@@ -107,13 +102,13 @@ class Row:
 
 def make_rows(params: Params, scores: Mapping[str, Scores], metrics: Path, records: Path, profiles: Path) -> list[Row]:
     """Join scores, parameters and receipts: references, then family by family, in each by falling mean score."""
-    rows = [_row(params, entry, by_task, metrics, records, profiles) for entry, by_task in scores.items()]
+    rows = [_row(params, entry, scores, metrics, records, profiles) for entry in scores]
     families = get_args(Family)
     return sorted(rows, key=lambda row: (families.index(row.about.family), -row.scores.mean))
 
 
-def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Path, profiles: Path) -> Row:
-    declared = params.methods[entry]
+def _row(params: Params, entry: str, every: Mapping[str, Scores], metrics: Path, records: Path, profiles: Path) -> Row:
+    declared, scores = params.methods[entry], every[entry]
     method, written = registry.get(declared.method), written_values(declared, scores.profile)
     files = {task: metrics / entry / f"{task}.json" for task in params.measured}
     return Row(
@@ -130,17 +125,32 @@ def _row(params: Params, entry: str, scores: Scores, metrics: Path, records: Pat
         data=data_class(params, declared),
         transductive=is_transductive(params, declared),
         before_s=seconds_before(params, declared, profiles),
+        spent={word: spent_before(params, entry, every, word) for word in ("forwards", "backwards")},
     )
+
+
+def spent_before(params: Params, entry: str, scores: Mapping[str, Scores], word: str) -> int:
+    """Count the examples that went forwards or backwards through a network before an entry's merge."""
+    read = [each.get(word, 0) for each in scores[entry].profile.values() if isinstance(each, Mapping)]
+    before = params.merged_before(params.methods[entry])
+    return sum(read) + (spent_before(params, before, scores, word) if before else 0)
 
 
 def seconds_before(params: Params, entry: Entry, profiles: Path) -> float | None:
     """Add up how long what an entry reads took, where that is measured, learned, searched or trained on data."""
+    seconds = [float(read_json(file)["wall_s"]) for file in times_before(params, entry, profiles)]
+    return sum(seconds) if seconds else None
+
+
+def times_before(params: Params, entry: Entry, profiles: Path) -> list[Path]:
+    """List the files that say how long that took, also for the merge that difference vectors start from."""
     times = [profiles / f"{entry.reads}.json", *(profiles / entry.reads / f"{task}.json" for task in params.tasks)]
     if search := entry.named("searches"):  # which relates its candidates to the tasks' own models
         points = Points(params)
         times += [profiles / point.profile for point in (points.individual, *points.search(search))]
-    seconds = [float(read_json(file)["wall_s"]) for file in times if file.is_file()]
-    return sum(seconds) if seconds else None
+    before = params.merged_before(entry)
+    earlier = times_before(params, params.methods[before], profiles) if before else []
+    return [*(file for file in times if file.is_file()), *earlier]
 
 
 def leagues(rows: Iterable[Row]) -> list[str]:

@@ -1,16 +1,37 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from merganser import registry
 from merganser.config.loading import load_params
+from merganser.config.params import Params
 from merganser.evaluation.scoring import Score
-from merganser.report.rows import MEAN, Row, best, best_cells, seconds_before
+from merganser.report.rows import MEAN, Row, best, best_cells, seconds_before, spent_before
 from merganser.report.scores import Scores
 
 
-@pytest.mark.parametrize(("entry", "seconds"), [("ada", 3.5), ("regmean", 1.75), ("ties", None), ("dts_d", None)])
+def params_with_a_start_from_data() -> Params:
+    """Give the tiny comparison with an entry that reads differences to a merge by learned values."""
+    content = load_params(Path(__file__).parents[1] / "tiny/params.yaml").model_dump()
+    content["differences"]["from_ada"] = {"merged": "ada"}
+    content["methods"]["of_ada"] = {"method": "emr", "reads": "differences/from_ada"}
+    return Params.model_validate(content)
+
+
+def test_what_a_merge_before_spent_on_data_counts() -> None:
+    profiles: dict[str, dict[str, Any]] = {"ada": {"learned": {"forwards": 8, "backwards": 4}}, "of_ada": {"amr": 0.1}}
+    scores = {entry: Scores({}, profile) for entry, profile in profiles.items()}
+    spent = [
+        spent_before(params_with_a_start_from_data(), "of_ada", scores, word) for word in ("forwards", "backwards")
+    ]
+    assert spent == [8, 4]
+
+
+@pytest.mark.parametrize(
+    ("entry", "seconds"), [("ada", 3.5), ("regmean", 1.75), ("ties", None), ("dts_d", None), ("of_ada", 3.5)]
+)
 def test_the_seconds_before_a_merge_are_those_of_what_it_reads(
     entry: str, seconds: float | None, tmp_path: Path
 ) -> None:
@@ -19,7 +40,7 @@ def test_the_seconds_before_a_merge_are_those_of_what_it_reads(
         file = tmp_path / f"{name}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({"wall_s": wall, "cpu_s": 0.0}))
-    params = load_params(Path(__file__).parents[1] / "tiny/params.yaml")
+    params = params_with_a_start_from_data()
     assert seconds_before(params, params.methods[entry], tmp_path) == seconds
 
 

@@ -198,9 +198,9 @@ def test_the_report_compares_entries_with_data_among_themselves(folder: Path, co
         int(rows["grid"]["forwards"]) == 5 * 3 * 6
     )  # four candidates and the individual models, on 6 images of 3 tasks
     profiles = Path("data/profiles")
-    tried = [*profiles.glob("points/searches/grid/*.json"), *profiles.glob("points/individual/*.json")]
-    assert len(tried) == 5
-    seconds = [json.loads(file.read_text())["wall_s"] for file in (profiles / "searches/grid.json", *tried)]
+    timed = [*profiles.glob("points/searches/grid/*.json"), *profiles.glob("points/individual/*.json")]
+    assert len(timed) == 5
+    seconds = [json.loads(file.read_text())["wall_s"] for file in (profiles / "searches/grid.json", *timed)]
     assert float(rows["grid"]["before_s"]) == pytest.approx(sum(seconds))
     assert rows["average"]["before_s"] == ""
     tests = {(row["group"], row["entry"], row["best"]) for row in table("report/significance.csv")}

@@ -158,10 +158,16 @@ def _merged(
 
     def merged_onto_base(layer: Layer) -> tuple[Part, Result]:
         part, result = part_of(layer), merge_layer(layer)
-        if isinstance(result, Parts):
+        if isinstance(result, Parts) and overlay is not None:
             return part, result
-        if (shape := getattr(result, "shape", type(result).__name__)) != layer.shape:
-            raise InputError(f"{part}: the method returned {shape}, and should return a tensor of {layer.shape}")
+        if not isinstance(result, Tensor) or result.shape != layer.shape:
+            given = result.shape if isinstance(result, Tensor) else type(result).__name__
+            raise InputError(f"{part}: the method returned {given}, and should return a tensor of {layer.shape}")
+        if not result.is_floating_point() or result.layout != torch.strided:
+            raise InputError(
+                f"{part}: the method returned a tensor of {result.dtype} and {result.layout}, and should return a "
+                "dense one of floating-point numbers"
+            )
         start = read_part(base, part) if layer.start is None else layer.start  # where the layer is
         own = None if alone is None else read_part(alone, part).to(start.device, torch.float32)
         is_own = own is not None and torch.equal(own - start.to(torch.float32), result.reshape(start.shape))
@@ -178,7 +184,7 @@ def _merged(
     left = iter(others)
     for part, result in layers.map(merged_onto_base):
         if isinstance(result, Parts):
-            assert overlay is not None, "a method that gives parts says so in its signature"
+            assert overlay is not None, "others are refused where they are merged"
             name = tensor_name(part)
             overlay.add(name, result if name in kept else Parts(), base.spec(name).shape)
             result = of_base(part)

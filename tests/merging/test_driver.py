@@ -15,7 +15,7 @@ from merganser.inputs.layers import LayerDeltas
 from merganser.merging.about import REGISTERED
 from merganser.merging.driver import choose_device
 from merganser.merging.method import method
-from merganser.overlays import task_model
+from merganser.overlays import Parts, task_model
 from tests.gpu import every_gpu
 from tests.merges import merge_checkpoints
 from tests.small_models import SHAPES, write_models
@@ -127,6 +127,14 @@ def test_a_model_that_is_the_base_is_one_of_two_to_slerp(models: dict[str, Path]
         (lambda delta: delta.mT if delta.ndim == 2 else delta, r"returned torch.Size\(.*a tensor of \("),
         (lambda delta: delta[None], r"returned torch.Size\(\[1, "),
         (lambda delta: None, "returned NoneType"),
+        (lambda delta: delta.numpy(), "returned ndarray"),
+        (
+            lambda delta: delta.to_sparse(),
+            r"torch\.sparse_coo, and should return a dense one of floating-point numbers",
+        ),
+        (lambda delta: delta + 1j, r"a tensor of torch\.complex64 "),  # the imaginary part was dropped in silence
+        (lambda delta: delta > 0, r"a tensor of torch\.bool "),
+        (lambda delta: Parts(), "returned Parts"),  # which its signature does not say
         (lambda delta: sys.exit(0), "its code ends the program"),
         (lambda delta: delta / 0 * 0, r"the merge has values that are no numbers \(NaN\)"),
     ],

@@ -256,7 +256,10 @@ def clauses(latex: str) -> list[str]:
 
 
 def _drawn(latex: str) -> str:
-    return convert(latex, display="block").replace(NAMESPACE, "", 1)
+    try:
+        return convert(latex, display="block").replace(NAMESPACE, "", 1)
+    except Exception:  # of no common class: the formula of somebody's own method is shown as it was written
+        return f"<code>{escape(latex)}</code>"
 
 
 NUMBER = re.compile(r"\d+")

@@ -4,6 +4,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from markupsafe import escape
 
 from merganser import registry
 from merganser.report.formats import clauses, mathml
@@ -44,3 +45,8 @@ def test_clauses_are_the_formula_but_for_their_spaces() -> None:
     assert len(clauses(formula)) == 4
     assert re.sub(r"\s|\\quad", "", " ".join(clauses(formula))) == re.sub(r"\s|\\quad", "", formula)
     assert len(clauses(registry.get("wemoe").formula)) == 1  # its space stands in one of its cases
+
+
+@pytest.mark.parametrize("formula", ["", r"\left( x < 1", "x^"])
+def test_a_formula_that_cannot_be_drawn_is_shown_as_it_was_written(formula: str) -> None:
+    assert mathml(formula) == f"<code>{escape(formula)}</code>"

@@ -129,10 +129,11 @@ class CodeTree:
         return self._modules[name]
 
     def _read(self, name: str, path: Path) -> Module:
-        content = path.read_bytes()
-        key = hashlib.sha256(f"{name} {path.name}\n".encode() + content).hexdigest()
+        content, own = path.read_bytes(), self._own_method(name)
+        importing = own.module if own else name  # where relative imports start
+        key = hashlib.sha256(f"{importing} {path.name}\n".encode() + content).hexdigest()
         if key not in self.known:
-            self.known[key] = _text(name, path, content)
+            self.known[key] = _text(importing, path, content)
         text = self.texts[key] = self.known[key]
         # A string that names a module counts as an import of it; a string that names a package, also of its data files,
         # and with `.*` behind it, of its modules, which are found by their names.
@@ -162,13 +163,26 @@ class CodeTree:
 
     def _path(self, name: str) -> Path | None:
         """Return a module's file as Python would find it from the root; None if it is not one of the project's."""
-        if not _is_ours(name):
+        root = self.root if _is_ours(name) else self._roots.get(name.partition(".")[0])
+        if root is None:
             return None
-        folder = self.root.joinpath(*name.split("."))
+        folder = root.joinpath(*name.split("."))
         files = (path for path in (folder / "__init__.py", folder.with_name(f"{folder.name}.py")) if path.is_file())
-        package, _, module = name.rpartition(".")
-        own = self._own.get(module) if package == GROUP else None
+        own = self._own_method(name)
         return next(files, own.file if own else None)
+
+    def _own_method(self, name: str) -> OwnMethod | None:
+        package, _, module = name.rpartition(".")
+        return self._own.get(module) if package == GROUP else None
+
+    @cached_property
+    def _roots(self) -> Mapping[str, Path]:
+        """The folders of installed packages with methods: a method's code is also what it imports of its package."""
+        installed = [(own.module.split("."), own.file) for own in self._own.values() if not own.of_comparison]
+        places = (
+            (parts[0], file.parent if file.name == "__init__.py" else file, len(parts)) for parts, file in installed
+        )
+        return {package: place.parents[depth - 1] for package, place, depth in places}
 
 
 @cache
@@ -228,7 +242,7 @@ def _text(name: str, path: Path, content: bytes) -> Text:
     strings = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
     return Text(
         hashlib.sha256(ast.dump(tree).encode()).hexdigest(),
-        tuple(module for module in dict.fromkeys(imported) if _is_ours(module)),
+        tuple(module for module in dict.fromkeys(imported) if _is_ours(module, name.partition(".")[0])),
         tuple(string for string in dict.fromkeys(strings) if _is_ours(string.removesuffix(".*"))),
     )
 
@@ -268,5 +282,5 @@ def _imported(node: ast.AST, name: str, path: Path) -> list[str]:
     return []
 
 
-def _is_ours(name: str) -> bool:
-    return name.partition(".")[0] in PACKAGES and all(part.isidentifier() for part in name.split("."))
+def _is_ours(name: str, *packages: str) -> bool:
+    return name.partition(".")[0] in (*PACKAGES, *packages) and all(part.isidentifier() for part in name.split("."))

@@ -9,7 +9,7 @@ import hashlib
 import os
 import pkgutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from merganser.errors import refusing
+from merganser.errors import InputError, refusing
 
 COMPARISON, METHODS = Path(".merganser"), Path("methods")  # in a comparison's repository
 GROUP = "merganser.methods"  # of entry points
@@ -56,10 +56,24 @@ class OwnMethod:
 
 
 def own_methods() -> dict[str, OwnMethod]:
-    """Return the methods of the comparison in the current folder, and of installed packages, by their names."""
-    files = sorted(METHODS.glob("[!_]*.py")) if COMPARISON.is_dir() else []
-    here = {file.stem: OwnMethod(f"{GROUP}.{file.stem}", file.absolute(), of_comparison=True) for file in files}
-    return {**dict(_installed_methods()), **here}
+    """Return the methods of the comparison in the current folder, and of installed packages, by their names.
+
+    Raises InputError where a file cannot be one, and where two have one name.
+    """
+    methods: dict[str, OwnMethod] = {}
+    for name, own in [*_installed_methods(), *_methods_here()]:
+        if (other := methods.setdefault(name, own)) != own:
+            raise InputError(f"{own.file}: {other.file} also has a method {name}; rename or remove one of them")
+    return methods
+
+
+def _methods_here() -> Iterator[tuple[str, OwnMethod]]:
+    for file in sorted(METHODS.glob("[!_.]*.py")) if COMPARISON.is_dir() else []:
+        if not file.stem.isidentifier():
+            raise InputError(f"{file}: not the name of a function; call it as its method, without dashes and spaces")
+        if not file.is_file():
+            raise InputError(f"{file}: not a file, or a link to none; a method is a file")
+        yield file.stem, OwnMethod(f"{GROUP}.{file.stem}", file.absolute(), of_comparison=True)
 
 
 def trust_own_methods() -> None:

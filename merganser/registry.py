@@ -3,16 +3,20 @@
 Besides, there are methods of a comparison's own, and of installed packages (`merganser.plugins`).
 """
 
+import ast
 import importlib
 import sys
+from collections.abc import Mapping
+from importlib.machinery import PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from merganser.errors import InputError, did_you_mean
 from merganser.merging.about import REGISTERED, Description
 from merganser.merging.declared import listed
 from merganser.methods import __path__ as places
-from merganser.plugins import OwnMethod, is_trusted, module_names, own_methods
+from merganser.plugins import GROUP, OwnMethod, is_trusted, module_names, own_methods
 
 if TYPE_CHECKING:
     from merganser.learning import Learner
@@ -61,8 +65,10 @@ def _import(name: str, own: OwnMethod) -> None:
         raise UntrustedMethodError(
             f"{own.file}: code of this comparison that has not been run on this machine; `merganser run` runs it"
         )
+    registered, state = dict(REGISTERED), _state()
     try:
         if own.of_comparison:
+            _check_alone(own.file)
             spec = spec_from_file_location(own.module, own.file)
             assert spec
             assert spec.loader
@@ -70,11 +76,52 @@ def _import(name: str, own: OwnMethod) -> None:
             spec.loader.exec_module(module)
         else:
             importlib.import_module(own.module)
+        _check_registered(name, registered)
+        if changed := [what for what, value in _state().items() if value != state[what]]:
+            raise InputError(f"its import changes {' and '.join(changed)}, for other entries too; leave that as it is")
     except (Exception, SystemExit) as error:  # whatever the code of somebody else raises
         sys.modules.pop(own.module, None)
-        raise InputError(f"{own.file}: cannot be imported: {type(error).__name__}: {error}") from error
+        REGISTERED.clear()
+        REGISTERED.update(registered)
+        reason = "" if isinstance(error, InputError) else f"cannot be imported: {type(error).__name__}: "
+        raise InputError(f"{own.file}: {reason}{error}") from error
+
+
+def _check_alone(file: Path) -> None:
+    """Raise InputError where a comparison's method imports a module beside it: no result would follow its changes."""
+    for node in ast.walk(ast.parse(file.read_bytes(), str(file))):
+        named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        named += [str(node.module)] if isinstance(node, ast.ImportFrom) and not node.level else []
+        for module in named:
+            spec = PathFinder.find_spec(module.partition(".")[0], [str(Path.cwd())])
+            if spec and spec.origin:
+                said = f"imports {spec.origin}, whose changes no result would follow"
+                raise InputError(f"{said}; write the method as one file, or install both as a package")
+
+
+def _check_registered(name: str, before: Mapping[str, Any]) -> None:
+    """Raise InputError where an import gave no method of this name, or one whose name is another module's."""
     if name not in REGISTERED:
-        raise InputError(f"{own.file}: has no function {name} decorated with @method")
+        raise InputError(f"has no function {name} decorated with @method")
+    own = own_methods()
+    for other in [each for each, made in REGISTERED.items() if made is not before.get(each)]:
+        module, home = REGISTERED[other].function.__module__, own.get(other)
+        package = home and not home.of_comparison and home.module.partition(".")[0] == module.partition(".")[0]
+        if not package and module != (home.module if home else f"{GROUP}.{other}"):
+            raise InputError(f"also has a method {other}; each is found by the name of its own file or entry point")
+    assert REGISTERED[name].parameters  # a model of the types in its signature
+
+
+def _state() -> dict[str, Any]:
+    """Return what all code of a process shares and a method's must not change: stages of other entries import it."""
+    import torch
+
+    return {
+        "the working folder": Path.cwd(),
+        "torch's default dtype": torch.get_default_dtype(),
+        "torch's default device": torch.get_default_device(),
+        "torch's precision of products": torch.get_float32_matmul_precision(),
+    }
 
 
 def learner_names() -> list[str]:

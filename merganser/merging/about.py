@@ -5,9 +5,11 @@ Importing it brings no torch: `merganser methods` and lists of comparisons need 
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import BaseModel
+
+from merganser.errors import did_you_mean
 
 if TYPE_CHECKING:
     from merganser.at_run_time import Section
@@ -30,6 +32,7 @@ Family = Literal[
 Cost = Literal["elementwise", "fourier transform", "svd", "joint svd", "linear system", "gradient steps"]
 Involvement = Literal["NDI", "VDI", "TTA"]  # no data, validation data, test-time adaptation
 Efficiency = Literal["High", "Medium", "Low"]
+CHOICES = {"family": Family, "involvement": Involvement, "efficiency": Efficiency, "reads": Reads, "cost": Cost}
 REGISTERED: dict[str, Any] = {}  # each `Method` that was imported, by its name
 
 
@@ -74,6 +77,15 @@ class Description(About):
 def first_paragraph(doc: str) -> str:
     """Return the first paragraph of a docstring, as one line."""
     return " ".join(doc.split("\n\n")[0].split())
+
+
+def choice_mistake(facts: Mapping[str, Any]) -> str | None:
+    """Say which declaration is none of its choices."""
+    for key, choices in CHOICES.items():
+        known, value = get_args(choices), facts[key]
+        if value is not None and value not in known:
+            return f"{key}: expected {', '.join(known)}, got {value!r}{did_you_mean(str(value), known)}"
+    return None
 
 
 def follows(facts: Mapping[str, Any], named: Collection[str]) -> dict[str, Any]:

@@ -17,7 +17,17 @@ from merganser.checkpoints.kinds import Kind
 from merganser.errors import InputError, did_you_mean
 from merganser.inputs.layers import MERGE_WORK, Layer, LayerLowRank, LayerSource, Side
 from merganser.learning import Learner
-from merganser.merging.about import REGISTERED, About, Cost, Efficiency, Reads, first_paragraph, follows, needs_of
+from merganser.merging.about import (
+    REGISTERED,
+    About,
+    Cost,
+    Efficiency,
+    Reads,
+    choice_mistake,
+    first_paragraph,
+    follows,
+    needs_of,
+)
 from merganser.merging.binding import LAYERS, bound, pattern_mistake, variants
 from merganser.merging.parameters import (
     EVERY_TASK,
@@ -70,6 +80,7 @@ __all__ = [
 
 Result = Tensor | Parts
 F = TypeVar("F", bound=Callable[..., Any])
+TAKEN = {"layer": {*get_args(Layer)}, "layers": {LayerSource}, "parameter": {LayerSource}}  # by the first argument
 RENAMED = {("coefficients", "nan"): INVERSE_NORM}  # values of earlier versions
 
 
@@ -116,7 +127,9 @@ class Declaration(About):
     refuses: Callable[..., str | None] | None = None  # (**values): what is wrong with values that are right one by one
 
     def __call__(self, function: F) -> F:
-        """Register a pure function as the method of its name."""
+        """Register a pure function as the method of its name; raise InputError where it cannot be one."""
+        if mistake := choice_mistake(vars(self)) or _signature_mistake(function):
+            raise InputError(f"{function.__name__}: {mistake}")
         named = _named([*get_type_hints(function).values()])
         declared = follows(vars(self), [each.__name__ for each in named if isinstance(each, type)])
         more = {
@@ -286,6 +299,20 @@ class Method(Declaration):
         return bound(self, values, layers)
 
 
+def _signature_mistake(function: Callable[..., Any]) -> str | None:
+    hints, parameters = get_type_hints(function), [*inspect.signature(function).parameters.values()]
+    if not parameters or not TAKEN.get(parameters[0].name, set()) & _named(hints.get(parameters[0].name)):
+        return "takes first layer: LayerDeltas or LayerFactors, or layers or parameter: LayerSource"
+    for each in parameters[1:]:
+        if each.name in (*TAKEN, "method", "reads"):
+            return f"{each.name}: an entry's own key; name the parameter otherwise"
+        if each.kind is not each.KEYWORD_ONLY or each.name not in hints:
+            return (
+                f"{each.name}: a parameter is a keyword with a type: write *, before the first, and its type behind it"
+            )
+    return None
+
+
 def _named(hint: Any) -> set[Any]:
     """Return what an annotation, or a list of some, names."""
     inner = hint if isinstance(hint, list) else get_args(hint)
@@ -300,13 +327,16 @@ def _explain(method: Method, entry: str, values: Mapping[str, Any], mistake: Any
         return (
             f"{entry}.{key}: {method.name} has no such parameter{offer or '; it has ' + (', '.join(known) or 'none')}"
         )
-    if isinstance(values[key], str) and (key, values[key]) in RENAMED:
-        return f"{entry}.{key}: {values[key]} was renamed to {RENAMED[key, values[key]]}"
+    if mistake["type"] == "missing":
+        return f"{entry}.{key}: missing; {method.name} has no default of it"
+    given = values.get(key, mistake["input"])  # else the default
+    if isinstance(given, str) and (key, given) in RENAMED:
+        return f"{entry}.{key}: {given} was renamed to {RENAMED[key, given]}"
     if mistake["type"] == "greater_than_equal" and key == "coefficients":
         task = mistake["loc"][-1]
         reason = f"{method.name} divides by sums of weights, and with such a one they can be 0"
         return f"{entry}.{key}.{task}: expected 0 or more, got {mistake['input']!r}: {reason}"
     if len(mistake["loc"]) > 1:  # one message for all the types that a parameter accepts
         expected = method.parameters.model_fields[key].description or mistake["msg"]
-        return f"{entry}.{key}: expected {expected}, got {values[key]!r}"
+        return f"{entry}.{key}: expected {expected}, got {given!r}"
     return f"{entry}.{key}: {mistake['msg']}, got {mistake['input']!r}"

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from merganser.errors import InputError
+
 Scaling = Annotated[float, Field(allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveFraction = Annotated[float, Field(gt=0, le=1)]
@@ -44,6 +46,8 @@ def parameter_model(name: str, keywords: Mapping[str, tuple[Any, Any]], takes_we
     """
     fields: dict[str, Any] = dict(keywords)
     if takes_weights:
+        if "coefficients" in fields:
+            raise InputError(f"{name}: coefficients are every entry's: name the parameter otherwise, or weighted=False")
         if "scaling" in fields:
             kind, default = fields["scaling"]
             fields["scaling"] = (

@@ -1,15 +1,20 @@
 """Methods of a comparison's own, in files of its folder `methods/`, and those of installed packages."""
 
+import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+from merganser import plugins
 from merganser.code_digest import ROOT
+from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.flows.steps.updating import other_version, update
+from merganser.merging.about import REGISTERED
 from merganser.tasks.code import write_code
 from tests.support import python
 from tests.tiny import environment, is_clean, merganser
@@ -85,6 +90,95 @@ def test_a_file_without_such_a_method_and_one_with_a_name_that_is_taken_are_refu
     assert "methods/ties.py: Merganser has a method called ties; give yours another name" in done.stderr
 
 
+RETURN = METHOD[METHOD.index("    return") :]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("layer: LayerDeltas", "layer"), "halfway: takes first layer: LayerDeltas or LayerFactors, or layers"),
+        (("layer: LayerDeltas", "layers: LayerDeltas"), "halfway: takes first layer: LayerDeltas"),
+        (("*, threshold", "threshold"), "halfway: threshold: a parameter is a keyword with a type"),
+        (("threshold: Fraction = 0.1", "threshold=0.1"), "halfway: threshold: a parameter is a keyword with a type"),
+        (("threshold: Fraction = 0.1", "reads: Fraction = 0.1"), "halfway: reads: an entry's own key"),
+        (("threshold: Fraction", "coefficients: Fraction"), "halfway: coefficients are every entry's"),
+        (("threshold: Fraction", "threshold: Tensor"), "cannot be imported: PydanticSchemaGenerationError"),
+        (("= 0.1", "= 7"), "methods.halfway.threshold: Input should be less than or equal to 1, got 7"),
+        ((" = 0.1", ""), "methods.halfway.threshold: missing; halfway has no default of it"),
+        (('"sparse"', '"spare"'), "got 'spare'; did you mean \"sparse\"?"),
+        (('"NDI"', '"none"'), "halfway: involvement: expected NDI, VDI, TTA, got 'none'"),
+        ((RETURN, RETURN + METHOD[METHOD.index("@method") :].replace("halfway", "ties")), "also has a method ties"),
+        (("from torch", "import os\nos.chdir('..')\nfrom torch"), "its import changes the working folder"),
+        (("from torch", "import torch\ntorch.set_default_dtype(torch.float64)\nfrom torch"), "torch's default dtype"),
+        (("    mean =", "    import helper\n    mean ="), "helper.py, whose changes no result would follow"),
+    ],
+)
+def test_what_cannot_be_a_method_is_refused_before_work(
+    comparison: Path, change: tuple[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(comparison)
+    monkeypatch.setattr(plugins, "_trusted", {plugins.METHODS})
+    Path("helper.py").touch()
+    Path("methods/halfway.py").write_text(METHOD.replace(*change))
+    Path("params.yaml").write_text(Path("params.yaml").read_text().replace("    threshold: 0.2\n", ""))
+    before = {name: made for name, made in REGISTERED.items() if name != "halfway"}
+    dtype, text = torch.get_default_dtype(), Path("params.yaml").absolute()
+    try:
+        REGISTERED.pop("halfway", None)
+        with pytest.raises(InputError, match=re.escape(message)):
+            load_params(text)
+        left = {name: made for name, made in REGISTERED.items() if name in before}
+        assert left == before
+    finally:
+        torch.set_default_dtype(dtype)
+        REGISTERED.pop("halfway", None)
+
+
+def test_a_file_that_names_no_function_is_refused_and_hidden_ones_are_none(
+    comparison: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(comparison)
+    Path("methods/.#halfway.py").symlink_to("me@host.1:2")  # an editor's lock
+    assert update(comparison) == ["new: methods/halfway"]
+    for make in (Path.touch, lambda path: path.symlink_to("nowhere.py"), Path.mkdir, os.mkfifo):
+        place = Path("methods", "half-way.py" if make is Path.touch else "other.py")
+        make(place)
+        with pytest.raises(InputError, match=rf"^{place}: not "):
+            update(comparison)
+        place.rmdir() if place.is_dir() else place.unlink()
+
+
+def test_a_name_that_two_have_is_refused(tmp_path: Path) -> None:
+    install(tmp_path, {"__init__.py": "", "halfway.py": METHOD})
+    (tmp_path / ".merganser").mkdir()
+    (tmp_path / "methods").mkdir()
+    (tmp_path / "methods/halfway.py").write_text(METHOD)
+    done = methods_of(tmp_path, "methods", "halfway")
+    assert done.returncode == 2
+    assert re.search(r"methods/halfway\.py: .*mypackage/halfway\.py also has a method halfway; rename", done.stderr)
+
+
+def test_the_code_of_an_installed_method_is_also_what_it_imports_of_its_package(tmp_path: Path) -> None:
+    method = METHOD.replace("from torch", "from .inner.helper import HALF\nfrom torch")
+    files = {"__init__.py": "", "halfway.py": method, "inner/__init__.py": "", "inner/helper.py": "HALF = 0.5\n"}
+    install(tmp_path, files)
+    first = digest(tmp_path)
+    assert "mypackage.inner.helper" in first
+    (tmp_path / "mypackage/inner/helper.py").write_text("HALF = 0.25\n")
+    second = digest(tmp_path)
+    assert second != first
+    (tmp_path / "mypackage/inner/__init__.py").write_text("import os\n")
+    assert digest(tmp_path) != second
+
+
+def digest(site: Path) -> str:
+    """Return what stages depend on for the package's method."""
+    path = environment() | {"PYTHONPATH": f"{site}:{ROOT}:{ROOT / 'packages/dvcfleet'}"}
+    asked = "from merganser.code_digest import *; print(CodeTree(ROOT).listing('merganser.methods.halfway'))"
+    command = [*python(), "-c", asked]
+    return subprocess.run(command, env=path, cwd=site, capture_output=True, text=True, check=True).stdout
+
+
 def test_an_installed_package_names_its_methods_as_entry_points(tmp_path: Path) -> None:
     install(tmp_path, {"__init__.py": "", "halfway.py": METHOD})
     done = methods_of(tmp_path, "methods", "halfway")
@@ -113,7 +207,7 @@ def test_a_package_that_cannot_be_imported_is_refused_by_name(tmp_path: Path, fi
 def install(site: Path, files: dict[str, str]) -> None:
     """Put a package that names a method where pip would put it."""
     for name, content in files.items():
-        (site / "mypackage").mkdir(exist_ok=True)
+        (site / "mypackage" / name).parent.mkdir(exist_ok=True)
         (site / "mypackage" / name).write_text(content)
     about = site / "mypackage-1.dist-info"
     about.mkdir()

@@ -109,8 +109,11 @@ class Evaluator:
         kind.write_shown(rows, self.settings, out)
 
     def results(self, network: Network, prepared: Prepared, batch_size: int) -> Results:
-        """Run a loaded network on prepared data."""
-        return self.kind.results(network, prepared, self.settings, self.metric, batch_size)
+        """Run a loaded network on prepared data; raise InputError where the kind leaves examples out."""
+        results = self.kind.results(network, prepared, self.settings, self.metric, batch_size)
+        if len(results) != len(prepared):
+            raise InputError(f"{self.name}: its module gives {len(results)} results of {len(prepared)} examples")
+        return results
 
     def served_results(self, server: ModelServer, folder: Path, prepared: Prepared, batch_size: int) -> Results:
         """Ask the model that a server has of a folder the prepared data."""

@@ -7,11 +7,13 @@ from typing import NotRequired, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike
 
+from merganser.errors import InputError
 from merganser.evaluation.examples import Results, mean_of_seeds
 from merganser.evaluation.metrics import METRICS, Floats
 
 RESAMPLES = 500
 SEED = 0
+ROUNDING = 1e-6  # by which a correlation may be beyond 1
 BLOCK = 2**18  # numbers in memory at once: few enough for a processor's cache
 
 
@@ -47,6 +49,10 @@ def score_of(metric: str, results: Results) -> Score:
         value = METRICS[metric].compute(results.prediction, results.label, None)
         resampled = bootstrap(metric, [results.prediction], results.label)[0]
         error = float(resampled.std(ddof=1)) if len(results) > 1 else None
+    if not abs(value) < 1 + ROUNDING:  # NaN neither
+        raise InputError(
+            f"{metric}: its value is {value:g}, and a metric is a fraction, from -1 to 1; correct its module"
+        )
     return {"metric": metric, "value": float(value), "count": len(results), "stderr": error}
 
 

@@ -1,6 +1,7 @@
 """Models and examples of which no score can be computed are refused: NaN, texts without tokens, 16-bit pictures."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Va
 from PIL import Image as Pictures
 
 from merganser.errors import InputError
-from merganser.evaluation.evaluator import open_evaluator
+from merganser.evaluation import evaluator, metrics
+from merganser.evaluation.evaluator import Evaluator, open_evaluator
+from merganser.evaluation.examples import Results
 from merganser.evaluation.prepared import Prepared
+from merganser.evaluation.scoring import score_of
 from merganser.models import Network, open_network
 from merganser.models.defined import defined
 from tests.evaluation.kinds.texts import sentences
@@ -104,3 +108,21 @@ def test_pictures_that_resizing_would_make_huge_are_refused(tmp_path: Path) -> N
     data = rows(image=[*noise(3, (9, 9)), Pictures.new("L", (1, 300))])
     with pytest.raises(InputError, match="an image is 1 x 300 pixels, one side more than 256 times the other; crop it"):
         prepared(tmp_path, "vit", "image_classifier", {}, data)
+
+
+@pytest.mark.parametrize("value", [85.0, -1.5, float("nan"), float("inf")])
+def test_a_metric_that_gives_no_fraction_is_refused(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = metrics.Metric(lambda predictions, labels, weights: np.full(np.shape(weights)[:-1], value), "own")
+    monkeypatch.setitem(metrics.METRICS, "own", own)
+    labels = np.arange(4)
+    for results in (Results(prediction=labels, label=labels), Results(score=np.full(4, value))):
+        with pytest.raises(InputError, match=r"^own: its value is .*a fraction, from -1 to 1"):
+            score_of("own", results)
+
+
+def test_a_kind_that_leaves_examples_out_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, whole = prepared(tmp_path, "bert", "text_classification", {}, rows())
+    short = SimpleNamespace(results=lambda *_: Results(score=np.zeros(len(whole) - 1)))  # as without the last batch
+    monkeypatch.setattr(evaluator, "get_kind", lambda name: short)
+    with pytest.raises(InputError, match=r"^own: its module gives 3 results of 4 examples"):
+        Evaluator("own", None, "accuracy").results(network, whole, 2)

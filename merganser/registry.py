@@ -108,7 +108,7 @@ def _check_registered(name: str, before: Mapping[str, Any]) -> None:
         module, home = REGISTERED[other].function.__module__, own.get(other)
         package = home and not home.of_comparison and home.module.partition(".")[0] == module.partition(".")[0]
         if not package and module != (home.module if home else f"{GROUP}.{other}"):
-            raise InputError(f"also has a method {other}; each is found by the name of its own file or entry point")
+            raise InputError(f"also has a method {other}; each is found by its file or entry point")
     assert REGISTERED[name].parameters  # a model of the types in its signature
 
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 from merganser.code_digest import CodeTree, listing_digest, texts_as_json
 from merganser.config import PARAMS, POINTS_FILE
-from merganser.config.loading import load_params
-from merganser.config.points import check_points
 from merganser.errors import InputError
 from merganser.limits import read_yaml
 from merganser.outputs import fresh_folder, read_json, write_json
@@ -114,6 +112,9 @@ def main(argv: list[str]) -> None:
     if argv:
         raise InputError(f"merganser.tasks.code: takes no arguments, got {' '.join(argv)}")
     if POINTS_FILE.is_file():
+        from merganser.config.loading import load_params
+        from merganser.config.points import check_points
+
         check_points(load_params())
     print(f"{CODE}: wrote the code versions of {write_code()} stages and of methods and kinds found by name")
 

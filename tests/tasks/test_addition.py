@@ -22,6 +22,7 @@ from tests.tasks.comparison import TASKS, inside
 METHOD = '''
 """The sum of the deltas, whose features a network turns the other way at evaluation."""
 from merganser.at_run_time.additions import toy_turn
+from merganser.inputs.layers import LayerDeltas
 from merganser.merging.method import method
 from merganser.operators.sums import scaled_sum
 
@@ -33,7 +34,7 @@ from merganser.operators.sums import scaled_sum
     law="turned twice nothing changes",
     at_run_time=toy_turn,
 )
-def toy(layer, *, factor: float = -1.0):
+def toy(layer: LayerDeltas, *, factor: float = -1.0):
     """Add the deltas; multiply the features by a factor at evaluation."""
     return scaled_sum(layer.deltas, 1.0)
 '''

@@ -6,8 +6,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dvc.exceptions import RevCollectionError
-
 from dvcfleet.dvc_adapter.internals import under_git
 from dvcfleet.dvc_adapter.lockfiles import parse_dvc_file, parse_lock_file
 from dvcfleet.dvc_adapter.objects import listing_at
@@ -31,6 +29,8 @@ def used_hashes(repo: Repo, commits: Collection[str] | None) -> tuple[set[str], 
 
 def _used_objects(repo: Repo, commits: list[str]) -> Mapping[Any, Any] | str:
     """Return the objects that the workspace and commits use, or the first of the commits that DVC cannot read."""
+    from dvc.exceptions import RevCollectionError
+
     try:
         return dict(repo.used_objs(revs=commits))
     except RevCollectionError as error:

@@ -25,7 +25,8 @@ from merganser.tasks.stage import check_found, code_tree
 from tests.config.test_drafting import write_texts
 from tests.drills.repro import hashes
 from tests.flows.conftest import Done, Refused
-from tests.tiny import ROOT, dvc, environment, is_clean, merganser
+from tests.support import python
+from tests.tiny import ROOT, dvc, environment, forking_environment, is_clean, merganser
 from tests.tiny_transformers import write_model
 
 
@@ -101,7 +102,8 @@ def test_a_command_before_the_first_run_of_a_short_params_yaml_names_what_comple
 
 
 def test_dvc_alone_refuses_the_points_of_another_params_yaml_at_its_first_stage(begun: Path) -> None:
-    said = subprocess.run(["dvc", "repro"], cwd=begun, env=environment(), capture_output=True, text=True, check=False)
+    command = [*python(), "-m", "dvc", "repro"]
+    said = subprocess.run(command, cwd=begun, env=forking_environment(), capture_output=True, text=True, check=False)
     assert said.returncode != 0
     assert "points.yaml: is of another params.yaml; run `merganser status` to rewrite it" in said.stdout + said.stderr
     assert not (begun / "data/base").exists()

@@ -185,21 +185,28 @@ class Garbage:
                 if path not in self._old_lock_files:
                     yield from read_lock_file(path).values()
         for repo in self._with_commits:
-            for commit in self._kept_commits(Path(repo.root_dir)):
+            for commit in self._kept_commits(repo):
                 yield from recorded_at(Path(repo.root_dir), commit)
 
-    def _kept_commits(self, root: Path) -> list[str]:
-        """Return the commits of a git repository that stay: HEAD, branches, tags, and the experiments that stay."""
-        heads = (git_if_any(root, "rev-list", "--no-walk", "HEAD", "--branches", "--tags") or "").split()
-        return [
-            *heads,
-            *sorted({run.commit for run in experiments(root)} - {run.commit for run in self._go} - {*heads}),
-        ]
+    def _kept_commits(self, repo: Repo) -> list[str]:
+        """Return the commits of a git repository that stay: HEAD, branches, tags, and the experiments that stay.
+
+        HEAD is none where its branch has no commit yet. Raises UserError where git cannot list the others.
+        """
+        root = Path(repo.root_dir)
+        heads = git_if_any(root, "rev-list", "--no-walk", "--branches", "--tags")
+        if heads is None and under_git(repo):
+            raise UserError(
+                f"{root}: `git rev-list --branches --tags` fails, and gc keeps what they name; mend it first"
+            )
+        head = git_if_any(root, "rev-parse", "--verify", "--quiet", "HEAD^{commit}") or ""
+        stay = {run.commit for run in experiments(root)} - {run.commit for run in self._go}
+        return list(dict.fromkeys([*head.split(), *(heads or "").split(), *sorted(stay)]))
 
     def _used(self, repo: Repo) -> set[str]:
         """Return what a comparison uses: its workspace, and its branches, tags and experiments if no other has them."""
         with chdir(repo.root_dir):
-            commits = self._kept_commits(Path(repo.root_dir)) if repo in self._with_commits else None
+            commits = self._kept_commits(repo) if repo in self._with_commits else None
             used, unreadable = used_hashes(repo, commits)
         self.left += [
             f"DVC's cache: what dvc.lock names in {commit[:8]} of {repo.root_dir}, whose dvc.yaml DVC cannot read"

@@ -80,7 +80,7 @@ def first_paragraph(doc: str) -> str:
 
 
 def choice_mistake(facts: Mapping[str, Any]) -> str | None:
-    """Say which declaration is none of its choices."""
+    """Name the first declared value that is not allowed, and those that are; None where all are allowed."""
     for key, choices in CHOICES.items():
         known, value = get_args(choices), facts[key]
         if value is not None and value not in known:

@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import chdir, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -90,12 +91,27 @@ def test_the_data_of_a_commit_whose_dvc_yaml_cannot_be_read_stay(made: Toy, monk
     made.write("source", "another")
     assert run(made, "fourth", monkeypatch)[0] == 0
     freed = collect_garbage(made.path, NOW, best=False, do=True)
-    with opened(made.path) as repo:
-        outs = [out for stage in lock["stages"].values() for out in stage["outs"]]
-        assert outs
-        assert all(Path(repo.cache.local.oid_to_path(out["md5"])).exists() for out in outs)
+    _assert_in_cache(made, lock)
     (said,) = (line for line in freed.left if commit[:8] in line)
     assert "whose dvc.yaml DVC cannot read" in said
+
+
+def test_the_data_of_branches_stay_on_a_branch_without_a_commit(made: Toy) -> None:
+    git(made, "add", "dvc.lock")
+    git(made, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "results")
+    lock = yaml.safe_load(made.read("dvc.lock"))
+    git(made, "checkout", "-q", "--orphan", "new")
+    made.write("source", "another")
+    assert made.run()[0] == 0
+    collect_garbage(made.path, NOW, best=False, do=True)
+    _assert_in_cache(made, lock)
+
+
+def _assert_in_cache(made: Toy, lock: Any) -> None:
+    outs = [out for stage in lock["stages"].values() for out in stage["outs"]]
+    assert outs
+    with opened(made.path) as repo:
+        assert all(Path(repo.cache.local.oid_to_path(out["md5"])).exists() for out in outs)
 
 
 def test_a_year_later_lines_are_added_and_moved_and_none_may_be_missed(

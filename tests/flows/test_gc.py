@@ -81,17 +81,23 @@ def test_old_runs_go_with_their_data_and_what_is_kept_is_up_to_date_and_audited(
 
 
 def test_the_data_of_a_commit_whose_dvc_yaml_cannot_be_read_stay(made: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    (made.path / "data").mkdir()
+    made.write("data/kept.txt", "of a .dvc file")
+    with opened(made.path) as repo, chdir(made.path):
+        repo.add("data/kept.txt")
+    kept = yaml.safe_load(made.read("data/kept.txt.dvc"))
     stages = made.read("dvc.yaml")
     made.write("dvc.yaml", "vars: [not-committed.yaml]\n" + stages)
-    git(made, "add", "dvc.yaml", "dvc.lock")
+    git(made, "add", "dvc.yaml", "dvc.lock", "data/kept.txt.dvc")
     git(made, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "without its file of variables")
     commit = git(made, "rev-parse", "HEAD").strip()
     lock = yaml.safe_load(made.read("dvc.lock"))
     made.write("dvc.yaml", stages)
+    shutil.rmtree(made.path / "data")
     made.write("source", "another")
     assert run(made, "fourth", monkeypatch)[0] == 0
     freed = collect_garbage(made.path, NOW, best=False, do=True)
-    _assert_in_cache(made, lock)
+    _assert_in_cache(made, {"stages": {**lock["stages"], "kept": kept}})
     (said,) = (line for line in freed.left if commit[:8] in line)
     assert "whose dvc.yaml DVC cannot read" in said
 

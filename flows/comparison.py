@@ -38,7 +38,7 @@ class Merganser(MerganserLineage, Project):
         return identity(root)
 
     def before_reading(self) -> None:
-        """Write the list of points if dvc.yaml reads one and none is whole; earlier versions' dvc.yaml do not."""
+        """Write the list of points if dvc.yaml reads one and it is missing or cut off."""
         pipeline = Path("dvc.yaml")
         if PARAMS.is_file() and pipeline.is_file():
             if POINTS_FILE.is_file() and _POINTS.fullmatch(POINTS_FILE.read_bytes()):
@@ -90,24 +90,24 @@ class Merganser(MerganserLineage, Project):
         follow_declared(repo, lock_files, say)
 
     def takes_out(self, lock_file: Path) -> bool:
-        """Tell that it is the comparison's own dvc.lock, and none of an example's."""
+        """Tell whether a lock file is the comparison's own, and not an example's."""
         return lock_file.parent == Path.cwd()
 
     def distrusted(self, stages: Sequence[Stage]) -> Mapping[str, str]:
-        """Return the stages whose results MLflow lost its record of, and `code` where other code is installed."""
+        """Return the stages whose MLflow record is lost, and `code` if other code is installed."""
         from merganser.flows.evidence.lost_evidence import lost_evidence
         from merganser.flows.steps.updating import other_version
 
         return {**lost_evidence(stages), **other_version(Path())}
 
     def predict_outputs(self, stage: str) -> Mapping[str, str] | None:
-        """Return the digests that the stage `code` will write; None for other stages, and if it will fail."""
+        """Return the digests that the stage `code` will write; None for other stages, or if it will fail."""
         from merganser.flows.steps.updating import predicted_code
 
         return predicted_code() if stage == "code" else None
 
     def expect(self, needs: Mapping[str, Collection[str]]) -> Expected:
-        """Return how much there is to download, by what the hubs say, what is made of it and how long that takes."""
+        """Return the expected downloads, by the hubs' answers, and the expected sizes and times of all stages."""
         from merganser.flows.steps.expected import expected_of
 
         return expected_of(PARAMS, needs)
@@ -128,24 +128,24 @@ class Merganser(MerganserLineage, Project):
 
     @property
     def preload(self) -> Sequence[str]:
-        """Name what stages import, and what only those of the family and the kinds of task in params.yaml do."""
+        """Name the modules that stages import, given the family and the kinds of task in params.yaml."""
         from merganser.flows.steps.preloading import preloaded
 
         return preloaded(PARAMS)
 
     @property
     def packages(self) -> Collection[str]:
-        """Name Merganser itself: `tests/flows/test_preload.py` holds its modules to what importing them may do."""
+        """Return Merganser's own package; tests/flows/test_preload.py limits what importing it may do."""
         return ("merganser",)
 
     def variables(self, run: str) -> Mapping[str, str]:
-        """Put Merganser's own interpreter first on the PATH; say which params.yaml was checked here."""
+        """Put Merganser's own interpreter first on the PATH; pass on which params.yaml was checked."""
         from merganser.flows.steps.preloading import variables
 
         return variables(self._checked, run)
 
     def describe(self, run: str) -> Mapping[str, Any]:
-        """Say what is compared, and where its numbers are shown beside Prefect."""
+        """Return a description of the comparison, and where its numbers are shown besides Prefect."""
         from merganser.flows.steps.answer import about_run
 
         return about_run(PARAMS, run)
@@ -158,11 +158,11 @@ class Merganser(MerganserLineage, Project):
         self._so_far = SoFar(PARAMS)
 
     def wanted_first(self, needs: Mapping[str, Collection[str]]) -> Set[str]:
-        """Return the evaluations of the entries that are the least work, for the report so far."""
+        """Return the evaluations of the cheapest entries, for the report so far."""
         return first_evaluations(PARAMS, needs)
 
     def while_running(self, ended: Set[str], latest: str, say: Callable[[str], None]) -> None:
-        """Write the report so far again after each new score; say where it is after the first."""
+        """Rewrite the report so far after each new score; after the first, say where it is."""
         self._so_far.note(ended, latest, say)
 
     # 4. Report.

@@ -30,7 +30,7 @@ _LAST_LINES = 10
 
 
 class LogLines(io.StringIO):
-    """A text stream whose lines become log lines of the flow run; `last` holds the latest."""
+    """A text stream that turns lines into log lines of the flow run; `last` has the latest."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class LogLines(io.StringIO):
         self._open = ""
 
     def write(self, text: str) -> int:
-        """Log complete lines; keep the rest until its line end."""
+        """Log complete lines; keep an unfinished one for later."""
         *lines, self._open = (self._open + text).split("\n")
         for line in lines:
             self._logger.info(line)
@@ -61,10 +61,11 @@ def scheduled(
     save_experiment: bool = False,
     repo: Path = Path(),
 ) -> State[Any]:
-    """Run every stage that is not up to date, with the options of `merganser run`.
+    """Run every stale stage, with the options of `merganser run`.
 
     The flow run fails if a stage failed, with the summary as its message. If `busy` is `skip` and another run is
-    active, it completes and is named "Skipped". Each score that fell by more than the sampling error is an event.
+    active, it completes with the name "Skipped". Each score that fell by more than the sampling error becomes an
+    event.
     """
     if RUN_NAME_VARIABLE not in os.environ:
         set_own(RUN_NAME_VARIABLE, flow_run.name or "")
@@ -102,7 +103,7 @@ def scheduled(
 
 @flow(name="merganser-gc", persist_result=False)
 def free(keep: str = "30d", keep_best: bool = True, repo: Path = Path()) -> State[Any]:
-    """Free what old runs left and no kept result needs, as `merganser gc --yes`; skipped while a run is at work."""
+    """Delete leftovers of old runs that no kept result needs, as `merganser gc --yes` does; skipped during a run."""
     try:
         freed = collect_garbage(repo, time_before(keep), keep_best, do=True)
     except BusyError as busy:
@@ -113,7 +114,7 @@ def free(keep: str = "30d", keep_best: bool = True, repo: Path = Path()) -> Stat
 
 
 def tell_worse(row: Mapping[str, str]) -> None:
-    """Raise an event for a score that fell by more than the sampling error, for automations."""
+    """Raise an event for a score that fell by more than the sampling error, so that automations can react."""
     numbers = {name: float(row[name]) for name in ("before", "after", "p")}
     name = f"{row['entry']}/{row['column']}"
     emit_event(
@@ -124,7 +125,7 @@ def tell_worse(row: Mapping[str, str]) -> None:
 
 
 def _version(repo: Path) -> int | None:
-    """Return when the report's scores that fell were written; None if there are none, or no repository."""
+    """Return when the report's list of fallen scores was written; None without a list or a repository."""
     with suppress(NoRepositoryError, FileNotFoundError):
         return (root_around(repo) / REPORT / WORSE).stat().st_mtime_ns
     return None

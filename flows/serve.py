@@ -85,7 +85,7 @@ async def _watch(wait: Callable[[], str]) -> None:
 
 
 def read_declared(path: Path) -> list[dict[str, Any]]:
-    """Return the deployments that a prefect.yaml declares; raise InputError if there are none."""
+    """Return the deployments in a prefect.yaml; raise InputError if there are none."""
     content = read_yaml(path)
     declared = content.get("deployments") if isinstance(content, dict) else None
     if not isinstance(declared, list) or not all(
@@ -122,9 +122,10 @@ def make_deployment(entry: dict[str, Any]) -> "RunnerDeployment":
 
 
 def serve_one(deployment: "RunnerDeployment", runner: "Runner", owner: str) -> None:
-    """Have a runner start a deployment on schedule, and once at once if a run was due while nothing served it.
+    """Have a runner start a deployment on schedule, and at once if a run was due while nobody served it.
 
-    `owner`: the tag of this comparison's deployments. Raises InputError if another comparison serves one of this name.
+    `owner`: the tag of this comparison's deployments. Raises InputError if another comparison serves a deployment
+    with this name.
     """
     from prefect.client.orchestration import get_client
 
@@ -151,7 +152,7 @@ def _refuse_others(deployment: "RunnerDeployment", client: "SyncPrefectClient") 
 
 
 def _was_missed(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> bool:
-    """Tell whether a time of a schedule that was active has passed since a deployment's last run."""
+    """Tell whether an active schedule had a time between a deployment's last run and now."""
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
     from prefect.client.schemas.sorting import FlowRunSort
     from prefect.exceptions import ObjectNotFound
@@ -172,7 +173,7 @@ def _was_missed(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> 
 
 
 def is_due(schedule: "SCHEDULE_TYPES", since: datetime) -> bool:
-    """Tell whether a time of a schedule has passed since then."""
+    """Tell whether a schedule had a time between then and now."""
     from prefect.server.schemas import schedules
 
     kind = getattr(schedules, type(schedule).__name__)  # the client's own know no dates

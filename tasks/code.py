@@ -1,4 +1,4 @@
-"""Write the digests of the code that stages run; every other stage depends on its own, by dvc.yaml."""
+"""Write the digests of the stages' code; every other stage depends on its own digest, by dvc.yaml."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -17,9 +17,10 @@ CARDS = "cards"  # of families
 
 
 def modules(code: CodeTree) -> dict[str, str]:
-    """Return the module behind each file of digests: a stage's (`<module>.txt`), or one found by its name.
+    """Return the module of each file of digests: a stage's (`<module>.txt`), or a module found by its name.
 
-    The code of a method (`methods/<name>.txt`), a family or a kind is not part of its stages': they depend on both.
+    The code of a method (`methods/<name>.txt`), a family or a kind is not part of its stages' code: they depend on
+    both.
     """
     stages = [name for name in code.names("merganser.tasks") if code.runs_by_itself(f"merganser.tasks.{name}")]
     names_of_modules = {f"{name}.txt": f"merganser.tasks.{name}" for name in stages}
@@ -29,12 +30,12 @@ def modules(code: CodeTree) -> dict[str, str]:
 
 
 def listings(code: CodeTree) -> dict[str, str]:
-    """Return what each file stands for: a line a module that it imports, with its digest."""
+    """Return the text behind each digest: a line with name and digest for each imported module."""
     return {file: code.listing(module) for file, module in modules(code).items()}
 
 
 def installed_code(code: CodeTree) -> Code:
-    """Return the code that runs here: the class and the digest of what each file stands for."""
+    """Return the installed code: the class and the digest of each file."""
     return Code(
         version("merganser"),
         {file: Digest(code.code_class(module), code.digest(module)) for file, module in modules(code).items()},
@@ -42,9 +43,9 @@ def installed_code(code: CodeTree) -> Code:
 
 
 def recorded_code(root: Path, code: CodeTree) -> dict[str, Digest]:
-    """Return the classes and digests that the last stage `code` wrote, by file; nothing where it never ran.
+    """Return the classes and digests that the last stage `code` wrote, by file; empty if it never ran.
 
-    Before version 0.2.0 each file was what it stands for: its class is that of its digest in the table of `code`.
+    Before version 0.2.0 each file was such a listing; its class is that of its digest in the table of `code`.
     """
     folder = root / CODE
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.txt"))}
@@ -64,7 +65,7 @@ def recorded_code(root: Path, code: CodeTree) -> dict[str, Digest]:
 def texts(code: CodeTree, recorded: Code | None = None) -> dict[str, str]:
     """Return the text of each file that stages depend on; `recorded`: a comparison's record, which may keep classes.
 
-    Of a family, merges depend on what it says of its models in cards alone (`cards/<name>.txt`).
+    Of a family, merges depend only on its text for model cards (`cards/<name>.txt`).
     """
     kept = {file: f"{digest.of}\n" for file, digest in kept_digests(recorded).items()}
     left_out = {f"kinds/{kind}.txt" for kind in code.names(FOUND_BY_NAME["kinds"]) if not _is_scored(kind)}
@@ -75,9 +76,9 @@ def texts(code: CodeTree, recorded: Code | None = None) -> dict[str, str]:
 
 
 def _is_scored(kind: str) -> bool:
-    """Tell whether the comparison's family can score a kind, as far as the kind's module says of whose models it is.
+    """Tell whether the comparison's family can score a kind, as far as the kind's module declares families.
 
-    Stages depend on the folder of all kinds: a new kind then runs no stage of another family again.
+    Stages depend on the folder of all kinds, so a new kind does not rerun stages of families that cannot score it.
     """
     family = read_yaml(PARAMS)["base"].get("family") if PARAMS.is_file() else None
     pipeline = constants(KINDS, kind).get("PIPELINE")
@@ -85,9 +86,9 @@ def _is_scored(kind: str) -> bool:
 
 
 def write_code() -> int:
-    """Write all classes, and what the modules' own texts say, by their bytes: no other stage has to parse them.
+    """Write all classes, and a cache of the modules' parsed texts, so that no other stage has to parse them.
 
-    Returns how many there are. Raises InputError where a comparison's record is of other code.
+    Returns the number of classes. Raises InputError if the comparison's record is of other code.
     """
     code = code_tree()
     recorded = read_record(Path()) if RECORD.is_file() else None
@@ -105,9 +106,10 @@ def write_code() -> int:
 
 
 def main(argv: list[str]) -> None:
-    """Write the classes of all code; raises InputError where points.yaml is of another params.yaml.
+    """Write the classes of all code; raise InputError if points.yaml is of another params.yaml.
 
-    Every stage depends on this one: plain `dvc repro` ends here, and not at a point whose inputs no stage writes.
+    Every stage depends on this one, so plain `dvc repro` stops here, and not at a point whose inputs no stage
+    writes.
     """
     if argv:
         raise InputError(f"merganser.tasks.code: takes no arguments, got {' '.join(argv)}")

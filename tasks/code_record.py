@@ -1,4 +1,4 @@
-"""The record of the code that makes a comparison's results, where it is not code of the comparison's own repository."""
+"""The record of the code that makes a comparison's results, for a comparison without code in its repository."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Digest:
-    """The code of a stage or a module found by its name: the class `of` its results, and its digest.
+    """The code of a stage or of a module found by its name: its class and its digest.
 
     `kept`: the version of Merganser whose results a comparison keeps, though the installed code makes others.
     """
@@ -27,7 +27,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class Code:
-    """A version of Merganser, its code by the names of files below `data/code`, and the digest of its dvc.yaml."""
+    """A version of Merganser: its digests by the names of files below `data/code`, and the digest of its dvc.yaml."""
 
     version: str
     digests: Mapping[str, Digest]
@@ -66,12 +66,12 @@ def read_record(root: Path) -> Code:
 
 
 def kept_digests(recorded: Code | None) -> dict[str, Digest]:
-    """Return what a comparison keeps of versions before; `recorded`: its record, if it has one."""
+    """Return the digests that a comparison keeps of earlier versions; `recorded`: its record, if it has one."""
     return {name: digest for name, digest in recorded.digests.items() if digest.kept} if recorded else {}
 
 
 def other_code(recorded: Code, installed: Code) -> list[str]:
-    """Name the stages and modules whose code differs, or that only one of both has."""
+    """Name the stages and modules whose code differs, or that only one side has."""
     names = sorted(recorded.digests.keys() | installed.digests.keys())
     return [name for name in names if recorded.digests.get(name) != installed.digests.get(name)]
 
@@ -83,7 +83,7 @@ def other_results(recorded: Code, installed: Code) -> list[str]:
 
 
 def refuse_other_code(recorded: Code, installed: Code) -> None:
-    """Refuse to run where a comparison's record is of other code; what it keeps of versions before refuses to run."""
+    """Raise InputError if a record is of other code; results kept of earlier versions cannot run again."""
     kept = kept_digests(recorded)
     differing = [name.removesuffix(".txt") for name in other_code(recorded, installed) if name not in kept]
     if differing and recorded.version == installed.version:  # as of a method of the comparison's own

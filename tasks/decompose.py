@@ -1,4 +1,4 @@
-"""Decompose one task's matrices; what is already there and matches is kept."""
+"""Decompose one task's matrices; matching results that are already there are kept."""
 
 from merganser.config.params import Params
 from merganser.inputs.deltas import DeltaFile

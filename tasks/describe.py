@@ -1,7 +1,6 @@
-"""Embed the tasks' class names by the base's text tower, for the methods that compare tasks by meaning.
+"""Embed the tasks' class names by the base's text tower, for methods that compare tasks by meaning.
 
-Beside the embeddings lies what they are read with, as a joint decomposition has its deltas: one folder is all that a
-merge reads, and no other merge waits for it.
+The folder also has links to the deltas, so a merge reads one folder, and no other merge waits for it.
 """
 
 from merganser.config.params import Params
@@ -16,7 +15,7 @@ from merganser.tasks.stages import BASE, DATA, EMBEDDINGS, PREPARED
 
 @stage("embeddings")
 def main(params: Params, name: str) -> None:
-    """Write the mean text embedding of each task's class names, and link what they are of."""
+    """Write the mean text embedding of each task's class names, and link the deltas."""
     check_found("families", params.base.family)
     classes = {task: Prepared(PREPARED / task).classes for task in params.tasks}
     for task, names in classes.items():

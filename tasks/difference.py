@@ -1,4 +1,4 @@
-"""Give difference vectors what they start from: the model that an entry merged."""
+"""Copy the start of difference vectors: the model that an entry merged."""
 
 import shutil
 
@@ -11,7 +11,7 @@ from merganser.tasks.stages import DIFFERENCES, MERGED, SEEDS
 
 @stage("differences")
 def main(params: Params, name: str) -> None:
-    """Copy an entry's merged checkpoint, without its card, beside the vectors that start from it."""
+    """Copy an entry's merged checkpoint, without its card, next to the vectors that start from it."""
     entry = params.differences[name].merged
     with fresh_folder(DIFFERENCES / name / "base") as folder:
         shutil.copytree(MERGED / entry, folder, ignore=shutil.ignore_patterns(CARD, SEEDS), dirs_exist_ok=True)

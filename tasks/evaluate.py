@@ -22,11 +22,11 @@ from merganser.tasks.stages import EXAMPLES, HEADS, MERGED, METRICS, PREPARED, S
 
 @stage("methods", "tasks")
 def main(params: Params, entry: str, task: str) -> None:
-    """Score one task with its own model out of an entry's merge, or out of those with each seed.
+    """Score one task with its own model from an entry's merge, or from the merges of all seeds.
 
-    What is rebuilt of a task's parts is run as the task's own checkpoint says, any other merge as the base. Writes the
-    score, and what the merge made of each example. With evaluation.server, tasks of kinds that servers can be asked
-    are scored by that.
+    A model rebuilt from a task's parts runs with the configuration of the task's own checkpoint, any other merge
+    with the base's. Writes the score and each example's result. With evaluation.server, a server scores the kinds
+    of task that support it.
     """
     check_found("families", params.base.family)
     if task not in params.measured:

@@ -1,4 +1,4 @@
-"""Evaluate one entry's merge on one task that it did not see, and that has no model of its own."""
+"""Evaluate one entry's merge on one unseen task, which has no model of its own."""
 
 from collections.abc import Mapping
 
@@ -17,9 +17,9 @@ from merganser.tasks.stages import BASE, MERGED, PREPARED, SEEDS, UNSEEN, UNSEEN
 
 @stage("methods", "unseen")
 def main(params: Params, entry: str, task: str) -> None:
-    """Score an entry's merge, or those with each seed, on an unseen task; one with parts by mixtures of these too.
+    """Score an entry's merge, or the merges of all seeds, on an unseen task; with parts, also their mixtures.
 
-    Writes the score, and what the merge made of each example.
+    Writes the score and each example's result.
     """
     check_found("families", params.base.family)
     merged = MERGED / entry
@@ -33,9 +33,9 @@ def main(params: Params, entry: str, task: str) -> None:
 
 
 def likeness(params: Params, task: str) -> Mapping[str, float] | None:
-    """Return how much an unseen task borrows from each other one, by the names of their classes.
+    """Return how much an unseen task borrows from each other task, by the names of their classes.
 
-    None where the family embeds no texts, or a task has no classes.
+    None if the family embeds no texts, or if a task has no classes.
     """
     classes = {each: Prepared(PREPARED / each).classes for each in params.tasks}
     classes |= {task: Prepared(UNSEEN_PREPARED / task).classes}

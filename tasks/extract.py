@@ -16,7 +16,7 @@ from merganser.tasks.stages import BASE, CHECKPOINTS, DELTAS, HEADS
 
 
 def extract_task(task: str, rules: ParameterRules) -> None:
-    """Write a task's model minus the base, and the head that is its own; say where its tokenizer differs."""
+    """Write a task's model minus the base, and its own head; say where its tokenizer differs."""
     for folder in (DELTAS, HEADS):
         folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="merganser-") as made:

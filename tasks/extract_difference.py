@@ -1,4 +1,4 @@
-"""Extract one task's difference vector: fine-tuned minus the merged model that it starts from."""
+"""Extract one task's difference vector: its fine-tuned model minus a merged model."""
 
 import tempfile
 from pathlib import Path

@@ -28,9 +28,9 @@ LEFT = {
 
 
 def fetch_model(source: Path, out: Path, pad_token_id: int | None = None) -> None:
-    """Fetch a checkpoint into a folder that appears when it is whole, and say what was left out of it.
+    """Fetch a checkpoint into a folder that appears when it is complete, and say what was left out.
 
-    `pad_token_id`: what its configuration then pads texts with.
+    `pad_token_id`: written into its configuration to pad texts.
     """
     with fresh_folder(out) as folder:
         left = fetch_checkpoint(source, folder, pad_token_id)
@@ -39,14 +39,14 @@ def fetch_model(source: Path, out: Path, pad_token_id: int | None = None) -> Non
 
 
 def put_aside(task: str) -> None:
-    """Give what stands beside a fetched model's weights a folder of its own: who reads it need not wait for weights."""
+    """Move the files next to a fetched model's weights to a folder of their own, so that readers need no weights."""
     with fresh_folder(COMPANIONS / task) as folder:
         copy_companions(CHECKPOINTS / task, folder)
         write_json(folder / DESCRIPTION, {"files": sorted(path.name for path in folder.iterdir())})  # never empty
 
 
 def fetch_data(task: Task | Unseen, out: Path) -> None:
-    """Fetch a task's data set into a folder that appears when it is whole; refuse one of another kind."""
+    """Fetch a task's data set into a folder that appears when it is complete; refuse data of another kind."""
     check_found("kinds", task.kind)
     if task.kind == UNMEASURED:
         with fresh_folder(out) as folder:

@@ -1,4 +1,4 @@
-"""Take the head of one unseen task out of the checkpoint that it names, where it names one."""
+"""Copy the head of one unseen task from the checkpoint that it names, if it names one."""
 
 import tempfile
 from pathlib import Path
@@ -13,7 +13,7 @@ from merganser.tasks.stages import BASE, UNSEEN_HEADS
 
 @stage("unseen")
 def main(params: Params, task: str) -> None:
-    """Write the head of the unseen task named on the command line: empty where a merge's own parameters stay."""
+    """Write the head of the unseen task on the command line; empty if the merge's own parameters stay."""
     about, out = params.unseen[task], UNSEEN_HEADS / f"{task}.safetensors"
     out.parent.mkdir(parents=True, exist_ok=True)
     if not about.has_head:

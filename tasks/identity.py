@@ -1,4 +1,4 @@
-"""Which comparison this is: a random id in a file that is committed, so that a clone has it too."""
+"""The identity of a comparison: a random id in a committed file, so that a clone has it too."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def write_id(root: Path) -> None:
 
 
 def read_id(root: Path) -> str | None:
-    """Return a comparison's id, None for a clone of Merganser's; raise InputError if the file holds something else."""
+    """Return a comparison's id, None for a clone of Merganser's; raise InputError if the file has no id."""
     path = root / FILE
     if not path.is_file():
         return None
@@ -30,9 +30,9 @@ def read_id(root: Path) -> str | None:
 
 
 def experiment_names(root: Path) -> list[str]:
-    """Return what a comparison's experiment in MLflow may be called; the first is the name of a new one.
+    """Return the possible names of a comparison's MLflow experiment; the first is that of a new one.
 
-    A tracking server may have those of other comparisons. A store of its own may be older than the id.
+    A tracking server may have experiments of other comparisons. A local store may be older than the id.
     """
     identity = read_id(root)
     own = [f"{EXPERIMENT}-{identity}"] if identity else []

@@ -1,4 +1,4 @@
-"""Decompose all tasks' matrices together, once for all methods that need it; what is there and matches is kept."""
+"""Decompose all tasks' matrices together, for all methods that need it; matching results already there are kept."""
 
 from merganser.config.params import Params
 from merganser.inputs.deltas import open_deltas
@@ -12,7 +12,7 @@ from merganser.workers import threads_wanted
 
 @stage("joints")
 def main(params: Params, name: str) -> None:
-    """Write the bases of all tasks' matrices, and the deltas beside them."""
+    """Write the bases of all tasks' matrices, and links to the deltas."""
     with fresh_folder(JOINTS / name / OWN_DELTAS) as folder:
         link_deltas({task: DELTAS / f"{task}.safetensors" for task in params.tasks}, folder)
     deltas, side = open_deltas(DELTAS, list(params.tasks)), params.joints[name].side

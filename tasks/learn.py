@@ -1,6 +1,6 @@
-"""Learn the values of one entry of `learned` on all tasks' validation data, going on from the last state written.
+"""Learn the values of one entry of `learned` on all tasks' validation data, from the last state on.
 
-Beside the values lies what they are of, as text embeddings have it: one folder is all that a merge reads.
+The folder also has links to the layers' inputs, so a merge reads one folder.
 """
 
 import shutil
@@ -50,7 +50,7 @@ SECONDS = 10  # between two lines on the terminal
 
 @stage("learned", timed=True)
 def main(params: Params, name: str) -> None:
-    """Learn by an entry of `learned` with each seed, and write links to what the values are of."""
+    """Learn by an entry of `learned` with each seed, and link the layers' inputs."""
     entry, out = params.learned[name], LEARNED / name
     remove_other_seeds(out / STATE, params.seeds)
     states, results = (seed_folders(out / what, params.seeds) for what in (STATE, RESULT))
@@ -61,7 +61,7 @@ def main(params: Params, name: str) -> None:
 
 
 def learn_once(params: Params, name: str, state: Path, result: Path) -> None:
-    """Learn with one seed; write the values and the losses by step."""
+    """Learn with one seed; write the values, and the losses by step."""
     entry = params.learned[name]
     check_found("families", params.base.family)
     check_found("methods", entry.learner)
@@ -88,7 +88,7 @@ def learn_once(params: Params, name: str, state: Path, result: Path) -> None:
 
 
 def merge_blocks(params: Params, name: str, learner: BlockLearner, state: Path, result: Path) -> None:
-    """Merge block after block with one seed; write the merged deltas, and the blocks in their order."""
+    """Merge block after block with one seed; write the merged deltas, and the order of the blocks."""
     entry, tasks = params.learned[name], sorted(params.tasks)
     settings = learner.settings.model_validate(entry.values)
     data, heads = read_data(tasks)
@@ -108,7 +108,7 @@ def merge_blocks(params: Params, name: str, learner: BlockLearner, state: Path, 
 
 
 def recalibrate(params: Params, name: str, learner: Recalibration, state: Path, result: Path) -> None:
-    """Recalibrate the merge that the deltas start from; write how its statistics change, in float64."""
+    """Recalibrate the merge that the deltas start from; write the changes of its statistics, in float64."""
     entry, tasks = params.learned[name], sorted(params.tasks)
     settings, (data, heads) = learner.settings.model_validate(entry.values), read_data(tasks)
     state.mkdir(parents=True, exist_ok=True)  # one pass leaves nothing in it
@@ -127,7 +127,7 @@ def recalibrate(params: Params, name: str, learner: Recalibration, state: Path, 
 
 
 def trace_of_blocks(learner: str, settings: BlockSettings, merged: Merged) -> dict[str, Any]:
-    """Return what is written of a merge block by block, which has neither losses nor steps."""
+    """Return the trace of a merge block by block, which has no losses or steps."""
     return {
         "settings": {"learner": learner, **settings.model_dump()},
         "forwards": merged.forwards,
@@ -154,7 +154,7 @@ def device_of(settings: LearnerSettings | BlockSettings) -> DeviceName:
 def open_problem(
     params: Params, entry: LearnedEntry, learner: Learner, settings: LearnerSettings, tasks: list[str]
 ) -> Learnable:
-    """Open what is learned: the layers and their form, and each task's network, head and examples."""
+    """Open a learning problem: the layers and their form, and each task's network, head and examples."""
     layers = open_layers(entry, tasks)
     folder, device = start_folder(entry), device_of(settings)
     data, heads = read_data(tasks)
@@ -181,7 +181,7 @@ def open_problem(
 
 
 def open_layers(entry: LearnedEntry, tasks: list[str], alone: str | None = None) -> LayerSource:
-    """Open what a learner reads: factors, or deltas with adapters multiplied out, which may be those of one task."""
+    """Open a learner's layers: factors, or deltas with adapters multiplied out; of all tasks or of one."""
     folder = DATA / entry.of
     if get(entry.learner).reads == "deltas":
         deltas = open_deltas(folder, tasks)
@@ -203,7 +203,7 @@ def start_folder(entry: LearnedEntry) -> Path:
 def learning_fingerprint(
     params: Params, entry: LearnedEntry, settings: LearnerSettings | BlockSettings, tasks: list[str]
 ) -> str:
-    """Return a digest of all that a state follows from: settings but the number of steps, seed, code and files."""
+    """Return a digest of everything that a state depends on: settings but the step count, seed, code, files."""
     code = digest_of_code(params, "merganser.tasks.learn", f"merganser.methods.{entry.learner}")
     folder, source = start_folder(entry), DATA / entry.of
     read = [
@@ -231,14 +231,14 @@ def write_result(out: Path, learner: str, settings: LearnerSettings, problem: Le
 
 
 def write_values(out: Path, learned: Learned, trace: dict[str, Any]) -> None:
-    """Write what was learned, and how, in place of what is there."""
+    """Replace the learned values and their trace."""
     with fresh_folder(out) as folder:
         write_learned(folder, learned)
         write_json(folder / TRACE, trace)
 
 
 def examples_seen(problem: Learnable, state: LearningState) -> dict[str, int]:
-    """Count the examples that went through the network, forwards and backwards."""
+    """Count the examples that went through the network, forward and backward."""
     passes = sum(map(problem.passes, range(state.step)))
     steps = passes * sum(batches.size for batches in problem.batches)
     checks = len(state.checks) * sum(len(rows) for batches in problem.batches for rows in batches.fixed())

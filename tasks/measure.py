@@ -1,4 +1,4 @@
-"""Measure the tasks' deltas: how they interfere, agree and resemble each other, layer by layer."""
+"""Measure how the tasks' deltas interfere, agree and resemble each other, layer by layer."""
 
 from merganser.config.params import Params
 from merganser.inputs.deltas import open_deltas

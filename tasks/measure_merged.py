@@ -1,4 +1,4 @@
-"""Measure what the merge by one entry of `methods` holds of each task."""
+"""Measure how much of each task's delta the merge of one entry contains."""
 
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import Params

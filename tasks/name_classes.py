@@ -1,4 +1,4 @@
-"""Write the names of the tasks' classes, by which the report names the rows of confusion matrices."""
+"""Write the names of the tasks' classes, for the rows of the report's confusion matrices."""
 
 from merganser.config.params import Params
 from merganser.evaluation.prepared import Prepared

@@ -1,6 +1,6 @@
-"""How a merge opens what its entry reads, and what it keeps of that and writes into its profile: a row an input.
+"""How a merge opens an entry's input, and what it copies from it into its profile: a row per input.
 
-What is checked and expected of an input stands in `merganser.config.inputs`, apart: an edit there runs no merge again.
+`merganser.config.inputs` has the checks and expectations of inputs, so that an edit there does not rerun merges.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,9 +25,9 @@ SEARCH, FOUND = "search", "search.json"  # the word for what a search chose, and
 
 @dataclass(frozen=True)
 class Reading:
-    """What a merge reads: an entry's input in `folder`, and what that is of in `start`, which the entry here names.
+    """The input of a merge: the entry's input `folder`, and in `start` the folder of what that input is of.
 
-    `part`: the folder in that of what is drawn where it lies for this seed.
+    `part`: the subfolder for this seed, if the input is drawn.
     """
 
     entry: Entry
@@ -46,8 +46,8 @@ def _nothing(folder: Path, tasks: list[str]) -> dict[str, Any]:
 class Opening:
     """How an input is opened.
 
-    `drawn`: there is one for each seed. `noted`, given its folder and the tasks: how it was made, or what that cost,
-    for the profile of a merge, under the word for it.
+    `drawn`: there is one per seed. `noted`: takes the folder and the tasks, and returns how the input was made or
+    what it cost, for a merge's profile.
     """
 
     source: Callable[[Reading], LayerSource]
@@ -104,25 +104,25 @@ OPENINGS: Mapping[str, Opening] = {
 
 
 def opening_of(entry: Entry) -> Opening:
-    """Return how what an entry reads is opened."""
+    """Return how an entry's input is opened."""
     return OPENINGS[entry.reads.partition("/")[0]]
 
 
 def open_source(entry: Entry, of: str, tasks: list[str], seed: int, part: str = "") -> LayerSource:
-    """Open what an entry reads, as its method takes it, deltas in the order of `tasks`.
+    """Open an entry's input as its method takes it, with deltas in the order of `tasks`.
 
-    `of`: what its input is of (`Params.inner`), or what it reads. `part`: the folder in that of what is drawn where it
-    lies for this seed.
+    `of`: what its input is of (`Params.inner`), or the input. `part`: the subfolder for this seed, if the input is
+    drawn.
     """
     read = Reading(entry.model_copy(update={"reads": of}), DATA / entry.reads, start_of(entry, of), tasks, seed, part)
     return opening_of(entry).source(read)
 
 
 def start_of(entry: Entry, of: str) -> Path:
-    """Return the folder of what an entry's input is of: in its own."""
+    """Return the subfolder of an entry's input with what that input is of."""
     return DATA / entry.reads / (READ if of != entry.reads else "")
 
 
 def noted_of(entry: Entry, tasks: list[str]) -> dict[str, Any]:
-    """Return how what an entry reads was learned or searched, or what it cost, under the word for it."""
+    """Return how an entry's input was learned or searched, or what it cost, under its key in the profile."""
     return opening_of(entry).noted(DATA / entry.reads, tasks)

@@ -1,6 +1,6 @@
 """Merge some tasks by one point of `points.yaml`, and measure the merge: scores, and each example's result.
 
-The merged model is there while it is measured.
+The merged model is deleted afterwards.
 """
 
 import time
@@ -38,7 +38,7 @@ from merganser.tasks.stages import BASE, CHECKPOINTS, DATA, POINTS, PROFILES
 
 
 def main(argv: list[str]) -> None:
-    """Measure the point of an id, and write how many seconds it took."""
+    """Measure the point with the given id, and write how many seconds it took."""
     start_wall, start_cpu = time.perf_counter(), time.process_time()
     params, point = point_of(argv)
     content = measure_point(params, point, point.entry.values, POINTS / point.folder)
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> None:
 
 
 def point_of(argv: list[str]) -> tuple[Params, Point]:
-    """Return params.yaml's point of the id that a stage is given; raise InputError where there is none."""
+    """Return the point with the id on the command line; raise InputError if params.yaml has no such point."""
     params = load_params()
     points = Points(params).by_id
     if len(argv) != 1 or argv[0] not in points:
@@ -66,7 +66,7 @@ def _said(content: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Opened:
-    """What a point's merge is made and measured with."""
+    """The opened inputs of a point: those of its merge, and those of its evaluation."""
 
     point: Point
     source: LayerSource
@@ -86,16 +86,16 @@ class Opened:
             return {"merge": sha256_of_tree(merged), **parts, "scores": scores}
 
     def _fitted(self, values: Values) -> Values:
-        """Return the values by which the tasks' parts are within the budget, if there is one."""
+        """Return the values that fit the tasks' parts into the budget, if there is one."""
         fitting = registry.get(self.point.entry.method).within
         budget = self.point.budget
         return {} if fitting is None or budget is None else fitting.values(self.source, budget)
 
 
 def measure_point(params: Params, point: Point, values: Values, out: Path, **more: Any) -> dict[str, Any]:
-    """Merge and measure a point by these values; write and return its scores, or why no merge is within its budget.
+    """Measure a point by these values; write and return its scores, or why no merge fits its budget.
 
-    `more`: what stands in the file besides.
+    `more`: further keys of the file.
     """
     check_found("methods", point.entry.method)
     check_found("families", params.base.family)
@@ -112,13 +112,13 @@ def measure_point(params: Params, point: Point, values: Values, out: Path, **mor
 
 
 def candidates_at(params: Params, points: Iterable[Point]) -> list[Candidate]:
-    """Return what candidates scored on the validation split, relative to the individual models."""
+    """Return candidates' scores on the validation split, relative to the individual models."""
     individual = scores_at(Points(params).individual)
     return [relative_candidate(dict(one.entry.values), scores_at(one), individual) for one in points]
 
 
 def scores_at(point: Point) -> dict[str, MeasuredScore]:
-    """Return what a point scored on each task."""
+    """Return a point's score on each task."""
     return measured_scores(read_json(POINTS / point.folder / SCORES)["scores"])
 
 
@@ -129,7 +129,7 @@ def measured_scores(scores: Mapping[str, Any]) -> dict[str, MeasuredScore]:
 
 @contextmanager
 def open_point(params: Params, point: Point) -> Iterator[Opened]:
-    """Open what a point's method reads, as a merge by it does, and its tasks' examples and networks."""
+    """Open a point's inputs as a merge does, and its tasks' examples and networks."""
     data, names = DATA / point.split, {*point.tasks, *point.others}
     if point.entry.method == INDIVIDUAL and point.entry.reads == CHECKPOINTS.name:
         with _own_models(params) as source:
@@ -143,7 +143,7 @@ def open_point(params: Params, point: Point) -> Iterator[Opened]:
 
 @contextmanager
 def _own_models(params: Params) -> Iterator[LayerSource]:
-    """Open the tasks' own models, as the individual models are of."""
+    """Open the tasks' own models as a source of merges, as for `individual`."""
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
     with TemporaryDirectory(prefix="merganser-") as made:
         lie = {task: like_base(BASE, task, CHECKPOINTS / task, Path(made)) for task in sorted(params.tasks)}

@@ -1,4 +1,4 @@
-"""Prepare one task's examples once for all evaluations: decoded and resized, or tokenised, as the family does."""
+"""Prepare one task's examples once for all evaluations: decoded and resized, or tokenised, by the family."""
 
 from pathlib import Path
 
@@ -15,11 +15,11 @@ from merganser.tasks.stages import BASE, COMPANIONS, DATASETS, PREPARED, UNSEEN_
 
 
 def prepare_task(params: Params, task: str, split: str, where: str, out: Path, examples: int | None = None) -> None:
-    """Write into a folder what networks read of one split of a task's data; `where` the split is declared.
+    """Write the network's inputs of one split of a task's data into a folder; `where`: the split's key.
 
-    The task may be an unseen one, which has no checkpoint. In `own` there, where the task's own checkpoint says
-    otherwise than the base how it is built or what it reads, lies what it is built by, and the same for it. `examples`:
-    at most so many, evenly spaced; all of them without.
+    An unseen task has no checkpoint. If the task's own checkpoint has another configuration or preparation than the
+    base, `own` in the folder has its configuration and its inputs. `examples`: at most so many, evenly spaced;
+    None: all.
     """
     about, data = params.about(task), (DATASETS if task in params.tasks else UNSEEN_DATASETS) / task
     check_found("families", params.base.family)

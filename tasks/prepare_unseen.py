@@ -1,4 +1,4 @@
-"""Fetch the data of one task that has no model, and prepare its examples as those of the others are."""
+"""Fetch the data of one task without a model, and prepare its examples like those of the others."""
 
 from merganser.config.params import Params
 from merganser.tasks.fetch import fetch_data

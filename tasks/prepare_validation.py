@@ -8,7 +8,7 @@ from merganser.tasks.stages import VALIDATION
 
 @stage("tasks", Validation.model_fields)
 def main(params: Params, task: str, _: str) -> None:
-    """Prepare the task named on the command line, and the split's key of params.yaml: there is one."""
+    """Prepare the task on the command line; the second name is the split's key of params.yaml, always the same."""
     examples = params.validation.examples if params.validation else None
     prepare_task(params, task, params.validation_split_of(task), "validation.split", VALIDATION / task, examples)
 

@@ -1,4 +1,4 @@
-"""Read the file of published figures that params.yaml names, for the report."""
+"""Read the published figures that params.yaml names, for the report."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from merganser.tasks.stages import PUBLISHED
 
 @stage()
 def main(params: Params) -> None:
-    """Write what papers report of the comparison in params.yaml."""
+    """Write the papers' figures for the comparison in params.yaml."""
     if params.published is None:
         raise InputError(
             "merganser.tasks.publish: params.yaml names no published figures; published: {source: FILE} does"

@@ -67,7 +67,7 @@ MODEL_SOURCE = "merganser.source"
 
 
 def record_entry(params: Params, entry: str) -> None:
-    """Write an entry's parameters, scores and origins to MLflow, once, and the receipt that says where."""
+    """Record an entry's parameters, scores and origins in MLflow, once, and write the receipt with its run."""
     from filelock import FileLock
 
     held = entry_run(params, entry)
@@ -90,12 +90,12 @@ def record_entry(params: Params, entry: str) -> None:
 
 
 def comparison_name(params: Params) -> str:
-    """Name the comparison: the flow's run if there is one, else by the content of params.yaml."""
+    """Return the comparison's name: that of the flow's run, else one from the content of params.yaml."""
     return os.environ.get("DVCFLEET_RUN") or f"comparison-{sha256_of_json(params.model_dump())[:8]}"
 
 
 def _parent_run(store: Store, params: Params) -> str:
-    """Find the comparison's run, or make it. To be called under the lock."""
+    """Find or create the comparison's run. Call it under the lock."""
     name = comparison_name(params)
     run = store.find(COMPARISON, name)
     if run:
@@ -121,7 +121,7 @@ def _write_run(store: Store, params: Params, held: Held) -> str:
 
 
 def _link(store: Store, run_id: str, params: Params, held: Held) -> None:
-    """Log what an entry was made of and measured on: models and data sets as inputs, its merge as a logged model."""
+    """Log the entry's inputs and its merge: models and data sets as inputs, the merge as a logged model."""
     from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, LoggedModelOutput, Metric
 
     outputs = store.client.get_run(run_id).outputs
@@ -148,7 +148,7 @@ def _link(store: Store, run_id: str, params: Params, held: Held) -> None:
 
 
 def _data_of(params: Params, entry: str, task: str) -> tuple[str, str, str, None, str]:
-    """Return the digest, kind, source, schema and size of what a task is measured on; the labels make the digest."""
+    """Return the digest, kind, source, schema and size of a task's test data; the digest is that of the labels."""
     results, source = read_results(EXAMPLES / entry / f"{task}.safetensors"), masked(params.tasks[task].data.source)
     about = {"examples": len(results), "split": params.split_of(task)}
     labels = None if results.label is None else results.label.tolist()
@@ -157,7 +157,7 @@ def _data_of(params: Params, entry: str, task: str) -> tuple[str, str, str, None
 
 
 def _model(store: Store, name: str, source: str) -> str:
-    """Return the logged model of a source, made where there is none."""
+    """Return the logged model of a source; create it if there is none."""
     key = sha256_of_json([name, source])[:16]
     models = store.client.search_logged_models([store.experiment], f"tags.`merganser.key` = '{key}'", max_results=1)
     if models:
@@ -168,7 +168,7 @@ def _model(store: Store, name: str, source: str) -> str:
 
 
 def _log_curve(store: Store, run_id: str, name: str, curve: Curve) -> None:
-    """Log a metric's values by step, those that the run does not have yet."""
+    """Log those values of a metric by step that the run does not have yet."""
     from mlflow.entities import Metric
 
     known = {metric.step for metric in store.client.get_metric_history(run_id, name)}
@@ -179,7 +179,7 @@ def _log_curve(store: Store, run_id: str, name: str, curve: Curve) -> None:
 
 
 def _log(store: Store, run_id: str, metrics: Mapping[str, float], values: Mapping[str, str]) -> None:
-    """Log what a run does not have yet: doing it again changes nothing."""
+    """Log those values that a run does not have yet, so that a second call changes nothing."""
     from mlflow.entities import Metric, Param
 
     data = store.client.get_run(run_id).data
@@ -192,7 +192,7 @@ def _log(store: Store, run_id: str, metrics: Mapping[str, float], values: Mappin
 
 
 def _origin() -> dict[str, str]:
-    """Say who records, by what, and which commit this is, as MLflow's own clients do; nothing that is not known."""
+    """Return user, program and commit as MLflow's own clients record them; unknown values are left out."""
     known = {USER: user_name(), COMMIT: commit_of()}
     return SOURCE | {tag: text for tag, text in known.items() if text is not None}
 
@@ -215,14 +215,14 @@ def _write_receipt(store: Store, entry: str, run_id: str, key: str) -> None:
 
 
 def _active(store: Store, run_id: str) -> list["Run"]:
-    """Return a run by its id, as a list; an empty one if it was deleted."""
+    """Return a run in a list by its id; an empty list if it was deleted."""
     return list(store.client.search_runs([store.experiment], f"attributes.run_id = '{run_id}'"))
 
 
 def record_report(params: Params) -> None:
-    """Log all scores and the report's files to the comparison's run, and what compares entries to each entry's own.
+    """Log all scores and the report's files to the comparison's run, and comparisons of entries to each entry's.
 
-    Doing it again changes nothing.
+    A second call changes nothing.
     """
     from filelock import FileLock
 
@@ -254,7 +254,7 @@ def record_report(params: Params) -> None:
 
 
 def _write_study(store: Store, parent: str, held: Held, table: dict[str, Any]) -> None:
-    """Write a study as a run in the comparison's, once: its points as a table, and their scores as a curve."""
+    """Write a study as a child run of the comparison's, once: its points as a table, their scores as a curve."""
     if store.find(STUDY_KEY, held.tags[STUDY_KEY]):
         return
     made = store.begin(STUDY_KEY, held.tags[STUDY_KEY], held.name, {**held.tags, PARENT: parent, **_origin()})
@@ -265,7 +265,7 @@ def _write_study(store: Store, parent: str, held: Held, table: dict[str, Any]) -
 
 
 def _flow_run(run: str) -> str | None:
-    """Return the id of the Prefect run that a run's finished stages name, by the ledger."""
+    """Return the id of the Prefect run of a run's finished stages, from the ledger."""
     lines = LEDGER.read_text(encoding="utf-8", errors="replace").splitlines() if LEDGER.is_file() else []
     for line in reversed(lines):
         with suppress(ValueError, AttributeError):
@@ -292,7 +292,7 @@ def main(argv: list[str]) -> None:
 
 @contextmanager
 def _stored() -> Iterator[None]:
-    """End with a message where the store is locked or away: all that would be recorded is kept in files."""
+    """End with a message if the store is locked or unreachable: files keep everything that would be recorded."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 

@@ -1,6 +1,6 @@
-"""What MLflow holds of a comparison, by name: `record` writes it, and an audit compares it. MLflow is not imported.
+"""The content of a comparison's MLflow runs: `record` writes it, an audit compares it. MLflow is not imported.
 
-What follows from files is computed from them. What was observed once, times and memory, is kept in an entry's receipt.
+Values that follow from files are computed from them. Measured times and memory are kept in an entry's receipt.
 """
 
 import json
@@ -40,7 +40,7 @@ Curve = Sequence[tuple[int, float]]  # steps and values
 
 @dataclass(frozen=True)
 class Held:
-    """What a run of MLflow holds: its name, and by their names its tags, parameters, metrics and their curves."""
+    """The content of an MLflow run: its name, and tags, parameters, metrics and their curves by name."""
 
     name: str
     tags: Mapping[str, str]
@@ -50,7 +50,7 @@ class Held:
 
 
 def entry_run(params: Params, entry: str) -> Held:
-    """Return what an entry's run holds that follows from the entry's files alone."""
+    """Return the content of an entry's run, as it follows from the entry's files alone."""
     scores, hashes = score_metrics(params, entry), score_hashes(params, entry)
     profile = read_json(MERGE_PROFILES / f"{entry}.json")
     learned = {f"learned.{key}": value for key, value in profile.get("learned", {}).get("settings", {}).items()}
@@ -65,7 +65,7 @@ def entry_run(params: Params, entry: str) -> Held:
 
 
 def comparison_run(params: Params, name: str) -> Held:
-    """Return what the run of a comparison of this name holds that follows from params.yaml."""
+    """Return the content of the run of a comparison of this name, as it follows from params.yaml."""
     choices: dict[str, Any] = {
         "base": params.base.source,
         "tasks": ", ".join(params.tasks),
@@ -82,7 +82,7 @@ def comparison_run(params: Params, name: str) -> Held:
 
 
 def _marked(params: Params) -> dict[str, str]:
-    """Return a tag that marks what was not measured on all examples."""
+    """Return a tag for results that were not measured on all examples."""
     return {PARTIAL: params.evaluation.partial} if params.evaluation.partial else {}
 
 
@@ -91,7 +91,7 @@ def _as_text(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def score_hashes(params: Params, entry: str) -> dict[str, str]:
-    """Return the sha256 of each file with an entry's scores or its examples' results, by its path."""
+    """Return the sha256 of each file with an entry's scores or its examples' results, by path."""
     scores = [METRICS / entry / f"{task}.json" for task in params.tasks]
     files = [*scores, *(EXAMPLES / entry / f"{task}.safetensors" for task in params.tasks)]
     return {str(file): sha256_of(file) for file in files}
@@ -117,9 +117,10 @@ def score_metrics(params: Params, entry: str) -> dict[str, float]:
 
 
 def relative_metrics(scores: Scores, entry: str) -> dict[str, float]:
-    """Return what is known of an entry once all is measured.
+    """Return an entry's numbers that need other entries or stages.
 
-    Its scores relative to the individual models, what it holds of the deltas, its scores on unseen tasks.
+    These are its scores relative to the individual models, its share of each task's delta, and its scores on unseen
+    tasks.
     """
     relative = {"normalised_score": scores.normalised, "score_drop_rate": scores.drop_rate}
     unseen = {"unseen_mean": scores.unseen_mean, "unseen_mean_stderr": scores.unseen_error}
@@ -132,7 +133,7 @@ def relative_metrics(scores: Scores, entry: str) -> dict[str, float]:
 
 
 def _of_tasks(entry: str) -> dict[str, float]:
-    """Return the mean over tasks of what an entry holds of them: SAR of one model, relative error of a task's."""
+    """Return the mean over tasks of the share of its delta in a merge: SAR of one model, relative error of parts."""
     measures = read_json(MERGE_MEASURES / f"{entry}.json")
     name = "error" if measures["parts"] else "sar"
     values = [value for value in measures[name] if value is not None]
@@ -140,12 +141,12 @@ def _of_tasks(entry: str) -> dict[str, float]:
 
 
 def content_tags(entry: str, key: str, hashes: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags that say what a run holds."""
+    """Return the tags with a run's content key and hashes."""
     return {CONTENT: key, ENTRY: entry} | {f"sha256.{path}": digest for path, digest in hashes.items()}
 
 
 def parameters(params: Params, entry: str) -> dict[str, Any]:
-    """Return what an entry was run with, its method's defaults filled in, by their names in MLflow."""
+    """Return an entry's parameters, with its method's defaults filled in, by their names in MLflow."""
     declared = params.methods[entry]
     written = written_values(declared, read_json(MERGE_PROFILES / f"{entry}.json"))
     values = registry.get(declared.method).validate(f"methods.{entry}", written)
@@ -153,7 +154,7 @@ def parameters(params: Params, entry: str) -> dict[str, Any]:
 
 
 def content_key(params: Params, entry: str, hashes: Mapping[str, str], profile: Mapping[str, Any]) -> str:
-    """Identify a result: entry, parameters, what was learned or searched, and the hashes of its numbers' files."""
+    """Identify a result: entry, parameters, learned or searched values, and the hashes of its files of numbers."""
     content = {"entry": entry, **params.methods[entry].model_dump(), "seed": params.seed, "inputs": dict(hashes)}
     content |= {key: profile[key] for key in ("learned", "search") if key in profile}
     return sha256_of_json(content)
@@ -169,7 +170,7 @@ def curves_of(profile: Mapping[str, Any]) -> dict[str, Curve]:
 
 
 def summary_table(scores: Mapping[str, Scores]) -> dict[str, Any]:
-    """Return the scores of all entries as MLflow writes a table."""
+    """Return the scores of all entries in MLflow's format of tables."""
     rows = [
         [
             entry,
@@ -192,7 +193,7 @@ def logged(path: str) -> str:
 
 
 def study_runs(comparison: str, studies: Mapping[str, Any]) -> dict[str, tuple[Held, dict[str, Any]]]:
-    """Return what the run of each study of a comparison's run holds, and its table of points, by the study's name."""
+    """Return the content of each study's run in a comparison's run, and its table of points, by the study's name."""
     tables = {}
     for name, table in study_tables(studies).items():
         key = sha256_of_json([comparison, name, table])
@@ -211,12 +212,12 @@ def comparison_metrics(scores: Mapping[str, Scores]) -> dict[str, float]:
 
 
 def run_details(info: Any) -> dict[str, Any]:
-    """Return a run's status, times (ms since 1970) and user, which a receipt keeps: no file says them."""
+    """Return a run's status, times (ms since 1970) and user, which only a receipt keeps."""
     return {name: getattr(info, name) for name in ("status", "start_time", "end_time", "user_id")}
 
 
 def run_description(scores: Mapping[str, Scores], flow_run: str | None) -> str:
-    """Write the run's description in Markdown: the scores as a table, and where else the run is shown."""
+    """Write the run's description in Markdown: the scores as a table, and links to other pages about the run."""
     beside = f"Prefect's flow run {flow_run}, t" if flow_run else "T"
     note = f"{beside}he report in the artifact report/index.html: `merganser ui` opens them beside this run."
     return f"{_score_table(scores)}\n\n{note}"

@@ -1,6 +1,6 @@
-"""Fit one entry of `routers`: which task an example is of, by a model's features of the validation data.
+"""Fit one entry of `routers`, which guesses an example's task from a model's features of the validation data.
 
-The router's folder has links to the deltas that it is of: a merge reads that one folder.
+The router's folder has links to the deltas, so a merge reads one folder.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ from merganser.tasks.stages import BASE, COST, DATA, ROUTERS, VALIDATION
 
 @stage("routers", timed=True)
 def main(params: Params, name: str) -> None:
-    """Write a router of all tasks, and links to what it is of."""
+    """Write a router of all tasks, and links to the deltas."""
     entry = params.routers[name]
     check_found("families", params.base.family)
     start = BASE if entry.of == "deltas" else DATA / entry.of / "base"

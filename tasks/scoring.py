@@ -1,4 +1,4 @@
-"""What stages run models on: the network, head and prepared data of one task, or of all."""
+"""The network, head and prepared data of one task, or of all, for stages that run models."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -23,9 +23,9 @@ def open_task(
     networks: dict[int | None, Network] | None = None,
     own: bool = False,
 ) -> TaskSetup:
-    """Open one task's prepared data in a folder, its head, and the architecture that a model's folder describes.
+    """Open one task's prepared data in a folder, its head, and the architecture of a model's folder.
 
-    `own`: the task's own model is run, which reads and computes as its own checkpoint says.
+    `own`: for the task's own model, with the configuration and preparation of its own checkpoint.
     """
     heads = HEADS if task in params.tasks else UNSEEN_HEADS
     prepared, head = Prepared(data / task), read_head(heads / f"{task}.safetensors")
@@ -39,7 +39,7 @@ def open_task(
 
 
 def open_tasks(params: Params, data: Path, names: Collection[str], base: Path = BASE) -> ScoringSetup:
-    """Open the base of the merges, and the architecture and prepared data in a folder of the tasks that have data."""
+    """Open the base, the architecture, and the prepared data in a folder of those tasks that have some."""
     networks: dict[int | None, Network] = {}
     tasks = {name: open_task(params, name, data, BASE, networks) for name in params.measured if name in names}
     apart = [name for name, setup in tasks.items() if setup.prepared.own is not None]

@@ -1,8 +1,7 @@
 """Choose the values of one entry of `searches`: the candidate whose merge scores best on the validation data.
 
-The candidates of a grid are points. CMA-ES asks for each generation by the scores of those before, so its candidates
-are merged and measured here, and kept one by one: a kill loses one. The split that is measured on at the end is never
-read.
+The candidates of a grid are points. CMA-ES chooses each generation by the scores of earlier ones, so its candidates are
+merged and measured here, and stored one by one: a kill loses one. The test split is never read.
 """
 
 import shutil
@@ -42,7 +41,7 @@ Measure = Callable[[Values], Candidate]
 
 @stage("searches", timed=True)
 def main(params: Params, name: str) -> None:
-    """Write what all candidates of one search scored, and the values of the best."""
+    """Write all candidates' scores in one search, and the values of the best one."""
     search, out, points = params.searches[name], SEARCHES / name, Points(params).search(name)
     tried = candidates_at(params, points)
     with measuring(params, points[0], out / STATE) as measure:
@@ -62,7 +61,7 @@ def main(params: Params, name: str) -> None:
 
 
 def _evolved(params: Params, settings: Evolution, first: Candidate, measure: Measure) -> Iterator[Candidate]:
-    """Yield what CMA-ES asks for, the point that it begins with first."""
+    """Yield the candidates of CMA-ES, its starting point first."""
 
     def scored(values: Values) -> Candidate:
         return first if values["coefficients"] == first.values["coefficients"] else measure({**first.values, **values})
@@ -80,9 +79,9 @@ def _shown(name: str, search: Search, candidates: Iterator[Candidate]) -> Iterat
 
 @contextmanager
 def measuring(params: Params, point: Point, state: Path) -> Iterator[Measure]:
-    """Give what merges and measures by other values of a point than its own, or reads what was measured before.
+    """Return a function that measures a merge by other values than the point's own, or reads an earlier result.
 
-    Scores are kept in `state`, in a folder named by all that they follow from but the values.
+    `state` stores the scores, in a folder named by all they depend on except the values.
     """
     individual = scores_at(Points(params).individual)
     state.mkdir(parents=True, exist_ok=True)
@@ -104,7 +103,7 @@ def measuring(params: Params, point: Point, state: Path) -> Iterator[Measure]:
 
 
 def _kept(params: Params, point: Point, state: Path) -> Path:
-    """Return the folder of what was measured by the same models, data, code and choices; remove all others."""
+    """Return the folder of results by the same models, data, code and choices; remove all others."""
     check_found("methods", point.entry.method)
     check_found("families", params.base.family)
     files = [BASE, DATA / point.entry.reads, *(HEADS / f"{task}.safetensors" for task in point.tasks)]
@@ -119,7 +118,7 @@ def _kept(params: Params, point: Point, state: Path) -> Path:
 
 
 def _result(params: Params, search: Search, tried: list[Candidate], chosen: Candidate) -> dict[str, Any]:
-    """Return all candidates with their scores, the individual models', and the values that were chosen."""
+    """Return all candidates with their scores, the individual models' scores, and the chosen values."""
     individual = read_json(POINTS / Points(params).individual.folder / SCORES)["scores"]
     return {
         "method": search.method,

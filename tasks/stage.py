@@ -1,4 +1,4 @@
-"""What every stage shares: how its command ends, and how its output appears whole or not at all."""
+"""Shared by all stages: how the command ends, and how its output appears complete or not at all."""
 
 import errno
 import json
@@ -41,9 +41,10 @@ AT = "@"  # in a command: the name of this instance of the stage
 
 
 def run_main(main: Callable[[list[str]], None]) -> None:
-    """Run a stage's main, its linear algebra on one thread; a user's mistake exits 2 with its message.
+    """Run a stage's main with linear algebra on one thread; a user error exits 2 with its message.
 
-    Each layer on one thread means the same bytes on any machine; how many layers at once is left to the main.
+    Each layer runs on one thread, so that the bytes are the same on any machine; the main decides how many run at
+    once.
     """
     from merganser.workers import VARIABLE, limit_loaded_libraries, threads_wanted
 
@@ -55,7 +56,7 @@ def run_main(main: Callable[[list[str]], None]) -> None:
 
 
 def end_well(main: Callable[[list[str]], None]) -> None:
-    """Run a stage's main; a user's mistake exits 2 with its message, and what the system refuses 1 with its own."""
+    """Run a stage's main; a user error exits 2 with its message, a system error 1 with its own."""
     trust_own_methods()
     try:
         spec = unwrap(main).__globals__.get("__spec__")
@@ -74,26 +75,26 @@ def end_well(main: Callable[[list[str]], None]) -> None:
 
 
 def check_code(module: str, file: str) -> None:
-    """Refuse to run a module whose code DVC has another class of, under DVC or `merganser run`.
+    """Refuse to run a module if DVC has another class of its code, under DVC or `merganser run`.
 
-    Raises InputError where a module was edited since the stage `code` ran, or this node's checkout is another: the
+    Raises InputError if a module was edited since the stage `code` ran, or if this node's checkout differs: the
     results would be recorded as those of the old code.
     """
     _check(module, file, lambda code: class_line(code, module))
 
 
 def check_card(family: str) -> None:
-    """Refuse to write a card where DVC has something else that a family says of its models there."""
+    """Refuse to write a card if DVC has another version of the family's text for model cards."""
     _check(f"{FOUND_BY_NAME['families']}.{family}", f"cards/{family}.txt", lambda code: card_line(code, family))
 
 
 def class_line(code: CodeTree, module: str) -> str:
-    """Return what stages that run a module depend on: the class of its code."""
+    """Return the file content that stages running a module depend on: the class of its code."""
     return f"{code.code_class(module)}\n"
 
 
 def card_line(code: CodeTree, family: str) -> str:
-    """Return what a family's module says of its models in the cards of merges."""
+    """Return a family's text for model cards of merges."""
     module = f"{FOUND_BY_NAME['families']}.{family}"
     constants = code.constants(module)
     return f"{module} {json.dumps({name: constants.get(name) for name in IN_CARDS})}\n"
@@ -117,13 +118,13 @@ def _check(module: str, file: str, text: Callable[[CodeTree], str]) -> None:
 
 
 def _kept_version(file: str) -> str | None:
-    """Return the version whose results a comparison keeps; None where it moves with the installed one, as cards do."""
+    """Return the version whose results a comparison keeps; None if it follows the installed one, as for cards."""
     digest = read_record(Path()).digests.get(file)
     return digest.kept if digest else None
 
 
 def _edited(code: CodeTree, module: str, file: str) -> list[str]:
-    """Name the modules that differ from those the stage `code` saw; none where that is not known, as on nodes."""
+    """Name the modules that differ from those that the stage `code` saw; empty if unknown, as on nodes."""
     path = CODE / LISTINGS
     if not path.is_file():
         return []
@@ -134,12 +135,12 @@ def _edited(code: CodeTree, module: str, file: str) -> list[str]:
 
 
 def code_root() -> Path:
-    """Return the folder whose code runs: that of the clone in which this is, else where this package is installed."""
+    """Return the folder of the running code: that of the clone around this file, else the installed package's."""
     return Path.cwd() if Path("merganser/tasks").is_dir() else ROOT
 
 
 def code_tree(root: Path | None = None) -> CodeTree:
-    """Return the code of a folder, by default the code that runs here; what was parsed before needs no parsing."""
+    """Return the code in a folder, by default the running code; text that was parsed before is not parsed again."""
     KNOWN.update(read_texts(CODE / TEXTS))
     return CodeTree(root or code_root(), KNOWN)
 
@@ -148,14 +149,14 @@ _code = cache(code_tree)
 
 
 def check_found(folder: str, name: str) -> None:
-    """Refuse to run what is found by its name whose code DVC has another digest of; `folder`: of `FOUND_BY_NAME`."""
+    """Refuse to run a module found by its name if DVC has another digest of its code; `folder`: of `FOUND_BY_NAME`."""
     check_code(f"{FOUND_BY_NAME[folder]}.{name}", f"{folder}/{name}.txt")
 
 
 def digest_of_code(params: "Params", *modules: str, kinds: Collection[str] | None = None) -> str:
-    """Return a digest of the classes of these modules, of the family, and of kinds of task: of all by default.
+    """Return a digest of the classes of these modules, of the family, and of kinds of task, by default all.
 
-    Each stands in the table of classes: it is a stage's, or found by its name.
+    Each is in the table of classes as a stage's, or as found by its name.
     """
     named = {task.kind for task in params.tasks.values()} if kinds is None else kinds
     family = f"merganser.models.families.{params.base.family}"
@@ -164,7 +165,7 @@ def digest_of_code(params: "Params", *modules: str, kinds: Collection[str] | Non
 
 
 def _lack(error: Exception) -> str | None:
-    """Say what the machine has too little of; None where an error is about something else."""
+    """Return which resource the machine lacks; None for other errors."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left on the disk of {error.filename or Path.cwd()}: free some"
     words = str(error).partition("\n")[0]
@@ -174,14 +175,14 @@ def _lack(error: Exception) -> str | None:
 
 
 def _refusal(error: Exception) -> str | None:
-    """Say which file the system refused, and why; None where an error names none."""
+    """Return which file the system refused, and why; None if an error names none."""
     if not (isinstance(error, OSError) and error.filename and error.strerror):
         return None
     return f"{error.filename}: {error.strerror}; fix that"
 
 
 def stage_arguments() -> list[str]:
-    """Return the command line's arguments, with what DVC calls this instance of its stage for `@`.
+    """Return the command line's arguments, with `@` replaced by DVC's name of this stage's instance.
 
     DVC and the flow set DVC_STAGE, such as merge@ties. A name in the command itself would be read by a shell.
     """
@@ -192,9 +193,9 @@ def stage_arguments() -> list[str]:
 
 
 def names_of(argv: list[str], stage: str, known: Sequence[Iterable[str]]) -> tuple[str, ...]:
-    """Return the names that a stage was given: each on its own or, as DVC calls a stage of a matrix, with - between.
+    """Return a stage's names: one per argument or, as DVC names a stage of a matrix, joined by -.
 
-    `known`: the names that there are in the place of each; at most two places.
+    `known`: the possible names in each place; at most two places.
     """
     if len(argv) == len(known):
         return tuple(argv)
@@ -208,10 +209,10 @@ def names_of(argv: list[str], stage: str, known: Sequence[Iterable[str]]) -> tup
 def stage(
     *sections: str | Collection[str], timed: bool = False
 ) -> Callable[[Callable[..., None]], Callable[[list[str]], None]]:
-    """Make a stage's main of a function that takes the params, and a name of each of these sections of params.yaml.
+    """Make a stage's main from a function of the params and one name from each of these sections of params.yaml.
 
-    A section that is no text holds the names themselves. `timed`: write how many seconds it took, if it ends well.
-    The main raises InputError for other arguments than names that there are.
+    Instead of a section's key, a collection gives the names themselves. `timed`: write the seconds that it took, if
+    it succeeds. The main raises InputError for unknown names.
     """
 
     def decorated(function: Callable[..., None]) -> Callable[[list[str]], None]:

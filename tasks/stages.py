@@ -1,6 +1,6 @@
-"""The pipeline's stages in a table, a row each, and the files that they write. dvc.yaml has the same paths.
+"""The pipeline's stages in a table, one row each, and the files that they write. dvc.yaml has the same paths.
 
-Everything that needs to know of stages reads it here: devices, reruns on others, profiles, expected sizes and times.
+All code that needs to know about stages reads this table: devices, reruns, profiles, expected sizes and times.
 """
 
 import shutil
@@ -68,12 +68,12 @@ SEEDS = "seeds"  # in the folder of what is drawn: a folder for each seed after 
 
 
 def seed_folders(folder: Path, seeds: Sequence[int]) -> dict[int, Path]:
-    """Return where in a folder each seed's own lies: the first one's in the folder itself."""
+    """Return each seed's place in a folder; the first seed's is the folder itself."""
     return {seed: folder / SEEDS / str(seed) if number else folder for number, seed in enumerate(seeds)}
 
 
 def remove_other_seeds(folder: Path, seeds: Sequence[int]) -> None:
-    """Remove from a folder that is kept what lies there of seeds that are no longer wanted."""
+    """Remove the results of seeds that are no longer wanted from a folder that is kept."""
     for place in (folder / SEEDS).glob("*"):
         if place not in seed_folders(folder, seeds).values():
             shutil.rmtree(place)
@@ -94,10 +94,10 @@ BY_COST = {"svd": 2, "joint svd": JOINED, "linear system": 2}  # of a merge
 
 @dataclass(frozen=True)
 class ComparisonSizes:
-    """What is known of a comparison whose stages never ran; a LookupError says what is not.
+    """Known sizes of a comparison whose stages never ran; an unknown one raises LookupError, which names it.
 
-    `sizes`: bytes of each source; `float32`: bytes that the values of each model's source take in float32; `picture`:
-    tokens of a picture; `measured`, `validation`: examples of each task's splits.
+    `sizes`: bytes of each source; `float32`: bytes of each model's values in float32; `picture`: tokens of a
+    picture; `measured`, `validation`: examples of each task's splits.
     """
 
     params: "Params"
@@ -108,16 +108,16 @@ class ComparisonSizes:
     validation: Mapping[str, int]
 
     def task(self, name: str) -> str:
-        """Return the task that the name of a stage's instance ends with."""
+        """Return the task at the end of a stage instance's name."""
         return max((task for task in self.params.tasks if f"-{name}".endswith(f"-{task}")), key=len)
 
     def deltas(self, name: str) -> float:
-        """Return the bytes of the deltas of the task that a name ends with."""
+        """Return the bytes of the deltas of the task at the end of a name."""
         return self.float32[self.params.tasks[self.task(name)].source]
 
     @property
     def values(self) -> float:
-        """Return how many values the base has; where it is none of the sources, the largest model."""
+        """Return how many values the base has; if it is none of the sources, those of the largest model."""
         return (self.float32.get(str(self.params.base_source)) or sorted(self.float32.values())[-1]) / FLOAT
 
     def tokens(self, examples: Mapping[str, int]) -> float:
@@ -132,9 +132,10 @@ class ComparisonSizes:
         return self.tokens({task: split[task] for task in self.params.measured})
 
     def decomposed(self, times: float) -> float:
-        """Return the tokens that cost what decomposing the matrices of a model of this size costs, so many times.
+        """Return the tokens that cost as much as decomposing a model of this size so many times.
 
-        A transformer of N / 64 blocks, each of four N x N and two N x 4 N matrices, as ViT-B and GPT-2 are.
+        It is counted as a transformer of N / 64 blocks, each of four N x N and two N x 4 N matrices, as ViT-B
+        and GPT-2 are.
         """
         return times * (64 / 12 * self.values) ** (1 / 3)
 
@@ -186,19 +187,19 @@ def _method(entry: "Entry") -> "Method":
 
 
 def _merged(known: ComparisonSizes, name: str) -> float:
-    """Return the bytes of a merge: the base's, and what is each task's own."""
+    """Return the bytes of a merge: the base's, and those of the tasks' parts."""
     method = _method(known.params.methods[name])
     own = 1 if method.name == "individual" else OWN if method.overlay else 0
     return _base(known) + (own * sum(map(known.deltas, known.params.tasks)) if own else 0)
 
 
 def _decomposed(known: ComparisonSizes, entry: "Entry") -> float:
-    """Return the tokens that one merge costs."""
+    """Return the tokens that cost as much as one merge."""
     return known.decomposed(BY_COST.get(_method(entry).cost, 0) * len(known.params.tasks))
 
 
 def _seeds(known: ComparisonSizes, entry: "Entry") -> int:
-    """Return how many merges an entry is: one a seed if its method draws at random."""
+    """Return the number of an entry's merges: one per seed if its method draws at random, else one."""
     return len(known.params.seeds) if _method(entry).draws else 1
 
 

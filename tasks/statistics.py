@@ -1,4 +1,4 @@
-"""Measure one statistic of one task's own model on its validation split; what is already there and matches is kept."""
+"""Measure one statistic of one task's own model on its validation split; matching results already there are kept."""
 
 from pathlib import Path
 
@@ -21,9 +21,9 @@ from merganser.tasks.stages import BASE, DELTAS, HEADS, SEEDS, STATISTICS, VALID
 
 
 def measure(params: Params, name: str, task: str, budget: int = BUDGET) -> None:
-    """Fill a task's folder of one statistic, with each seed, and link the task's deltas beside it.
+    """Measure a statistic of a task with each seed, and link the task's deltas into the folder.
 
-    `budget`: bytes that one pass over the examples adds up. The bytes written do not depend on it.
+    `budget`: bytes that one pass over the examples may add up. The bytes written do not depend on it.
     """
     check_found("families", params.base.family)
     folder = STATISTICS / name / task
@@ -34,7 +34,7 @@ def measure(params: Params, name: str, task: str, budget: int = BUDGET) -> None:
 
 
 def measure_once(params: Params, name: str, task: str, budget: int, folder: Path) -> None:
-    """Fill a folder with one statistic of a task, drawn by one seed."""
+    """Measure one statistic of a task into a folder, with the examples drawn by one seed."""
     folder.mkdir(parents=True, exist_ok=True)
     setting = _setting(params, params.statistics[name], task, budget)
     index, done = get_kind(params.statistics[name].kind).measure(setting, folder)
@@ -63,7 +63,7 @@ def _setting(params: Params, statistic: Statistic, task: str, budget: int) -> Se
 
 
 def _origin(params: Params, statistic: Statistic, task: str, kind: str) -> str:
-    """Identify all that a task's statistics come from: contents of files, choices, code."""
+    """Identify everything that a task's statistics depend on: contents of files, choices, code."""
     paths = (BASE, DELTAS / f"{task}.safetensors", HEADS / f"{task}.safetensors", VALIDATION / task)
     code = digest_of_code(params, "merganser.tasks.statistics", kinds=[kind])
     chosen = [task, params.first_seed, {**statistic.model_dump(), "base": None}]
@@ -71,7 +71,7 @@ def _origin(params: Params, statistic: Statistic, task: str, kind: str) -> str:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Give the task's deltas a second name, in place of what has it."""
+    """Hard-link the task's deltas, replacing what has that name."""
     draft = target.with_name(f".{target.name}.draft")
     draft.unlink(missing_ok=True)
     link_file(source, draft)

@@ -1,6 +1,6 @@
 """Merge by the best candidate of one step of an ablation, and measure the merge on the comparison's split.
 
-The candidates are points on the validation split, and the best one is chosen as a search chooses.
+The candidates are points on the validation split, and the best one is chosen as in a search.
 """
 
 from dataclasses import asdict
@@ -12,7 +12,7 @@ from merganser.tasks.stages import POINTS
 
 
 def main(argv: list[str]) -> None:
-    """Choose the values of the step of an id, and measure it."""
+    """Choose the values of the step with the given id, and measure it."""
     params, step = point_of(argv)
     tried = candidates_at(params, step.tried)
     chosen = best_candidate(tried).values

@@ -1,4 +1,4 @@
-"""The MLflow store of a comparison, opened or made."""
+"""Open or create the MLflow store of a comparison."""
 
 import os
 import sqlite3
@@ -31,14 +31,14 @@ class Store:
         return runs[0].info.run_id if runs else None
 
     def begin(self, tag: str, value: str, name: str, tags: Mapping[str, str]) -> str:
-        """Return a run that carries a tag, to be filled: the one that a kill left unfinished, else a new one."""
+        """Return a run with a tag to fill: one that a kill left unfinished, else a new one."""
         return self.find(tag, value, "RUNNING") or str(
             self.client.create_run(self.experiment, tags={tag: value, **tags}, run_name=name).info.run_id
         )
 
 
 def open_store() -> Store:
-    """Open the store that MLFLOW_TRACKING_URI names, by default a SQLite file here; make what is missing."""
+    """Open the store of MLFLOW_TRACKING_URI, by default a SQLite file here; create what is missing."""
     from mlflow import MlflowClient
 
     uri, folder = os.environ.get("MLFLOW_TRACKING_URI"), comparison_folder()
@@ -57,13 +57,13 @@ def open_store() -> Store:
 
 
 def experiment_in(client: "MlflowClient") -> str | None:
-    """Return the id of the comparison's experiment in a store; None if it has none."""
+    """Return the id of the comparison's experiment in a store; None if there is none."""
     known = (client.get_experiment_by_name(name) for name in experiment_names(comparison_folder()))
     return next((str(each.experiment_id) for each in known if each), None)
 
 
 def _make_store(store: Path) -> None:
-    """Make the file under another name first: MLflow does not go on with one whose tables a kill left half made."""
+    """Create the file under another name first: MLflow cannot continue if a kill leaves its tables half made."""
     from mlflow import MlflowClient
 
     for old in store.parent.glob(f"{store.name}.*.draft*"):

@@ -1,4 +1,4 @@
-"""Study one task's rank: the score of its own model, every matrix of its delta cut to a share of the rank."""
+"""Study one task's rank: the score of its own model with every matrix of its delta truncated to a share of the rank."""
 
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import Params

@@ -1,7 +1,7 @@
 """Train each task's bottleneck by one entry of `surgery`, on the tasks' validation data.
 
-The bottlenecks' folder has links to the deltas that they are of: a merge reads that one folder. It also has each task's
-own bottleneck, so that a stage that was killed loses at most the current task.
+The folder has links to the deltas, so a merge reads one folder. It also stores each bottleneck when it is trained, so
+that a kill loses at most the current task.
 """
 
 import json
@@ -38,7 +38,7 @@ STATE, FINGERPRINT, ABOUT = "state", "fingerprint", "about"
 
 
 def operate(params: Params, name: str, out: Path) -> None:
-    """Write all tasks' bottlenecks with one seed, their losses by step, and links to what they are of."""
+    """Train all tasks' bottlenecks with one seed; write them, their losses by step, and links to their inputs."""
     surgery = params.surgery[name]
     check_found("families", params.base.family)
     state, source, tasks = out / STATE, DATA / surgery.of, sorted(params.tasks)
@@ -78,7 +78,7 @@ def bottleneck_of(params: Params, name: str, task: str, path: Path, origin: str)
 
 
 def both_features(params: Params, source: Path, task: str, where: str) -> tuple[Tensor, Tensor]:
-    """Return the merged model's and the task's own model's features of the task's validation data (N, D)."""
+    """Return the merged model's and the task's own model's features of the task's validation data, (N, D) each."""
     start = source / "base"
     setup = open_task(params, task, VALIDATION, start)
     can_change(setup.network, f"{where}, {task}")

@@ -1,4 +1,4 @@
-"""Where MLflow's store is, and what its errors mean; MLflow itself is imported by `merganser.tasks.store`."""
+"""The place of MLflow's store, and explanations of its errors; `merganser.tasks.store` imports MLflow."""
 
 import os
 import sqlite3
@@ -23,20 +23,19 @@ _DAMAGE = (
 
 
 def comparison_folder() -> Path:
-    """Return the folder that has the comparison's MLflow store: this one.
+    """Return the folder with the comparison's MLflow store, usually this one.
 
-    DVC runs a queued experiment in a copy of the workspace below `.dvc/tmp/exps`, which has none: its store is the
-    comparison's.
+    DVC runs a queued experiment in a copy of the workspace below `.dvc/tmp/exps`; its store is the comparison's.
     """
     copies = (folder for folder in Path.cwd().parents if folder.parts[-3:] == (".dvc", "tmp", "exps"))
     return next((folder.parents[2] for folder in copies), Path())
 
 
 def follow_artifacts(root: Path) -> None:
-    """Have MLflow find the artifacts of a folder that was moved or copied: its store has their absolute place.
+    """Correct the artifacts' places in the store of a folder that was moved or copied: they are absolute.
 
-    Nothing is changed while they are where the store says, or where the store is not of this form. A copy's are its
-    own, although those that it was copied from are still where its store says.
+    Nothing changes if the artifacts are at those places, or if the store has another form. A copy gets its own
+    artifacts' places, even if the original's still exist.
     """
     store, here = (root / STORE).resolve(), (root / ARTIFACTS).absolute()
     if not store.is_file() or not here.is_dir() or here.is_symlink():
@@ -54,12 +53,12 @@ def follow_artifacts(root: Path) -> None:
 
 
 def _is_right(place: Path, here: Path) -> bool:
-    """Tell whether the folder that a store names has the artifacts of the folder that the store is in."""
+    """Tell whether the folder named in a store has the artifacts of the store's own folder."""
     return place.exists() and (place.name != ARTIFACTS.name or place.samefile(here))
 
 
 def store_words(error: BaseException) -> str:
-    """Say what is wrong with MLflow's store, and what to do."""
+    """Say what is wrong with MLflow's store, and the remedy."""
     where = os.environ.get("MLFLOW_TRACKING_URI", str(STORE))
     reason = str(error).partition("\n")[0]
     if "out-of-date database schema" in reason:  # MLflow says so of a newer one too

@@ -1,4 +1,4 @@
-"""Bring the base here with the tokens that its merge has: rows of embeddings and heads are matched by token."""
+"""Extend the base to the merge's vocabulary: rows of embeddings and heads are matched by token."""
 
 import tempfile
 from pathlib import Path
@@ -22,7 +22,7 @@ from merganser.tasks.stages import CHECKPOINTS, VOCABULARIES
 
 
 def write_in_vocabulary(params: Params, name: str, out: Path) -> list[str]:
-    """Write the base, or the models' mean, in a vocabulary; return what a user should know."""
+    """Write the base, or the models' mean, in a vocabulary; return notes for the user."""
     source = Path(params.vocabularies[name].source)
     models = {task: CHECKPOINTS / task for task in params.tasks}
     with tempfile.TemporaryDirectory(prefix="merganser-") as made, fresh_folder(out) as folder:
@@ -49,7 +49,7 @@ def write_in_vocabulary(params: Params, name: str, out: Path) -> list[str]:
 
 @stage("vocabularies")
 def main(params: Params, name: str) -> None:
-    """Bring the base into the vocabulary named on the command line."""
+    """Write the base in the vocabulary named on the command line."""
     print(*write_in_vocabulary(params, name, VOCABULARIES / name), sep="\n")
 
 

@@ -42,7 +42,7 @@ app.add_typer(suites_cli.app, name="suites")
 
 
 def with_options_of(command: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command that passes its further options on to another one the options of both."""
+    """Give a command the options of another one, to which it passes further options on."""
 
     def decorate(own: Callable[..., None]) -> Callable[..., None]:
         both = [signature(each).parameters.values() for each in (own, command)]
@@ -65,7 +65,7 @@ def main() -> None:
 
 @contextmanager
 def naming_what_completes() -> Iterator[None]:
-    """Say which command completes params.yaml, where the block finds that it lacks what DVC needs."""
+    """Name the command that completes params.yaml, if DVC finds in the block that keys are missing."""
     try:
         yield
     except UserError as error:
@@ -75,7 +75,7 @@ def naming_what_completes() -> Iterator[None]:
 
 
 def mlflow_words(error: BaseException) -> str | None:
-    """Say what an error of MLflow's or of its database's means; None for other errors."""
+    """Explain an error of MLflow or its database; None for other errors."""
     known = is_a(error, "mlflow.exceptions.MlflowException", "sqlalchemy.exc.SQLAlchemyError")
     return store_words(error) if known else None
 

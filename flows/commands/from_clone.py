@@ -1,8 +1,8 @@
-"""Take a comparison out of a clone of Merganser's repository, into a repository that has no code of Merganser's.
+"""Move a comparison out of a clone of Merganser's repository, into a repository without Merganser's code.
 
-Its choices, what it reads, its cache, MLflow's store, ledger, and git's history with the saved runs come along. What
-ran by code that writes the same bytes as the installed one's is up to date there: dvc.lock names the installed
-package's commands and classes of code, and the ledger says that names alone changed.
+Its choices, inputs, cache, MLflow store, ledger, git history and saved runs come along. Results whose code writes the
+same bytes as the installed code stay up to date: dvc.lock gets the installed package's commands and classes of code,
+and the ledger says which code ran.
 """
 
 import shutil
@@ -35,12 +35,12 @@ OBJECTS = Path(".dvc/cache/files")
 
 @dataclass(frozen=True)
 class Clone:
-    """What a comparison begins with: the one in a clone of Merganser's repository."""
+    """The choices of a new comparison: those of one in a clone of Merganser's repository."""
 
     path: Path
 
     def write(self, root: Path, folder: Path) -> list[str]:
-        """Bring the comparison; return what there is to say. Raises InputError where there is none."""
+        """Bring the comparison; return what to tell the user. Raises InputError if the clone has none."""
         refuse_other_folders(self.path)
         if not (root / ".git").exists():
             raise InputError(f"{folder}: lies in a git repository, and a clone's comparison brings its own history")
@@ -56,7 +56,7 @@ class Clone:
 
 
 def refuse_other_folders(clone: Path) -> None:
-    """Raise InputError for a folder that is no clone with a comparison that ran."""
+    """Raise InputError unless a folder is a clone with a comparison that ran."""
     if (clone / RECORD).exists() or not (clone / "dvc.yaml").is_file():
         raise InputError(f"{clone}: no clone of Merganser with a comparison to take out")
     for path in (PARAMS, LOCK):
@@ -69,8 +69,8 @@ def refuse_other_folders(clone: Path) -> None:
 def import_clone(clone: Path, draft: Path) -> None:
     """Bring a clone's history, choices, sources, cache and records into a new git repository.
 
-    The objects of the cache, into which nothing writes, are hard links where the disk allows. Of the saved runs those
-    come along that the clone's own ledger tells of: other comparisons may have theirs in the same git repository.
+    The cache's objects, which nothing overwrites, become hard links if the disk allows it. Only saved runs that the
+    clone's own ledger knows come along, since several comparisons may have runs in one git repository.
     """
     with hooks_given(clone, Project()), opened(clone) as repo, write_lock(repo):  # its own are of its code
         names = {one.run for one in executions(state_folder(repo)) if one.ledger is None}
@@ -106,9 +106,9 @@ def _bring(source: Path, target: Path, copy: Callable[[str, str], object] = shut
 
 
 def check_out_workspace(root: Path) -> list[str]:
-    """Bring what dvc.lock names from the cache into the workspace of a comparison that has its final place.
+    """Restore the outputs in dvc.lock from the cache, once a comparison is in its final place.
 
-    Returns what there is to say of outputs that the cache does not have.
+    Returns a line for outputs that the cache does not have.
     """
     from dvc.exceptions import DvcException
 

@@ -1,7 +1,4 @@
-"""`merganser gc`: free what runs left and no kept result needs; without `--yes` say what that would be.
-
-What runs left and no kept result needs, by kind, and how each kind is freed.
-"""
+"""`merganser gc`: delete leftovers of old runs that no kept result needs; without `--yes`, list them."""
 
 import base64
 import gzip
@@ -66,7 +63,7 @@ Entry = Mapping[str, Any]  # of a dvc.lock
 
 @dataclass(frozen=True)
 class FreeablePart:
-    """What is freed of one kind: how much of what, in words, and its bytes; `do` frees it."""
+    """One kind of leftovers: a description with the amount, its bytes, and `do`, which deletes it."""
 
     kind: str
     what: str
@@ -75,7 +72,7 @@ class FreeablePart:
 
 
 class Garbage:
-    """What is garbage in an opened repository, beside those that share its cache; all are locked."""
+    """Leftovers in an opened repository, and in those that share its cache; all of them are locked."""
 
     def __init__(self, repo: Repo, others: list[Repo], since: datetime, best: bool) -> None:
         self._repo, self._others, self._since = repo, others, since
@@ -89,7 +86,7 @@ class Garbage:
         self.left: list[str] = []
 
     def parts(self) -> Iterator[FreeablePart]:
-        """Name each kind, in the order in which they are to be freed: names go before what they name."""
+        """Return each kind in the order of deletion: references go before the data that they name."""
         runs = f"{_counted(len(self._go), 'run')} of {_dates(self._go)}" if self._go else ""
         yield FreeablePart("experiments", runs, 0, partial(_forget, self._root, self._go))
         own = own_identities(self._root)
@@ -134,7 +131,7 @@ class Garbage:
         yield FreeablePart("MLflow", _counted(len(runs.ids), "run"), runs.size, partial(delete_runs, runs))
 
     def _receipts(self) -> Iterator[str]:
-        """Return the MLflow runs that the receipts of kept results name."""
+        """Return the MLflow runs in the receipts of kept results."""
         for path in RECORDS.glob("*.json"):
             yield from _named(path)
         outs = (out for entry in self._entries for out in entry.get("outs", ()))
@@ -142,7 +139,7 @@ class Garbage:
             yield from _named(Path(self._repo.cache.local.oid_to_path(md5)))
 
     def _records(self) -> Iterator[FreeablePart]:
-        """Name what of the ledger, and beside it, is older; what a signature is about stays."""
+        """Find old records of the ledger and its files; those that a signature covers stay."""
         signed = _signed(self._root)
         lines = older_lines(self._state, self._since)
         ledger = (self._state / LEDGER).relative_to(self._root).as_posix()
@@ -162,7 +159,7 @@ class Garbage:
         yield _files("environments and patches", "file", gone)
 
     def _named_by_lines(self, moved: Collection[bytes]) -> tuple[set[str], set[str]]:
-        """Return the environments and patches of the lines that stay, and of those that made a kept result."""
+        """Return the environments and patches of lines that stay, and of those that made a kept result."""
         entries = {entry_digest(entry) for entry in self._entries}
         files = [self._state / LEDGER, *other_ledgers(self._state)]
         kept = [execution for path in files for line, execution in sound_lines(path) if line not in moved]
@@ -171,13 +168,13 @@ class Garbage:
         return {each.environment for each in kept}, {each.changes for each in kept if each.changes}
 
     def _old_logs(self) -> list[Path]:
-        """List the logs of stages that are no longer there, and tracebacks."""
+        """List the logs and tracebacks of stages that no longer exist."""
         now = {log_path(self._root, stage.addressing) for stage in self._repo.index.stages}
         logs = [path for path in (self._root / LOGS).glob("*.log") if path not in now]
         return [path for path in (*logs, *(self._state / "failures").glob("*")) if _is_older(path, self._since)]
 
     def _kept_entries(self) -> Iterator[Entry]:
-        """Give what dvc.lock has in the workspace and in those beside it, and in commits and runs that stay."""
+        """Yield the dvc.lock entries of all workspaces, and of commits and runs that stay."""
         for repo in (self._repo, *self._others):
             with chdir(repo.root_dir):
                 own = [Path(path) for path in names_by_lock_file(repo.index.stages)]
@@ -204,7 +201,7 @@ class Garbage:
         return list(dict.fromkeys([*head.split(), *(heads or "").split(), *sorted(stay)]))
 
     def _used(self, repo: Repo) -> set[str]:
-        """Return what a comparison uses: its workspace, and its branches, tags and experiments if no other has them."""
+        """Return the hashes that a comparison uses: in its workspace, branches and tags, and in its own experiments."""
         with chdir(repo.root_dir):
             commits = self._kept_commits(repo) if repo in self._with_commits else None
             used, unreadable = used_hashes(repo, commits)
@@ -216,7 +213,7 @@ class Garbage:
 
 
 def _lock_files(state: Path) -> list[Path]:
-    """List what is kept of the comparisons that were in use in a repository before."""
+    """List the kept dvc.lock files of comparisons that were in use in a repository before."""
     return sorted((state / FOLDER).glob("*.lock"))
 
 
@@ -257,7 +254,7 @@ def _named(receipt: Path) -> Iterator[str]:
 
 
 def _signed(root: Path) -> set[str]:
-    """Return the files that a signed statement is about and that are still as it says."""
+    """Return the files that a signed statement covers and that have not changed since."""
     unchanged: set[str] = set()
     for path in (root / SIGNATURES).rglob("*.intoto.json"):
         with suppress(*MALFORMED):
@@ -277,7 +274,7 @@ _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 
 @dataclass(frozen=True)
 class Freed:
-    """What is freed, or would be; `left`: what is left alone, and why. Its keys are stable as JSON."""
+    """The deleted leftovers, or those to delete; `left`: what is left alone, and why. As JSON its keys are stable."""
 
     parts: tuple[FreeablePart, ...]
     left: tuple[str, ...]
@@ -290,7 +287,7 @@ class Freed:
 
 
 def time_before(text: str) -> timedelta:
-    """Read how long something is kept, such as `30d`; raise InputError for another form."""
+    """Read an age such as `30d`; raise InputError for another form."""
     match = _TIME.fullmatch(text)
     if not match or not int(match[1]):
         raise InputError(f"--keep: expected hours, days or weeks, such as 12h, 30d or 8w, got {text!r}")
@@ -298,10 +295,10 @@ def time_before(text: str) -> timedelta:
 
 
 def collect_garbage(repo: Path, keep: timedelta, best: bool, do: bool) -> Freed:
-    """Find what runs left before the time that is kept and nothing kept needs; free it if told to.
+    """Find leftovers of runs older than the given age that nothing kept needs; delete them if told to.
 
-    Raises BusyError while a run is at work here, or in a comparison that shares DVC's cache; UserError if a run was
-    killed and has not been continued, or DVC cannot read what it is to keep.
+    Raises BusyError while a run is at work here, or in a comparison that shares DVC's cache; UserError if a killed
+    run has not been resumed, or if DVC cannot read the results to keep.
     """
     since = datetime.now(UTC) - keep
     with ExitStack() as stack:
@@ -325,7 +322,7 @@ def collect_garbage(repo: Path, keep: timedelta, best: bool, do: bool) -> Freed:
 
 
 def _ask_git(repo: Repo) -> None:
-    """Refuse a repository whose git does not answer: what its branches and experiments need would seem unused."""
+    """Refuse a repository if git does not answer: all data of its branches and experiments would look unused."""
     try:
         if under_git(repo):
             git(repo.root_dir, "for-each-ref", "--count=1")
@@ -336,7 +333,7 @@ def _ask_git(repo: Repo) -> None:
 
 
 def lines_of(freed: Freed) -> Iterator[str]:
-    """Say in the terminal what is freed, by kind."""
+    """Return lines for the terminal: how much is deleted of each kind."""
     rows = [(part.kind, part.what, decimal(part.size) if part.size else "") for part in freed.parts]
     width = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     for kind, what, size in rows:

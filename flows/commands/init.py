@@ -1,7 +1,7 @@
-"""Comparisons in repositories of their own: begun by the installed package, and brought to another version of it.
+"""Repositories of comparisons: created by the installed package, and updated to another version of it.
 
-Such a repository has choices and results, and none of the package's code: `.merganser/code.json` says by which code the
-results are made, and the stage `code` depends on it.
+Such a repository has choices and results, and none of the package's code. `.merganser/code.json` records the code that
+makes the results, and the stage `code` depends on it.
 """
 
 import logging
@@ -51,12 +51,12 @@ The report is `report/index.html`. `git clone` and `dvc pull` bring the comparis
 
 @dataclass(frozen=True)
 class Suite:
-    """What a comparison begins with: a suite."""
+    """The choices of a new comparison: a suite."""
 
     name: str
 
     def write(self, root: Path, folder: Path) -> list[str]:
-        """Write params.yaml and all that it reads and the package has; return what there is to say."""
+        """Write params.yaml and the package's files that it reads; return what to tell the user."""
         check_name(root, self.name)
         with opened(root):
             use(root, self.name, force=True)
@@ -65,13 +65,13 @@ class Suite:
 
 @dataclass(frozen=True)
 class Models:
-    """What a comparison begins with: models by task, the base by `base`, and data by task; paths or names on a hub."""
+    """The choices of a new comparison: models and data by task, the base as `base`; paths or names on a hub."""
 
     models: Mapping[str, str]
     data: Mapping[str, str]
 
     def write(self, root: Path, folder: Path) -> list[str]:
-        """Write params.yaml, complete where the models and data say what is needed; return what there is to say."""
+        """Write params.yaml, complete as far as the models and data allow; return what to tell the user."""
         from merganser.config.describing import SCHEMA_FILE, schema_text
         from merganser.config.drafting import draft  # imports torch
 
@@ -96,12 +96,12 @@ class Models:
 
 @dataclass(frozen=True)
 class Same:
-    """What a comparison begins with: the choices of another one, as they stand."""
+    """The choices of a new comparison: a copy of another one's."""
 
     other: Path
 
     def write(self, root: Path, folder: Path) -> list[str]:
-        """Say whose choices it has, which are copied; add the code that makes an embedded suite's models."""
+        """Copy the choices, and the code that makes an embedded suite's models; return what to tell the user."""
         with opened(root):  # where its own methods are found
             bring_examples(root, load_params(root / PARAMS))
         return [f"{folder}: a comparison like {self.other}"]
@@ -111,11 +111,11 @@ Choices = Suite | Models | Clone | Same
 
 
 def init(folder: Path, choices: Choices, cache_of: Path | None = None) -> list[str]:
-    """Begin a comparison in a folder that is new or empty; return what there is to say.
+    """Create a comparison in a new or empty folder; return what to tell the user.
 
-    It has its name once it is whole. In a git repository it becomes a part of that, else it has its own, with a first
-    commit. `cache_of`: another comparison, whose DVC cache it has: what either computes the other restores. Raises
-    InputError for choices that cannot be, a folder with something in it, and where git refuses.
+    The folder gets its name once it is whole. Inside a git repository it becomes a part of that; otherwise it gets
+    a repository of its own with a first commit. `cache_of`: another comparison, to share its DVC cache and so its
+    results. Raises InputError for choices that cannot be, a folder that is not empty, or a git error.
     """
     folder = folder.resolve() if ".." in folder.parts else folder.absolute()
     refuse_existing(folder)
@@ -130,10 +130,7 @@ def init(folder: Path, choices: Choices, cache_of: Path | None = None) -> list[s
 
 @contextmanager
 def _place(folder: Path) -> Iterator[Path]:
-    """Give where a comparison is made before it is whole: beside a new folder, and inside one that is there.
-
-    That may be a shell's present one, so it stays.
-    """
+    """Yield a draft folder: next to a new folder, or inside an existing one, which may be a shell's current folder."""
     if not folder.is_dir():
         with new_folder(folder) as draft:
             yield draft
@@ -146,7 +143,7 @@ def _place(folder: Path) -> Iterator[Path]:
 
 
 def _fill(root: Path, folder: Path, choices: Choices, cache_of: Path | None, *, own_git: bool) -> list[str]:
-    """Write all of a new comparison; `folder`: where it will be. Return what there is to say."""
+    """Write all files of a new comparison; `folder`: its final place. Return what to tell the user."""
     from dvc.repo import Repo
 
     if own_git:
@@ -175,7 +172,7 @@ def _fill(root: Path, folder: Path, choices: Choices, cache_of: Path | None, *, 
 
 
 def _sharing(root: Path, folder: Path, choices: Choices, other: Path) -> list[str]:
-    """Write the choices of a comparison that has another one's cache, and what it restores by it."""
+    """Write the choices of a comparison that shares another one's cache, and the records to restore its results."""
     cache = share_cache(other, root)
     copy_ledger(other, root)
     if not isinstance(choices, Models):
@@ -190,7 +187,7 @@ def _sharing(root: Path, folder: Path, choices: Choices, other: Path) -> list[st
 
 
 def _extra(root: Path) -> str:
-    """Name the package's extras that the family of models needs."""
+    """Return the package's extras that the family of models needs."""
     from merganser.models import TakesImages, TakesSounds, has_ability  # imports torch
 
     family = read_yaml(root / PARAMS)["base"].get("family")

@@ -270,7 +270,7 @@ def _how(repo: Path, profile: str | None, device: str | None) -> "Rerun":
 
 
 def _other_way(repo: Path, device: str | None) -> str:
-    """Say how to rerun without a GPU what declares one."""
+    """Name the command that reruns stages declared for a GPU on a machine without one."""
     from merganser.flows.steps.devices import declared_devices
 
     try:

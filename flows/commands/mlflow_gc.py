@@ -1,4 +1,4 @@
-"""MLflow's runs that no kept result names: found in the store's file, deleted by MLflow, which is imported late."""
+"""Find MLflow runs that no kept result names, in the store's file; MLflow, which is imported late, deletes them."""
 
 import os
 import sqlite3
@@ -23,7 +23,7 @@ _AT_ONCE = 200  # runs of a call of `mlflow gc`, whose arguments have a limit
 
 @dataclass(frozen=True)
 class OldRuns:
-    """Runs of MLflow's to delete: their ids, the folders of their artifacts, and their part of all runs."""
+    """MLflow runs to delete: their ids, the folders of their artifacts, and their share of all runs."""
 
     store: Path
     ids: tuple[str, ...] = ()
@@ -32,13 +32,13 @@ class OldRuns:
 
     @property
     def size(self) -> int:
-        """About how many bytes they take: their artifacts, and their part of the database."""
+        """Return about how many bytes they take: artifacts and their share of the database."""
         database = self.store.stat().st_size if self.ids else 0
         return round(self.part * database) + sum(map(folder_size, self.folders))
 
 
 def store_here() -> Path | None:
-    """Return the store's file in a Merganser project's folder; None for a server's, a trial's link, and for none."""
+    """Return the store's file of a Merganser project's folder; None if it is a server, a trial's link, or missing."""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{STORE}"
     path = Path(uri.removeprefix("sqlite:///"))
     if path == STORE:  # a copy's store may still name the artifacts of the comparison that was copied
@@ -47,10 +47,10 @@ def store_here() -> Path | None:
 
 
 def old_runs(store: Path, since: datetime, needed: Collection[str]) -> OldRuns:
-    """Find the runs that ended before a time and that nothing needs; raise FailedError if the store cannot be read.
+    """Find runs that ended before a time and are no longer needed; raise FailedError if the store cannot be read.
 
-    `needed`: ids of runs, or names of comparisons. With a comparison that stays so do the runs of its entries, and with
-    an entry's run the comparison that it was recorded in.
+    `needed`: ids of runs, or names of comparisons. A comparison that stays keeps the runs of its entries, and an
+    entry's run keeps the comparison that it was recorded in.
     """
     try:
         with closing(sqlite3.connect(f"file:{quote(str(store))}?mode=ro", uri=True)) as connection:
@@ -119,7 +119,7 @@ def _models(store: Path, runs: Sequence[str]) -> Iterator[str]:
 
 
 def _collect(uri: str, runs: Sequence[str], models: Sequence[str]) -> None:
-    """Have MLflow remove for good what is deleted."""
+    """Have MLflow delete the marked runs and models for good."""
     command = [sys.executable, "-m", "mlflow", "gc", "--backend-store-uri", uri, "--tracking-uri", uri]
     command += ["--run-ids", ",".join(runs), *(("--logged-model-ids", ",".join(models)) if models else ())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -54,7 +54,7 @@ SHOWN = 8  # stages that are named
 
 @dataclass(frozen=True)
 class Names:
-    """A task's names before and now, and the params.yaml that has the new one."""
+    """A task's old and new names, and the params.yaml with the new one."""
 
     old: str
     new: str
@@ -62,21 +62,21 @@ class Names:
 
     @property
     def keep_order(self) -> bool:
-        """Tell whether the tasks stay in the order of their names, in which sums over them are taken."""
+        """Tell whether the tasks keep their order by name, which is the order of sums over them."""
         now = sorted(self.params.tasks)
         return sorted(self.old if name == self.new else name for name in now).index(self.old) == now.index(self.new)
 
     def differ_alone(self, now: str, before: str) -> bool:
-        """Tell whether the names of a stage are the same but for the task's."""
+        """Tell whether a stage's old and new names differ in the task's name alone."""
         places = [place for place in range(len(before)) if before.startswith(self.old, place)]
         replaced = {before[:place] + self.new + before[place + len(self.old) :] for place in places}
         return now == before or now in replaced
 
 
 def rename(root: Path, old: str, new: str) -> Iterator[str]:
-    """Give a task another name in the repository at `root`; say what is kept, and what the next run runs.
+    """Rename a task in the repository at `root`; say which results are kept and which stages will run.
 
-    Raises InputError where there is no such task or the new name is refused, BusyError while a run is at work.
+    Raises InputError if there is no such task or the new name is refused, BusyError while a run is at work.
     """
     with opened(root) as repo, write_lock(repo):
         said = take_back(repo)
@@ -114,7 +114,7 @@ def rename(root: Path, old: str, new: str) -> Iterator[str]:
 
 
 def _keep(repo: Repo, was: Mapping[Stage, Stage], current: set[str], names: Names) -> tuple[list[str], list[str]]:
-    """Record under their new names the stages that are kept; return them, and those that were current and are not."""
+    """Record the kept stages under their new names; return them, and the current stages that are not kept."""
     graph, order = stage_graph(repo, ALL)
     locks = recovered_lock_files(repo, state_folder(repo))
     ledger = Ledger(state_folder(repo), RUN, lambda: None, identity(Path(repo.root_dir)))
@@ -148,14 +148,14 @@ def _keep(repo: Repo, was: Mapping[Stage, Stage], current: set[str], names: Name
 
 
 def _is_as_before(stage: Stage, old: Stage, entry: Mapping[str, Any]) -> bool:
-    """Tell whether a stage's name and all that it reads are as its entry of dvc.lock says."""
+    """Tell whether a stage's name and all its inputs are as in its dvc.lock entry."""
     save_inputs(stage)
     now = lock_entry_of(stage)
     return stage.addressing == old.addressing and all(now.get(key) == entry.get(key) for key in INPUTS)
 
 
 def _is_nameless(stage: str, names: Names) -> bool:
-    """Tell whether a stage that reads the same, but for names, writes the same, but for names."""
+    """Tell whether a stage writes the same output from the same inputs, apart from names."""
     kind, entry = kind_of(stage), names.params.methods.get(stage.partition("@")[2])
     if kind == "merge" and entry is not None:
         method, values = _bound(entry)
@@ -166,13 +166,13 @@ def _is_nameless(stage: str, names: Names) -> bool:
 
 
 def _bound(entry: Entry) -> tuple[Method, dict[str, Any]]:
-    """Return an entry's method, and its values as that takes them."""
+    """Return an entry's method and its checked values."""
     method = registry.get(entry.method)
     return method, method.validate(entry.method, entry.values)
 
 
 def _write_names(stage: str, names: Names) -> None:
-    """Write the new name where an output of a stage says the old one."""
+    """Replace the old name in a stage's outputs."""
     kind, _, key = stage.partition("@")
     if kind == "join":
         folder = JOINTS / key / DELTAS
@@ -192,7 +192,7 @@ def _write_names(stage: str, names: Names) -> None:
 
 
 def _remove_old(repo: Repo, names: set[str]) -> None:
-    """Remove from dvc.lock and the workspace what is left of stages of these names; DVC's cache keeps it."""
+    """Remove what is left of stages with the old name from dvc.lock and the workspace; DVC's cache keeps it."""
     locks = recovered_lock_files(repo, state_folder(repo))
     orphans = [orphan for orphan in find_orphans(repo) if orphan.name in names]
     for orphan in orphans:

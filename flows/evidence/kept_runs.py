@@ -1,4 +1,4 @@
-"""Which of the saved runs are kept: the newer ones, the last one, and on wish those with an entry's best score."""
+"""Choose the saved runs to keep: newer ones, the last one, and on request those with an entry's best score."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -21,9 +21,9 @@ _NAMES = 5  # parts of a reference refs/exps/aa/bbb.../NAME
 
 @dataclass(frozen=True)
 class SavedRun:
-    """A run that is saved as an experiment: its name, its git reference and commit, and when it was saved.
+    """A run saved as an experiment: its name, git reference, commit and time.
 
-    `by_engine`: not by DVC. `identity`: of the comparison whose run it is, empty if it does not say.
+    `by_engine`: not saved by DVC. `identity`: that of its comparison, empty if it has none.
     """
 
     name: str
@@ -35,15 +35,15 @@ class SavedRun:
 
 
 def saved_runs(root: Path) -> list[SavedRun]:
-    """List the runs of this comparison that the engine saved as experiments, oldest first; none of DVC's own."""
+    """List this comparison's runs that the engine saved as experiments, oldest first, without DVC's own."""
     return [run for run in own_experiments(root) if run.by_engine]
 
 
 def own_experiments(root: Path) -> list[SavedRun]:
-    """List the experiments of this comparison, and those that do not say whose they are: DVC's own, older ones.
+    """List this comparison's experiments, and those without an identity: DVC's own, and older ones.
 
-    Other comparisons in the git repository have theirs in the same place. The oldest is first; those of one second,
-    which is all that git knows of a time, are in the ledger's order.
+    Other comparisons in the git repository have theirs in the same place. The oldest comes first; experiments of
+    one second, git's resolution, are in the ledger's order.
     """
     own = own_identities(root)
     order = {line.run: number for number, line in enumerate(executions(root / STATE_FOLDER))}
@@ -52,7 +52,7 @@ def own_experiments(root: Path) -> list[SavedRun]:
 
 
 def experiments(root: Path) -> list[SavedRun]:
-    """List all experiments, those of other comparisons and of DVC itself among them."""
+    """List all experiments, including those of other comparisons and of DVC."""
     form = "--format=%(refname)%00%(objectname)%00%(committerdate:unix)%00%(contents)%00"
     fields = (git_if_any(root, "for-each-ref", form, "refs/exps") or "").split("\0")
     listed = zip(fields[::4], fields[1::4], fields[2::4], fields[3::4], strict=False)
@@ -69,7 +69,7 @@ def _read(ref: str, commit: str, date: str, message: str) -> SavedRun:
 def numbers_of_run(root: Path, run: SavedRun, object_path: Callable[[str], str]) -> dict[str, dict[str, Any]]:
     """Return a run's numbers by entry, from git or DVC's cache; empty if neither has them.
 
-    Earlier versions wrote them to metrics.json. `object_path`: where DVC's cache keeps a content, by its md5.
+    Earlier versions wrote metrics.json. `object_path`: returns the path of a content in DVC's cache, by its md5.
     """
     shown = {name: git_if_any(root, "show", f"{run.commit}:./{name}") for name in ("dvc.lock", str(SUMMARY))}
     with suppress(ValueError, OSError, AttributeError, TypeError, KeyError):  # what is damaged has no numbers
@@ -88,7 +88,7 @@ def split_runs(
 ) -> tuple[list[SavedRun], list[SavedRun]]:
     """Return the saved runs that stay, and those that go.
 
-    It stays what was saved since then, and the last one; with `best` also the last run with each entry's best mean.
+    Runs saved since then stay, and the last one; with `best` also the last run with each entry's best mean.
     """
     runs = saved_runs(root)
     stay = {run.ref for run in runs if run.saved >= since} | {run.ref for run in runs[-1:]}

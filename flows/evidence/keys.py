@@ -1,4 +1,4 @@
-"""The keys of signatures, as files in PEM: private ones sign, public ones check."""
+"""Keys of signatures, as PEM files: private ones sign, public ones check."""
 
 from collections.abc import Callable
 from getpass import getpass
@@ -17,7 +17,7 @@ _CURVES = ("secp256r1", "secp384r1", "secp521r1")  # model-signing's
 
 
 class PrivateKey:
-    """A private key; the password of an encrypted one is asked for. Raises InputError where it is none."""
+    """A private key; asks for the password of an encrypted one. Raises InputError if it is not a private key."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -36,7 +36,7 @@ class PrivateKey:
 
 
 class PublicKey:
-    """A public key. Raises InputError where it is none."""
+    """A public key. Raises InputError if it is not one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -55,7 +55,7 @@ def _loaded(path: Path, what: str, load: Callable[[bytes], Any]) -> Any:
 
 
 def _is_on_curve(key: Any) -> bool:
-    """Tell whether model-signing takes a key."""
+    """Tell whether model-signing accepts a key."""
     return isinstance(key, ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey) and key.curve.name in _CURVES
 
 

@@ -32,7 +32,7 @@ class MerganserLineage(LineageHooks):
 
     @property
     def elsewhere(self) -> Sequence[str]:
-        """Name the variable by which stages record their results in another MLflow."""
+        """Return the variable that has stages record their results in another MLflow."""
         return ("MLFLOW_TRACKING_URI",)
 
     def find(self, repo: Repo, text: str) -> Target | None:
@@ -48,7 +48,7 @@ class MerganserLineage(LineageHooks):
         return entries()
 
     def about(self, path: str, md5: str | None) -> str | None:
-        """Say the class and the digest of a stage's code, as they were when the stage `code` ran last."""
+        """Return the class and digest of a stage's code as of the last run of the stage `code`."""
         known = _codes(Path.cwd()).get(path)
         if known is None or md5 != hashlib.md5(f"{known.of}\n".encode(), usedforsecurity=False).hexdigest():
             return None
@@ -66,22 +66,22 @@ class MerganserLineage(LineageHooks):
         return FetchedSource(path.as_posix(), source, kind, revision, files, content)
 
     def tracking_run(self, path: Path) -> TrackingRun | None:
-        """Return the MLflow run that a receipt names."""
+        """Return the MLflow run in a receipt."""
         record = read_json(path) if path.parent == RECORDS else None
         run = record.get("run_id") if record else None
         return TrackingRun("MLflow", run) if run and isinstance(run, str) else None
 
     def written_by_stages(self) -> Iterator[Path]:
-        """List the files in the folder of the stages' outputs, but for what is there while a server has a model."""
+        """List the files in the folder of stage outputs, without a running server's temporary files."""
         for path in sorted(DATA.rglob("*")):
             if path.name != ".gitignore" and not path.is_relative_to(SERVED) and (path.is_symlink() or path.is_file()):
                 yield path
 
     def audit(self, lineage: Lineage, findings: Sequence[Finding]) -> list[Finding]:
-        """Compare the report with its inputs if these are as recorded, and what MLflow holds with the files.
+        """Compare the report with its inputs if they are as recorded, and MLflow's records with the files.
 
-        Another version of Merganser may compute something else: if it does, nothing is said of each difference, but
-        that it could not be compared.
+        If the version of Merganser differs and its results too, one finding says that they could not be
+        compared.
         """
         from merganser.flows.evidence.mlflow_audit import check_records
         from merganser.flows.evidence.published_audit import check_papers
@@ -99,7 +99,7 @@ class MerganserLineage(LineageHooks):
         return papers + reported + recorded
 
     def audited(self, lineage: Lineage) -> list[str]:
-        """Say how many runs of MLflow are compared, and whether the report is."""
+        """Say how many MLflow runs were compared, and whether the report was."""
         entries = sum(step.tracking_run is not None for step in lineage.steps.values())
         reports = any(item.path == str(REPORT) for step in lineage.steps.values() for item in step.outputs)
         without = ", without the artifacts of MLFLOW_TRACKING_URI" if os.environ.get("MLFLOW_TRACKING_URI") else ""
@@ -108,7 +108,7 @@ class MerganserLineage(LineageHooks):
         ] * reports
 
     def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:
-        """Return how far a score may move on another device; None for what follows from scores."""
+        """Return how far a score may differ on another device; None for numbers derived from scores."""
         from merganser.flows.steps.devices import score_tolerance
 
         return score_tolerance(content, place)

@@ -1,4 +1,4 @@
-"""Results whose record in MLflow is gone: runs that receipts name, and the report's, found without importing MLflow."""
+"""Find results whose MLflow record is lost: runs in receipts, and the report's, without importing MLflow."""
 
 import os
 import sqlite3
@@ -20,10 +20,10 @@ _Recorded = tuple[set[str], set[str]]
 
 
 def lost_evidence(stages: Sequence[Stage]) -> dict[str, str]:
-    """Return why stages are to record their results again, by their names; empty where all is there.
+    """Return the stages that must record their results again, with the reason; empty if nothing is lost.
 
-    Runs in a Merganser project's folder. A tracking server is not asked: its database is its own. Raises FailedError
-    if the store cannot be read.
+    Runs in a Merganser project's folder. A tracking server is not asked. Raises FailedError if the store cannot be
+    read.
     """
     store = _store()
     receipts = {} if store is None else dict(_receipts(stages, is_store_there=store.exists()))
@@ -51,9 +51,9 @@ def _store() -> Path | None:
 
 
 def _receipts(stages: Sequence[Stage], is_store_there: bool) -> Iterator[tuple[str, str]]:
-    """Give the stages that have a receipt, in the workspace or in DVC's cache, and the run that it names.
+    """Yield the stages with a receipt, in the workspace or in DVC's cache, and the run in it.
 
-    Without a store also those whose receipt is to be pulled first, whatever run it names.
+    Without a store, also stages whose receipt must be pulled first.
     """
     for stage in stages:
         for out in stage.outs:
@@ -69,7 +69,7 @@ def _is_at(out: Output, path: Path) -> bool:
 
 
 def _recorded(store: Path, runs: Collection[str]) -> _Recorded | None:
-    """Ask a store, which may not be there, for these runs; None if it is being written."""
+    """Look up these runs in a store, which may be missing; None if it is being written."""
     if not store.exists():
         return set(), set()
     try:
@@ -85,7 +85,7 @@ def _recorded(store: Path, runs: Collection[str]) -> _Recorded | None:
 
 
 def deleted_words(name: str, experiment: str) -> str:
-    """Say that an experiment is deleted, which hides its runs and takes no others, and how it comes back."""
+    """Explain that a deleted experiment hides its runs and accepts no others, and how to restore it."""
     where = "" if os.environ.get("MLFLOW_TRACKING_URI") else f"MLFLOW_TRACKING_URI=sqlite:///{STORE} "
     command = f"{where}mlflow experiments restore --experiment-id {experiment}"
     return f"MLflow's experiment {name} is deleted, and its runs with it; `{command}` brings them back"
@@ -115,7 +115,7 @@ def _asked(connection: sqlite3.Connection, runs: list[str]) -> _Recorded:
 
 
 def _lack_of_report(reports: Collection[str]) -> str | None:
-    """Say why the report is to be recorded again; None if one of the places with reports has all of its files."""
+    """Return why the report must be recorded again; None if one of its copies is complete."""
     if not reports:
         return "MLflow has no run of it any more"
     # Elsewhere than here: a store of another machine's, or of a folder that was moved.

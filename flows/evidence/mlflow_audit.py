@@ -1,4 +1,4 @@
-"""Compare what MLflow holds with receipts, metric files and the report, by the table of what `record` writes.
+"""Compare MLflow's records with receipts, metric files and the report, by the table of what `record` writes.
 
 Imports MLflow and torch, so import it late.
 """
@@ -76,17 +76,17 @@ _TABLES = ("experiments", "runs", "metrics", "latest_metrics", "params", "tags")
 
 
 class MlflowKind(StrEnum):
-    """The kinds of differences from what MLflow holds."""
+    """Kinds of differences from MLflow's records."""
 
     DIFFERS = "MLflow differs"
     NO_RUN = "no MLflow run"
 
 
 def check_records(lineage: Lineage, findings: Collection[Finding]) -> list[Finding]:
-    """Find MLflow runs that are missing, or that hold something else than the files in the workspace say.
+    """Find MLflow runs that are missing or that differ from the files in the workspace.
 
-    Runs in a Merganser project's folder. Receipts are skipped if `findings` say that they, their metric files or their
-    parameters have changed, and so is the report. Raises FailedError if MLflow does not answer.
+    Runs in a Merganser project's folder. Receipts, and the report, are skipped if `findings` say that their files
+    or parameters have changed. Raises FailedError if MLflow does not answer.
     """
     files = {name: _receipt_of(step) for name, step in lineage.steps.items() if not _is_touched(step, findings)}
     receipts = {name: file for name, file in files.items() if file}
@@ -183,7 +183,7 @@ class _Audit(Records):
             yield f"its artifacts are to be at {place}, not at {run.info.artifact_uri}"
 
     def _numbers(self, run: Run, entry: str, observed: Mapping[str, float]) -> Iterator[str]:
-        """Compare a run's numbers: those that files say, and those that were observed."""
+        """Compare a run's numbers: those in files, and those that were observed."""
         held = self._held[entry]
         scores = dict(held.metrics)
         rate = {"amr": scores.pop("amr")}  # not of the scores' content: a later version may have logged another
@@ -207,12 +207,12 @@ class _Audit(Records):
             yield f"metric {some(more)} is none that `record` writes"
 
     def _may_be(self, run: Run, entry: str, name: str) -> bool:
-        """Tell whether a number may be one that follows from a whole comparison, of which this one is not compared."""
+        """Tell whether a number may follow from a whole comparison that is not compared here."""
         is_relative = name in RELATIVE or name.startswith("unseen_")
         return is_relative and (not self.report or len(self._parents_of(run, entry)) > 1)
 
     def _is_of_another(self, run: Run, entry: str, name: str, value: float | None) -> bool:
-        """Tell whether a comparison beside this one, such as a trial, that has the same run logged a number to it."""
+        """Tell whether another comparison with the same run, such as a trial, logged a number to it."""
         return any(rows_of(each).get(entry, {}).get(name, self) == value for each in self._parents_of(run, entry))
 
     def _curves(self, run: Run, held: Held) -> Iterator[str]:
@@ -223,7 +223,7 @@ class _Audit(Records):
                 yield f"the curve {name} is not that of the profile of {held.name}, first at step {differing[0][0]}"
 
     def _strangers(self) -> Iterator[Finding]:
-        """Find finished runs that pass for a result of this comparison, and that no receipt names."""
+        """Find finished runs that look like results of this comparison but are in no receipt."""
         known = {receipt.get("run_id") for receipt in self._noted.values()}
         stages = {file.stem: stage for stage, file in self.receipts.items()}
         earlier = cache(self._earlier_receipts)
@@ -243,12 +243,12 @@ class _Audit(Records):
                 yield Finding(MlflowKind.DIFFERS, name, message, (stages[entry],))
 
     def _copied(self, run: Run, entry: str) -> Iterator[str]:
-        """Compare the texts of a second run of a result, which another comparison at work at that time may record."""
+        """Compare the texts of a second run of a result, which another comparison may be recording."""
         held = self._held[entry]
         yield from text_differences(run, Texts(held.name, held.tags, held.params, {TRIAL, PARENT, RUN, COMMIT}))
 
     def _means(self, parent: Run) -> Iterator[Finding]:
-        """Compare the entries' scores in the table of a comparison's run with those of the entries' runs."""
+        """Compare the entries' scores in the comparison's table with those of their own runs."""
         rows = rows_of(parent)
         for stage, file in self.receipts.items():
             row = rows.get(file.stem)
@@ -261,7 +261,7 @@ class _Audit(Records):
                     yield Finding(MlflowKind.DIFFERS, f"run {parent.info.run_id}", message, (stage,))
 
     def _report(self, stage: str) -> Iterator[Finding]:
-        """Compare the runs that have this report with it: table, description, parameters and files."""
+        """Compare the runs of this report with it: table, description, parameters and files."""
         parents = [each for each in self._parents if each.data.tags.get(REPORTED) == self._digest]
         if not parents:
             message = f"MLflow has no run with it: `merganser run --force {stage}` records it"

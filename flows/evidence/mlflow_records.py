@@ -1,8 +1,6 @@
-"""What MLflow holds of a comparison, read once: its runs, and what receipts and files say of them.
+"""MLflow's records of a comparison, read once, with its receipts and files, and how one run differs from them.
 
 Imports MLflow and torch, so import it late.
-
-What one run of MLflow holds that differs from what it should, in words. Imports MLflow, so import it late.
 """
 
 import os
@@ -32,7 +30,7 @@ _MOST_BYTES = 10_000  # of a receipt
 
 @dataclass(frozen=True)
 class Records:
-    """A store, and receipts by their stages; `report` is the stage whose report is compared, if it is."""
+    """A store, and receipts by stage; `report`: the stage whose report is compared, or None."""
 
     store: Store
     params: Params
@@ -80,7 +78,7 @@ class Records:
         return [each for each in self._parents if each.data.tags.get(f"{ENTRY}.{entry}") == run.info.run_id]
 
     def _logged(self, run: Run, name: str) -> set[tuple[int, float]]:
-        """Return all steps and values of a metric, with the one that MLflow shows."""
+        """Return all steps and values of a metric, and the value that MLflow shows."""
         history = self.store.client.get_metric_history(run.info.run_id, name)
         logged = {(metric.step, metric.value) for metric in history}
         last = max((metric.step for metric in history), default=0)
@@ -95,19 +93,19 @@ class Records:
             raise
 
     def _lack_of(self, run: Run | None) -> str | None:
-        """Say what is wrong with where a receipt's run is; None if it is in the comparison's experiment."""
+        """Return what is wrong with the place of a receipt's run; None if it is in the comparison's experiment."""
         if run is None or run.info.lifecycle_stage != "active":
             return f"is {'deleted' if run else 'not there'}; run again"
         is_here = run.info.experiment_id == self.store.experiment
         return None if is_here else "is in another experiment; delete it there, and run again"
 
     def _is_here(self, parent: str | None, entry: str) -> bool:
-        """Tell whether a comparison's run is the one that an entry was recorded in, or has the report that is here."""
+        """Tell whether a comparison's run has recorded an entry, or has this report."""
         of_report = [each.info.run_id for each in self._parents if each.data.tags.get(REPORTED) == self._digest]
         return parent is not None and parent in (self._noted[entry].get("parent_run_id"), *of_report)
 
     def _earlier_receipts(self) -> set[str]:
-        """Return the runs that receipts in DVC's cache name: of a run that was continued with other parameters, too."""
+        """Return the runs of receipts in DVC's cache, also of a run that continued with other parameters."""
         run_ids = set()
         for stage in self.receipts:
             for out in self.lineage.stages[stage].outs:
@@ -119,7 +117,7 @@ class Records:
 
 
 def is_elsewhere() -> bool:
-    """Tell whether MLflow is elsewhere, where its artifacts are not compared."""
+    """Tell whether MLflow is on a server, whose artifacts are not compared."""
     return bool(os.environ.get("MLFLOW_TRACKING_URI"))
 
 
@@ -129,7 +127,7 @@ FINISHED = "FINISHED"
 
 @dataclass(frozen=True)
 class Texts:
-    """What a run is called, and all tags and parameters that it has; `free`: tags that may be there, or say else."""
+    """The expected name, tags and parameters of a run; `free`: tags that may be missing or differ."""
 
     name: str
     tags: Mapping[str, str]
@@ -138,7 +136,7 @@ class Texts:
 
 
 def text_differences(run: Run, expected: Texts) -> Iterator[str]:
-    """Compare a run's name, tags and parameters: those that it should have, and no others."""
+    """Compare a run's name, tags and parameters with the expected ones; others are differences too."""
     if run.info.run_name != expected.name:
         yield f"its name is {run.info.run_name!r}, not {expected.name!r}"
     free = (NAME, USER, *SOURCE, *expected.free)
@@ -157,7 +155,7 @@ def text_differences(run: Run, expected: Texts) -> Iterator[str]:
 
 
 def metric_differences(run: Run, expected: Mapping[str, float]) -> Iterator[str]:
-    """Compare the numbers of a comparison's run: all of them, or none, as of versions that logged none."""
+    """Compare the numbers of a comparison's run; a run of an earlier version may have none of them."""
     logged = run.data.metrics
     if more := sorted(logged.keys() - expected.keys()):
         yield f"metric {some(more)} is none that `record` writes"
@@ -167,7 +165,7 @@ def metric_differences(run: Run, expected: Mapping[str, float]) -> Iterator[str]
 
 
 def detail_differences(run: Run, receipts: Collection[Mapping[str, Any]]) -> Iterator[str]:
-    """Compare a run's status, times and user with those in receipts; receipts of older versions have none."""
+    """Compare a run's status, times and user with its receipts; receipts of older versions have none."""
     now = run_details(run.info)
     if now["status"] != FINISHED:
         yield f"its status is {now['status']}, not {FINISHED}"
@@ -178,10 +176,10 @@ def detail_differences(run: Run, receipts: Collection[Mapping[str, Any]]) -> Ite
 
 
 def artifacts_of(run: Run) -> Path | None:
-    """Return the folder of a run's artifacts that MLflow shows; None if they are a server's.
+    """Return the folder of a run's artifacts; None if a server has them.
 
-    A folder that was moved or copied has them here: its store has the old place until a run, `merganser gc` or
-    `merganser ui` corrects it.
+    In a moved or copied project, the store has the old place until a run, `merganser gc` or `merganser ui` corrects
+    it.
     """
     place = local_folder(str(run.info.artifact_uri))
     if place is None or is_elsewhere():
@@ -196,7 +194,7 @@ def file_paths_in(folder: Path) -> set[Path]:
 
 
 def rows_of(parent: Run) -> dict[str, dict[str, Any]]:
-    """Return the rows of the table of a comparison's run, by entry; none if it is a server's, or damaged."""
+    """Return the table of a comparison's run by entry; empty if it is on a server, or damaged."""
     folder = artifacts_of(parent)
     table = read_json(folder / TABLE) if folder else None
     try:

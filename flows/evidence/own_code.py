@@ -1,4 +1,4 @@
-"""Compare by this process's code what other code may have computed, as in an archive of another version."""
+"""Repeat computations of other code with this process's code, as for an archive of another version."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ _NAMED = 3
 
 
 class CodeKind(StrEnum):
-    """The kind of what this process's code cannot compare."""
+    """The kind of finding for results that this process's code cannot repeat."""
 
     NOT_COMPARED = "not compared"
 
 
 @dataclass(frozen=True)
 class OwnCode:
-    """How the code of the repository differs from this process's: the files of packages that do."""
+    """The files of packages in which the repository's code differs from this process's."""
 
     differing: tuple[str, ...]
 
     def compared(self, what: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-        """Return what a check finds. If the code differs, the findings become one: it could not be compared.
+        """Return a check's findings; if the code differs, one finding that it could not be compared.
 
-        If nothing is found, the code that differs makes no difference.
+        If there are no findings, the difference in code does not matter.
         """
         if not self.differing:
             return list(check())
@@ -48,7 +48,7 @@ class OwnCode:
 
 
 def own_code() -> OwnCode:
-    """Compare the packages in the present folder, or the record of a comparison's code, with those of this process."""
+    """Compare the packages in the current folder, or the record of a comparison's code, with this process's."""
     if RECORD.is_file():
         other = other_code(read_record(Path()), new_record())
         return OwnCode(tuple(name.removesuffix(".txt") for name in other))

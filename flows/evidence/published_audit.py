@@ -1,4 +1,4 @@
-"""Compare the published figures that the report shows with the papers' files that they were written from."""
+"""Compare the report's published figures with the papers' files that they come from."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -16,16 +16,16 @@ from merganser.tasks.stages import PUBLISHED
 
 
 class PaperKind(StrEnum):
-    """The kind of a difference from what papers report."""
+    """The kind of difference from the papers' figures."""
 
     PAPERS = "published figures changed"
 
 
 def check_papers(lineage: Lineage) -> Iterator[Finding]:
-    """Find papers' files that changed since the stage `publish` ran, and from which `use` would write other figures.
+    """Find papers' files that changed since the stage `publish` ran, and now give other figures.
 
-    Runs in a Merganser project's folder. The file that `use` wrote is an input of that stage, and a user may edit it;
-    no stage reads the papers' files.
+    Runs in a Merganser project's folder. The stage reads the file that `use` wrote, which a user may edit; no stage
+    reads the papers' files.
     """
     for step in lineage.steps.values():
         if any(item.path == str(PUBLISHED) for item in step.outputs):
@@ -38,7 +38,7 @@ def check_papers(lineage: Lineage) -> Iterator[Finding]:
 
 
 def _other_figures() -> str | None:
-    """Say why papers' files do not give the published figures that are here; None if they do, or are not for them."""
+    """Return why papers' files do not give the figures here; None if they do, or if there are none."""
     params = load_params()
     path = Path(params.published.source) if params.published else None
     try:

@@ -1,4 +1,4 @@
-"""Compare the report with what its inputs say now: its tables and its page are computed again. Imports torch."""
+"""Compute the report's tables and page again and compare them with the files. Imports torch."""
 
 import re
 from collections.abc import Iterator
@@ -23,17 +23,17 @@ _CHANGES = re.compile(r'<section id="changes">.*?</section>', re.S)
 
 
 class ReportKind(StrEnum):
-    """The kinds of differences of a report."""
+    """Kinds of differences of a report."""
 
     DIFFERS = "report differs"
 
 
 def check_report(lineage: Lineage) -> Iterator[Finding]:
-    """Find tables, numbers and a page of the report that its inputs do not give.
+    """Find tables, numbers and the page of the report that do not follow from its inputs.
 
-    Runs in a Merganser project's folder whose files are as recorded. Plots are taken as they are, and what changed
-    since another run, which no input says, is not compared. Whose result it is, is taken from
-    origin.json, which dvc.lock fixes.
+    Runs in a Merganser project's folder whose files are as recorded. Plots are not drawn again. Changes since
+    another run are in no input and are not compared. The person, time and machine come from origin.json, which
+    dvc.lock fixes.
     """
     for step in lineage.steps.values():
         if any(item.path == str(REPORT) for item in step.outputs):
@@ -46,7 +46,7 @@ def check_report(lineage: Lineage) -> Iterator[Finding]:
 
 
 def _origin() -> Origin | None:
-    """Return whose result the report says to be; None for a report of earlier versions, or no such file."""
+    """Return the report's origin: person, time, machine; None for a report of earlier versions, or a damaged file."""
     try:
         content = read_json(REPORT / FILE)
         return Origin.from_json(content) if content else None
@@ -55,7 +55,7 @@ def _origin() -> Origin | None:
 
 
 def _differing(is_earlier: bool) -> Iterator[Path]:
-    """List the files that differ; `is_earlier`: a version wrote them that had all numbers in metrics.json."""
+    """List the files that differ; `is_earlier`: the report is of a version with all numbers in metrics.json."""
     comparison = Comparison(load_params(), stages, {changes.read: None, origin.read: _origin()})
     now = {SCORES: comparison.numbers, SUMMARY: comparison.summary}
     for path, numbers in ({SUMMARY: comparison.numbers} if is_earlier else now).items():
@@ -78,7 +78,7 @@ def _differing(is_earlier: bool) -> Iterator[Path]:
 
 
 def _content(path: Path) -> str | bytes:
-    """Return a file's bytes; of the page the text without what changed since another run."""
+    """Return a file's bytes; for the page, its text without the changes since another run."""
     if path.name != PAGE:
         return path.read_bytes()
     return " ".join(_CHANGES.sub("", path.read_text(encoding="utf-8")).split())

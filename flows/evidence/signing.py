@@ -1,9 +1,8 @@
-"""Sign a comparison by keys of one's own, and check the signatures: nothing is online.
+"""Sign a comparison with your own keys, and check the signatures, all offline.
 
-The record (dvc.lock, ledgers, environments, report) and each merge have an in-toto statement in a DSSE envelope; each
-merge has a signature of OpenSSF's model-signing too, by which anybody checks it without Merganser.
-
-How files came about, as an in-toto statement with SLSA's provenance predicate: what others' tools read and check.
+The record (dvc.lock, ledgers, environments, report) and each merge get an in-toto statement in a DSSE envelope, with
+SLSA's provenance predicate for their origin. Each merge also gets a signature of OpenSSF's model-signing, which anybody
+can check without Merganser.
 """
 
 import json
@@ -38,10 +37,10 @@ _BUILD = "https://dvc.org/doc/user-guide/project-structure/dvcyaml-files"
 
 
 def statement(subjects: Mapping[str, str], lineage: Lineage, steps: Sequence[LineageStep]) -> bytes:
-    """Return the statement that stages made files: `subjects`, sha256 by path.
+    """Return the statement that stages made files; `subjects`: sha256 by path.
 
-    The dependencies are what the stages read, and all code and sources that this comes from: git's commit, and each
-    source's revision and checksums. Raises ValueError where in-toto's own check does.
+    The dependencies are the stages' inputs, git's commit, and each source's revision and checksums. Raises
+    ValueError if in-toto's own check fails.
     """
     from google.protobuf import json_format
     from in_toto_attestation.predicates.provenance.v1.provenance_pb2 import Provenance
@@ -56,7 +55,7 @@ def statement(subjects: Mapping[str, str], lineage: Lineage, steps: Sequence[Lin
 
 
 def read_subjects(payload: bytes) -> dict[str, str]:
-    """Return the sha256 of each file that a statement is about; raise ValueError if it is none of these."""
+    """Return the sha256 of each file in a statement; raise ValueError if it is not one of ours."""
     from google.protobuf import json_format
     from in_toto_attestation.v1.statement import Statement
 
@@ -98,7 +97,7 @@ def _predicate(lineage: Lineage, steps: Sequence[LineageStep]) -> dict[str, Any]
 
 
 def _dependencies(lineage: Lineage, steps: Sequence[LineageStep]) -> Iterator[dict[str, Any]]:
-    """Describe what the stages read, and the code and sources of these and of all stages before them."""
+    """Describe the stages' inputs, and the code and sources of these stages and of all stages before them."""
     before = list(_before(lineage, [step.stage for step in steps]))
     commits = dict.fromkeys(step.execution.commit for step in before if step.execution and step.execution.commit)
     yield from ({"uri": "git+file:.", "digest": {"gitCommit": commit}} for commit in commits)
@@ -112,7 +111,7 @@ def _dependencies(lineage: Lineage, steps: Sequence[LineageStep]) -> Iterator[di
 
 
 def _before(lineage: Lineage, names: Iterable[str]) -> Iterator[LineageStep]:
-    """Yield the stages of these names and all before them, each once."""
+    """Yield the stages of these names and all stages before them, each once."""
     todo, seen = list(names), set[str]()
     while todo:
         name = todo.pop()
@@ -123,13 +122,13 @@ def _before(lineage: Lineage, names: Iterable[str]) -> Iterator[LineageStep]:
 
 
 def _digest(item: Artifact) -> dict[str, str]:
-    """Return a digest under its kind's name: a folder's is DVC's, of its listing."""
+    """Return a digest by kind; a folder's is that of DVC's list of its files."""
     value, _, folder = (item.hash or "").partition(".")
     return {"dvcDirectory" if folder else "md5": value}
 
 
 def _plain(content: Any) -> dict[str, Any]:
-    """Return what JSON keeps of it, with credentials masked."""
+    """Return a value as JSON stores it, with credentials masked."""
     plain: dict[str, Any] = json.loads(masked(json.dumps(content, default=str)))
     return plain
 
@@ -145,7 +144,7 @@ RECORDED = (
 
 
 class SignatureKind(StrEnum):
-    """The kinds of differences from what was signed."""
+    """Kinds of differences from a signed state."""
 
     SIGNATURE = "signature"
     SIGNED = "changed since it was signed"
@@ -153,7 +152,7 @@ class SignatureKind(StrEnum):
 
 @dataclass(frozen=True)
 class _Signed:
-    """What a statement is about: the file of its envelope, the files, and the stages that made them."""
+    """A statement: the file of its envelope, the files that it covers, and the stages that made them."""
 
     envelope: Path
     files: tuple[Path, ...]
@@ -165,9 +164,9 @@ class _Signed:
 
 
 def sign(repo: Path, key: "PrivateKey", model_key: "PrivateKey | None") -> str:
-    """Sign a comparison and its merges anew, in the folder `signatures`; say what was signed.
+    """Sign a comparison and its merges again, in the folder `signatures`; say what was signed.
 
-    `model_key` is for model-signing, which takes keys on a curve only.
+    `model_key` is for model-signing, which only accepts keys on a curve.
     """
     from securesystemslib.dsse import Envelope
 
@@ -192,9 +191,9 @@ def sign(repo: Path, key: "PrivateKey", model_key: "PrivateKey | None") -> str:
 def check_signatures(
     repo: Path, key: "PublicKey", model_key: "PublicKey | None", known: Collection[str] = ()
 ) -> tuple[list[Finding], list[str]]:
-    """Compare a comparison with what was signed; return what differs, and what was compared in words.
+    """Compare a comparison with its signed state; return the differences, and what was compared in words.
 
-    `known`: files that are found to differ already, of which nothing more is said.
+    `known`: files that are already known to differ, which get no second finding.
     """
     with opened(repo) as dvc_repo:
         lineage = read_lineage(dvc_repo)
@@ -209,7 +208,7 @@ def check_signatures(
 
 
 def _merges(lineage: Lineage) -> dict[str, LineageStep]:
-    """Return the stage of each merge by the name of its entry."""
+    """Return the stage of each merge by entry."""
     made = [(Path(item.path), step) for step in lineage.steps.values() for item in step.outputs]
     return {path.name: step for path, step in made if path.parent == MERGED and path.is_dir()}
 
@@ -223,13 +222,13 @@ def _to_sign(lineage: Lineage, merges: Mapping[str, LineageStep]) -> Iterator[_S
 
 
 def files_below(paths: Iterable[Path]) -> Iterator[Path]:
-    """List these files, and those in these folders; of what is not there, nothing."""
+    """List these files, and those in these folders; missing paths give nothing."""
     for path in paths:
         yield from [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
 
 
 def _check_statement(signed: _Signed, key: "PublicKey", known: Collection[str]) -> Iterator[Finding]:
-    """Compare files with a statement about them: it is by this key, and of these files as they are now."""
+    """Compare files with the statement about them: this key signed it, and the files have not changed."""
     stages = tuple(step.stage for step in signed.steps) if len(signed.steps) == 1 else ()
     try:
         noted = _noted(signed.envelope, key)

@@ -1,4 +1,4 @@
-"""Files of a comparison that somebody else may have written: sources' descriptions, and what reports are made of."""
+"""Files that a stranger may have written: descriptions of sources, and the inputs of reports."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from merganser.errors import InputError
 
 
 def is_description(content: Mapping[str, Any]) -> bool:
-    """Tell whether a `source.json` names its source, and files in its folder by their sha256."""
+    """Tell whether a `source.json` has a source, and the sha256 of files in its folder."""
     files, group = content.get("files"), content.get("group", {})
     return (
         isinstance(files, dict)
@@ -24,7 +24,7 @@ def is_description(content: Mapping[str, Any]) -> bool:
 
 
 def compare_untrusted(name: Path, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """List what a comparison with computed results finds; if it fails because of what it reads, that is a finding.
+    """Return the findings of a comparison with computed results; if its inputs make it fail, that is a finding.
 
     `name`: the folder that is compared.
     """

@@ -1,1 +1,1 @@
-"""The pages beside the report: the start page, the report so far, the history, what papers reproduce."""
+"""The pages besides the report: the start page, the report so far, the history, and papers' figures."""

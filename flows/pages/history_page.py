@@ -12,9 +12,9 @@ _DASHES = ("", "9 4", "2 3", "9 3 2 3")  # of SVG's lines; the first is whole
 
 @dataclass(frozen=True)
 class EntryCurve:
-    """An entry's mean over the runs: the points of its line in the drawing, and those where it got worse.
+    """An entry's mean over the runs: the points of its line in the plot, and those where it fell.
 
-    Colour, dashes and whether points are hollow tell 64 entries apart.
+    Colour, dashes and hollow points tell 64 entries apart.
     """
 
     entry: str
@@ -31,7 +31,7 @@ class EntryCurve:
 
 
 def curves(points: list[SavedPoint]) -> tuple[list[EntryCurve], tuple[float, float]]:
-    """Return each entry's line, and the least and the greatest mean, which are at the drawing's edges."""
+    """Return each entry's line, and the lowest and highest mean, which are the limits of the plot."""
     means = [mean for point in points for mean, _ in point.scores.values()]
     low, high = (min(means), max(means)) if means else (0.0, 1.0)
     step, span = WIDTH / max(len(points) - 1, 1), (high - low) or 1.0
@@ -45,7 +45,7 @@ def curves(points: list[SavedPoint]) -> tuple[list[EntryCurve], tuple[float, flo
 
 
 def _look(number: int) -> tuple[str, str, bool]:
-    """Return the colour, the dashes and whether the points are hollow, of the line with this number."""
+    """Return the colour, the dashes and whether points are hollow, for the line with this number."""
     dashes, colour = divmod(number, len(_COLOURS))
     hollow, dashes = divmod(dashes, len(_DASHES))
     return _COLOURS[colour], _DASHES[dashes], hollow % 2 == 1

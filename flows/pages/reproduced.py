@@ -1,7 +1,7 @@
-"""What papers report beside what runs measured: the last run, or all suites that were run and why figures differ.
+"""Papers' figures next to measured ones: of the last run, or of all suites that ran, with reasons for differences.
 
-A suite's figures are its last report's: that of this comparison, of one that shares its cache, or, where neither
-has the suite, of the newest run whose report is in DVC's cache. Nothing is checked out, and nothing runs.
+A suite's figures are in its last report: this comparison's, that of one sharing its cache, or else that of the newest
+run whose report is in DVC's cache. Nothing is checked out, and nothing runs.
 """
 
 import csv
@@ -32,10 +32,10 @@ Figure = Mapping[str, Any]  # a line of the report's table of published figures
 
 @dataclass(frozen=True)
 class Compared:
-    """An entry beside a row of a paper; `ours` and `theirs` are the means, where both have one.
+    """An entry next to a row of a paper; `ours` and `theirs` are the means over figures that both have.
 
-    Of `figures` our sampling error is known, `beyond` differ by more than that; `why`: what keeps it from being the
-    same experiment.
+    `figures` counts those with a known sampling error, `beyond` those that differ by more than it; `why`: reasons
+    why the experiments are not the same.
     """
 
     paper: str
@@ -49,7 +49,7 @@ class Compared:
 
     @property
     def is_within(self) -> bool:
-        """Tell whether no figure is beyond our sampling error."""
+        """Tell whether all figures are within our sampling error."""
         return self.figures > 0 and not self.beyond
 
     @property
@@ -60,7 +60,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Tally:
-    """The figures of one paper over all suites; those beyond our sampling error by whether `why` explains them."""
+    """The figures of one paper over all suites; `why` splits those beyond our sampling error."""
 
     paper: str
     figures: int
@@ -71,7 +71,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class SuiteRows:
-    """What a suite's last report has of the papers; `place`: the folder of the comparison, or the run's name."""
+    """A suite's last report next to the papers; `place`: the comparison's folder, or the run's name."""
 
     suite: str
     place: str
@@ -85,7 +85,7 @@ class SuiteRows:
 
 @dataclass(frozen=True)
 class AllSuites:
-    """The figures of each paper, those of each suite that was run, and the names of the others that have some."""
+    """The figures of each paper and of each suite that ran, and the names of other suites with figures."""
 
     papers: tuple[Tally, ...]
     suites: tuple[SuiteRows, ...]
@@ -93,14 +93,14 @@ class AllSuites:
 
 
 def read_figures(root: Path) -> list[Figure]:
-    """Read the figures of the report in a repository, a line each; raise InputError where there are none to compare."""
+    """Read the figures of a repository's report; raise InputError if there are none to compare."""
     if load_params(root / PARAMS).published is None:
         raise InputError(f"{PARAMS}: names no published figures; write published: {{source: FILE}} (docs/suites.md)")
     return [plain(line) for line in read_table(root, FIGURES)]
 
 
 def read_all(root: Path) -> AllSuites:
-    """Read what all suites that were run have of the papers."""
+    """Read the papers' figures of all suites that ran."""
     suites_read: dict[str, SuiteRows] = {}
     for place, params, path in _reports(root):
         name = _suite_of(params)
@@ -122,7 +122,7 @@ def plain(line: Row) -> Figure:
 
 
 def compared(figures: Iterable[Figure]) -> Iterator[Compared]:
-    """Sum up figures: one an entry and table."""
+    """Summarise figures by entry and table."""
     for (paper, table, entry), group in groupby(figures, lambda line: (line["paper"], line["table"], line["entry"])):
         lines = list(group)
         judged = [line["beyond"] for line in lines if line["beyond"] is not None]
@@ -134,7 +134,7 @@ def compared(figures: Iterable[Figure]) -> Iterator[Compared]:
 
 
 def figure_lines(figures: list[Figure]) -> Iterator[str]:
-    """Say each table's figures: ours with its sampling error, theirs, the difference, and whether it is beyond that."""
+    """Return lines with each table's figures: ours with sampling error, theirs, the difference, a mark if beyond."""
     if not figures:
         yield "the published figures have other entries, tasks or means than this comparison"
         return
@@ -149,7 +149,7 @@ def figure_lines(figures: list[Figure]) -> Iterator[str]:
 
 
 def all_lines(all_suites: AllSuites) -> Iterator[str]:
-    """Say for each paper how many of its figures reproduce, and for each suite which do not and why."""
+    """Return lines with the number of reproduced figures of each paper, and each suite's differences with reasons."""
     for each in all_suites.papers:
         yield (
             f"{each.paper}: {each.within} of {each.figures} figures within our sampling error, {each.explained} "
@@ -172,9 +172,9 @@ def _beyond(row: Compared) -> str:
 
 
 def _reports(root: Path) -> Iterator[tuple[str, Mapping[str, Any], Path | None]]:
-    """Give each report's place, the params.yaml that it was made by, and its figures: folders first, newest run first.
+    """Yield each report's place, its params.yaml and its figures: folders first, newest run first.
 
-    A folder's params.yaml may be another one by now; what its report was made by is in dvc.lock.
+    A folder's params.yaml may have changed since; dvc.lock has the one of the report.
     """
     with opened(root) as repo:
         for folder in (root.resolve(), *comparisons_sharing_cache(repo)):
@@ -187,7 +187,7 @@ def _reports(root: Path) -> Iterator[tuple[str, Mapping[str, Any], Path | None]]
 
 
 def _suite_of(params: Mapping[str, Any]) -> str | None:
-    """Return which suite's figures a comparison names, and whether it is its searched one; None for none."""
+    """Return the suite of a comparison's figures, and whether it is the searched one; None if it has no figures."""
     source = (params.get("published") or {}).get("source")
     if not source:
         return None

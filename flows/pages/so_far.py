@@ -1,4 +1,4 @@
-"""The report so far: the scores that are there while a run goes on."""
+"""The report so far: the scores of a run that is still going on."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ FIRST = 3  # entries of the first table
 
 
 class SoFar:
-    """The scores of one run's stages, and the page that shows them; `params`: which is read with the first score."""
+    """The scores of one run's stages, and the page with them; `params`: its params.yaml, read with the first score."""
 
     def __init__(self, params: Path) -> None:
         """Begin with no score."""
@@ -23,7 +23,7 @@ class SoFar:
         self._scores: dict[tuple[str, str], float] = {}
 
     def note(self, ended: Set[str], latest: str, say: Callable[[str], None]) -> None:
-        """Write the page if the latest stage gave a score, with those of all that ended; say once where it is."""
+        """Write the page if the latest stage gave a score, with the scores so far; say once where it is."""
         if not latest.startswith(EVALUATE):
             return
         from merganser.report.so_far import PAGE, write_so_far
@@ -40,7 +40,7 @@ class SoFar:
                 say(f"the report so far, marked as partial, grows with each score: {PAGE}")
 
     def end(self, done: Set[str]) -> None:
-        """Remove the page of a run that wrote the report."""
+        """Remove the page once the run has written the report."""
         from merganser.report.so_far import FOLDER
 
         if REPORT in done:
@@ -48,7 +48,7 @@ class SoFar:
 
 
 def first_evaluations(params: Path, needs: Mapping[str, Collection[str]]) -> set[str]:
-    """Return the evaluations of the few entries that fewest stages are run for; `needs`: of a plan, in its order."""
+    """Return the evaluations of the few cheapest entries; `needs`: a plan's stages, in its order."""
     of_entries: dict[str, set[str]] = {}
     with suppress(LookupError, TypeError, AttributeError):  # not a comparison's params.yaml
         for stage, (entry, _) in _evaluations(params).items():
@@ -59,7 +59,7 @@ def first_evaluations(params: Path, needs: Mapping[str, Collection[str]]) -> set
 
 
 def _evaluations(path: Path) -> dict[str, tuple[str, str]]:
-    """Return the entry and the task of each stage that gives a score, in the order of params.yaml."""
+    """Return the entry and task of each stage that gives a score, in the order of params.yaml."""
     from merganser.config.sections import UNMEASURED
     from merganser.limits import read_yaml
 

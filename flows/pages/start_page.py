@@ -34,7 +34,7 @@ SERVED = {"report": "report", "so-far": ".dvcfleet/so-far", "data/metrics": "dat
 
 
 def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
-    """Return the application for a repository; `services`: addresses of the other pages by their names."""
+    """Return the web application of a repository; `services`: addresses of the other pages by name."""
     page, alone = _environment().get_template("start.html.j2"), Lock()
 
     def show(_: Request) -> HTMLResponse:
@@ -63,7 +63,7 @@ def start_page(root: Path, services: Mapping[str, str]) -> Starlette:
 
 
 def _own_runs(root: Path) -> str:
-    """Return where MLflow's page, below its list of experiments, has the comparison's runs; empty if not known."""
+    """Return the address of the comparison's runs on MLflow's page; empty if not known."""
     if "MLFLOW_TRACKING_URI" not in os.environ and (root / STORE).is_file():
         with suppress(sqlite3.Error), closing(sqlite3.connect(f"{(root / STORE).as_uri()}?mode=ro", uri=True)) as store:
             for name in experiment_names(root):
@@ -73,13 +73,13 @@ def _own_runs(root: Path) -> str:
 
 
 class _Folder(StaticFiles):
-    """The files of a folder. If the folder does not exist, none of its files is found."""
+    """Serve the files of a folder; if it does not exist, no file is found."""
 
     async def check_config(self) -> None:
         """Accept a missing folder: every request checks again."""
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
-        """Find a file; a name that no file can have is not found."""
+        """Find a file; an impossible file name is not found."""
         try:
             return super().lookup_path(path)
         except ValueError:
@@ -87,7 +87,7 @@ class _Folder(StaticFiles):
 
 
 def describe_repository(root: Path) -> dict[str, Any]:
-    """Return what the page says of a repository: its name, its comparison, its last run, and what can be opened."""
+    """Return the page's content: the repository's name, its comparison, its last run, and links."""
     return {
         "name": root.name,
         "comparison": _comparison(root / "params.yaml"),
@@ -102,7 +102,7 @@ def describe_repository(root: Path) -> dict[str, Any]:
 
 
 def _comparison(path: Path) -> str:
-    """Say how many tasks and entries a params.yaml names; nothing where it is another repository's."""
+    """Return the number of tasks and entries in a params.yaml; empty for a repository without a comparison."""
     try:
         params = read_yaml(path)
         tasks, entries = len(params["tasks"]), len(params["methods"])

@@ -1,4 +1,4 @@
-"""Serve the start page, and those of Prefect and MLflow, on loopback."""
+"""Serve the start page, and the pages of Prefect and MLflow, on loopback."""
 
 import os
 import signal
@@ -28,10 +28,10 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)  # as when its terminal is closed
 
 
 def serve_pages(repo: Path, port: int = PORT, browser: bool = False) -> None:
-    """Start the pages for the repository, print their addresses, and stop all on Ctrl-C, SIGTERM or SIGHUP.
+    """Start the pages of a repository, print their addresses, and stop all of them on Ctrl-C, SIGTERM or SIGHUP.
 
-    If `port` is in use the start page takes a free one. If PREFECT_API_URL or a remote MLFLOW_TRACKING_URI is set, the
-    start page links there. `browser` opens the start page.
+    If `port` is in use, the start page takes a free one. If PREFECT_API_URL or a remote MLFLOW_TRACKING_URI is set,
+    the start page links there. `browser` opens the start page.
     """
     with opened(repo) as dvc_repo:
         root, home = Path(dvc_repo.root_dir), state_folder(dvc_repo) / "prefect"
@@ -52,7 +52,7 @@ def serve_pages(repo: Path, port: int = PORT, browser: bool = False) -> None:
 
 
 def has_browser() -> bool:
-    """Tell whether a browser would open in a window: on a terminal of a desktop."""
+    """Tell whether a browser would open a window: on a terminal of a desktop."""
     return sys.stdout.isatty() and bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))
 
 
@@ -85,9 +85,9 @@ def _listener(port: int) -> Iterator[socket.socket]:
 
 @contextmanager
 def prefect_page(home: Path, *, schedules: bool = False) -> Iterator[Callable[[], str]]:
-    """Start a Prefect server, unless PREFECT_API_URL names one; give what waits for it and returns its page's address.
+    """Start a Prefect server, unless PREFECT_API_URL is set; yield a function that waits for its address.
 
-    `schedules`: it starts scheduled runs, and this process and its children are connected to it.
+    `schedules`: it starts scheduled runs, and this process and its children connect to it.
     """
     if elsewhere := os.environ.get("PREFECT_API_URL"):
         yield lambda: elsewhere.removesuffix("/api")

@@ -1,1 +1,1 @@
-"""The repositories of comparisons: what tells them apart, and what they share."""
+"""The repositories of comparisons: their identities, and what they share."""

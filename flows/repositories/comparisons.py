@@ -1,4 +1,4 @@
-"""What a new comparison has of another: DVC's cache, choices, records and models that git does not keep, as links."""
+"""Give a new comparison another one's DVC cache, choices and records, and links to models outside git."""
 
 import shutil
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ OWN = (PARAMS, POINTS_FILE, Path("dvc.lock"), IGNORED)  # what a comparison chan
 
 
 def share_cache(root: Path, folder: Path) -> Path:
-    """Give a new comparison the DVC cache of another, and its settings of this machine; return the cache's folder."""
+    """Give a new comparison another one's DVC cache and settings of this machine; return the cache's folder."""
     if (root / LOCAL_CONFIG).is_file():
         shutil.copy(root / LOCAL_CONFIG, folder / LOCAL_CONFIG)
     with opened(root) as repo:
@@ -34,7 +34,7 @@ def share_cache(root: Path, folder: Path) -> Path:
 
 
 def set_here(folder: Path, section: str, key: str, value: str) -> None:
-    """Set a value in DVC's configuration of this machine, which DVC reads as UTF-8 and itself writes as ASCII."""
+    """Set a value in DVC's local configuration, which DVC reads as UTF-8 but writes as ASCII."""
     from configobj import ConfigObj  # type: ignore[import-untyped]
 
     config = ConfigObj(str(folder / LOCAL_CONFIG), encoding="utf-8")
@@ -43,7 +43,7 @@ def set_here(folder: Path, section: str, key: str, value: str) -> None:
 
 
 def copy_choices(root: Path, folder: Path) -> None:
-    """Give a new comparison another's choices, and its records of what is computed."""
+    """Copy another comparison's choices, and its records of computed results."""
     lock_files = [path.relative_to(root) for path in (root / EXAMPLES).glob("**/dvc.lock")]
     kept = [path.relative_to(root) for path in (root / STATE_FOLDER / FOLDER).glob("*.lock")]
     for path in (*OWN, *lock_files, *kept):
@@ -55,13 +55,13 @@ def copy_choices(root: Path, folder: Path) -> None:
 
 
 def copy_ledgers(repo: Repo) -> None:
-    """Give a comparison the ledgers of those that share its cache, and of trials, if they have lines that it lacks."""
+    """Merge missing lines from the ledgers of trials, and of comparisons that share the cache."""
     for other in folders_sharing_cache(repo):
         copy_ledger(other, Path(repo.root_dir))
 
 
 def copy_ledger(root: Path, folder: Path) -> None:
-    """Give a comparison another's ledger, which says who made what it restores from the cache they share."""
+    """Copy another comparison's ledger, which has the origin of results in the shared cache."""
     state, own = root / STATE_FOLDER, folder / STATE_FOLDER
     copy = own / LEDGERS / f"{root.name}-{sha256_of_json(str(root.resolve()))[:8]}.jsonl"
     if not (state / LEDGER).is_file() or (copy.is_file() and copy.stat().st_mtime > (state / LEDGER).stat().st_mtime):
@@ -75,9 +75,9 @@ def copy_ledger(root: Path, folder: Path) -> None:
 
 
 def link_sources(root: Path, folder: Path) -> Iterator[Path]:
-    """Link what the comparison reads from the root and git does not bring: models and data in folders of one's own.
+    """Link the comparison's inputs that git does not bring: models and data in folders of their own.
 
-    Pointer files are copied: a run writes commits into them.
+    Pointer files are copied, since a run writes commits into them.
     """
     if not (folder / PARAMS).is_file():
         return

@@ -1,6 +1,6 @@
-"""What tells a comparison from others in one git repository: its id, folder and worktree; and which share a DVC cache.
+"""The identity of a comparison among others in one git repository, and the comparisons that share a DVC cache.
 
-The cache itself lists the comparisons that share it, once one was begun with another's.
+The identity is an id, a folder and a worktree. The cache itself lists its comparisons, from the second one on.
 """
 
 from pathlib import Path
@@ -17,25 +17,26 @@ CLONE = "clone"  # in place of an id
 
 
 def identity(root: Path) -> str:
-    """Return a comparison's id, with its folder in the git repository and its worktree where these are not the main.
+    """Return a comparison's id, with its folder in the git repository and its worktree unless these are the main ones.
 
-    A clone on another machine has the same; a copy in another folder, and another worktree, have another.
+    A clone on another machine has the same identity. A copy in another folder, or another worktree, has another
+    one.
     """
     folder, own, common = _in_git(root)
     return f"{read_id(root) or CLONE}{folder and f':{quote(folder)}'}{'' if own == common else f'@{quote(own.name)}'}"
 
 
 def own_identities(root: Path) -> set[str]:
-    """Return those that saved runs of a comparison may have.
+    """Return the identities that a comparison's saved runs may have.
 
-    Runs of older versions have none. Those that were taken out of a clone (`merganser init --from`) have the clone's.
+    Runs of older versions have none. Runs taken out of a clone (`merganser init --from`) have the clone's.
     """
     own = identity(root)
     return {"", own, CLONE + own.removeprefix(read_id(root) or CLONE)}
 
 
 def history_of(root: Path) -> tuple[Path, str]:
-    """Return where the commits of a comparison are: the git repository, and the folder in it."""
+    """Return the git repository with a comparison's commits, and its folder in it."""
     folder, _, common = _in_git(root)
     return common, folder
 
@@ -52,7 +53,7 @@ LIST = "comparisons"  # in the cache's folder: the absolute path of a comparison
 
 
 def note_sharers(cache: Path, *roots: Path) -> None:
-    """Note that comparisons share a cache, for the `merganser gc` of each."""
+    """Record in a cache which comparisons share it, for the `merganser gc` of each."""
     folders = dict.fromkeys([*_sharers(cache), *roots])
     cache.mkdir(parents=True, exist_ok=True)
     with replacing(cache / LIST) as out:
@@ -60,14 +61,14 @@ def note_sharers(cache: Path, *roots: Path) -> None:
 
 
 def comparisons_sharing_cache(repo: Repo) -> list[Path]:
-    """List the folders of the other comparisons that share the cache of this one, or that are its worktrees."""
+    """List the folders of other comparisons that share this one's cache, or are its worktrees."""
     root = Path(repo.root_dir).resolve()
     folders = [*worktrees_of(root), *(folder for folder in _sharers(cache_folder(repo)) if _is_there(folder))]
     return [folder for folder in dict.fromkeys(each.resolve() for each in folders) if folder != root]
 
 
 def folders_sharing_cache(repo: Repo) -> list[Path]:
-    """List the other folders whose results are in the same cache: comparisons, and the trials of all."""
+    """List all other folders with results in the same cache: comparisons, and their trials."""
     root = Path(repo.root_dir).resolve()
     folders = [root, *filter(None, [comparison_of_trial(root)]), *comparisons_sharing_cache(repo)]
     folders += [path.parent for folder in folders for path in sorted((folder / TRIALS).glob("*/.dvc"))]
@@ -81,7 +82,7 @@ def comparison_of_trial(folder: Path) -> Path | None:
 
 
 def lost_sharers(repo: Repo) -> list[Path]:
-    """List the folders that share the cache, and that are not there: removed, moved, or on a disk that is away."""
+    """List folders that share the cache but are missing: deleted, moved, or on a disk that is away."""
     return [folder for folder in _sharers(cache_folder(repo)) if not _is_there(folder)]
 
 

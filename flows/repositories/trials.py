@@ -1,7 +1,7 @@
-"""Trials: this comparison with some values changed, in a workspace of its own with DVC's cache in common.
+"""Trials: this comparison with some values changed, in a workspace of its own that shares DVC's cache.
 
-The comparison's params.yaml, dvc.lock and report stay as they are. What a trial has otherwise stands in its own
-params.yaml under `trial`, from where its report, its lineage and MLflow have it.
+The comparison's params.yaml, dvc.lock and report stay as they are. The trial's own params.yaml lists its changes under
+`trial`; its report, lineage and MLflow runs show them.
 """
 
 import json
@@ -34,7 +34,7 @@ HEAD = "# A trial of {root}: `merganser run` with other values. What it has othe
 
 @dataclass(frozen=True)
 class Wish:
-    """What a trial is to have otherwise: `KEY=VALUE` texts, entries, tasks, examples of each task at most."""
+    """The changes of a trial: `KEY=VALUE` texts, entries, tasks, and the largest number of examples of each task."""
 
     settings: Sequence[str] = ()
     only: str | None = None
@@ -43,9 +43,9 @@ class Wish:
 
 
 def changed(content: Mapping[str, Any], wish: Wish) -> dict[str, Any]:
-    """Return the params.yaml of a trial, with `trial`: each changed key with its value before and now.
+    """Return the params.yaml of a trial, with `trial`: each changed key with its old and new value.
 
-    Raises InputError for a key, an entry or a task that is not there.
+    Raises InputError for an unknown key, entry or task.
     """
     new: dict[str, Any] = json.loads(json.dumps(content))  # a copy, whose values may be replaced
     before: dict[str, Any] = {}
@@ -76,10 +76,10 @@ def changed(content: Mapping[str, Any], wish: Wish) -> dict[str, Any]:
 
 
 def make_trial(root: Path, wish: Wish) -> tuple[Path, list[str]]:
-    """Make the workspace of a trial, or bring that of the same changes up to date; return it, and what is changed.
+    """Create or update the workspace of a trial; return it, and the changes.
 
-    Its code and its small files are copies of those here, committed or not; models and data in folders are links.
-    Raises InputError where the changed params.yaml is refused, or there is no git.
+    Its code and small files are copies of those here, committed or not; models and data in folders are links.
+    Raises InputError if the changed params.yaml is refused, or without git.
     """
     here = read_yaml(root / PARAMS)
     with chdir(root):  # where its own methods are found
@@ -107,7 +107,7 @@ def make_trial(root: Path, wish: Wish) -> tuple[Path, list[str]]:
 
 
 def _set(content: dict[str, Any], keys: list[str], value: Any) -> Any:
-    """Replace a value; return the one before, None if it was left out."""
+    """Replace a value; return the old one, None if there was none."""
     place = _at(content, keys[:-1])
     if not isinstance(place, dict):
         raise InputError(f"--set {'.'.join(keys)}: {'.'.join(keys[:-1])} has no keys")
@@ -135,7 +135,7 @@ def _named(option: str, text: str, known: Mapping[str, Any]) -> set[str]:
 
 
 def _with_needed(content: Mapping[str, Any], names: set[str]) -> set[str]:
-    """Return entries with the references, and with those that difference vectors which they read start from."""
+    """Return entries with the references, and with the entries that their difference vectors start from."""
     entries = content["methods"]
     needed = names | {name for name, entry in entries.items() if entry["method"] in REFERENCES}
     while True:
@@ -147,7 +147,7 @@ def _with_needed(content: Mapping[str, Any], names: set[str]) -> set[str]:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """List the files that git has or would have, relative to the root, without what a trial has of its own."""
+    """List the files that git tracks or would add, relative to the root, without a trial's own files."""
     try:
         listed = git(root, "ls-files", "-co", "--exclude-standard", "--deduplicate", "-z")
     except GitError as error:
@@ -162,7 +162,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _copy(root: Path, folder: Path, files: Sequence[Path]) -> None:
-    """Copy files that differ and links, and remove code that is no longer there."""
+    """Copy links and files that differ; remove code that no longer exists."""
     for path in files:
         source, copy = root / path, folder / path
         if copy.is_file() and not source.is_symlink() | copy.is_symlink() and _version(copy) == _version(source):

@@ -1,1 +1,1 @@
-"""What the steps of a comparison's run do: check, plan, run, report."""
+"""The steps of a comparison's run: check, plan, run, report."""

@@ -1,6 +1,6 @@
-"""The result of a run in a few lines: the best entries for each budget, what changed, where the report is.
+"""The result of a run in a few lines: the best entries for each budget, changes since the last run, and the report.
 
-The metrics before a run, and why its stages ran: with them the report shows what changed since the last run.
+The metrics from before a run, and the reasons why its stages ran, are saved for the report's section on changes.
 """
 
 import csv
@@ -26,9 +26,9 @@ from merganser.tasks.stages import DATA, EXAMPLES, METRICS, PREVIOUS, PREVIOUS_M
 
 
 def keep_previous_metrics(folder: Path, causes: Mapping[str, Sequence[str]], run: str) -> None:
-    """Save the metrics before the run's first stage changes them, and why its stages run.
+    """Save the metrics before the run's first stage changes them, and the reasons why its stages run.
 
-    A run that is continued after a failure or a kill keeps the metrics of its first start.
+    A run that is resumed after a failure or a kill keeps the metrics of its first start.
     """
     path = folder / PREVIOUS_METRICS.name
     kept = _kept(path)
@@ -40,13 +40,16 @@ def keep_previous_metrics(folder: Path, causes: Mapping[str, Sequence[str]], run
 
 
 def read_numbers() -> dict[str, Any]:
-    """Return the numbers of the current folder by entry; earlier versions wrote them to metrics.json. Empty if none."""
+    """Return the current folder's numbers by entry; empty if there are none.
+
+    Earlier versions wrote metrics.json.
+    """
     table = read_json(SCORES) or read_json(SUMMARY) or {}
     return table if _is_table(table) else {}
 
 
 def _keep_files(folder: Path) -> None:
-    """Keep the scores and the examples' results as links: stages give their outputs new files."""
+    """Keep the scores and the examples' results as hard links: stages write new files and do not change these."""
     shutil.rmtree(folder, ignore_errors=True)
     for source in (METRICS, EXAMPLES, UNSEEN):
         with suppress(OSError):  # without them the report tests no difference
@@ -54,7 +57,7 @@ def _keep_files(folder: Path) -> None:
 
 
 def link_or_copy(source: str, copy: str) -> None:
-    """Give a file a second name, or copy it where its disk has no links."""
+    """Hard-link a file, or copy it if the disk has no links."""
     try:
         os.link(source, copy)
     except OSError:  # another file system, or one without links
@@ -62,12 +65,12 @@ def link_or_copy(source: str, copy: str) -> None:
 
 
 def kept_metrics(folder: Path) -> dict[str, Any]:
-    """Return the metrics before the run, by entry; empty if there were none."""
+    """Return the metrics from before the run, by entry; empty if there were none."""
     return dict(_kept(folder / PREVIOUS_METRICS.name).get("numbers", {}))
 
 
 def _kept(path: Path) -> dict[str, Any]:
-    """Read what was saved; nothing if it is damaged, as a power cut may leave it: then no change is said."""
+    """Read saved metrics; return none if they are damaged, as after a power cut."""
     answer = read_json(path)
     if answer and _is_table(answer.get("numbers")) and isinstance(answer.get("causes"), dict):
         return answer
@@ -87,7 +90,7 @@ Row = dict[str, str]
 
 
 def say_answer(done: Set[str], say: Callable[[str], None]) -> None:
-    """Say it if a run wrote the report of the current folder."""
+    """Print the result if a run wrote the report of the current folder."""
     if REPORT not in done:
         return
     for line in report_lines(Path()):
@@ -104,7 +107,7 @@ def say_answer(done: Set[str], say: Callable[[str], None]) -> None:
 
 
 def trial_lines(original: Path, trial: Path) -> Iterator[str]:
-    """Say how far the means of a trial are from the comparison's; nothing if it has no scores yet."""
+    """Return lines with the differences between a trial's means and the comparison's; empty without scores."""
     from merganser.measures.scores import LEVEL
     from merganser.report.paired import compare_scores  # loads PyTorch
     from merganser.report.run_scores import files_in
@@ -120,7 +123,7 @@ def trial_lines(original: Path, trial: Path) -> Iterator[str]:
 
 
 def about_run(path: Path, run: str) -> dict[str, Any]:
-    """Return what Prefect shows of a run: what a params.yaml compares, and where the numbers are beside Prefect."""
+    """Return Prefect's description of a run: its comparison, and where its numbers are shown besides Prefect."""
     params = read_yaml(path)
     shown = {"tasks": list(params.get("tasks", {})), "entries": list(params.get("methods", {}))}
     chosen = {key: params[key] for key in ("base", "seed", "evaluation", "trial") if key in params}
@@ -128,18 +131,18 @@ def about_run(path: Path, run: str) -> dict[str, Any]:
 
 
 def read_worse_scores(root: Path) -> list[Row]:
-    """Return the scores that the last report says fell by more than the sampling error; empty where it says none."""
+    """Return the scores that fell by more than the sampling error, by the last report."""
     return read_table(root, WORSE) if (root / REPORT / WORSE).is_file() else []
 
 
 def worse_line(entry: str, column: str, before: float, after: float, p: float | None) -> str:
-    """Name a score that fell by more than the sampling error."""
+    """Return a line about a score that fell by more than the sampling error."""
     fell = f"{entry} {column} {100 * before:.2f} -> {100 * after:.2f}"
     return f"worse by more than the sampling error: {fell} (p {p_value(p)})"
 
 
 def paper_table(root: Path, *, errors: bool) -> str:
-    """Return the table of the report in a repository as LaTeX; raise InputError where there is none."""
+    """Return the table of a repository's report as LaTeX; raise InputError if there is none."""
     from merganser.report.rows import latex_table
 
     names = ("results.csv", "significance.csv", "plots/scores.csv")
@@ -149,12 +152,12 @@ def paper_table(root: Path, *, errors: bool) -> str:
 
 
 def partial_lines(results: Sequence[Row]) -> list[str]:
-    """Say that not all examples were measured on, in a line; in none where they were."""
+    """Return a line if scores are of some examples only; none if they are of all."""
     return [f"Partial: measured on {each}." for each in {row["partial"] for row in results if "partial" in row}]
 
 
 def markdown_lines(root: Path) -> Iterator[str]:
-    """Give the best entries and all entries as Markdown tables; raise InputError where there is no report."""
+    """Return the best entries and all entries as Markdown tables; raise InputError without a report."""
     choices, results = read_table(root, "choices.csv"), read_table(root, "results.csv")
     data = {row["entry"]: row["data"] for row in results}
     yield from (f"**{line}**\n" for line in partial_lines(results))
@@ -190,7 +193,7 @@ CHARTED = 20  # entries
 
 
 def _chart(means: Sequence[tuple[str, float]]) -> Iterator[str]:
-    """Give the lines of a chart of the best means in Mermaid's language, which GitHub and GitLab draw in comments."""
+    """Return the lines of a bar chart of the best means for Mermaid, which GitHub and GitLab draw in comments."""
     best = sorted((one for one in means if isfinite(one[1])), key=lambda one: -one[1])[:CHARTED]
     low = min([0, *(floor(mean) for _, mean in best)])
     yield from ["```mermaid", "xychart-beta horizontal", '    title "Mean score of the best entries"']
@@ -209,21 +212,21 @@ def _hundredths(value: str) -> str:
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Give the lines of a table."""
+    """Return the lines of a Markdown table."""
     yield f"| {' | '.join(header)} |"
     yield f"|{' --- |' * len(header)}"
     yield from (f"| {' | '.join(row)} |" for row in rows)
 
 
 def report_lines(root: Path) -> Iterator[str]:
-    """Say in the terminal what the report in a repository says on top; raise InputError where there is none."""
+    """Return lines for the terminal with the top of a repository's report; raise InputError if there is none."""
     choices, results = read_table(root, "choices.csv"), read_table(root, "results.csv")
     yield from partial_lines(results)
     yield from choice_lines(choices, results)
 
 
 def read_table(root: Path, name: str) -> list[Row]:
-    """Read a table of a repository's report; raise InputError if it is missing or has changed since its run."""
+    """Read a table of a repository's report; raise InputError if it is missing or was changed after its run."""
     path = root / REPORT / name
     if not path.is_file():
         raise InputError(f"{REPORT}/{name}: missing; `merganser run {REPORT}` writes it")
@@ -237,7 +240,7 @@ def read_table(root: Path, name: str) -> list[Row]:
 
 
 class Best(NamedTuple):
-    """The best entries of a budget, as rows of `choices.csv`: the best first, then those tied with it."""
+    """The best entries within a budget, as rows of `choices.csv`: the best first, then those tied with it."""
 
     title: str  # of the budget
     alone: list[Row]  # of the entries without data; empty where smaller budgets have them all
@@ -246,7 +249,7 @@ class Best(NamedTuple):
 
 
 def best_by_budget(choices: list[Row]) -> Iterator[Best]:
-    """Give each budget's best entries by the lines of `choices.csv`, the smallest budget first."""
+    """Return each budget's best entries from the lines of `choices.csv`, the smallest budget first."""
     before = 0
     for budget in BUDGETS:
         members = [row for row in choices if row["budget"] == budget.key]
@@ -258,7 +261,7 @@ def best_by_budget(choices: list[Row]) -> Iterator[Best]:
 
 
 def choice_lines(choices: list[Row], results: list[Row]) -> Iterator[str]:
-    """Name for each budget the best entry and those tied for best with it, by the lines of `choices.csv`."""
+    """Return a line for each budget with its best entry and those tied with it, from the lines of `choices.csv`."""
     yield "which one to use: mean ± its sampling error, memory per task, seconds; and the entries tied for best with it"
     data = {row["entry"]: row["data"] for row in results}
     budgets, width = list(best_by_budget(choices)), max(len(budget.title) for budget in BUDGETS)
@@ -287,7 +290,7 @@ class Card(NamedTuple):
 
 
 def as_card(members: list[Row], data: Mapping[str, str]) -> Card:
-    """Say the best of some entries, and those tied with it; `data`: what each entry used, by its name."""
+    """Return the card of the best entry and those tied with it; `data`: the data that each entry used, by name."""
     best, *tied = members
     memory, seconds = _percent(best["amr"]), _two_digits(float(best["seconds"]))
     had = "" if data[best["entry"]] == "no data" else data[best["entry"]]
@@ -306,7 +309,7 @@ def _percent(share: str) -> str:
 
 
 def _two_digits(number: float) -> str:
-    """Write two digits, and all before the point."""
+    """Write a number with two significant digits, or all digits before the decimal point."""
     return f"{number:.0f}" if number >= 99.5 else f"{number:.2g}"
 
 
@@ -316,7 +319,7 @@ def _score(row: Row) -> str:
 
 
 def changed_lines(before: dict[str, dict[str, float]], now: dict[str, dict[str, float]]) -> Iterator[str]:
-    """Say which entries' means are new, gone or other than before the run; nothing where there were none before."""
+    """Return lines about entries' means that are new, gone or different; empty if there were none before."""
     if not before:
         return
     moved = {name: now[name]["mean"] - before[name]["mean"] for name in now if name in before}

@@ -1,4 +1,4 @@
-"""Check a comparison before any work: params.yaml, what it names, and the headers of its models."""
+"""Check a comparison before it starts: params.yaml, the files it names, and the headers of its models."""
 
 import sys
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from merganser.outputs import replacing
 
 
 def write_missing_points() -> None:
-    """Write the points of params.yaml; none where it has mistakes, which are said when it is checked."""
+    """Write the points of params.yaml; none if it has mistakes, which its own check reports."""
     with suppress(InputError):
         write_points(load_params(PARAMS))
         return
@@ -29,11 +29,10 @@ def write_missing_points() -> None:
 
 
 def check_params_file(repo: Repo, digest: Callable[[], str]) -> str:
-    """Check params.yaml and the models it names, and write into it what was left out; return what `digest` says of it.
+    """Check params.yaml and its models, and complete it; return its digest by `digest`.
 
-    Writes the points that follow from it.
-
-    Prints notes to standard error. Raises InputError with a line a mistake.
+    Also writes its list of points, and prints notes to standard error. Raises InputError with a line for each
+    mistake.
     """
     from dvc.exceptions import DvcException
 

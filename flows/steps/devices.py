@@ -1,4 +1,4 @@
-"""The devices that params.yaml declares: whether stages are given them, reruns on another kind, how far scores move."""
+"""Devices in params.yaml: whether stages get them, reruns on another kind, and how much scores may then differ."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ RELATIVE = 1e-4
 
 @dataclass(frozen=True)
 class Devices:
-    """What a params.yaml declares: a device by its place, a section such as merge or an entry such as learned.NAME."""
+    """The devices in a params.yaml, by place: a section such as merge, or an entry such as learned.NAME."""
 
     declared: Mapping[str, str]
     tasks: Collection[str]
 
     def place(self, stage: str) -> str | None:
-        """Return the place of the device that a stage computes on, None where that is always the CPU.
+        """Return the place of a stage's device; None for a stage that always runs on the CPU.
 
         >>> Devices({"statistics.a": "cpu", "statistics.a-b": "cuda"}, ["b", "c"]).place("statistics@a-b-c")
         'statistics.a-b'
@@ -47,7 +47,7 @@ class Devices:
 
 
 def devices_of(content: Any) -> Devices:
-    """Find the devices in what a params.yaml holds."""
+    """Find the devices in the content of a params.yaml."""
     sections = content if isinstance(content, dict) else {}
     return Devices(dict(_declared(sections)), list(_mapping(sections.get("tasks"))))
 
@@ -58,9 +58,9 @@ def declared_devices(params: Path) -> Devices:
 
 
 def refuse_without_gpu(params: Path, gpus: Mapping[str, int]) -> None:
-    """Raise InputError for a stage whose declared device is a GPU and that asks for none.
+    """Raise InputError for a stage that is declared for a GPU but asks for none.
 
-    `gpus`: how many each stage that will run asks for.
+    `gpus`: the number that each stage to run asks for.
     """
     devices = declared_devices(params)
     for stage, count in gpus.items():
@@ -72,7 +72,7 @@ def refuse_without_gpu(params: Path, gpus: Mapping[str, int]) -> None:
 
 
 def changes_for(device: str, params: Path) -> dict[str, tuple[str, str]]:
-    """Return the parameters that another device changes: by name, what is declared and what is wanted."""
+    """Return the parameters that a rerun on another device changes: by name, the declared and the wanted device."""
     declared = declared_devices(params).declared
     return {f"{place}.device": (each, device) for place, each in declared.items() if each != device}
 
@@ -92,10 +92,10 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def score_tolerance(content: Any, place: tuple[str, ...]) -> float | None:
-    """Return how far a number of a metric file may move on another device: two examples, or 1e-4 of it if that is more.
+    """Return how far a number of a metric file may differ on another device: two examples, or 1e-4 of it if more.
 
-    None for what is not compared: the device's name, and the numbers of a file without `count`: the report's means
-    follow from the scores.
+    None for values that are not compared: the device's name, and means, which follow from the scores and have no
+    `count`.
 
     >>> score_tolerance({"value": 0.5, "count": 100, "device": "cuda"}, ("value",))
     0.02

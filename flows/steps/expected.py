@@ -1,8 +1,7 @@
-"""What stages that never ran here will download, write and take, by what hubs say and by the table of stages.
+"""The expected downloads, sizes and times of stages that never ran here, from hubs and the table of stages.
 
-Times are by one rule: a start, the bytes that a stage writes and that those it reads from write, and its tokens through
-a network of the base's size, at what this machine does in a second. packages/dvcfleet/docs/engine.md says how far off
-it was.
+One rule gives the times: a start-up time, plus the stage's bytes and its tokens through a network of the base's size,
+at this machine's speeds. packages/dvcfleet/docs/engine.md says how accurate it was.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -37,7 +36,7 @@ START_S = 0.7  # of a stage
 
 
 def is_on_a_hub(path: Path) -> bool:
-    """Tell whether a source is a file that names a model or data on a hub."""
+    """Tell whether a source is a file that points to a model or data on a hub."""
     try:
         return lying(path) is None
     except InputError:  # said when params.yaml is checked
@@ -45,7 +44,7 @@ def is_on_a_hub(path: Path) -> bool:
 
 
 def expected_of(path: Path, needs: Mapping[str, Collection[str]]) -> Expected:
-    """Return what `expect` does of a params.yaml in the current folder; nothing where it has mistakes."""
+    """Return the result of `expect` for a params.yaml in the current folder; empty if it has mistakes."""
     root = Path.cwd()
     try:
         work = expect(load_params(path), needs)
@@ -55,9 +54,9 @@ def expected_of(path: Path, needs: Mapping[str, Collection[str]]) -> Expected:
 
 
 def expect(params: Params, needs: Mapping[str, Collection[str]]) -> Expected:
-    """Return what is known of stages before they ran; `needs`: the stages that each of them reads from.
+    """Return the expected sizes and times of stages that have not run; `needs`: the inputs of each stage, as stages.
 
-    Asks the hubs how large sources are, and how many examples they have; what a hub does not answer is not expected.
+    Asks the hubs for the sizes of sources and the numbers of examples; without an answer nothing is expected.
     """
     types = sources_of(params)
     sizes = _asked(lambda source: _size(source, types[source]), types)
@@ -80,12 +79,12 @@ def expect(params: Params, needs: Mapping[str, Collection[str]]) -> Expected:
 
 
 def instance_of(name: str) -> str:
-    """Return what stands after the @ of a stage's name."""
+    """Return the part of a stage's name after the @."""
     return name.partition("@")[2]
 
 
 def _size(source: Path, repo_type: RepoType) -> int:
-    """Return the bytes of what is fetched of a source."""
+    """Return the bytes to download for a source."""
     place = lying(source)
     if place is None:
         return sum(look(source, each, repo_type).size for each in repositories(read_pointer(source)).values())
@@ -98,7 +97,7 @@ def _size(source: Path, repo_type: RepoType) -> int:
 
 
 def _known(params: Params, sizes: Mapping[Path, int], models: Collection[Path]) -> ComparisonSizes:
-    """Ask for what models' values take in float32, for the size of the base's pictures and the examples of tasks."""
+    """Look up the models' sizes in float32, the picture size of the base, and the tasks' numbers of examples."""
     widths = dict.fromkeys(models, FLOAT) | _asked(bytes_a_value, models)
     pictures = _asked(picture_of, [params.base_source or OWN_MODELS]).values()
     size, patch = next(filter(None, pictures), (PICTURE, PATCH))
@@ -119,7 +118,7 @@ def _known(params: Params, sizes: Mapping[Path, int], models: Collection[Path]) 
 
 
 def _asked(ask: Callable[[Asked], Answer], things: Collection[Asked]) -> dict[Asked, Answer]:
-    """Ask of each thing, several at once; leave out what is not answered, which is said when it is fetched."""
+    """Ask about each thing, several at once; skip those without an answer, which fetching reports later."""
 
     def answer(thing: Asked) -> list[Answer]:
         try:

@@ -1,4 +1,4 @@
-"""What the processes of stages need and begin with: libraries, modules that are imported already, and variables."""
+"""The setup of stage processes: required libraries, preloaded modules, and environment variables."""
 
 import os
 import sys
@@ -24,13 +24,13 @@ TRANSFORMERS = ("transformers.models.auto.modeling_auto", "transformers.models.l
 
 
 def preloaded(path: Path) -> Sequence[str]:
-    """Name third-party modules that the stages of a params.yaml import; fewer where it has mistakes."""
+    """Name third-party modules that the stages of a params.yaml import; fewer if it has mistakes."""
     library, modules = _needed(path)
     return (*PRELOAD, *(TRANSFORMERS if library == "transformers" else ()), *modules)
 
 
 def _needed(path: Path) -> tuple[str | None, tuple[str, ...]]:
-    """Return the library that a params.yaml's family needs, and the modules that its kinds of task need."""
+    """Return the library of a params.yaml's family, and the modules of its kinds of task."""
     try:
         params = read_yaml(path)
         library = constants(FAMILIES, params["base"]["family"]).get("LIBRARY")
@@ -43,9 +43,9 @@ def _needed(path: Path) -> tuple[str | None, tuple[str, ...]]:
 
 
 def check_libraries(path: Path) -> Iterator[str]:
-    """Yield a warning if stages are going to be slow to start.
+    """Yield a warning if stages are going to start slowly.
 
-    Raises ExtraError for a library that the family or a kind of task in params.yaml needs and that is not installed.
+    Raises ExtraError for a missing library of the family or of a kind of task in params.yaml.
     """
     library, modules = _needed(path)
     for name in dict.fromkeys(module.partition(".")[0] for module in (library or "datasets", "datasets", *modules)):

@@ -1,4 +1,4 @@
-"""Take back the rename of a task that was killed, so that nothing of what had ended runs again."""
+"""Undo the rename of a task that was killed, so that finished stages do not run again."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -21,7 +21,7 @@ NOTE = "renaming.json"  # in the state folder while files are moved: the names, 
 
 
 def take_back(repo: Repo) -> list[str]:
-    """Give a task its old name again if its rename was killed before dvc.lock had it; return what there is to say."""
+    """Undo a rename that was killed before it wrote dvc.lock; return what to tell the user."""
     note, said = state_folder(repo) / NOTE, list[str]()
     if renaming := read_json(note):
         old, new = renaming["old"], renaming["new"]
@@ -33,7 +33,7 @@ def take_back(repo: Repo) -> list[str]:
 
 
 def _restore(repo: Repo, old: str, new: str, current: Collection[str]) -> None:
-    """Put params.yaml and the outputs of stages that were up to date back to what they were before a rename."""
+    """Restore params.yaml and the outputs of up-to-date stages to their state before a rename."""
     text = read_small(PARAMS).decode()
     if new not in parse_yaml(text, str(PARAMS))["tasks"]:
         text = renamed(text, old, new, str(PARAMS))
@@ -48,7 +48,7 @@ def _restore(repo: Repo, old: str, new: str, current: Collection[str]) -> None:
 
 
 def with_params(repo: Repo, text: str) -> list[Stage]:
-    """Write params.yaml and the points that follow from it; list the stages as in `named_by_tasks`."""
+    """Write params.yaml and its list of points; list the stages as in `named_by_tasks`."""
     with replacing(PARAMS) as out:
         out.write(text.encode())
     write_points(check_params(parse_yaml(text, str(PARAMS)), PARAMS, text=text))
@@ -57,7 +57,7 @@ def with_params(repo: Repo, text: str) -> list[Stage]:
 
 
 def moves(was: Mapping[Stage, Stage], current: Collection[str]) -> list[tuple[str, str]]:
-    """List the paths, before and now, of the outputs that are called otherwise, of stages that were up to date."""
+    """List the old and new paths of up-to-date stages' outputs that the rename moves."""
     pairs = [
         (there.fs_path, here.fs_path)
         for stage, old in was.items()
@@ -68,5 +68,5 @@ def moves(was: Mapping[Stage, Stage], current: Collection[str]) -> list[tuple[st
 
 
 def named_by_tasks(repo: Repo) -> list[Stage]:
-    """List the stages without points, whose names are digests."""
+    """List the stages without points, which are named by digests instead of tasks."""
     return [stage for stage in repo.index.stages if kind_of(stage.addressing) not in ("point", "step")]

@@ -1,4 +1,4 @@
-"""What is known of sources before a run: the models' licences, and whether branches that sources follow have moved."""
+"""Checks of sources before a run: the models' licences, and new commits on branches that sources follow."""
 
 import os
 import re
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def licence_notes(params: Params) -> list[str]:
-    """Say which licences of a comparison's models do not go together, as far as that is known; asks no hub."""
+    """Return warnings about licences of a comparison's models that do not go together; asks no hub."""
     fetched = {CHECKPOINTS / name: Path(task.source) for name, task in params.tasks.items()}
     if params.base_source is not None:
         fetched = {BASE: Path(params.base_source)} | fetched
@@ -34,7 +34,7 @@ def licence_notes(params: Params) -> list[str]:
 
 
 def _origin(source: Path, folder: Path) -> ModelOrigin:
-    """Return the origin of what was fetched into a folder, if it was this source; else what is known of that."""
+    """Return the origin recorded in a folder, if it is this source's; else what its name tells."""
     try:
         expected = description_of(source, read_pointer(source))
         description = read_object(folder / DESCRIPTION, SMALL) or {}
@@ -49,10 +49,10 @@ _FOLLOWS = re.compile(r"\bfollow\s*:")
 
 
 def follow_sources(say: Callable[[str], None]) -> None:
-    """Pin each pointer file that follows a branch, in a validated params.yaml, to the branch's latest commit.
+    """Pin each pointer file that follows a branch, in a checked params.yaml, to the branch's latest commit.
 
-    If the hub does not answer, the run continues with the pinned revisions. Raises InputError if the hub has no such
-    branch.
+    If the hub does not answer, the run continues with the pinned revisions. Raises InputError if the branch does
+    not exist.
     """
     moving = list(_moving(_params()))
     if not moving:

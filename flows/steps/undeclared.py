@@ -1,7 +1,7 @@
-"""What params.yaml no longer declares: taken out of dvc.lock and the workspace, and put back when it is declared again.
+"""Remove what params.yaml no longer declares from dvc.lock and the workspace; restore it if declared again.
 
-DVC's cache keeps the outputs, and the state folder the entries of dvc.lock: DVC's run cache alone would not do, for it
-takes no outputs that persist, such as decompositions.
+DVC's cache keeps the outputs, and the state folder the dvc.lock entries. DVC's run cache alone would not be enough: it
+has no outputs that persist, such as decompositions.
 """
 
 from collections.abc import Callable
@@ -25,9 +25,9 @@ _MOST_NAMES = 10
 
 
 def follow_declared(repo: Repo, lock_files: LockFiles, say: Callable[[str], None]) -> None:
-    """Put back the entries of stages that are declared again; take out those that no longer are, and say which.
+    """Restore the entries of stages that are declared again; remove those that no longer are, and say which.
 
-    An output that was edited, or that DVC's cache does not hold, stays, and is named.
+    An output that was edited, or that DVC's cache lacks, stays and is named.
     """
     kept = state_folder(repo) / FOLDER / NAME
     _put_back(repo, lock_files, kept)

@@ -53,7 +53,7 @@ _SHOWN = 8  # stages that are named
 
 
 def carry_over(repo: Repo) -> list[str]:
-    """Write the dvc.lock of a repository whose lock is held as this version would have; return what there is to say."""
+    """Rewrite the dvc.lock of version 0.1.0 as this version would have written it; return what to tell the user."""
     path = os.path.join(repo.root_dir, LOCK)
     entries = read_lock_file(path) if os.path.isfile(path) else {}
     is_old = any(str(entry.get("cmd")).startswith(_OLD) for entry in entries.values())
@@ -89,7 +89,7 @@ def carry_over(repo: Repo) -> list[str]:
 
 
 def _code_hashes(repo: Repo) -> dict[str, str | None]:
-    """Return the hashes of what stages depend on in `data/code`, as it is there now."""
+    """Return the current hashes of the stages' dependencies in `data/code`."""
     hashes = dict[str, str | None]()
     for dep in (dep for stage in repo.index.stages for dep in _code_of(stage)):
         if dep.def_path not in hashes and os.path.exists(dep.fs_path):
@@ -105,9 +105,9 @@ def _code_of(stage: Stage) -> list[Dependency]:
 def _converted(
     stage: PipelineStage, entry: Mapping[str, Any], before: Mapping[str, Digest], hashes: Mapping[str, str | None]
 ) -> dict[str, Any] | None:
-    """Return a stage's entry as the installed package writes it; None where that would not write the same.
+    """Return a stage's entry as the installed package writes it; None if its results would differ.
 
-    `before`, `hashes`: what `data/code` held, and the hashes of that: of code of another time nothing is known.
+    `before`, `hashes`: the content of `data/code` and its hashes; nothing is known of code of another time.
     """
     code = _code_of(stage)
     recorded = {dep["path"]: dep.get("md5") for dep in entry.get("deps", ())}
@@ -124,7 +124,7 @@ def _converted(
 
 
 def _is_known(path: str, before: Mapping[str, Digest]) -> bool:
-    """Tell whether a file of classes, or each file in a folder of them, says what it said before."""
+    """Tell whether a file of classes, or each file in a folder of them, has its earlier content."""
     place = Path(path)
     files = list(place.rglob("*.txt")) if place.is_dir() else [place]
     names = {each.relative_to(CODE).as_posix(): each.read_text(encoding="utf-8").strip() for each in files}
@@ -133,7 +133,7 @@ def _is_known(path: str, before: Mapping[str, Digest]) -> bool:
 
 
 def _named(entry: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the hashes of an entry's dependencies or outputs, by their paths, but for those of code."""
+    """Return the hashes of an entry's dependencies or outputs by path, without those of code."""
     listed = {each["path"]: {k: v for k, v in each.items() if k != "path"} for each in entry.get(key, ())}
     return {path: None if path.startswith(f"{CODE}/") else hashes for path, hashes in listed.items()}
 
@@ -146,21 +146,21 @@ _OF_CLONE = re.compile(r"deps: \[.*merganser, tasks\]")  # of the stage `code`
 
 
 def dvc_yaml() -> str:
-    """Return the dvc.yaml of a comparison."""
+    """Return the dvc.yaml of comparisons."""
     text = (shipped() / DVC_YAML).read_text(encoding="utf-8")
     return _OF_CLONE.sub(f"deps: [{RECORD}]", text)
 
 
 def new_record() -> Code:
-    """Return the record of a comparison that begins now."""
+    """Return the code record of a new comparison."""
     return replace(installed_code(code_tree()), pipeline=pipeline_digest(dvc_yaml()))
 
 
 def updated_record(root: Path, keep: Collection[str] | None = None) -> Code | None:
-    """Return a comparison's record as an update would write it; None in a clone, which has none.
+    """Return the code record that an update would write; None in a clone, which has none.
 
-    `keep`: the stages and methods whose results stay as they were recorded, or `ALL` that changed; None: those that
-    were kept before. Raises InputError for names of which the installed version changes no results.
+    `keep`: stages and methods whose results stay as recorded, or `ALL` that changed; None: those kept before.
+    Raises InputError for names whose results the installed version does not change.
     """
     if not (root / RECORD).is_file():
         return None
@@ -178,9 +178,10 @@ def updated_record(root: Path, keep: Collection[str] | None = None) -> Code | No
 
 
 def update(root: Path, keep: Collection[str] = ()) -> list[str]:
-    """Bring the comparison at `root` to the installed code; return what there is to say. Nothing runs.
+    """Update the comparison at `root` to the installed code; return what to tell the user. Nothing runs.
 
-    `keep`: as in `updated_record`. Raises InputError in a clone, which has its own code, and where dvc.yaml was edited.
+    `keep`: as in `updated_record`. Raises InputError in a clone, which has its own code, and if dvc.yaml was
+    edited.
     """
     if not (root / RECORD).is_file():
         raise InputError(f"{root}: has no {RECORD} to update; a clone of Merganser's runs its own code")
@@ -191,9 +192,9 @@ def update(root: Path, keep: Collection[str] = ()) -> list[str]:
 
 
 def renew(repo: Repo, keep: Collection[str] | None = None) -> Iterator[str]:
-    """Bring a repository whose lock is held to the installed code, if it is a comparison; say what changes.
+    """Update a repository with a held lock to the installed code, if it is a comparison; say what changes.
 
-    Raises InputError where dvc.yaml was edited since a version wrote it.
+    Raises InputError if dvc.yaml was edited since a version wrote it.
     """
     root = Path(repo.root_dir)
     now = updated_record(root, keep)
@@ -222,7 +223,7 @@ def renew(repo: Repo, keep: Collection[str] | None = None) -> Iterator[str]:
 
 
 def _renew_schema(root: Path) -> None:
-    """Write the installed version's JSON Schema of params.yaml over an earlier one's."""
+    """Replace an earlier version's JSON Schema of params.yaml by the installed one's."""
     from merganser.config.describing import SCHEMA_FILE, schema_text  # imports pydantic
 
     place = root / SCHEMA_FILE
@@ -232,7 +233,7 @@ def _renew_schema(root: Path) -> None:
 
 
 def other_version(root: Path) -> dict[str, str]:
-    """Say why the stage `code` has to run where the installed code is not the recorded one, as `--dry-run` plans it."""
+    """Return why the stage `code` must run if other code is installed, for the plan of `--dry-run`."""
     now = updated_record(root)
     if now is None or now == (before := read_record(root)):
         return {}
@@ -256,7 +257,7 @@ def _write(root: Path, record: Code) -> None:
 
 
 def _said(before: Code, now: Code) -> Iterator[str]:
-    """Say what an update changed."""
+    """Return what an update changed, in words."""
     if before.version != now.version:
         yield f"Merganser {now.version}; the results here are by {before.version}"
     moved, kept = other_results(before, now), kept_digests(now)
@@ -281,7 +282,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def changes_since(version: str) -> list[str]:
-    """List what the changelog says of results that changed in the versions after one; `version`: such as 0.1.0."""
+    """List the changelog's lines on changed results in the versions after one, such as 0.1.0."""
     changes: list[str] = []
     for section in (shipped() / CHANGELOG).read_text(encoding="utf-8").split("\n## ")[1:]:
         if section.split()[0] == version:
@@ -292,6 +293,6 @@ def changes_since(version: str) -> list[str]:
 
 
 def _why(name: str, words: Collection[str]) -> str:
-    """Return what the changelog says of a stage's or method's results, after a colon."""
+    """Return the changelog's reason for the changed results of a stage or method, after a colon."""
     said = [line for line in words if f"`{name.rpartition('/')[2]}`" in line]
     return f": {' '.join(said)}" if said else ""

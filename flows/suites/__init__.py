@@ -1,1 +1,1 @@
-"""Ready comparisons: their files, what papers report of them, and which one is in use."""
+"""Ready-made comparisons: their files, the papers' figures for them, and the one in use."""

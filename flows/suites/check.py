@@ -1,4 +1,4 @@
-"""Check a suite before anything of it is downloaded; with a network, also that its sources exist, and pin them."""
+"""Check a suite before any download; online, also check that its sources exist, and pin them."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ from merganser.sources.pointers import (
 
 @dataclass(frozen=True)
 class SourceCheck:
-    """A source of a suite; `bytes` to fetch and the branch's commit `head` are known where its hub was asked."""
+    """A source of a suite; if its hub was asked, the `bytes` to download and the branch's commit `head`."""
 
     path: str
     hub: str | None
@@ -51,7 +51,7 @@ class SourceCheck:
 
 @dataclass(frozen=True)
 class SuiteCheck:
-    """What a check found; `mistakes` keep the suite from running, `notes` do not. Its keys are stable as JSON."""
+    """The result of a check; `mistakes` keep the suite from running, `notes` do not. As JSON its keys are stable."""
 
     name: str
     mistakes: tuple[str, ...]
@@ -60,9 +60,10 @@ class SuiteCheck:
 
 
 def validate_suite(root: Path, name: str, *, online: bool = False, pin_them: bool = False) -> SuiteCheck:
-    """Check a suite's choices, pointers and published figures; ask their hub about the sources if `online`.
+    """Check a suite's choices, pointers and published figures; if `online`, ask the hubs about its sources.
 
-    `pin_them` writes each followed branch's present commit into its pointer. Raises InputError for an unknown suite.
+    `pin_them` writes each followed branch's current commit into its pointer. Raises InputError for an unknown
+    suite.
     """
     check_name(root, name)
     try:
@@ -87,7 +88,7 @@ def validate_suite(root: Path, name: str, *, online: bool = False, pin_them: boo
 
 
 def check_lines(checked: SuiteCheck) -> Iterator[str]:
-    """Say what a check found, mistakes first."""
+    """Return lines with the result of a check, mistakes first."""
     yield from (f"mistake: {mistake}" for mistake in checked.mistakes)
     yield from (f"note: {note}" for note in checked.notes)
     for source in checked.sources:
@@ -106,7 +107,7 @@ def check_lines(checked: SuiteCheck) -> Iterator[str]:
 
 
 def _sources(root: Path, path: Path, repo_type: RepoType, *, online: bool, pin_them: bool) -> list[SourceCheck]:
-    """Return what stands at a path: one source, or each of a group."""
+    """Return the source at a path, or each source of a group."""
     pointer = _pointer(root, path)
     if pointer is None:
         return [SourceCheck(str(path), None, None, _here(root, path))]
@@ -123,7 +124,7 @@ def _sources(root: Path, path: Path, repo_type: RepoType, *, online: bool, pin_t
 
 
 def _pointer(root: Path, path: Path) -> Pointer | None:
-    """Return what a source's file points to: the file here, or the one that `merganser use` would write."""
+    """Return the target of a source's pointer file: the one here, or the one that `merganser use` would write."""
     table = pointers(root)
     if path in table and not (root / path).exists():
         return pointer_of(table[path], path)
@@ -131,7 +132,7 @@ def _pointer(root: Path, path: Path) -> Pointer | None:
 
 
 def _pin(root: Path, path: Path, heads: dict[str, str]) -> None:
-    """Pin a pointer where it stands: in the table of pointers, in the file that `merganser use` wrote, or in both."""
+    """Pin a pointer in the table of pointers, in the file that `merganser use` wrote, or in both."""
     if path in pointers(root) and (not (root / path).exists() or is_the_tables(root, path)):
         pin(root / POINTERS, heads, within=(str(path.parent), path.stem))
     if (root / path).exists():
@@ -169,7 +170,7 @@ def _state(pointer: HubPointer, seen: Seen | None) -> str:
 
 
 def _class_mistakes(params: Params) -> Iterator[Mistake]:
-    """Find classes that prompts or answers cannot tell apart, and heads that mask all but one of theirs."""
+    """Find classes that look the same in prompts or answers, and heads that mask all but one of theirs."""
     for place, task in (params.with_data | {("tasks", name): task for name, task in params.tasks.items()}).items():
         own = task.data.values
         for key in ("classes", "answers", "templates"):

@@ -1,6 +1,6 @@
-"""Suites as they are written: what each takes of tables and of other suites, and what it changes.
+"""The files of suites: each may use tables and other suites, and change parts of them.
 
-`suites/NAME.yaml` is a params.yaml, whole or in a few words of its own: docs/suites.md. It is completed here, into the
+`suites/NAME.yaml` is a params.yaml, complete or in a shorter form: docs/suites.md. This module completes it into the
 plain params.yaml that DVC reads.
 """
 
@@ -44,7 +44,7 @@ def suite_names(root: Path) -> list[str]:
 
 
 def suites_root(path: Path) -> Path:
-    """Return the repository around a path, whose suites are listed; outside of one, the folder of the package's."""
+    """Return the repository around a path, whose suites are listed; outside a repository, the package's folder."""
     try:
         return root_around(path)
     except NoRepositoryError:
@@ -52,24 +52,24 @@ def suites_root(path: Path) -> Path:
 
 
 def suite_folders(root: Path) -> list[Path]:
-    """List where suites and tables are looked for: in the repository, and for a comparison in the package too."""
+    """List the folders of suites and tables: the repository's, and for a comparison also the package's."""
     return [root, shipped()] if (root / RECORD).is_file() else [root]
 
 
 def at(root: Path, path: Path) -> Path:
-    """Return the first place where a file is; where it is in none, the repository's."""
+    """Return a file's first place in these folders; if it is in none, its place in the repository."""
     return next((place / path for place in suite_folders(root) if (place / path).is_file()), root / path)
 
 
 def read_suite(root: Path, name: str) -> dict[str, Any]:
-    """Read a suite's file with all that it extends; raise InputError where it has a mistake."""
+    """Read a suite's file with all that it extends; raise InputError if it has a mistake."""
     return _read(root, name, SUITES / f"{name}.yaml", ())
 
 
 def suite_params(root: Path, name: str, *, grids: bool = False) -> tuple[dict[str, Any], list[Addition]]:
-    """Return the content of the params.yaml that a suite is, and what of it no file says.
+    """Return the content of a suite's params.yaml, and the defaults that no file sets.
 
-    `grids`: that of its second comparison, whose parameters are searched. Raises InputError where there is none.
+    `grids`: that of its second comparison, with searched parameters. Raises InputError if it has none.
     """
     content = read_suite(root, name)
     _, searched, each = (content.pop(word, None) for word in (ABOUT, GRIDS, EACH))
@@ -86,7 +86,7 @@ def suite_params(root: Path, name: str, *, grids: bool = False) -> tuple[dict[st
 
 
 def suite_text(root: Path, name: str, *, grids: bool = False) -> str:
-    """Return the text of the params.yaml that a suite is; one that is written as such keeps its comments."""
+    """Return the text of a suite's params.yaml; if the suite is a complete file, its comments stay."""
     path = SUITES / f"{name}.yaml"
     if not grids and not {ABOUT, EACH, EXTENDS, GRIDS} & read_once(root, path).keys():
         return without_head(completed(read_small(at(root, path)).decode(), str(path))[0])
@@ -94,20 +94,20 @@ def suite_text(root: Path, name: str, *, grids: bool = False) -> str:
 
 
 def with_head(text: str, name: str, *, grids: bool = False) -> str:
-    """Return a params.yaml with a first line that says which suite it is."""
+    """Return a params.yaml with a first line that names its suite."""
     command = f"merganser use {name}{' --grids' if grids else ''}"
     return f"# From {SUITES}/{name}.yaml, by `{command}`: docs/params.md.\n\n{text}"
 
 
 def without_head(text: str) -> str:
-    """Return a params.yaml without the line that says which suite it was put in place from."""
+    """Return a params.yaml without the line that names its suite."""
     return _FROM.sub("", text)
 
 
 def merged(below: Any, own: Any) -> Any:
-    """Return what stands below with changes: as JSON Merge Patch (RFC 7396), and a list takes of a mapping by name.
+    """Return a content with changes: by JSON Merge Patch (RFC 7396), where a list selects a mapping's items by name.
 
-    Raises InputError for a name that does not stand below.
+    Raises InputError for an unknown name.
 
     >>> merged({"ties": {"density": 0.2}, "dare": {}, "average": {}}, {"ties": {"scaling": 0.3}, "dare": None})
     {'ties': {'density': 0.2, 'scaling': 0.3}, 'average': {}}
@@ -128,12 +128,12 @@ def merged(below: Any, own: Any) -> Any:
 
 
 def params_text(content: Mapping[str, Any]) -> str:
-    """Return a params.yaml's text: a line an entry, and what is too long for one a line a key."""
+    """Return the text of a params.yaml: one line for each entry, or for each key of a long entry."""
     return "\n".join("\n".join(_lines(key, value, 0)) + "\n" for key, value in content.items())
 
 
 def pointers(root: Path) -> dict[Path, Any]:
-    """Return the content of each pointer file that a suite may name, by its place: the table of pointers."""
+    """Return the content of each pointer file that a suite may name, by path, from the table of pointers."""
     file = at(root, POINTERS)
     table = read_once(root, POINTERS) if file.is_file() else {}
     if not all(isinstance(named, dict) for named in table.values()):
@@ -147,7 +147,7 @@ def pointer_text(content: Mapping[str, Any]) -> str:
 
 
 def read_once(root: Path, path: Path) -> dict[str, Any]:
-    """Return the content of a file that is a mapping; read once while it is the same. Raises InputError."""
+    """Return the content of a file that is a mapping; read it once until it changes. Raises InputError."""
     file = at(root, path)
     content = _parsed(file.absolute(), _state(file))
     if not isinstance(content, dict):
@@ -170,7 +170,7 @@ def _read(root: Path, name: str, path: Path, within: tuple[str, ...]) -> dict[st
 
 
 def _place(root: Path, name: Any, path: Path) -> Path:
-    """Return the file of a name that another extends: a table's or a suite's."""
+    """Return the file of a name in `extends`: a table's or a suite's."""
     tables = {
         table.stem: TABLES / table.name for place in suite_folders(root) for table in (place / TABLES).glob("*.yaml")
     }
@@ -197,7 +197,7 @@ def _placed(path: Path, state: tuple[int, int] | None) -> dict[Path, Any]:
 
 
 def _extended(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return what stands below with a file's changes; where that lists its entries, with only what these read.
+    """Return the extended content with a file's changes; if it lists entries, only with the inputs that these read.
 
     The same holds for its grids.
     """
@@ -210,13 +210,13 @@ def _extended(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def only_what_is_read(content: Mapping[str, Any], entries: list[str]) -> dict[str, Any]:
-    """Return a params.yaml's content with some of its entries, and of the inputs only what these read."""
+    """Return the content of a params.yaml with some of its entries, and with the inputs that these read."""
     chosen = {**content, "methods": {name: content["methods"][name] for name in entries}}
     return _pruned(chosen, [section for section in SECTIONS if section in chosen], {})
 
 
 def _pruned(content: dict[str, Any], sections: list[str], own: dict[str, Any]) -> dict[str, Any]:
-    """Keep of these sections what entries read, and what a file declares of its own."""
+    """Keep those parts of the sections that entries read, and those that a file declares itself."""
     needed = _needed(content)
     for section in (section for section in sections if isinstance(content.get(section), dict)):
         kept = needed | {f"{section}/{name}" for name in _named(own, section)}
@@ -225,7 +225,7 @@ def _pruned(content: dict[str, Any], sections: list[str], own: dict[str, Any]) -
 
 
 def _needed(content: dict[str, Any]) -> set[str]:
-    """Return the places, such as learned/NAME, that entries read, and what those are of."""
+    """Return the places that entries read, such as learned/NAME, and the places that those are of."""
     todo, needed = list(content["methods"].values()), set[str]()
     while todo:
         about = todo.pop()
@@ -238,7 +238,7 @@ def _needed(content: dict[str, Any]) -> set[str]:
 
 
 def _named(content: dict[str, Any], section: str) -> dict[str, Any]:
-    """Return what a section declares by name; nothing of one that is not a mapping, which is refused later."""
+    """Return what a section declares, by name; empty if it is no mapping, which a later check refuses."""
     value = content.get(section)
     return value if isinstance(value, dict) else {}
 
@@ -261,7 +261,7 @@ def _at(key: str, below: Any, own: Any) -> Any:
 
 
 def _with_each(task: str, each: dict[str, Any], own: Any) -> Any:
-    """Return a task with what all have, its source and kind first."""
+    """Return a task with the values that all tasks share, its source and kind first."""
     if not isinstance(own, dict):
         return own
     completed_task = dict(own)
@@ -275,7 +275,7 @@ def _with_each(task: str, each: dict[str, Any], own: Any) -> Any:
 
 
 def _lines(key: str, value: Any, depth: int) -> Iterator[str]:
-    """Write a key of a params.yaml: entries below each other, anything else on one line where it fits."""
+    """Write a key of a params.yaml: entries on lines of their own, everything else on one line if it fits."""
     start = f"{'  ' * depth}{_flow(key)}:"
     line = f"{start} {_flow(value)}"
     named = isinstance(value, dict) and value and all(isinstance(each, dict) for each in value.values())
@@ -293,7 +293,7 @@ def _lines(key: str, value: Any, depth: int) -> Iterator[str]:
 
 
 def _filled(pieces: list[str], indent: str) -> Iterator[str]:
-    """Write the items of a list, as many a line as fit, and its end."""
+    """Write the items of a list, as many on a line as fit."""
     line = indent + pieces[0]
     for piece in pieces[1:]:
         if len(line) + len(piece) + 3 > WIDTH:

@@ -1,6 +1,6 @@
-"""The dvc.lock of a comparison, kept while another one is in use: by it DVC's cache restores all results.
+"""Keep the dvc.lock of a comparison while another one is in use: with it DVC's cache restores all results.
 
-DVC's run cache alone would not do: it takes no outputs that persist, such as decompositions, and no report.
+DVC's run cache alone would not be enough: it has no outputs that persist, such as decompositions, and no report.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ FOLDER = "locks"  # in the state folder: a copy of dvc.lock for each params.yaml
 
 
 def keep_lock_file(repo: Repo, params: Path) -> None:
-    """Copy dvc.lock to where the comparison of this params.yaml finds it again."""
+    """Save dvc.lock for the comparison of this params.yaml."""
     lock_file = Path(repo.root_dir) / "dvc.lock"
     if not lock_file.is_file() or not params.is_file():
         return
@@ -36,9 +36,9 @@ def keep_lock_file(repo: Repo, params: Path) -> None:
 
 
 def restore_lock_file(repo: Repo, params: Path) -> None:
-    """Write into dvc.lock what was kept of this params.yaml's stages; leave the entries of other stages there.
+    """Restore the saved dvc.lock entries of this params.yaml's stages; leave the entries of other stages.
 
-    Those are of the comparison before: by them `merganser run` finds the outputs that it takes away.
+    Those belong to the previous comparison: with them `merganser run` finds the outputs to remove.
     """
     from dvc.exceptions import DvcException
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
@@ -65,7 +65,7 @@ def restore_lock_file(repo: Repo, params: Path) -> None:
 
 
 def _kept(repo: Repo, params: Path) -> Path:
-    """Return the place of a params.yaml's lock file: comments and the order of keys make no other comparison."""
+    """Return the path of a params.yaml's saved lock file; comments and the order of keys do not matter."""
     try:
         content = json.loads(json.dumps(read_yaml(params), default=str))
         known = json.dumps(content, sort_keys=True).encode()

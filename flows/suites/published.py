@@ -1,6 +1,6 @@
-"""What papers report, a file of `published/` each: a table once, with its rows by suite, and what several share once.
+"""Papers' figures, one file of `published/` per paper: its tables, with rows by suite, and values that they share.
 
-`merganser use` makes of them the file of published figures that a suite's params.yaml names.
+From these `merganser use` writes the file of published figures that a suite's params.yaml names.
 """
 
 import io
@@ -23,20 +23,20 @@ WIDTH = 150  # characters a line
 
 
 class Shared(BaseModel, extra="allow"):
-    """What the tables of a paper have that do not say it themselves; of `parameters` and `notes` by entry."""
+    """Values that a paper's tables share unless they set their own; `parameters` and `notes` are by entry."""
 
     parameters: dict[Text, Any] = Field(default={})
     notes: dict[Text, Any] = Field(default={})
 
 
 class PaperTable(Shared):
-    """A table as in a file of published figures, but for its rows: by suite, and then by entry."""
+    """A table as in a file of published figures, with its rows by suite and then by entry."""
 
     rows: Annotated[dict[Text, dict[Text, Any]], Field(min_length=1)]
 
 
 class Paper(Strict):
-    """What a paper reports of suites' entries."""
+    """A paper's figures for the entries of suites."""
 
     paper: Text
     each: Shared = Shared()
@@ -56,12 +56,12 @@ class Paper(Strict):
 
 
 def suites_with_figures(root: Path) -> set[str]:
-    """Return the names of the suites that papers report of."""
+    """Return the names of suites with published figures."""
     return {suite for paper in _papers(root) for table in paper.tables for suite in table.rows}
 
 
 def figures_of(root: Path, suite: str, params: Params) -> dict[str, Any]:
-    """Return the content of a suite's file of published figures; raise InputError for a broken file of a paper's."""
+    """Return the content of a suite's file of published figures; raise InputError if a paper's file is broken."""
     unseen = {"unseen": list(params.unseen)} if params.unseen else {}
     tables = [table for paper in _papers(root) for table in _tables(paper, suite)]
     return {"tasks": list(params.measured), **unseen, "tables": tables}

@@ -1,4 +1,4 @@
-"""Ready comparisons: files of `suites/`, one of which is put in place of the root's params.yaml."""
+"""Ready-made comparisons: the files of `suites/`, one of which becomes the root's params.yaml."""
 
 import os
 import shutil
@@ -47,9 +47,9 @@ MOST_TASKS = 8  # that are named in a row
 
 
 class SuiteCost(Strict):
-    """What a suite costs before it is begun: `about` in its file.
+    """The expected cost of a suite: `about` in its file.
 
-    `download`: how much, in words; `gpu`: whether it is needed, makes hours out of days, or is of no use.
+    `download`: how much, in words; `gpu`: whether it is needed, saves days, or does not help.
     """
 
     title: Text
@@ -59,10 +59,7 @@ class SuiteCost(Strict):
 
 @dataclass(frozen=True)
 class SuiteListing:
-    """A suite as it is listed; `mistake`: why its params.yaml is refused, in place of what it would say.
-
-    Its keys are stable as JSON.
-    """
+    """A suite in the list of all; `mistake`: why its params.yaml is refused, if it is. As JSON its keys are stable."""
 
     name: str
     in_use: bool
@@ -77,7 +74,7 @@ class SuiteListing:
 
 
 def suite_row(suite: SuiteListing) -> tuple[str, ...]:
-    """Return a suite as a line of the table of all: of one whose params.yaml is refused, why."""
+    """Return a suite's line in the table of all; if its params.yaml is refused, the reason."""
     tasks = suite.tasks if len(suite.tasks) <= MOST_TASKS else (f"{len(suite.tasks)}:", *suite.tasks[:3], "...")
     costs = suite.mistake.splitlines()[0] if suite.mistake else suite.download
     in_use = "*" if suite.in_use else ""
@@ -85,15 +82,15 @@ def suite_row(suite: SuiteListing) -> tuple[str, ...]:
 
 
 def list_suites(root: Path) -> list[SuiteListing]:
-    """Read all suites, as `describe_suite` does."""
+    """Read all suites, each as by `describe_suite`."""
     here = _content(root / PARAMS)
     return [_listing(root, name, here) for name in suite_names(root)]
 
 
 def describe_suite(root: Path, name: str) -> SuiteListing:
-    """Read a suite, and tell whether the root's params.yaml is the same, or its grids.
+    """Read a suite, and tell whether the root's params.yaml, or its grids, are the same.
 
-    Names, keys and types are checked; `load_suite` checks what the methods say of their values too.
+    Checks names, keys and types; `load_suite` also applies the methods' own checks of values.
     """
     return _listing(root, name, _content(root / PARAMS))
 
@@ -116,12 +113,12 @@ def _listing(root: Path, name: str, here: Any) -> SuiteListing:
 
 
 def load_suite(root: Path, name: str, *, grids: bool = False) -> Params:
-    """Read and check the params.yaml that a suite is, or its grids; raise InputError that lists all mistakes."""
+    """Read and check a suite's params.yaml, or its grids; raise InputError that lists all mistakes."""
     return check_params(suite_params(root, name, grids=grids)[0], SUITES / f"{name}.yaml")
 
 
 def about_mistakes(name: str, content: Any) -> list[str]:
-    """List what is wrong in what a suite says of its cost, if it does."""
+    """List the mistakes in a suite's `about`, if it has one."""
     mistakes = [] if content is None else mistakes_in(content, SuiteCost, (ABOUT,))
     return [f"{SUITES / name}.yaml: {mistake}" for mistake in mistakes]
 
@@ -169,9 +166,9 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
 
 
 def write_pointers(root: Path, params: Params) -> None:
-    """Write the pointer files that a params.yaml names and the table of pointers has; leave those that are there.
+    """Write the pointer files of a params.yaml from the table of pointers; keep existing ones.
 
-    Such a file may have been pinned or edited since; where it names something else than the table, a line says so.
+    An existing file may be pinned or edited; a line says so if it differs from the table.
     """
     table = pointers(root)
     for path in (path for path in sources_of(params) if path in table):
@@ -182,9 +179,9 @@ def write_pointers(root: Path, params: Params) -> None:
 
 
 def write_figures(root: Path, params: Params) -> None:
-    """Write the file of published figures that a params.yaml names and papers have; leave one that is there.
+    """Write the file of published figures of a params.yaml from the papers' files; keep an existing one.
 
-    Such a file may have been edited since; where it says something else than the papers, a line says so.
+    An existing file may be edited; a line says so if it differs from the papers' files.
     """
     path = Path(params.published.source) if params.published else None
     if path is None or (figures := figures_at(root, path)) is None:
@@ -196,7 +193,7 @@ def write_figures(root: Path, params: Params) -> None:
 
 
 def figures_at(root: Path, path: Path) -> dict[str, Any] | None:
-    """Return the published figures that `use` writes at a path, `suites/NAME/published.yaml`; None at any other."""
+    """Return the figures that `use` writes to a path, `suites/NAME/published.yaml`; None for any other path."""
     name = path.parent.name
     if path != SUITES / name / FIGURES or name not in suites_with_figures(root):
         return None
@@ -210,19 +207,19 @@ def _write_new(path: Path, text: str) -> None:
 
 
 def is_the_tables(root: Path, path: Path) -> bool:
-    """Tell whether a pointer file says what the table of pointers does, but for the commit of a branch it follows."""
+    """Tell whether a pointer file equals the table's, apart from the commit of a followed branch."""
     return bool(_followed(read_yaml(root / path)) == _followed(pointers(root)[path]))
 
 
 def _followed(pointer: Any) -> Any:
-    """Return a pointer without the commit that a run found its branch at."""
+    """Return a pointer without the commit that a run found on its branch."""
     if not isinstance(pointer, dict):
         return pointer
     return {key: _followed(each) for key, each in pointer.items() if key != "revision" or "follow" not in pointer}
 
 
 def sources_of(params: Params) -> dict[Path, RepoType]:
-    """Return the sources of models and data that a params.yaml names, and what each is."""
+    """Return the sources of models and data in a params.yaml, and what each is used for."""
     base = [] if params.base_source is None else [str(params.base_source)]
     named = [*base, *(each for task in params.tasks.values() for each in (task.source, task.data.source))]
     named += [task.head for task in params.unseen.values() if task.has_head]
@@ -231,7 +228,7 @@ def sources_of(params: Params) -> dict[Path, RepoType]:
 
 
 def check_name(root: Path, name: str) -> None:
-    """Raise InputError for the name of no suite, with the nearest one."""
+    """Raise InputError for an unknown suite, with the nearest name."""
     names = suite_names(root)
     if name not in names:
         known = f"there are {', '.join(names)}" if names else f"{root / SUITES} has none"
@@ -239,7 +236,7 @@ def check_name(root: Path, name: str) -> None:
 
 
 def examples_of(params: Params, root: Path) -> list[Path]:
-    """List what makes the examples that a params.yaml reads: their folders, and what their stages read elsewhere.
+    """List what makes the examples that a params.yaml reads: their folders, and their stages' inputs elsewhere.
 
     `root`: the folder that has them.
     """
@@ -252,7 +249,7 @@ def examples_of(params: Params, root: Path) -> list[Path]:
 
 
 def _read_by(root: Path, example: Path) -> set[Path]:
-    """List the other folders of examples, and the files beside them, that an example's stages depend on."""
+    """List other folders of examples, and the files next to them, that an example's stages depend on."""
     file = root / example / DVC_YAML
     stages = read_yaml(file)["stages"].values() if file.is_file() else ()
     deps = (dep for stage in stages for dep in stage.get("do", stage).get("deps", ()))
@@ -261,7 +258,7 @@ def _read_by(root: Path, example: Path) -> set[Path]:
 
 
 def bring_examples(root: Path, params: Params) -> None:
-    """Write what makes the examples that a params.yaml reads; leave what is there."""
+    """Write the code that makes the examples that a params.yaml reads; keep existing files."""
     for path in examples_of(params, shipped()):
         if (root / path).exists():
             continue
@@ -272,7 +269,7 @@ def bring_examples(root: Path, params: Params) -> None:
 
 
 def _made_by_runs(folder: str, names: list[str]) -> set[str]:
-    """Leave out what git ignores in a clone: what the examples' stages made there."""
+    """Leave out what git ignores in a clone: the outputs of the examples' stages."""
     made = {"__pycache__", "datasets", "hub", "ratings", "dvc.lock"} & set(names)
     return made
 
@@ -291,7 +288,7 @@ def ignore_unused_examples(root: Path) -> None:
 
 
 def _is_kept(root: Path) -> bool:
-    """Tell whether the root's params.yaml can be had again: it is not there, or as git has it, or that of a suite."""
+    """Tell whether the root's params.yaml can be restored: it is missing, as in git, or a suite's."""
     if not (root / PARAMS).is_file():
         return True
     here = _completed((root / PARAMS).read_bytes().decode(errors="surrogateescape"))
@@ -302,7 +299,7 @@ def _is_kept(root: Path) -> bool:
 
 
 def _texts(root: Path) -> Iterator[str]:
-    """Give the texts that the suites and their grids are put in place as; none of a broken one."""
+    """Yield the params.yaml texts of all suites and their grids, without broken ones."""
     for name in suite_names(root):
         for grids in (False, True):
             with suppress(InputError):
@@ -310,7 +307,7 @@ def _texts(root: Path) -> Iterator[str]:
 
 
 def _content(path: Path) -> Any:
-    """Return what a params.yaml says, and what it leaves out; None where there is none, or a broken one."""
+    """Return a params.yaml with its defaults; None if it is missing or broken."""
     try:
         content = read_yaml(path) if path.is_file() else None
         return filled(content, additions(content))
@@ -319,7 +316,7 @@ def _content(path: Path) -> Any:
 
 
 def _completed(text: str) -> str:
-    """Write into a params.yaml what it leaves out; return one that is broken as it is."""
+    """Complete a params.yaml with its defaults; return a broken one as it is."""
     try:
         return completed(text, str(PARAMS))[0]
     except InputError:

@@ -1,4 +1,4 @@
-"""What the package brings for comparisons: suites, published figures, and the files that a comparison begins with."""
+"""The package's files for comparisons: suites, published figures, and the initial files of a comparison."""
 
 from pathlib import Path
 
@@ -6,6 +6,6 @@ from merganser.code_digest import ROOT
 
 
 def shipped() -> Path:
-    """Return the folder of what comparisons begin with: in a clone, its root."""
+    """Return the folder of these files: in a clone, its root."""
     inside = ROOT / "merganser/shipped"
     return inside if inside.is_dir() else ROOT

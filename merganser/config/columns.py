@@ -1,4 +1,4 @@
-"""The columns of a task's data set that are its text, its picture or sound and its label, by their names and types.
+"""Match a data set's columns with the text, picture, sound and label that kinds of task read, by name and type.
 
 Imports `datasets`.
 """
@@ -21,7 +21,7 @@ SHOWN = 12  # columns that a message lists
 
 
 def features_at(source: Path) -> dict[str, Any]:
-    """Return the feature of each column of a data set; none if it does not lie on this disk, or is not whole."""
+    """Return the feature of each column of a data set; empty if it is not complete, or not on this disk."""
     try:
         path = lying(source)
         return dict(features_of(path)) if path else {}
@@ -30,7 +30,7 @@ def features_at(source: Path) -> dict[str, Any]:
 
 
 def columns_by_name(features: Mapping[str, Any]) -> dict[str, str]:
-    """Find the text, the picture, the sound and the label: a column of that name, else the only one that it can be.
+    """Find the text, picture, sound and label column by its usual name, or as the only one of its type.
 
     >>> from datasets import ClassLabel, Value
     >>> columns_by_name({"sentence": Value("string"), "sentiment": ClassLabel(names=["bad", "good"])})
@@ -56,7 +56,7 @@ def columns_by_name(features: Mapping[str, Any]) -> dict[str, str]:
 
 
 def columns_by_type(features: Mapping[str, Any]) -> dict[str, str]:
-    """Pair the columns that kinds of task read with those of the same type, where that is one, or two of texts."""
+    """Pair the columns that kinds of task read with the data set's, if a type has one column, or two of texts."""
     from datasets import Audio, ClassLabel, Image
 
     classes = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
@@ -71,7 +71,7 @@ def columns_by_type(features: Mapping[str, Any]) -> dict[str, str]:
 
 
 def unnamed_classes(features: Mapping[str, Any], label: str | None) -> str | None:
-    """Say what the labels are that do not name their classes, `words` or `whole numbers`; None for others."""
+    """Return the type of labels without class names, `words` or `whole numbers`; None for others."""
     from datasets import ClassLabel
 
     feature = features.get(label or "")
@@ -82,7 +82,7 @@ def unnamed_classes(features: Mapping[str, Any], label: str | None) -> str | Non
 
 
 def column_advice(features: Mapping[str, Any], roles: Iterable[str]) -> str:
-    """Say which columns there are, and how `data.columns` says which of them have the roles."""
+    """List the data set's columns, and explain how `data.columns` assigns roles to them."""
     by_name = columns_by_name(features)
     texts = [name for name in _texts(features) if name.lower() not in (*LABEL_NAMES, *ROW_NAMES)]
     likely = {TEXT: texts, IMAGE: list(features), AUDIO: list(features), LABEL: list(features)[::-1]}

@@ -1,7 +1,7 @@
-"""Fill in what a params.yaml leaves out: documented defaults, and what follows from a method.
+"""Complete a params.yaml: documented defaults, and values that follow from a method.
 
-DVC's stages depend on keys of the file, and its templates cannot look anything up: what it needs must stand there, so
-that `dvc repro` and `merganser run` read the same. What people wrote stays as it is, to the byte.
+DVC's stages depend on keys of the file, and its templates cannot look anything up, so the file must have all of them.
+Text that people wrote stays, byte for byte.
 """
 
 import copy
@@ -31,9 +31,9 @@ SHOWN = 8  # places in the line that says what was written
 
 
 def additions(content: Any, folder: Path | None = None) -> list[Addition]:
-    """List what a file's content lacks and DVC, or an entry, needs; nothing where it cannot be known.
+    """List the keys that a file lacks and that DVC or an entry needs; keys that cannot be inferred are left out.
 
-    `folder`: what relative sources start from; without it what the sources' own files say is not looked up.
+    `folder`: the root of relative sources; None: the sources' files are not read.
     """
     if not isinstance(content, dict):
         return []
@@ -68,7 +68,7 @@ def filled(content: Any, added: Sequence[Addition]) -> Any:
 
 
 def completed(text: str, where: str, folder: Path | None = None) -> tuple[str, list[Addition]]:
-    """Return a file's text with what it lacks written into it, and what that is; raise InputError if it is not YAML.
+    """Return a file's text with the additions written into it, and the additions; raise InputError if it is not YAML.
 
     `folder`: as in `additions`.
     """
@@ -94,7 +94,7 @@ def _holds(text: str, content: Any) -> bool:
 
 
 def addition_names(added: Sequence[Addition]) -> str:
-    """Name the sections and entries of additions, the first of many, and each that was read of a source's files."""
+    """Name the sections and entries of additions, the first of many, and all values read from the sources' files."""
     read = [as_line(".".join(place), value) for place, value in added if place[-1] in READ and len(place) > 1]
     parts = [value for place, value in added if place == ("parameters",) and value.keys() == {"merged"}]
     read += [as_line("parameters.merged", value["merged"]) for value in parts]  # the default has `matrices` too
@@ -106,7 +106,7 @@ def addition_names(added: Sequence[Addition]) -> str:
 
 
 def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
-    """List the home folder in sources, which DVC does not know as ~, and what the sources' files say."""
+    """List sources below ~, which DVC does not expand, with their full paths, and values from sources' files."""
     base = content.get("base")
     places: list[tuple[KeyPath, Any]] = [(("base",), base), *_tasks(content)]
     places += [((*place, "data"), task.get("data")) for place, task in places[1:]]
@@ -141,7 +141,7 @@ def _from_sources(content: dict[str, Any], folder: Path) -> Iterator[Addition]:
 
 
 def _heads(content: dict[str, Any], folder: Path) -> list[str]:
-    """Return the patterns of the heads that every task's model has and the base has not; none if they differ."""
+    """Return the patterns of heads that every task's model has and the base lacks; empty if they differ."""
     from merganser.config.inferring import heads_beyond, needs_head
 
     here = _models_here(content, folder)
@@ -151,7 +151,7 @@ def _heads(content: dict[str, Any], folder: Path) -> list[str]:
 
 
 def _models_here(content: dict[str, Any], folder: Path) -> tuple[Path, list[Path]] | None:
-    """Return the base, and the tasks' models; None where one of them is not here, or the base is their mean."""
+    """Return the base and the tasks' models; None if one of them is not here, or if the base is their mean."""
     source, sources = _model_of(content), [task.get("source") for _, task in _named(content, "tasks")]
     is_mean = Path(str(value_at(content, ("base", "source")))) == OWN_MODELS
     if source is None or is_mean or not all(isinstance(each, str) and (folder / each).exists() for each in sources):
@@ -160,7 +160,7 @@ def _models_here(content: dict[str, Any], folder: Path) -> tuple[Path, list[Path
 
 
 def _from_data(place: KeyPath, task: dict[str, Any], family: str, folder: Path) -> Iterator[Addition]:
-    """List what follows from a task's data and the family: kind, names of the columns that it reads, and templates."""
+    """List values that follow from a task's data and the family: kind, column names and templates."""
     data = task.get("data")
     if not isinstance(data, dict) or not isinstance(data.get("source"), str) or task.get("kind") == UNMEASURED:
         return
@@ -179,12 +179,12 @@ def _from_data(place: KeyPath, task: dict[str, Any], family: str, folder: Path) 
 
 
 def _tasks(content: dict[str, Any]) -> list[tuple[KeyPath, dict[str, Any]]]:
-    """List the tasks, and those without a model, each with its place."""
+    """List the tasks and the unseen tasks, each with its place."""
     return [((section, name), task) for section in ("tasks", "unseen") for name, task in _named(content, section)]
 
 
 def _model_of(content: dict[str, Any]) -> str | None:
-    """Return the source of a model that is built as the base is: its own, or the first task's where that is a mean."""
+    """Return the source of a model with the base's architecture: the base, or for a mean the first task's."""
     source = value_at(content, ("base", "source"))
     if isinstance(source, str) and Path(source).parent == VOCABULARIES:
         source = value_at(content, ("vocabularies", Path(source).name, "source"))
@@ -194,7 +194,7 @@ def _model_of(content: dict[str, Any]) -> str | None:
 
 
 def unread(content: dict[str, Any], folder: Path) -> list[Mistake]:
-    """Say where nothing lies at the source of a model whose files would say the base's family."""
+    """Return the place of a missing model whose files would tell the base's family."""
     base, source = content.get("base"), _model_of(content)
     if not isinstance(base, dict) or "family" in base or source is None or (folder / source).exists():
         return []
@@ -205,7 +205,7 @@ def unread(content: dict[str, Any], folder: Path) -> list[Mistake]:
 
 
 def unmatched(content: dict[str, Any], folder: Path) -> dict[KeyPath, str]:
-    """Say by the place of each task without a kind, whose data is here, what the data lacks for one to follow."""
+    """Return for each task whose kind cannot be inferred from its data, by place, what the data lacks."""
     family, advice = value_at(content, ("base", "family")), dict[KeyPath, str]()
     for place, task in _tasks(content) if isinstance(family, str) else ():
         data = task.get("data")
@@ -219,7 +219,7 @@ def unmatched(content: dict[str, Any], folder: Path) -> dict[KeyPath, str]:
 
 
 def _sections(content: dict[str, Any]) -> Iterator[Addition]:
-    """List missing sections, and of those that are there the keys that a stage depends on."""
+    """List missing sections, and missing keys of existing ones, that a stage depends on."""
     family = constants(FAMILIES, value_at(content, ("base", "family")))
     merged = list(family.get("MERGED", Params.model_fields["parameters"].default.merged))
     for key in ("seed", "parameters", "decompose", "merge", "evaluation"):
@@ -246,7 +246,7 @@ def _sections(content: dict[str, Any]) -> Iterator[Addition]:
 
 
 def _entry(content: dict[str, Any], place: KeyPath, entry: Any) -> Iterator[Addition]:
-    """List what an entry lacks: its method, which its name may say, and what that reads."""
+    """List an entry's missing keys: its method, which its name may give, and the method's inputs."""
     given = {} if entry is None else entry
     if not isinstance(given, dict):
         return
@@ -261,12 +261,12 @@ def _entry(content: dict[str, Any], place: KeyPath, entry: Any) -> Iterator[Addi
 
 
 def _misspelt(name: str, methods: Collection[str]) -> bool:
-    """Tell whether an entry's name is nearly a method's, and not one's with more behind it."""
+    """Tell whether an entry's name is nearly a method's name, and not such a name with a suffix."""
     return not name.startswith(tuple(f"{each}_" for each in methods)) and bool(did_you_mean(name, methods))
 
 
 def _with_parts(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries with a part per task whose merges a study can measure, without what their bytes decide."""
+    """Return entries with parts per task for a budget study, without the values that decide their size."""
     whole = {}
     for name, given in _named(content, "methods"):
         entry = {place[-1]: value for place, value in _entry(content, (name,), given)} | given
@@ -284,7 +284,7 @@ def _with_parts(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reads(content: dict[str, Any], name: str) -> str:
-    """Say what a method reads: with what is declared for it, if that is one; of a method that there is not, deltas."""
+    """Return a method's input, with the name of a declared one if there is just one; deltas for an unknown method."""
     method = described_method(name)
     if method is None:
         return "deltas"

@@ -1,4 +1,4 @@
-"""Compare each task's data set with its kind and its head before any work, from headers alone."""
+"""Compare each task's data set with its kind and its head before a run, by headers alone."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ def check_data_sets(
     base: Checkpoint | None,
     mistakes: list[Mistake],
 ) -> None:
-    """Check each task's data set, or the pointer to it, whose kind is one of the base's family."""
+    """Check each task's data set, or its pointer, if the family supports the task's kind."""
     for task_place, about in params.with_data.items():
         place = (*task_place, "data", "source")
         if place in here and not kind_mistakes(task_place, about, params.base.family):
@@ -49,7 +49,7 @@ def _check_data(
     base: Checkpoint | None,
     mistakes: list[Mistake],
 ) -> None:
-    """Check the columns of a task's data set, the splits that are read of it, and its classes against the head's."""
+    """Check the columns of a task's data set, the splits that stages read, and its classes against the head."""
     task = params.with_data[task_place]
     with caught(mistakes, (*task_place, "data")):
         splits = rename_columns(read_headers(source), task.data.columns, source)
@@ -94,7 +94,7 @@ def _head_shapes(
 
 
 def _check_outputs(params: Params, kind: str, outputs: int, shapes: Collection[tuple[int, ...]] | None) -> None:
-    """Refuse a kind of task for which there is no head, or none with so many outputs."""
+    """Refuse a kind of task without a head, or without a head of so many outputs."""
     if shapes is not None and not shapes:
         heads = params.base.heads
         lacks = f"the task's model has no parameter like {', '.join(heads)}" if heads else "the base has none"
@@ -106,7 +106,7 @@ def _check_outputs(params: Params, kind: str, outputs: int, shapes: Collection[t
 
 
 def _splits_read(params: Params, task_place: tuple[str, str]) -> dict[KeyPath, str]:
-    """Return the splits of a task's data that stages read, by the place where each is declared."""
+    """Return the splits of a task's data that stages read, by the place that declares each."""
     data, name = params.with_data[task_place].data, task_place[1]
     own: KeyPath = (*task_place, "data")
     read = {(*own, "split") if data.split else ("evaluation", "split"): params.split_of(name)}

@@ -1,4 +1,4 @@
-"""The keys of `params.yaml` in words, and as a JSON Schema: both of the models that check the file."""
+"""Explain the keys of `params.yaml` in words, and as a JSON Schema, both from the models that check the file."""
 
 import inspect
 import json
@@ -27,7 +27,7 @@ _NAME = "NAME"  # in the place of a name that the user chooses
 
 
 def json_schema() -> dict[str, Any]:
-    """Return a JSON Schema of the file as people write it: without what follows from the rest."""
+    """Return a JSON Schema of the file as people write it, without keys that can be inferred."""
     schema: dict[str, Any] = Params.model_json_schema()
     for name, keys in _FOLLOW.items():
         part = schema["$defs"][name]
@@ -40,14 +40,14 @@ def json_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Return the JSON Schema as a file has it."""
+    """Return the JSON Schema as the text of its file."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 
 def key_lines(key: str) -> list[str]:
-    """Explain a key by its dotted path, the whole file for an empty one; raise InputError for a key that there is not.
+    """Explain a key by its dotted path, the whole file if it is empty; raise InputError for an unknown key.
 
-    Names that the user chooses stand in the path as they are, or as NAME.
+    Names that the user chooses appear in the path as they are, or as NAME.
     """
     kind: Any = Params
     section, field, words = None, None, ""
@@ -93,14 +93,14 @@ def _explained(key: str, kind: Any, section: Any, field: FieldInfo | None, words
 
 
 def _said_of(section: type[BaseModel], key: str) -> str:
-    """Return what a section's docstring says of a key; nothing if it says nothing."""
+    """Return the sentence of a section's docstring about a key; empty if it has none."""
     text = " ".join((section.__doc__ or "").split())
     match = re.search(rf"`{re.escape(key)}`: (.*?)(?= `\w+`: |$)", text)
     return match[1] if match else ""
 
 
 def _inner(annotation: Any) -> Any:
-    """Return the type of a key that is there: the section of a union that has one, otherwise its first type."""
+    """Return the type of an optional key's value: the section in a union, or else its first type."""
     if get_origin(annotation) is Annotated:
         return _inner(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
@@ -114,7 +114,7 @@ def _is_model(kind: Any) -> bool:
 
 
 def sections_of(path: str, model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Give the file's sections in order, each with the dotted path of its keys."""
+    """Yield the file's sections in order, each with the dotted path of its keys."""
     yield path, model
     for key, field in model.model_fields.items():
         below = f"{path}.{key}" if path else key
@@ -131,7 +131,7 @@ def _models(annotation: Any, named: bool = False) -> Iterator[tuple[type[BaseMod
 
 
 def default_words(field: FieldInfo) -> str:
-    """Say a key's default, or that it is required; nothing for one that is empty by default."""
+    """Return a key's default in words, or `required`; empty if the default is empty."""
     if field.is_required():
         return f"required, such as `{field.examples[0]}`" if field.examples else "required"
     default = field.default if field.default is not PydanticUndefined else field.get_default(call_default_factory=True)
@@ -141,7 +141,7 @@ def default_words(field: FieldInfo) -> str:
 
 
 def type_words(annotation: Any, metadata: Any = ()) -> str:
-    """Say a type in words: choices, bounds, what a map or a list holds."""
+    """Describe a type in words: choices, bounds, items of a map or list."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return type_words(inner[0], inner[1:])

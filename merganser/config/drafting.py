@@ -1,6 +1,6 @@
-"""A short params.yaml for models and data that are named on a command line, with what their files say of them.
+"""Draft a short params.yaml for models and data named on a command line, with values read from their files.
 
-Imports torch, as what reads models does.
+Imports torch, since reading models does.
 """
 
 import os
@@ -36,7 +36,7 @@ ABOUT_DATA = "a folder that DatasetDict.save_to_disk wrote, or a pointer file: d
 
 @dataclass(frozen=True)
 class Draft:
-    """The text of a params.yaml, and in words what of it the models and data said."""
+    """The text of a params.yaml, and a description of what was read from the models and data."""
 
     text: str
     read: tuple[str, ...]
@@ -45,8 +45,8 @@ class Draft:
 def draft(models: Mapping[str, str], data: Mapping[str, str], root: Path) -> Draft:
     """Draft a params.yaml for models and data by task, each a path or a name on a hub; `base` names the base.
 
-    `root`: the comparison's folder, where the files are written that name what is on a hub. Raises InputError for a
-    name or a source that cannot be one.
+    `root`: the comparison's folder, which gets a pointer file for each source on a hub. Raises InputError for an
+    impossible name or source.
     """
     _check_names(models, data)
     base: dict[str, Any] = {"source": str(OWN_MODELS)}
@@ -88,7 +88,7 @@ def _check_names(models: Mapping[str, str], data: Mapping[str, str]) -> None:
 
 
 def _source(name: str, text: str, root: Path, option: str) -> str:
-    """Return a source as params.yaml has it: an absolute path, or a file of `sources/`."""
+    """Return a source for params.yaml: an absolute path, or a pointer file in `sources/`."""
     if named := hub_name(text):
         hub, revision = named
         which = {"revision": revision} if revision and COMMIT.fullmatch(revision) else {"follow": revision or HEAD}
@@ -105,7 +105,7 @@ def _source(name: str, text: str, root: Path, option: str) -> str:
 
 
 def _pointer(path: Path) -> dict[str, Any]:
-    """Return what a pointer file says, which a comparison has of its own: a run writes commits into it."""
+    """Return a copy of a pointer file's content: a run writes commits into the comparison's own files."""
     pointer = read_pointer(path)
     assert pointer is not None, "what ends as a pointer file is one"
     return pointer.model_dump(exclude_none=True)
@@ -121,7 +121,7 @@ def _write_pointer(name: str, content: dict[str, Any], root: Path) -> str:
 
 
 def _heads(base: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]], root: Path) -> list[str]:
-    """Return the patterns of what tasks' models have beyond the base, else of the heads that classifiers have here."""
+    """Return the patterns of parameters that tasks' models have beyond the base, else of classifiers' usual heads."""
     places = [root / str(each["source"]) for each in (base, *tasks)]
     if beyond := heads_beyond(places[0], places[1:]):
         return beyond
@@ -131,7 +131,7 @@ def _heads(base: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]], root: Pa
 
 
 def _match_columns(task: dict[str, Any], family: str | None, root: Path) -> None:
-    """Say in a task which columns its data has for those that its kind reads, if one kind can then read it."""
+    """Add to a task the data set's names of the columns that its kind reads, if one kind can then read it."""
     data = task.get("data")
     if data is None or "kind" in task or family is None:
         return
@@ -143,9 +143,9 @@ def _match_columns(task: dict[str, Any], family: str | None, root: Path) -> None
 
 
 def _lines(content: Mapping[str, Any], advice: Mapping[str, str]) -> Iterator[str]:
-    """Write a params.yaml; what its files do not say stands there as a comment.
+    """Write a params.yaml; keys whose values are not known become comments.
 
-    `advice`: by task, what its data lacks for a kind to follow.
+    `advice`: by task, what its data lacks to infer a kind.
     """
     yield f"# yaml-language-server: $schema={SCHEMA_FILE}"
     yield "# What is compared; `merganser params KEY` explains a key"
@@ -169,7 +169,7 @@ def _lines(content: Mapping[str, Any], advice: Mapping[str, str]) -> Iterator[st
 
 
 def _kinds(family: str | None) -> str:
-    """List the kinds of task that a family does, each with the keys of its data that it needs."""
+    """List the family's kinds of task, each with the keys of `data` that it needs."""
     kinds = [name for name in kind_names() if name != UNMEASURED and (family is None or fits(get_kind(name), family))]
     needed = {
         name: [key for key, each in get_kind(name).Settings.model_fields.items() if each.is_required()]
@@ -180,7 +180,7 @@ def _kinds(family: str | None) -> str:
 
 
 def _read(content: Mapping[str, Any]) -> Iterator[str]:
-    """Say what the files of the models and data said."""
+    """Describe what was read from the files of the models and data."""
     for key in ("family", "heads"):
         if key in content["base"]:
             yield as_line(f"base.{key}", content["base"][key])

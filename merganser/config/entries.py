@@ -1,7 +1,7 @@
-"""Check the entries and the studies of a `params.yaml` against the methods they name.
+"""Check the entries and the studies of a `params.yaml` against the methods that they name.
 
-Also the entries that studies merge all tasks by: a sweep one a value, an ablation one a step and searched value. In a
-module of its own, because the registry of methods imports torch.
+This includes the entries that studies derive: one per value of a sweep, one per step and candidate of an ablation. It
+is a module of its own because the registry of methods imports torch.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -34,19 +34,19 @@ def sweep_entries(sweep: Sweep) -> list[Entry]:
 
 
 def steps_of(ablation: Ablation) -> dict[str, Entry]:
-    """Return an ablation's entries by their step, the whole one first, without what is searched for each."""
+    """Return an ablation's entries by step, the complete one first, without searched values."""
     return {step: ablation.at(values) for step, values in {WHOLE: {}, **ablation.steps}.items()}
 
 
 def ablation_candidates(ablation: Ablation, entry: Entry) -> list[dict[str, Any]]:
-    """Return the values of parameters that are tried for one entry of an ablation; one empty map for none."""
+    """Return the values that an ablation tries for one of its entries; one empty map if it searches nothing."""
     return value_combinations(
         {name: values for name, values in ablated_values(ablation).items() if name not in entry.values}
     )
 
 
 def ablated_values(ablation: Ablation) -> Mapping[str, list[Any]]:
-    """Return what an ablation searches: its own, or the scaling of a method that has one."""
+    """Return the parameters that an ablation searches: its own, or by default the method's scaling."""
     method = known_method(ablation.method)
     if ablation.over is not None or method is None:
         return ablation.over or {}
@@ -54,7 +54,7 @@ def ablated_values(ablation: Ablation) -> Mapping[str, list[Any]]:
 
 
 def budgets_of(params: Params, method: Method) -> dict[str, float | None]:
-    """Return the budgets of a method's entry by their names: those of the study, or its own size if that is fixed."""
+    """Return the budgets of a method's entry by name: those of the study, or its own size if that is fixed."""
     return {FIXED: None} if method.within is None else {f"{budget:g}": budget for budget in params.studies.budgets.at}
 
 
@@ -74,7 +74,7 @@ def studied_entries(params: Params) -> Iterator[tuple[KeyPath, Entry]]:
 
 
 def usage_mistakes(params: Params) -> list[Mistake]:
-    """List the mistakes of all entries, of what they read and of studies."""
+    """List the mistakes of all entries, of their inputs, and of studies."""
     mistakes: list[Mistake] = []
     for name, entry in params.methods.items():
         mistakes += _entry_mistakes(params, ("methods", name), entry, [len(params.tasks)])
@@ -85,7 +85,7 @@ def usage_mistakes(params: Params) -> list[Mistake]:
 
 
 def _server_mistakes(params: Params) -> Iterator[Mistake]:
-    """List the entries whose merges no server can run."""
+    """List entries whose merges no server can run."""
     if params.evaluation.server is None:
         return
     for name, entry in params.methods.items():
@@ -96,7 +96,7 @@ def _server_mistakes(params: Params) -> Iterator[Mistake]:
 
 
 def _entry_mistakes(params: Params, where: KeyPath, entry: Entry, counts: Collection[int]) -> list[Mistake]:
-    """Check one entry against the signature of its method, for every number of tasks that it merges."""
+    """Check one entry against its method's signature, for every number of tasks that it merges."""
     try:
         method = registry.get(entry.method)
     except registry.UntrustedMethodError:
@@ -123,7 +123,7 @@ def _entry_mistakes(params: Params, where: KeyPath, entry: Entry, counts: Collec
 
 
 def _value_mistakes(params: Params, where: KeyPath, method: Method, values: Mapping[str, Any]) -> list[Mistake]:
-    """Check an entry's values by its method; a mistake's key is that whose value alone brings it."""
+    """Check an entry's values by its method; each mistake is placed at the value that alone causes it."""
 
     def check(part: Mapping[str, Any]) -> list[str]:
         try:
@@ -138,7 +138,7 @@ def _value_mistakes(params: Params, where: KeyPath, method: Method, values: Mapp
 
 
 def _parts(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
-    """Give each key of values, also of maps in them, with the values that have it alone."""
+    """Yield each key of the values, also of maps within them, with the values that have only this key."""
     for key, value in values.items():
         yield (key,), {key: value}
         if isinstance(value, Mapping):
@@ -146,7 +146,7 @@ def _parts(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, dict[str, Any]]
 
 
 def _merged_mistakes(params: Params) -> list[Mistake]:
-    """Check what the inputs' stages merge as entries: it stands under `of` what they read."""
+    """Check the merges inside inputs' stages as entries, with the input's `of` as their `reads`."""
     mistakes = []
     for where, entry in (merged for input_kind in INPUTS.values() for merged in input_kind.entries(params)):
         for mistake in _entry_mistakes(params, where, entry, [len(params.tasks)]):
@@ -156,14 +156,14 @@ def _merged_mistakes(params: Params) -> list[Mistake]:
 
 
 def _source_mistakes(params: Params, entry: Entry, method: Method) -> Iterator[Mistake]:
-    """Check what an entry reads: what its method does, or what may stand in the place of deltas and factors."""
+    """Check an entry's input: the method's own, or one that may replace deltas and factors."""
     own = INPUTS[method.reads]
     read = own if own.name in SECTIONS else input_of_entry(entry) or own
     return read.source_mistakes(params, entry, method)
 
 
 def _study_mistakes(params: Params) -> list[Mistake]:
-    """Check the studies: what an entry needs for the fewest tasks, and whether the vectors of a fraction are kept."""
+    """Check the studies: an entry's inputs for the fewest tasks, and the singular vectors of a fraction."""
     mistakes = []
     tasks, continual = params.studies.tasks.methods, params.studies.continual.methods
     sizes = range(1, len(params.tasks) + 1)
@@ -197,7 +197,7 @@ def _study_mistakes(params: Params) -> list[Mistake]:
 
 
 def _sweep_mistakes(where: KeyPath, sweep: Sweep) -> list[Mistake]:
-    """Check a sweep's parameter and its values, but for what these make of an entry."""
+    """Check a sweep's parameter and values, apart from the entries that they give."""
     names = ", ".join(sweep.over) or "none"
     if len(sweep.over) != 1:
         text = f"expected one parameter with its values, got {names}; write a sweep for each"
@@ -206,7 +206,7 @@ def _sweep_mistakes(where: KeyPath, sweep: Sweep) -> list[Mistake]:
 
 
 def _ablation_mistakes(where: KeyPath, ablation: Ablation) -> list[Mistake]:
-    """Check an ablation's steps and what it searches, but for what these make of an entry."""
+    """Check an ablation's steps and searched parameters, apart from the entries that they give."""
     mistakes = _over_mistakes(where, ablation, ablation.over or {})
     if WHOLE in ablation.steps:
         text = "is the name of the entry itself; name the step otherwise"
@@ -217,7 +217,7 @@ def _ablation_mistakes(where: KeyPath, ablation: Ablation) -> list[Mistake]:
 
 
 def _budget_mistakes(where: KeyPath, entry: Entry) -> list[Mistake]:
-    """Check that an entry has parts whose bytes can be told, but for what is wrong with it as an entry."""
+    """Check that the size of an entry's parts can be computed, apart from its own mistakes."""
     with suppress(InputError):  # a method that there is not is said elsewhere
         method = registry.get(entry.method)
         if not method.overlay:
@@ -239,7 +239,7 @@ def _over_mistakes(where: KeyPath, study: Sweep | Ablation, over: Mapping[str, l
 
 
 def _merged_by_study(params: Params, where: KeyPath, entry: Entry) -> list[Mistake]:
-    """Check an entry that a study merges all tasks by."""
+    """Check an entry by which a study merges all tasks."""
     mistakes = _entry_mistakes(params, where, entry, [len(params.tasks)])
     return mistakes or _run_time_mistakes(where, entry)
 
@@ -250,7 +250,7 @@ def _run_time_mistakes(where: KeyPath, entry: Entry) -> list[Mistake]:
 
 
 def _subset_mistakes(where: KeyPath, entry: Entry) -> list[Mistake]:
-    """Refuse what has no meaning, or no input, for a subset of the tasks."""
+    """Refuse values and inputs that make no sense for a subset of the tasks."""
     if (read := input_of_entry(entry)) and read.not_of_subsets:
         text = read.not_of_subsets.text.format(reads=entry.reads, method=entry.method)
         return [replace(read.not_of_subsets, text=text).below(where)]

@@ -1,4 +1,4 @@
-"""Compare the declared sources before any work, from headers alone."""
+"""Compare the declared sources before a run, by headers alone."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -37,12 +37,10 @@ BASE_SOURCE: KeyPath = ("base", "source")
 
 
 def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) -> list[str]:
-    """Check each source that lies on this disk, and each pair of base and task; raise InputError listing every mistake.
+    """Check each source on this disk, and each pair of base and task; raise InputError listing every mistake.
 
-    What params.yaml has wrong of itself is passed over: other checks say it. Returns what a user should know of the
-    pairs, such as settings that differ.
-
-    `folder` is what relative sources start from. `made` tells whether a stage will write a path that is not there yet.
+    Mistakes inside params.yaml are left to other checks. Returns notes about the pairs, such as settings that
+    differ. `folder`: the root of relative sources. `made` tells whether a stage will write a missing path.
     """
     mistakes: list[Mistake] = []
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
@@ -67,7 +65,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
 
 
 def _sources(params: Params) -> dict[KeyPath, str]:
-    """Return the sources of models and data sets, by the place where each is declared."""
+    """Return the sources of models and data sets, by the place that declares each."""
     where = ("vocabularies", params.vocabulary, "source") if params.vocabulary else BASE_SOURCE
     sources: dict[KeyPath, str] = {} if params.base_source is None else {where: str(params.base_source)}
     for name, task in params.tasks.items():
@@ -80,7 +78,7 @@ def _sources(params: Params) -> dict[KeyPath, str]:
 def _located(
     params: Params, folder: Path, made: Callable[[Path], bool], mistakes: list[Mistake]
 ) -> tuple[dict[KeyPath, Path], dict[KeyPath, Path]]:
-    """Return where the sources lie on this disk, and the pointers to those that are still to be fetched."""
+    """Return the paths of sources on this disk, and the pointers of those to fetch."""
     here, remote = dict[KeyPath, Path](), dict[KeyPath, Path]()
     for place, source in _sources(params).items():
         with caught(mistakes, place):
@@ -95,7 +93,7 @@ def _located(
 def _opened_models(
     params: Params, here: Mapping[KeyPath, Path], mistakes: list[Mistake]
 ) -> dict[str, Checkpoint | Adapter]:
-    """Open the tasks' models that lie here."""
+    """Open the tasks' models that are on this disk."""
     models: dict[str, Checkpoint | Adapter] = {}
     for name in params.tasks:
         if path := here.get(("tasks", name, "source")):
@@ -111,7 +109,7 @@ def _opened_base(
     models: Mapping[str, Checkpoint | Adapter],
     mistakes: list[Mistake],
 ) -> Checkpoint | None:
-    """Open the base, or the mean of the models that stands for it; None while it is not here or has a mistake."""
+    """Open the base, or the models' mean in its place; None if it is not here or has a mistake."""
     base: Checkpoint | None = None
     with caught(mistakes, BASE_SOURCE):
         if params.base.is_mean:
@@ -135,7 +133,7 @@ def _check_pairs(
     rules: ParameterRules,
     mistakes: list[Mistake],
 ) -> list[str]:
-    """Check each model against the base; return what a user should know of them."""
+    """Check each model against the base; return notes about them."""
     notes: list[str] = []
     agreement = Agreement(here[BASE_SOURCE], rules) if BASE_SOURCE in here else None
     for name, model in models.items():
@@ -147,7 +145,7 @@ def _check_pairs(
 
 
 def _unused_patterns(params: Params, base: Checkpoint, models: Mapping[str, Checkpoint | Adapter]) -> Iterator[str]:
-    """Name the patterns that match no parameter of the base, and of heads none of a model: one may be misspelt."""
+    """Report patterns that match no parameter of the base, or for heads of no model: one may be misspelt."""
     names = {*unstacked(base).names, *base.dropped}
     whole = [model for model in models.values() if not isinstance(model, Adapter)]  # an adapter's head has other names
     heads = params.base.heads if len(whole) == len(params.tasks) else []
@@ -165,7 +163,7 @@ def _check_vocabulary(
     models: Mapping[str, Checkpoint | Adapter],
     rules: ParameterRules,
 ) -> None:
-    """Check that models can be brought into one vocabulary, and that what is no table of it fits, if all are here."""
+    """Check that all models, if they are here, fit into one vocabulary, and their other parameters fit too."""
     base = here.get(("vocabularies", name, "source"))
     if len(models) < len(params.tasks) or (base is None and params.base_source is not None):
         return
@@ -194,7 +192,7 @@ def _check_layers(params: Params, base: Checkpoint, rules: ParameterRules, mista
 
 
 def _check_recalibrated(params: Params, base: Checkpoint, rules: ParameterRules, mistakes: list[Mistake]) -> None:
-    """Check that what is recalibrated has batch-normalisation statistics, among the parameters that are merged."""
+    """Check that a recalibrated merge has batch-normalisation statistics among its merged parameters."""
     if any(is_measured(name) and is_merged(name, base.spec(name).dtype, rules) for name in base.names):
         return
     for name, learned in params.learned.items():
@@ -205,7 +203,7 @@ def _check_recalibrated(params: Params, base: Checkpoint, rules: ParameterRules,
 
 
 def _check_heads(params: Params, lacking: Collection[str]) -> None:
-    """Refuse heads that leave out a parameter which the base lacks, so that no task's network would be whole."""
+    """Refuse heads that leave out a parameter that the base lacks: no task's network would be complete."""
     heads = params.base.heads
     bare = {name: name.partition(".")[2] for name in lacking}  # as a base without a prefix has it
     beyond = [name for name in lacking if not is_head(name, heads) and not is_head(bare[name], heads)]
@@ -218,7 +216,7 @@ def _check_heads(params: Params, lacking: Collection[str]) -> None:
 
 
 def _lying(source: Path, made: Callable[[Path], bool]) -> Path | None:
-    """Return where a source lies here, to be read; raise InputError when it never will, or its pointer is wrong."""
+    """Return the path of a source; None if it will be fetched or made. Raises InputError otherwise."""
     if source.exists():
         pointer = read_pointer(source)
         return verified_package_path(pointer, source) if isinstance(pointer, PackagePointer) else lying(source)
@@ -230,7 +228,7 @@ def _lying(source: Path, made: Callable[[Path], bool]) -> Path | None:
 
 
 def _is_dequantised(source: Path) -> bool:
-    """Tell whether a source is a model of llama.cpp's, which is read when it is fetched; refuse it if it cannot be."""
+    """Tell whether a source is a llama.cpp model, which fetching converts; refuse it if it cannot be read."""
     file = gguf_in(source)
     if file is not None and find_spec("gguf") is None:
         raise InputError(f"{file}: {INSTALL}")

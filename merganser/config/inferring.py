@@ -1,4 +1,4 @@
-"""What models and data that lie on this disk say of a task: the family, the kind, its columns and its head.
+"""Infer a task's family, kind, columns and head from models and data on this disk.
 
 Imports torch and transformers.
 """
@@ -55,9 +55,9 @@ NAMING_CLASSES = {"classes", "labels", "answers"}  # keys of kinds of task that 
 
 
 def family_of(source: Path, tasks: Collection[Path] = ()) -> str | None:
-    """Return the family of a model by the configuration next to its weights; None if there is none, or several.
+    """Return the family of a model by its configuration file; None if none fits, or several do.
 
-    `tasks`: the tasks' own models, whose heads say which of several families is meant.
+    `tasks`: the tasks' own models, whose heads decide between several families.
     """
     with suppress(InputError, OSError):
         path = lying(source)
@@ -80,9 +80,9 @@ def family_of(source: Path, tasks: Collection[Path] = ()) -> str | None:
 
 
 def _meant(families: Sequence[str], tasks: Collection[Path]) -> list[str]:
-    """Return those of several families that do what the tasks' models are for; where no file says it, those of trunks.
+    """Return those of several families that have the tasks' heads; if no file tells, the families of trunks.
 
-    An adapter says it by its own word for the task.
+    An adapter names its task type.
     """
     uses = {use for use in map(_use_of, tasks) if use is not None}
     about = {name: constants(FAMILIES, name) for name in families}
@@ -91,7 +91,7 @@ def _meant(families: Sequence[str], tasks: Collection[Path]) -> list[str]:
 
 
 def _use_of(source: Path) -> str | None:
-    """Return what a model is for, in the words of model hubs; None where nothing here says it."""
+    """Return a model's use as model hubs call it; None if no file tells."""
     with suppress(InputError, OSError):
         if path := lying(source):
             folder = path if path.is_dir() else path.parent
@@ -109,19 +109,19 @@ def _holds(family: str, source: Path) -> bool:
 
 
 def compares_with_texts(family: str) -> bool:
-    """Tell whether a family's networks compare pictures with texts, which templates make of the names of classes."""
+    """Tell whether a family's networks compare pictures with texts, made from class names by templates."""
     return family in family_names() and has_ability(family, EmbedsTexts) and has_ability(family, TakesImages)
 
 
 def needs_head(kind: Any) -> bool:
-    """Tell whether a kind of task, if it is one, needs a head of the task's own."""
+    """Tell whether a known kind of task needs a head of the task's own."""
     return kind in kind_names() and isinstance(get_kind(kind), HasHead)
 
 
 def heads_beyond(base: Path, models: Sequence[Path]) -> list[str]:
-    """Return the patterns of the heads that models have beyond the base's parameters; none if they are not all alike.
+    """Return the patterns of the heads that models have beyond the base's parameters; empty if they differ.
 
-    None either if a model has other parameters that the base has not, or does not lie on this disk.
+    Also empty if a model has other parameters beyond the base's, or is not on this disk.
     """
     patterns = (*HEAD_NAMES, *IMAGE_HEADS, *SPAN_HEADS, *SOUND_HEADS, *BEFORE)
     beyond = [_names_beyond(base, model) for model in models]
@@ -132,10 +132,10 @@ def heads_beyond(base: Path, models: Sequence[Path]) -> list[str]:
 
 
 def pattern_in_all(base: Path, models: Sequence[Path]) -> str | None:
-    """Return a pattern such as `bert.*` for the parameters that all models share with a base that has others too.
+    """Return a pattern such as `bert.*` for the base's parameters that all models have, if the base has others.
 
     The others are usually a pretraining head. Returns None if there are no others, if the models share different
-    parameters, if no single prefix tells the two parts apart, and for adapters.
+    parameters, if no single prefix separates them, and for adapters.
     """
     with suppress(InputError, OSError):
         place, places = lying(base), [lying(model) for model in models]
@@ -159,7 +159,7 @@ def _names_in(base: Path, model: Path) -> list[str]:
 
 
 def _names_beyond(base: Path, model: Path) -> list[str]:
-    """List the parameters that a model has and the base has not, which may have another prefix (`bert.`)."""
+    """List a model's parameters that the base lacks; their prefix may differ (`bert.`)."""
     with suppress(InputError, OSError):
         places = lying(base), lying(model)
         if places[0] and places[1]:
@@ -170,7 +170,7 @@ def _names_beyond(base: Path, model: Path) -> list[str]:
 
 
 def parameter_names(source: Path) -> list[str]:
-    """List the parameters of a model, of an adapter those that it changes; none if it does not lie on this disk."""
+    """List a model's parameters, or those that an adapter changes; empty if it is not on this disk."""
     with suppress(InputError, OSError):
         if path := lying(source):
             model = open_model(path)
@@ -179,9 +179,9 @@ def parameter_names(source: Path) -> list[str]:
 
 
 def infer_task_kind(data: Mapping[str, Any], family: str, source: Path) -> str | None:
-    """Return the one kind of task that a family does and that a task's keys and the columns of its data fit.
+    """Return the only kind of the family that fits a task's keys and the columns of its data.
 
-    `data`: what the file says of the data, which lie at `source`. None where no kind fits, or several do.
+    `data`: the task's `data` in the file; `source`: the path of the data. None if no kind fits, or several do.
     """
     own = {key: value for key, value in data.items() if key not in Data.model_fields}
     fitting = [name for name in _kinds_of(family) if _takes(name, own, data, source)]
@@ -194,9 +194,10 @@ def infer_task_kind(data: Mapping[str, Any], family: str, source: Path) -> str |
 def infer_columns(
     kind: str | None, data: Mapping[str, Any], family: str, source: Path
 ) -> tuple[str, dict[str, str]] | None:
-    """Return the one kind of task that can read the data once columns are renamed by their names, and those columns.
+    """Return the only kind that can read the data after renaming columns by their names, and that renaming.
 
-    `kind`: what the file says, if it does. None if the data is read as it is, or if no kind fits, or several do.
+    `kind`: the task's kind, if the file has it. None if the data needs no renaming, if no kind fits, or if several
+    do.
     """
     if "columns" in data or not (features := features_at(source)):
         return None
@@ -215,7 +216,7 @@ def infer_columns(
 
 
 def kind_advice(data: Mapping[str, Any], family: str, source: Path) -> str | None:
-    """Say what to add to a task's `data` so that its kind follows; None if the data set is not here."""
+    """Explain what to add to a task's `data` so that its kind can be inferred; None if the data set is not here."""
     features = features_at(source)
     own = {key: value for key, value in data.items() if key not in Data.model_fields}
     if not features or not any(_columns_read(kind, own) for kind in _kinds_of(family)):
@@ -233,7 +234,7 @@ def kind_advice(data: Mapping[str, Any], family: str, source: Path) -> str | Non
 
 
 def _kinds_of(family: str) -> list[str]:
-    """List the kinds of task that a family does; none of a family that is not known."""
+    """List a family's kinds of task; empty for an unknown family."""
     if family not in family_names():
         return []
     return [name for name in kind_names() if name != UNMEASURED and fits(get_kind(name), family)]
@@ -248,7 +249,7 @@ def _columns_read(kind: str, own: Mapping[str, Any]) -> Collection[str]:
 
 
 def _takes(kind: str, own: Mapping[str, Any], data: Mapping[str, Any], source: Path) -> bool:
-    """Tell whether a kind has these keys of its own, and can read the columns of the data, if they are here."""
+    """Tell whether a kind has these keys, and can read the data's columns if they are here."""
     try:
         evaluator = open_evaluator(kind, own, None)
         path = lying(source)

@@ -1,4 +1,4 @@
-"""Load `params.yaml` and refuse every mistake in it before any work, all of them in one message."""
+"""Load `params.yaml` and report every mistake in it before a run, all in one message."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -25,10 +25,10 @@ Further = Callable[[Params], Iterable[Mistake]]  # lists mistakes that are not i
 
 
 def load_params(path: Path = PARAMS, sources: Further = lambda params: []) -> Params:
-    """Read and check a `params.yaml`, what it leaves out filled in; raise InputError that lists all mistakes.
+    """Read and check a `params.yaml`, with defaults filled in; raise InputError that lists all mistakes.
 
-    A run checked the file before its stages: each of them would import every method only to check it again. `sources`:
-    lists mistakes in what the file names.
+    Stages skip the checks that import every method, since a run has done them. `sources`: lists mistakes in the
+    files that it names.
     """
     if CHECKED in os.environ and os.environ[CHECKED] == sha256_of(path):
         return read_params(path)
@@ -36,7 +36,7 @@ def load_params(path: Path = PARAMS, sources: Further = lambda params: []) -> Pa
 
 
 def check_params(content: Any, path: Path, sources: Further = lambda params: [], text: str = "") -> Params:
-    """Check the content of a `params.yaml` as `load_params` does; `path`, `text`: of the file that mistakes name."""
+    """Check the content of a `params.yaml` as `load_params` does; `path`, `text`: of the file, for the messages."""
     params, mistakes = _read(content, path, path.parent)
     from merganser.config.entries import usage_mistakes  # imports torch
     from merganser.config.tasks import task_mistakes, vocabulary_mistakes
@@ -51,14 +51,14 @@ def check_params(content: Any, path: Path, sources: Further = lambda params: [],
 
 
 def read_params(path: Path) -> Params:
-    """Read a `params.yaml` as `load_params` does, without a look at the models, data and methods that it names."""
+    """Read a `params.yaml` as `load_params` does, without checking the models, data and methods that it names."""
     return check_shape(read_yaml(path), path, path.parent, read_small(path).decode())
 
 
 def check_shape(content: Any, path: Path, folder: Path | None = None, text: str = "") -> Params:
-    """Check names, keys and types as `check_params` does, and nothing that they name: that needs torch.
+    """Check names, keys and types as `check_params` does, but nothing that needs torch.
 
-    `folder`: what relative sources start from; without it what the sources' own files say is not looked up.
+    `folder`: the root of relative sources; None: the sources' files are not read.
     """
     params, mistakes = _read(content, path, folder)
     _refuse(path, mistakes, text)
@@ -67,9 +67,9 @@ def check_shape(content: Any, path: Path, folder: Path | None = None, text: str 
 
 
 def _read(content: Any, path: Path, folder: Path | None) -> tuple[Params | None, list[Mistake]]:
-    """Return what a file says, and the mistakes in its names and its shape: what is wrong is not in the first.
+    """Return a file's valid part, and the mistakes in its names and its shape.
 
-    It is None where too much is wrong. Raises InputError where the content is no params.yaml at all.
+    The part is None if too much is wrong. Raises InputError if the content is no params.yaml at all.
     """
     content = filled(content, additions(content, folder))
     if not isinstance(content, dict):
@@ -89,7 +89,7 @@ def _read(content: Any, path: Path, folder: Path | None) -> tuple[Params | None,
 
 
 def _refuse(path: Path, mistakes: list[Mistake], text: str) -> None:
-    """Raise InputError with all mistakes, in the order of their lines in the file's text, if there is one."""
+    """Raise InputError if there are mistakes, in the order of their lines in the file's text."""
     if mistakes:
         root = YAML(typ="safe").compose(text) if text else None
         located = sorted(((line_of(root, each.place) or 0, str(each)) for each in mistakes), key=itemgetter(0))
@@ -98,9 +98,9 @@ def _refuse(path: Path, mistakes: list[Mistake], text: str) -> None:
 
 
 def complete_file(path: Path) -> str | None:
-    """Write into a right `params.yaml` what it leaves out and DVC needs; say what that was, None if it was nothing.
+    """Write missing keys that DVC needs into a valid `params.yaml`; return what was added, or None.
 
-    Raises InputError, and leaves the file as it is, where it has a mistake.
+    Raises InputError for a file with mistakes, and leaves it as it is.
     """
     text, added = completed(read_small(path).decode(), str(path), path.parent)
     if not added:
@@ -112,7 +112,7 @@ def complete_file(path: Path) -> str | None:
 
 
 def _name_mistakes(content: dict[Any, Any]) -> Iterator[Mistake]:
-    """Check names: they become folders and words of a shell command, which they must not leave."""
+    """Check names: they become folder names and words of a shell command, and must be safe as both."""
     ablations = value_at(content, ("studies", "ablations"))
     steps = [("studies", "ablations", name, "steps") for name in ablations] if isinstance(ablations, dict) else []
     sections = [(name,) for name in ("tasks", "unseen", *SECTIONS, "methods", "vocabularies")]
@@ -127,7 +127,7 @@ def _name_mistakes(content: dict[Any, Any]) -> Iterator[Mistake]:
 
 
 def _clash_mistakes(content: dict[Any, Any]) -> Iterator[Mistake]:
-    """Find names that would make two stages one."""
+    """Find names that would give two stages the same name."""
     by_task = [("methods", "tasks"), ("methods", "unseen")]
     by_task += [(name, "tasks") for name, each in INPUTS.items() if each.by_task]
     for section, of_tasks in by_task:

@@ -1,6 +1,7 @@
-"""What is wrong in a file such as `params.yaml`: where, what was expected and what it got, each in one line.
+"""Mistakes in a file such as `params.yaml`: place, expectation and actual value, each on one line.
 
-A file whose shape has mistakes is checked further with stand-ins, so that all of its mistakes come in one message.
+A file with mistakes in its shape is repaired with stand-in values and checked further, so that all mistakes come in one
+message.
 """
 
 import copy
@@ -28,7 +29,7 @@ KEY = "[key]"  # pydantic's mark behind the place of a key that is wrong itself
 class Mistake:
     """A mistake at a place of a file, printed as `place.of.keys: text`.
 
-    `needs`: places that it was derived from, beside its own. `has_place`: the text names the place already, as checks
+    `needs`: further places that it was derived from. `has_place`: the text already names the place, as checks
     outside this package do.
     """
 
@@ -41,11 +42,11 @@ class Mistake:
         return self.text if self.has_place or not self.place else f"{'.'.join(self.place)}: {self.text}"
 
     def below(self, above: KeyPath) -> "Mistake":
-        """Return it with its place inside another one."""
+        """Return the mistake with its place inside another one."""
         return replace(self, place=(*above, *self.place))
 
     def follows(self, wrong: Collection[KeyPath]) -> bool:
-        """Tell whether mistakes that are known at places may be its only cause: it is there, or derived from there."""
+        """Tell whether mistakes at known places may be its only cause: at its place, or at one of its `needs`."""
         at_or_in = any(self.place[: len(place)] == place for place in wrong)
         return at_or_in or MISSING in self.text or any(_overlap(need, place) for need in self.needs for place in wrong)
 
@@ -65,7 +66,7 @@ def mistakes_at(place: KeyPath, error: InputError, *, has_place: bool = False) -
 
 @contextmanager
 def caught(mistakes: list[Mistake], place: KeyPath) -> Iterator[None]:
-    """Add an InputError to the mistakes, at a place, or at `parameters.merged` if its text begins with that."""
+    """Turn an InputError in the block into mistakes, at a place, or at `parameters.merged` if its text starts so."""
     try:
         yield
     except InputError as error:
@@ -74,16 +75,16 @@ def caught(mistakes: list[Mistake], place: KeyPath) -> Iterator[None]:
 
 
 def _overlap(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    """Tell whether one place is the other, or in it."""
+    """Tell whether one place equals the other or is inside it."""
     return all(a == b for a, b in zip(one, other, strict=False))
 
 
 def mistakes_in(
     content: Any, model: type[BaseModel], above: KeyPath = (), beside: tuple[str, ...] = ()
 ) -> list[Mistake]:
-    """List what keeps content from being a model's; nothing if it is right.
+    """List why content does not fit a model; empty if it fits.
 
-    `above`: where in the file the model stands; `beside`: keys that may stand there and are not the model's.
+    `above`: the model's place in the file; `beside`: allowed keys that are not the model's.
     """
     try:
         model.model_validate(content)
@@ -98,7 +99,7 @@ def mistakes_in(
 
 
 def _is_meant(mistake: Any, model: type[BaseModel]) -> bool:
-    """Tell whether content that fits no type of a choice of types is like the one that this mistake is about."""
+    """Tell whether content that fits no type of a union is closest to the type of this mistake."""
     place, got = mistake["loc"], mistake["input"]
     if not place or not _is_choice(kind_at(model, place[:-1])):
         return True
@@ -106,7 +107,7 @@ def _is_meant(mistake: Any, model: type[BaseModel]) -> bool:
 
 
 def _is_choice(kind: Any) -> bool:
-    """Tell whether a type is a choice of types, after which pydantic names the one in a place."""
+    """Tell whether a type is a union, whose member pydantic names in a place."""
     return get_origin(kind) in (Union, UnionType)
 
 
@@ -121,7 +122,7 @@ def _explained(mistake: Any, model: type[BaseModel], above: KeyPath, beside: tup
 
 
 def _explain(mistake: Any, model: type[BaseModel], above: KeyPath, beside: tuple[str, ...]) -> str:
-    """Say what pydantic found wrong, without its place."""
+    """Return what pydantic found wrong, without its place."""
     place, kind, got = mistake["loc"], mistake["type"], mistake["input"]
     if kind == "extra_forbidden":
         known = [*(beside if len(place) == 1 else ()), *_keys_at(model, place[:-1])]
@@ -145,20 +146,20 @@ def _explain(mistake: Any, model: type[BaseModel], above: KeyPath, beside: tuple
 
 
 def _choices(kind: Any) -> list[str]:
-    """List the texts that a type is a choice of."""
+    """List the texts that a type allows."""
     if get_origin(kind) is Literal:
         return [choice for choice in get_args(kind) if isinstance(choice, str)]
     return [choice for part in get_args(kind) for choice in _choices(part)]
 
 
 def abbreviate(value: Any) -> str:
-    """Show a value as it stands in the file, the beginning of a long one."""
+    """Return a value as the file has it, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _example_at(model: type[BaseModel], place: Location) -> str | None:
-    """Return a line of the file that gives what is missing at a place, and what it is; None without an example."""
+    """Return an example of a missing line of the file; None if there is none."""
     key, field = str(place[-1]), field_at(model, place)
     value = None if field is None else _example(field)
     if field is None or value is None:
@@ -168,7 +169,7 @@ def _example_at(model: type[BaseModel], place: Location) -> str | None:
 
 
 def _example(field: FieldInfo) -> Any:
-    """Return a field's stated example; else the first of its choices, or its type with the required keys only."""
+    """Return a field's stated example, else its first choice, else its type with the required keys only."""
     kind = field.annotation
     if field.examples:
         return field.examples[0]
@@ -186,13 +187,13 @@ def _keys_at(model: type[BaseModel], place: Location) -> list[str]:
 
 
 def field_at(model: type[BaseModel], place: Location) -> FieldInfo | None:
-    """Return the field of a model that a place in it is; None for a name in a map, and for a key that it has not."""
+    """Return the model's field at a place; None for a name in a map, and for an unknown key."""
     fields: dict[Any, FieldInfo] = getattr(kind_at(model, place[:-1]), "model_fields", {})
     return fields.get(place[-1]) if place else None
 
 
 def kind_at(model: type[BaseModel], place: Location) -> Any:
-    """Return the type of what stands at a place in the model; of one that may be left out, what it is else."""
+    """Return the type at a place in the model; of an optional one, the type of its value."""
     kind: Any = model
     for part in place:
         # A map of names (tasks, methods) has any keys, all of one kind.
@@ -208,9 +209,9 @@ def kind_at(model: type[BaseModel], place: Location) -> Any:
 
 
 def repaired(content: Any, model: type[BaseModel]) -> Any:
-    """Return content that is a model's, without what was wrong: left out, or a stand-in where it must be.
+    """Return content that fits a model: wrong values are left out, or replaced by stand-ins if required.
 
-    None where too much is wrong.
+    None if too much is wrong.
     """
     content = copy.deepcopy(content)
     for _ in range(AGAIN):
@@ -225,9 +226,9 @@ def repaired(content: Any, model: type[BaseModel]) -> Any:
 
 
 def _repair(content: Any, place: Location, kind: str, model: type[BaseModel]) -> None:
-    """Take out what is wrong at a place; put a stand-in there where it is a required key, or one of a map's names.
+    """Remove a wrong value; replace it by a stand-in if its key is required, or is a name in a map.
 
-    A key that is no text, such as a number, is made one; a text that cannot be a key is left out.
+    A key that is not text, such as a number, becomes text; a text that cannot be a key is left out.
     """
     if place[-1] == KEY:
         named = value_at(content, place[:-2])
@@ -249,7 +250,7 @@ def _repair(content: Any, place: Location, kind: str, model: type[BaseModel]) ->
 
 
 def _known(content: Any, place: Location, model: type[BaseModel]) -> Location:
-    """Return as much of a place as is one of the file: behind a union's stand the names of its types."""
+    """Return the part of a place that exists in the file: pydantic adds the names of a union's types."""
     for length, key in enumerate(place):
         is_there = key in content if isinstance(content, dict) else isinstance(content, list)
         if not is_there:
@@ -259,7 +260,7 @@ def _known(content: Any, place: Location, model: type[BaseModel]) -> Location:
 
 
 def _stand_in(kind: Any) -> Any:
-    """Return a value of a type that checks further on take for no mistake of its own, or name."""
+    """Return a value of a type that later checks accept and do not mention."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return {key: _stand_in(field.annotation) for key, field in kind.model_fields.items() if field.is_required()}
     if get_origin(kind) is dict:

@@ -57,7 +57,7 @@ class Point:
 
     @cached_property
     def id(self) -> str:
-        """Return its method, and a digest of all choices that its scores follow from."""
+        """Return its method, and a digest of all choices that its scores depend on."""
         merged = [self.entry.method, self.entry.reads, self.entry.values, self.tasks, self.budget]
         measured = [self.place, self.split, self.others, dict(self.choices), [one.id for one in self.tried]]
         return f"{self.entry.method}-{sha256_of_json([merged, measured])[:DIGITS]}"
@@ -69,24 +69,24 @@ class Point:
 
     @property
     def profile(self) -> Path:
-        """Return the file in `data/profiles` that says how long it took."""
+        """Return the file in `data/profiles` with its run time."""
         return Path("points", self.place, f"{self.id}.json")
 
     @property
     def listed(self) -> dict[str, str]:
-        """Return what dvc.yaml needs to know of it."""
+        """Return its values that dvc.yaml reads."""
         read = {"method": self.entry.method, "reads": self.entry.reads, "split": self.split}
         return {"of": self.where, "place": self.place} | read | ({"tried": self.tried[0].place} if self.tried else {})
 
 
 @dataclass(frozen=True)
 class Points:
-    """All points of a params.yaml, by the studies and searches that they are of."""
+    """All points of a params.yaml, by their studies and searches."""
 
     params: Params
 
     def task_study(self, name: str) -> dict[Subset, Point]:
-        """Return the merges of subsets of the tasks by an entry."""
+        """Return an entry's merges of subsets of the tasks."""
         params, entry = self.params, self.params.studies.tasks.methods[name]
         subsets = all_subsets(params.tasks, params.studies.tasks.subsets, params.first_seed)
         merged = Entry(method=entry.method, reads=entry.reads, **entry.values)
@@ -110,7 +110,7 @@ class Points:
         return self._studied(where, own, tasks=subset, others=others)
 
     def sweep(self, name: str) -> list[tuple[Values, Point]]:
-        """Return the merges of a sweep, each with the value of its parameter."""
+        """Return the merges of a sweep, each with its parameter's value."""
         sweep = self.params.studies.sweeps[name]
         return [
             (values, self._studied(f"studies.sweeps.{name}", sweep.at(values)))
@@ -118,14 +118,14 @@ class Points:
         ]
 
     def budgets(self, name: str) -> dict[str, Point]:
-        """Return the merges of an entry by the names of its budgets."""
+        """Return an entry's merges by the names of its budgets."""
         entry = self.params.studies.budgets.methods[name]
         where = f"studies.budgets.methods.{name}"
         budgets = budgets_of(self.params, registry.get(entry.method))
         return {at: self._studied(where, entry, budget=budget) for at, budget in budgets.items()}
 
     def ablation(self, name: str) -> dict[str, Point]:
-        """Return the merges of an ablation by its steps; one that is searched names its candidates as `tried`."""
+        """Return the merges of an ablation by step; a searched step has its candidates as `tried`."""
         ablation = self.params.studies.ablations[name]
         return {step: self._step(name, ablation, entry) for step, entry in steps_of(ablation).items()}
 
@@ -137,7 +137,7 @@ class Points:
         return self._studied(where, entry, tried=tuple(tried))
 
     def search(self, name: str) -> list[Point]:
-        """Return the candidates of a search; of one by CMA-ES the first, which all others follow from."""
+        """Return the candidates of a search; for CMA-ES only the first, on which all others depend."""
         search = self.params.searches[name]
         return [
             self._tried(f"searches.{name}", f"searches/{name}", search.entry(values))
@@ -146,7 +146,7 @@ class Points:
 
     @cached_property
     def individual(self) -> Point:
-        """Return the tasks' own models on validation data."""
+        """Return the points of the tasks' own models on validation data."""
         base, parameters = self.params.base, self.params.parameters
         rules = {"heads": base.heads, "parameters": parameters.model_dump()}
         entry = Entry(method=INDIVIDUAL, reads="checkpoints")
@@ -159,7 +159,7 @@ class Points:
         return {"seed": self.params.first_seed, "family": self.params.base.family, **evaluation}
 
     def _studied(self, where: str, entry: Entry, tasks: Subset = (), **more: Any) -> Point:
-        """Return a point whose scores are reported."""
+        """Return a point with reported scores."""
         merged = Entry(method=entry.method, reads=entry.reads, **entry.values)
         return Point(
             where, STUDIES, merged, "prepared", tasks or tuple(sorted(self.params.tasks)), self._choices, **more
@@ -181,14 +181,14 @@ class Points:
 
     @cached_property
     def by_id(self) -> dict[str, Point]:
-        """Return all points, those that others choose from before these."""
+        """Return all points; candidates come before the points that choose from them."""
         all_points = [each for points in self._lists() for point in points for each in (*point.tried, point)]
         own = [self.individual] * any(point.split == "validation" for point in all_points)
         return {point.id: point for point in (*own, *all_points)}
 
     @property
     def text(self) -> str:
-        """Return what `points.yaml` holds: points, and steps, whose values the best of other points says."""
+        """Return the text of `points.yaml`: points, and steps, which take the values of their best candidate."""
         parts = {"points": [], "steps": []}  # type: dict[str, list[Point]]
         for point in self.by_id.values():
             parts["steps" if point.tried else "points"].append(point)
@@ -206,7 +206,7 @@ def _points(text: str) -> Mapping[str, Point]:
 
 
 def points_by_id(params: Params) -> Mapping[str, Point]:
-    """Return all points of a params.yaml, which are listed once."""
+    """Return all points of a params.yaml; the list is made once."""
     return _points(params.model_dump_json())
 
 
@@ -223,14 +223,14 @@ def values_for(values: Mapping[str, Any], subset: Subset) -> Values:
 
 
 def first_candidates(params: Params, search: Search) -> list[Values]:
-    """Return the values that a search tries whatever scores: all of a grid, and of CMA-ES coefficients of 1."""
+    """Return the candidates that do not depend on scores: a whole grid; for CMA-ES all coefficients 1."""
     if search.evolve is not None:
         return [{"coefficients": dict.fromkeys(sorted(params.tasks), 1.0)}]
     return search_candidates(search)
 
 
 def write_points(params: Params, root: Path = Path()) -> bool:
-    """Write the points of a params.yaml beside it; tell whether the file was another one."""
+    """Write the points of a params.yaml next to it; tell whether the file changed."""
     text, path = Points(params).text.encode(), root / POINTS_FILE
     if path.is_file() and not path.is_symlink() and path.read_bytes() == text:
         return False
@@ -240,6 +240,6 @@ def write_points(params: Params, root: Path = Path()) -> bool:
 
 
 def check_points(params: Params) -> None:
-    """Raise InputError where `points.yaml` is there and not what follows from params.yaml."""
+    """Raise InputError if an existing `points.yaml` does not fit params.yaml."""
     if POINTS_FILE.is_file() and POINTS_FILE.read_bytes() != Points(params).text.encode():
         raise InputError(f"{POINTS_FILE}: is of another {PARAMS}; run `merganser status` to rewrite it, then run again")

@@ -30,12 +30,11 @@ Value = int | float | str | bool | None
 
 
 class Table(Strict):
-    """One table of a paper, or part of one.
+    """A table of a paper, or part of one.
 
-    `checkpoints`: whether it was measured on these very checkpoints, or on others that were trained alike. `decimals`:
-    the digits after the point that it prints. `parameters`: what an entry ran with there, its `reads` and which
-    `matrices` too, null where the paper does not say it; `notes`: what else keeps an entry's figure from being the same
-    experiment.
+    `checkpoints`: whether it was measured on the same checkpoints, or on others trained alike. `decimals`: its
+    digits after the point. `parameters`: each entry's values there, with its `reads` and `matrices`, null if the
+    paper does not say; `notes`: other differences between the experiments.
     """
 
     paper: Text
@@ -63,7 +62,7 @@ class Table(Strict):
 
 
 class Published(Strict):
-    """All tables; `tasks`: those that every mean is over, `unseen`: those without a model, of the mean of this name."""
+    """All tables; `tasks`: the tasks of every mean, `unseen`: unseen tasks of the mean with this name."""
 
     tasks: Annotated[list[Text], Field(min_length=1)]
     unseen: list[Text] = Field(default=[])
@@ -90,7 +89,7 @@ def read_published(path: Path) -> Published:
 
 
 def parse_published(content: Any, path: Path) -> Published:
-    """Check the content of such a file at a path; raise InputError naming every mistake in it."""
+    """Check the content of such a file; raise InputError naming every mistake in it."""
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping with the keys {', '.join(Published.model_fields)}")
     if mistakes := mistakes_in(content, Published):
@@ -99,15 +98,15 @@ def parse_published(content: Any, path: Path) -> Published:
 
 
 def stands_beside(dialect: Mapping[str, Value], reads: str) -> bool:
-    """Tell whether a row's figures may stand beside an entry that reads this.
+    """Tell whether a row's figures may stand next to an entry that reads this input.
 
-    They may not where the row says that it reads something else, nor beside a searched entry unless it was searched.
+    They may not if the row's input differs, or if the entry is searched and the row is not.
     """
     return dialect[READS] == reads if READS in dialect else not reads.startswith(SEARCHED)
 
 
 def published_mistakes(published: Published, params: Params, *others: Params) -> list[str]:
-    """List the figures that belong to no entry or task of a params.yaml: a suite has none, one's own edits may.
+    """List figures without an entry or task in a params.yaml: suites have none, but edited files may.
 
     `others`: further comparisons of the same tasks, such as a suite's grids, whose entries may have rows too.
     """

@@ -1,4 +1,4 @@
-"""Recipes: `merge.yaml` beside a merged model says all that it was made with, so that the merge can be repeated."""
+"""Recipes: `merge.yaml` next to a merged model has everything needed to repeat the merge."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -32,9 +32,9 @@ class _Strict(BaseModel):
 
 
 class Source(_Strict):
-    """A model: its folder or file, from the recipe's folder on, or its name and commit on a hub.
+    """A model: its folder or file, relative to the recipe's folder, or its name and commit on a hub.
 
-    `sha256`: the hash of each file that is read of it; a model that has others is refused.
+    `sha256`: the hash of each file that is read; a model with other hashes is refused.
     """
 
     path: str | None = None
@@ -50,7 +50,7 @@ class Source(_Strict):
 
 
 class Recipe(_Strict):
-    """A merge; the keys are what the options of `merganser merge` are called."""
+    """A merge; the keys are the options of `merganser merge`."""
 
     method: str
     parameters: Mapping[str, Any] = {}
@@ -70,28 +70,28 @@ class Recipe(_Strict):
 
     @property
     def choice(self) -> TokenizerChoice | None:
-        """Return whose tokenizer and chat template the merge has; None where they are the base's, as it is."""
+        """Return the model with the merge's tokenizer and chat template; None for the base's, unchanged."""
         choice = TokenizerChoice(self.tokenizer, self.rows, self.chat_template)
         return choice if choice != TokenizerChoice() else None
 
     @property
     def rules(self) -> ParameterRules:
-        """Return which parameters are merged, and as what."""
+        """Return which parameters are merged, and which as matrices."""
         return ParameterRules(tuple(self.only), self.matrices, tuple(self.excepted), flags=True)
 
     @property
     def output(self) -> OutputFormat:
-        """Return how the merged model is written."""
+        """Return the format of the merged model."""
         return OutputFormat(self.dtype, self.max_shard_size)
 
     def text(self) -> str:
-        """Return the recipe as YAML; what is as it would be if it were not said is left out."""
+        """Return the recipe as YAML, without values that equal the defaults."""
         about = ABOUT.format(name=RECIPE, merganser=_version("merganser"), torch=_version("torch"))
         return about + as_yaml(self.model_dump(mode="json", by_alias=True, exclude_defaults=True))
 
 
 def source_named(text: str) -> Source:
-    """Return a model as it is named on the command line: a path, or `org/name@revision` of a hub."""
+    """Parse a model on the command line: a path, or `org/name@revision` on a hub."""
     named = hub_name(text)
     return Source(hub=named[0], revision=named[1]) if named else Source(path=text)
 
@@ -103,7 +103,7 @@ def source_of(
     copied: bool = False,
     digest: Callable[[Path], str] = sha256_of,
 ) -> Source:
-    """Describe a model on disk, or one of a hub, for a recipe in a folder, with the hashes of what is read of it."""
+    """Describe a model on disk, or on a hub, for a recipe in a folder, with the hashes of the files that are read."""
     digests = hashes(path, read_files(path, copied), digest)
     if pointer is not None:
         return Source(hub=pointer.hub, revision=pointer.revision, sha256=digests)
@@ -111,17 +111,17 @@ def source_of(
 
 
 def path_of(source: Source, folder: Path) -> Path:
-    """Return where a model of a recipe in this folder lies; one of a hub is downloaded."""
+    """Return the path of a recipe's model, for a recipe in this folder; a model on a hub is downloaded."""
     return fetch_named(source.hub, source.revision)[0] if source.hub else folder / (source.path or "")
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Read a recipe; raise InputError naming what is wrong with it."""
+    """Read a recipe; raise InputError naming what is wrong."""
     return checked_recipe(read_yaml(path), str(path))
 
 
 def checked_recipe(content: Any, place: str) -> Recipe:
-    """Return what is written in a recipe; raise InputError naming the place and what is wrong there."""
+    """Check a recipe's content; raise InputError naming the place and what is wrong there."""
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
@@ -134,7 +134,7 @@ def checked_recipe(content: Any, place: str) -> Recipe:
 
 
 def check_unchanged(recipe: Path, key: str, source: Source, path: Path, copied: bool = False) -> None:
-    """Refuse a model whose files are not those that a recipe was written for: hashes differ, or there are others."""
+    """Refuse a model whose files differ from the recipe's: other hashes, or other files."""
     if not source.sha256:
         return
     names = read_files(path, copied)

@@ -1,6 +1,6 @@
-"""Check the family, the tasks and the vocabularies of a `params.yaml` against the modules they name.
+"""Check the family, the tasks and the vocabularies of a `params.yaml` against the modules that they name.
 
-Also what data an entry had beside the checkpoints. Imports torch and, for configurations of transformers, that.
+Also tells which data an entry used besides the checkpoints. Imports torch, and transformers for its configurations.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ TITLES: dict[Involvement, str] = {"NDI": "no data", "VDI": "validation data", "T
 
 
 def data_class(params: Params, entry: Entry) -> Involvement:
-    """Return the class of an entry: that of its method where what it reads was computed from data, else no data."""
+    """Return an entry's data class: its method's if its input was computed from data, else no data."""
     read = input_of_entry(entry)
     classes: list[Involvement] = ["NDI"]
     if read is not None and read.validation:
@@ -36,14 +36,14 @@ def data_class(params: Params, entry: Entry) -> Involvement:
 
 
 def is_transductive(params: Params, entry: Entry) -> bool:
-    """Tell whether an entry was adapted on the examples of a task that it is measured on, without their labels."""
+    """Tell whether an entry was adapted on unlabelled examples of a task that it is measured on."""
     if params.validation is None or data_class(params, entry) == "NDI":
         return False
     return any(params.validation_split_of(task) == params.split_of(task) for task in params.tasks)
 
 
 def adapts_only(params: Params) -> bool:
-    """Tell whether what reads data does so to adapt, without labels: then it may be the split that is measured on."""
+    """Tell whether all readers of data only adapt, without labels: then they may use the measured split."""
     if params.studies.ablations:
         return False
     reading = [each for each in INPUTS.values() if each.validation]
@@ -74,7 +74,7 @@ def task_mistakes(params: Params) -> list[Mistake]:
 
 
 def _shown_mistakes(params: Params) -> Iterator[Mistake]:
-    """List the splits that are shown before questions and measured on too."""
+    """List splits that are both shown before questions and measured on."""
     for place, task in params.with_data.items():
         split = task.data.values.get("fewshot_split")
         if split is not None and split == params.split_of(place[1]):
@@ -84,7 +84,7 @@ def _shown_mistakes(params: Params) -> Iterator[Mistake]:
 
 
 def _unseen_mistakes(params: Params) -> Iterator[Mistake]:
-    """List what unseen tasks lack: they have data, and a head only where they name a checkpoint that has one."""
+    """List what unseen tasks lack: data, and for a kind with a head a checkpoint that has one."""
     for name, task in params.unseen.items():
         where = ("unseen", name)
         if name in params.tasks:
@@ -113,7 +113,7 @@ def _unseen_mistakes(params: Params) -> Iterator[Mistake]:
 
 
 def kinds_in_words(family: str) -> str:
-    """Advise the kinds of task without a head that a family supports."""
+    """Name the family's kinds of task that need no head, as advice."""
     kinds = {each: get_kind(each) for each in kind_names() if each != UNMEASURED}
     fitting = [each for each, kind in kinds.items() if not isinstance(kind, HasHead) and fits(kind, family)]
     can = f"{family} does {', '.join(fitting) or 'none: choose a base of another family'}"
@@ -121,7 +121,7 @@ def kinds_in_words(family: str) -> str:
 
 
 def _server_mistakes(params: Params) -> list[Mistake]:
-    """List why a server cannot be asked; kinds that are not known are said elsewhere."""
+    """List why a server cannot be used; unknown kinds are reported elsewhere."""
     kinds = [task.kind for task in params.tasks.values() if task.kind in kind_names()]
     if params.evaluation.server is None or any(isinstance(get_kind(kind), AsksServers) for kind in kinds):
         return []
@@ -132,7 +132,7 @@ def _server_mistakes(params: Params) -> list[Mistake]:
 
 
 def _unmeasured_mistakes(params: Params) -> list[Mistake]:
-    """List what reads data of all tasks where some have none."""
+    """List readers of all tasks' data if some tasks have none."""
     unmeasured = [name for name in params.tasks if name not in params.measured]
     if not unmeasured:
         return []
@@ -151,7 +151,7 @@ def _unmeasured_mistakes(params: Params) -> list[Mistake]:
 
 
 def vocabulary_mistakes(params: Params) -> Iterator[Mistake]:
-    """Check what names a vocabulary, and the models that vocabularies name."""
+    """Check vocabularies, their models, and the places that name them."""
     name = params.vocabulary
     if name is not None and name not in params.vocabularies:
         text = f"no {name!r} under vocabularies{did_you_mean(name, params.vocabularies)}"
@@ -167,7 +167,7 @@ def vocabulary_mistakes(params: Params) -> Iterator[Mistake]:
 
 
 def choice_of(params: Params, name: str) -> TokenizerChoice:
-    """Return what a vocabulary says, as a choice of the merge's tokenizer."""
+    """Return a vocabulary as a choice of the merge's tokenizer."""
     about = params.vocabularies[name]
     return TokenizerChoice(about.tokenizer, about.rows, about.chat_template, section=f"vocabularies.{name}")
 
@@ -195,7 +195,7 @@ def kind_mistakes(where: KeyPath, task: Task | Unseen, family: str) -> list[Mist
 
 
 def group_mistakes(where: KeyPath, task: Task | Unseen, source: Path, pointer: Pointer | None) -> Iterator[Mistake]:
-    """Find a pointer file that names other data sets, of a group, than a task's keys do."""
+    """Report a pointer file and a task's keys that name a group's data sets differently."""
     wanted = task.data.values.get("group") or {}
     members = [member for member in repositories(pointer) if member]
     if set(wanted) != set(members):
@@ -205,5 +205,5 @@ def group_mistakes(where: KeyPath, task: Task | Unseen, source: Path, pointer: P
 
 
 def fits(kind: TaskKind, family: str) -> bool:
-    """Tell whether a family's networks do tasks of a kind."""
+    """Tell whether a family's networks support a kind of task."""
     return all(has_ability(family, ability) for ability in kind.NEEDS)

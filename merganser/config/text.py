@@ -1,4 +1,4 @@
-"""The text of a `params.yaml`: how values are written, the lines of keys, and edits that leave the rest as it is."""
+"""The text of a `params.yaml`: values as YAML, the lines of keys, and edits that leave all other text as it is."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ CHOICES = ("tokenizer", "chat_template")  # of a vocabulary: they may name a tas
 
 
 def value_at(content: Any, place: Sequence[str | int]) -> Any:
-    """Return what stands at a place in mappings and lists, None where there is nothing."""
+    """Return the value at a place in mappings and lists; None if there is none."""
     for key in place:
         is_item = isinstance(content, list) and isinstance(key, int) and key < len(content)
         content = content[key] if is_item else content.get(key) if isinstance(content, dict) else None
@@ -39,7 +39,7 @@ def as_flow(value: Mapping[str, Any] | list[Any]) -> str:
 
 
 def as_yaml(content: Mapping[str, Any] | list[Any], *, flow: bool = False) -> str:
-    """Return content as YAML, a line a key; all on one line if `flow`."""
+    """Return content as YAML, one line per key; all on one line if `flow`."""
     text, yaml = io.StringIO(), YAML()
     yaml.default_flow_style, yaml.width = flow, 10_000
     yaml.dump(content, text)
@@ -47,12 +47,12 @@ def as_yaml(content: Mapping[str, Any] | list[Any], *, flow: bool = False) -> st
 
 
 def as_value(value: Any) -> str:
-    """Return a value on one line, as behind a key."""
+    """Return a value on one line, as it follows a key."""
     return as_flow([value])[1:-1]
 
 
 def line_of(root: Node | None, place: KeyPath) -> int | None:
-    """Return the line of the key at a place below a node, or of the nearest key above it that is there."""
+    """Return the line of the key at a place below a node, or of the nearest existing key above it."""
     line = None
     for part in place:
         if (pair := _pairs(root).get(part)) is None:
@@ -63,7 +63,7 @@ def line_of(root: Node | None, place: KeyPath) -> int | None:
 
 
 def with_values(text: str, values: Iterable[tuple[KeyPath, Any]]) -> str:
-    """Return a text whose mappings have these values at places in them; everything else stays as it is, to the byte."""
+    """Return a text with these values at places in its mappings; all other text stays, byte for byte."""
     root, inside = YAML().compose(text), dict[KeyPath, dict[str, Any]]()
     for (*above, last), value in values:
         inside.setdefault(tuple(above), {})[last] = value
@@ -74,7 +74,7 @@ def with_values(text: str, values: Iterable[tuple[KeyPath, Any]]) -> str:
 
 
 def _edits(text: str, root: Node, place: KeyPath, more: dict[str, Any]) -> Iterator[tuple[int, int, str]]:
-    """Give what to write in place of which characters, so that a section has more keys, or others' values."""
+    """Yield replacements of character ranges that give a section more keys, or other values."""
     node = root
     for part in place:
         name, node = _pairs(node)[part]
@@ -87,7 +87,7 @@ def _edits(text: str, root: Node, place: KeyPath, more: dict[str, Any]) -> Itera
 
 
 def _edit(text: str, name: Node, node: Node, more: dict[str, Any]) -> tuple[int, int, str]:
-    """Return what to write in place of which characters, so that a section has more keys, or a null becomes one."""
+    """Return one replacement of a character range that gives a section more keys, or a null a value."""
     if not isinstance(node, MappingNode):
         start = text.index(":", name.end_mark.index) + 1
         return start, node.end_mark.index if node.value else start, f" {as_flow(more)}"
@@ -106,7 +106,7 @@ def _edit(text: str, name: Node, node: Node, more: dict[str, Any]) -> tuple[int,
 
 
 def _pairs(node: Node | None) -> dict[str, tuple[Node, Node]]:
-    """Return a mapping's keys and values by the keys' texts; a list's items, twice each, by their numbers."""
+    """Return a mapping's keys and values by the keys' texts; of a list, each item twice, by number."""
     if isinstance(node, MappingNode):
         return {key.value: (key, value) for key, value in node.value if isinstance(key, ScalarNode)}
     items = node.value if isinstance(node, SequenceNode) else []
@@ -116,7 +116,7 @@ def _pairs(node: Node | None) -> dict[str, tuple[Node, Node]]:
 def renamed(text: str, old: str, new: str, where: str) -> str:
     """Return a file's text with a task's name replaced; `where`: the file, for messages.
 
-    Raises InputError where there is no such task, the new name is taken, or the file is laid out as no edit knows.
+    Raises InputError if there is no such task, the new name is taken, or the layout of the file is not supported.
     """
     content = parse_yaml(text, where)
     tasks = content.get("tasks") if isinstance(content, dict) else None
@@ -136,7 +136,7 @@ def renamed(text: str, old: str, new: str, where: str) -> str:
 
 
 def _named(root: MappingNode, old: str, tasks: set[str]) -> Iterator[Node]:
-    """Give the places of a file that hold a task's name: keys of `tasks` and of maps by task, and values."""
+    """Yield the places of a task's name in a file: keys of `tasks` and of maps by task, and values."""
     for section, node in root.value:
         if section.value == "tasks":
             yield from (key for key, _ in node.value if key.value == old)
@@ -147,7 +147,7 @@ def _named(root: MappingNode, old: str, tasks: set[str]) -> Iterator[Node]:
 
 
 def _maps_by_task(node: Node, tasks: set[str]) -> Iterator[MappingNode]:
-    """Give the maps from names of tasks to single values in a section."""
+    """Yield a section's maps from task names to single values."""
     if isinstance(node, MappingNode):
         names = {key.value for key, _ in node.value}
         if names and names <= tasks and all(isinstance(value, ScalarNode) for _, value in node.value):
@@ -158,7 +158,7 @@ def _maps_by_task(node: Node, tasks: set[str]) -> Iterator[MappingNode]:
 
 
 def _choices(about: Node) -> Iterator[Node]:
-    """Give what a vocabulary says of tasks: whose tokenizer, whose template, whose rows."""
+    """Yield the tasks in a vocabulary: of its tokenizer, its template, and its rows."""
     for key, value in about.value if isinstance(about, MappingNode) else ():
         if key.value in CHOICES:
             yield value

@@ -1,5 +1,4 @@
-"""Evaluation: kinds of task, each of which checks its data, prepares a network's inputs and sets what comes out
-against the labels.
+"""Evaluation: kinds of task. Each checks its data, prepares a network's inputs, and scores the network's outputs.
 
 A kind is a module of `merganser/evaluation/kinds/`, found by its file name; params.yaml names it as `kind` of a task.
 """
@@ -44,9 +43,9 @@ class KindSettings(BaseModel):
 
 
 class TaskKind(Protocol):
-    """What the module of a kind holds. Its data has the columns that it names, renamed by `data.columns` at fetch.
+    """The functions that a kind's module has. `data.columns` renames a data set's columns to those of the kind.
 
-    It may have `PRELOAD` too, written out: modules that processes import before they run stages.
+    It may also have `PRELOAD`, as literals: modules that processes import before they run stages.
     """
 
     Settings: type[KindSettings]  # of the kind's own keys under `data:`
@@ -55,27 +54,27 @@ class TaskKind(Protocol):
     TOKENS: int | None  # of an example, all its answers together, for estimates; None for those of a picture
 
     def check_data(self, splits: Mapping[str, Any], settings: Any, source: Path) -> None:
-        """Refuse a data set that is not of this kind; raise InputError naming the split and the column.
+        """Refuse a data set of another kind; raise InputError naming the split and the column.
 
-        It is called before any work too, when the splits have columns and no rows.
+        Before a run it is called with splits that have columns but no rows.
         """
 
     def columns(self, settings: Any) -> Collection[str] | None:
-        """Name the columns that are read, whether a data set has them or not: no other is decoded; None for all."""
+        """Name the columns that are read, even if a data set lacks them; others are not decoded. None for all."""
 
     def classes(self, features: Mapping[str, Any], settings: Any) -> list[str]:
-        """Name the classes by their labels, from the features of a data set; none for a kind without classes."""
+        """Name the classes in the labels' order, from a data set's features; empty for a kind without classes."""
 
     def prepare(self, rows: Any, settings: Any, network: "Network") -> "Iterator[Mapping[str, Tensor]]":
-        """Give arrays of one row an example by name, some examples at a time, all that `results` reads of the data.
+        """Yield arrays by name, one row per example, a few examples at a time, with everything that `results` reads.
 
-        The network is built, has the abilities that `NEEDS` names, and no parameters.
+        The network is built, has the abilities that `NEEDS` names, and no values.
         """
 
     def results(
         self, network: "Network", prepared: "Prepared", settings: Any, metric: str, batch_size: int
     ) -> "Results":
-        """Run a loaded network on prepared data; return what it made of each example."""
+        """Run a loaded network on prepared data; return the result of each example."""
 
 
 @runtime_checkable
@@ -83,20 +82,20 @@ class HasHead(Protocol):
     """The module of a kind whose networks have a head of the task's own."""
 
     def outputs(self, classes: Sequence[str], settings: Any) -> int:
-        """Return how many outputs the head has, given the classes' names."""
+        """Return the head's number of outputs, given the classes' names."""
 
 
 @runtime_checkable
 class ChecksMetric(Protocol):
-    """The module of a kind of which some metrics fit some data and settings alone."""
+    """The module of a kind with metrics that fit only some data and settings."""
 
     def check_metric(self, splits: Mapping[str, Any], settings: Any, metric: str, source: Path) -> None:
-        """Refuse a metric that does not fit; raise InputError. Called as `check_data` is, after it."""
+        """Refuse a metric that does not fit; raise InputError. Called after `check_data`, in the same way."""
 
 
 @runtime_checkable
 class GivesClasses(Protocol):
-    """The module of a kind whose examples are of one class each: what looks at a network's probabilities needs it."""
+    """The module of a kind with one class per example, as anything that uses class probabilities needs."""
 
     def class_logits(
         self,
@@ -106,9 +105,9 @@ class GivesClasses(Protocol):
         parameters: "Mapping[str, Tensor]",
         rows: Sequence[int],
     ) -> "Tensor":
-        """Score the classes of some examples with these parameters in place of the loaded ones; differentiable: (B, C).
+        """Return the class logits (B, C) of examples with these parameters instead of the loaded ones; differentiable.
 
-        `parameters` have the checkpoint's names; those of a classifier's own head may be among them.
+        `parameters` have the checkpoint's names, and may include a classifier's own head.
         """
 
 
@@ -117,7 +116,7 @@ class HasGroups(Protocol):
     """The module of a kind whose data may be a group of data sets."""
 
     def members(self, prepared: "Prepared", settings: Any) -> list[str]:
-        """Name the data set that each prepared example is of; none where the data are no group."""
+        """Name each prepared example's data set; empty if the data are no group."""
 
 
 @runtime_checkable
@@ -125,15 +124,15 @@ class ShowsExamples(Protocol):
     """The module of a kind that may show a network examples of another split before each question."""
 
     def shown_split(self, settings: Any) -> str | None:
-        """Name that split; None where nothing is shown."""
+        """Name that split; None if nothing is shown."""
 
     def write_shown(self, rows: Any, settings: Any, folder: Path) -> None:
-        """Write what is needed of that split into the folder of what was prepared."""
+        """Write the shown examples into the folder of prepared data."""
 
 
 @runtime_checkable
 class AsksServers(Protocol):
-    """The module of a kind whose examples a server of completions can be asked (`evaluation.server`)."""
+    """The module of a kind that a server of completions can score (`evaluation.server`)."""
 
     def served_results(
         self,
@@ -144,7 +143,7 @@ class AsksServers(Protocol):
         metric: str,
         batch_size: int,
     ) -> "Results":
-        """Ask the model that a server has of a folder; return what it made of each example."""
+        """Ask the server of a model's folder; return the result of each example."""
 
 
 def kind_names() -> list[str]:
@@ -153,7 +152,7 @@ def kind_names() -> list[str]:
 
 
 def get_kind(name: str) -> TaskKind:
-    """Return a kind's module; raise InputError with the nearest name when there is none of this one."""
+    """Return a kind's module; raise InputError with the nearest name if there is none."""
     if name not in kind_names():
         near = did_you_mean(name, kind_names())
         raise InputError(f"{name!r} is not a kind of task; known: {', '.join(kind_names())}{near}")

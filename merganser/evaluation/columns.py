@@ -1,6 +1,6 @@
-"""Image data sets as `datasets` saves them.
+"""Columns of image data sets as `datasets` saves them, and of labels.
 
-The `label` column of data sets of classes: their numbers, or words that the entry lists in the classes' order.
+Labels are numbers, or words that the entry lists in the order of the classes.
 """
 
 import io
@@ -25,9 +25,9 @@ def check_labels(
     *,
     some_unlabelled: bool = False,
 ) -> None:
-    """Refuse a data set without a `label` column whose classes have names, or that does not fit those declared.
+    """Refuse a data set without a `label` column with class names, or with others than those declared.
 
-    `words`: those of the column that stand for the classes, in their order; `some_unlabelled`: rows may lack a label.
+    `words`: the column's words for the classes, in their order; `some_unlabelled`: rows may lack a label.
     """
     from datasets import ClassLabel
 
@@ -63,7 +63,7 @@ def check_labels(
 
 
 def type_of(feature: Any) -> str:
-    """Return the type of a column's values, such as int64; of lists, arrays and structs all that they are.
+    """Return the type of a column's values, such as int64, or the whole type of lists, arrays and structs.
 
     >>> from datasets import Array2D, List, Value
     >>> type_of(Value("int64")), type_of(List(Value("string")))
@@ -75,9 +75,10 @@ def type_of(feature: Any) -> str:
 
 
 def check_order(names: Sequence[str], declared: Sequence[str], where: str, key: str) -> None:
-    """Refuse declared names of labels of which one is the data's own name of another label.
+    """Refuse declared label names if one is the data's own name of another label.
 
-    `names`: the data's, by label, which may be their numbers; `key`: where the others are declared. Raises InputError.
+    `names`: the data's, by label, perhaps their numbers; `key`: the key that declares the others. Raises
+    InputError.
     """
     if list(names) == [str(label) for label in range(len(names))]:
         return
@@ -90,7 +91,7 @@ def check_order(names: Sequence[str], declared: Sequence[str], where: str, key: 
 
 
 def _check_alike(splits: Mapping[str, Any], source: Path) -> None:
-    """Refuse splits whose labels have other names, or another order of them."""
+    """Refuse splits whose labels have different names, or in a different order."""
     named = {split: list(getattr(rows.features["label"], "names", ())) for split, rows in splits.items()}
     first = next(iter(named), "")
     for split, names in named.items():
@@ -102,7 +103,7 @@ def _check_alike(splits: Mapping[str, Any], source: Path) -> None:
 
 
 def plain(name: str) -> str:
-    """Return a class name without case, and with spaces for all that joins words.
+    """Return a class name in lower case, with spaces for all characters that join words.
 
     >>> plain("Not_Entailed")
     'not entailed'
@@ -111,7 +112,7 @@ def plain(name: str) -> str:
 
 
 def label_names(features: Mapping[str, Any], classes: Sequence[str] | None) -> list[str]:
-    """Return the names declared, else those of the data set."""
+    """Return the declared names, else those of the data set."""
     return list(features["label"].names if classes is None else classes)
 
 
@@ -127,7 +128,7 @@ def labelled(rows: Any) -> Any:
 
 
 def class_numbers(labels: Sequence[Any], known: range, first: int = 0, remedy: str = "leave it out") -> list[int]:
-    """Return labels as numbers of classes; raise InputError naming an example whose label is not known.
+    """Return labels as class numbers; raise InputError naming an example with an unknown label.
 
     `first`: the number of the first example.
     """
@@ -139,7 +140,7 @@ def class_numbers(labels: Sequence[Any], known: range, first: int = 0, remedy: s
 
 
 def check_complete(rows: Any, names: Collection[str]) -> None:
-    """Refuse rows without a value in one of these columns: null, not a number, an empty list or one with such."""
+    """Refuse rows without a value in one of these columns: null, not a number, an empty list, or a list with null."""
     for name in names:
         for number, value in enumerate(rows[name]):
             values = value if isinstance(value, list) else [value]
@@ -178,7 +179,7 @@ def check_images(splits: Mapping[str, Any], source: Path) -> None:
 
 
 def _lacks(pictures: Any) -> bool:
-    """Tell whether an Arrow array of pictures has one that has neither bytes nor a name."""
+    """Tell whether a picture in an Arrow array has neither bytes nor a file name."""
     from pyarrow import compute
 
     without = compute.and_(pictures.field("bytes").is_null(), pictures.field("path").is_null())
@@ -186,9 +187,9 @@ def _lacks(pictures: Any) -> bool:
 
 
 def batches(rows: Any, size: int) -> Iterator[Mapping[str, Any]]:
-    """Read a split's rows, so many at a time: pictures as PIL images, or as uint8 arrays where they are saved so.
+    """Yield a split's rows, so many at a time: pictures as PIL images, or as uint8 arrays if they are saved so.
 
-    Fewer where the pictures are large. Raises InputError for a picture that cannot be decoded, or is huge.
+    Large pictures come in smaller batches. Raises InputError for a picture that cannot be decoded, or is huge.
     """
     from datasets import Image
 
@@ -207,7 +208,7 @@ def batches(rows: Any, size: int) -> Iterator[Mapping[str, Any]]:
 
 
 def _pixels(encoded: bytes) -> int:
-    """Return how many pixels a picture has, from its header; raise ValueError for a format that is not read."""
+    """Return a picture's number of pixels, from its header; raise ValueError for an unsupported format."""
     from PIL.Image import open as open_picture
 
     with open_picture(io.BytesIO(encoded)) as picture:
@@ -217,7 +218,7 @@ def _pixels(encoded: bytes) -> int:
 
 
 def _runs(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Split a sequence into runs whose sizes add up to no more than this, or of one: where each begins and ends.
+    """Split a sequence into runs whose sizes add up to at most this, or of one item: each run's begin and end.
 
     >>> list(_runs([1, 1, 5, 1], most=3))
     [(0, 2), (2, 3), (3, 4)]

@@ -1,4 +1,4 @@
-"""Ask a server of completions as lm-eval asks it, with the tokens that a model in the process would get.
+"""Ask a server of completions as lm-eval does, with the same tokens as a model in this process would get.
 
 Part of the extra `merganser[lm]`, which is imported here.
 """
@@ -20,10 +20,10 @@ HEADER = {"Content-Type": "application/json"}  # in place of a key of OpenAI's t
 
 
 class Completions(LocalCompletionsAPI):
-    """lm-eval's client for one server; `together`: how many questions wait for an answer at a time.
+    """lm-eval's client for one server; `together`: the number of questions in flight.
 
-    Prompts are token ids where the server takes them, else texts. Texts are made into tokens, and chats into texts, by
-    the tokenizer in the model's folder.
+    Prompts are token ids if the server accepts them, else texts. The tokenizer in the model's folder turns texts
+    into tokens and chats into texts.
     """
 
     def __init__(self, server: ModelServer, folder: Path, together: int) -> None:
@@ -45,14 +45,14 @@ class Completions(LocalCompletionsAPI):
         self.adds_bos = self.bos is not None and self.tokenizer.encode("")[:1] == [self.tokenizer.bos_token_id]
 
     def tok_encode(self, string: Any, left_truncate_len: int | None = None, **_: Any) -> Any:
-        """Return the tokens of a text, with what the tokenizer adds unless the text begins with it, or of several."""
+        """Return the tokens of a text, or of several, with the tokenizer's special tokens unless the text has them."""
         if not isinstance(string, str):
             return [self.tok_encode(each) for each in string]
         tokens = self.tokenizer.encode(string, add_special_tokens=not has_bos_prefix(string, self.bos))
         return tokens[-left_truncate_len:] if left_truncate_len else tokens
 
     def apply_chat_template(self, chat_history: Any, add_generation_prompt: bool = True) -> str:
-        """Return a chat as the text that the model's template makes of it."""
+        """Return a chat as text by the model's template."""
         text: str = self.tokenizer.apply_chat_template(
             chat_history,
             tokenize=False,
@@ -62,19 +62,19 @@ class Completions(LocalCompletionsAPI):
         return text
 
     def create_message(self, messages: Any, generate: bool = False) -> Any:
-        """Return the prompt; of a text without the first token that the server adds."""
+        """Return the prompt; a text comes without the first token that the server adds."""
         text = super().create_message(messages, generate)
         return text.removeprefix(self.bos) if isinstance(text, str) and self.adds_bos else text
 
     def check_likelihoods(self) -> None:
-        """Raise InputError where the server does not say how likely the tokens of a prompt are."""
+        """Raise InputError if the server does not return the likelihood of a prompt's tokens."""
         if not (self.tokenized_requests and self.server.gives_likelihoods(self.token)):
             reason = "this server does not give the log-probabilities of a prompt's tokens (`echo` with `logprobs`)"
             asked = "multiple_choice and loglikelihood tasks need them"
             raise InputError(f"{WHERE}: {reason}; {asked}: take a server that does, or ask by generate_until")
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return what the model writes, up to where it is to stop: some servers give the stop itself too."""
+        """Return generated texts, cut at the stop text, which some servers include."""
         written = super().generate_until(requests, disable_tqdm)
         stops = [request.args[1].get("until") for request in requests]
         return [postprocess_generated_text(text, stop, None) for text, stop in zip(written, stops, strict=True)]

@@ -1,11 +1,8 @@
-"""Arrow files of data sets, checked before they are read: what a file claims must be in it.
+"""Check and open saved data sets.
 
-A message of some bytes may claim buffers that expand to gigabytes, rows without bytes, and lists whose offsets lead out
-of their values. Reading it would take the memory, or crash the process.
-
-Data sets that name files or addresses: pictures, sounds and the like are read from the data set alone.
-
-Data sets as `datasets` saves them: a folder a split.
+An Arrow file may claim buffers that expand to gigabytes, rows without bytes, and lists whose offsets leave their
+values; reading it would take the memory, or crash the process. So claims are checked first. Pictures, sounds and the
+like are read from the data set's own bytes alone, never from files or addresses that it names.
 """
 
 import os
@@ -24,7 +21,7 @@ SHARED = ("dictionary", "run_end_encoded", "string_view", "binary_view", "list_v
 
 
 def check_arrow_files(files: Sequence[Path]) -> None:
-    """Refuse Arrow streams that hold more than their bytes can, from their headers alone."""
+    """Refuse Arrow streams whose headers claim more than their bytes can hold."""
     size = expanded = 0
     for path in files:
         check_file(path)
@@ -41,7 +38,7 @@ def check_arrow_files(files: Sequence[Path]) -> None:
 
 
 def check_values(table: Any, source: Path) -> None:
-    """Refuse a table whose offsets lead out of their values, or go back: a value could be repeated without end."""
+    """Refuse a table with offsets that leave their values or go back, which could repeat a value without end."""
     import pyarrow
 
     for field in table.schema:
@@ -53,7 +50,7 @@ def check_values(table: Any, source: Path) -> None:
 
 
 def _type_names(kind: Any) -> Iterator[str]:
-    """Name an Arrow type and those within it."""
+    """Name an Arrow type and the types within it."""
     import pyarrow
 
     if isinstance(kind, pyarrow.BaseExtensionType):
@@ -65,7 +62,7 @@ def _type_names(kind: Any) -> Iterator[str]:
 
 
 def _batches(path: Path) -> Iterator[tuple[int, int]]:
-    """Give of each record batch the most values that a column announces, and its bytes once they are expanded."""
+    """Yield each record batch's largest claimed column, in values, and its bytes after expansion."""
     import pyarrow
 
     with pyarrow.memory_map(str(path)) as source:
@@ -77,7 +74,7 @@ def _batches(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def _announced(metadata: bytes, body: memoryview) -> tuple[int, int]:
-    """Read a record batch's header, a flatbuffer (Message.fbs of the Arrow format) that Arrow itself has verified."""
+    """Parse a record batch's header, a flatbuffer (Message.fbs of the Arrow format) that Arrow has verified."""
     batch = _table(metadata, _field(metadata, _table(metadata, 0), 2))
     nodes, buffers = (_pairs(metadata, _field(metadata, batch, number)) for number in (1, 2))
     is_compressed = _field(metadata, batch, 3) is not None
@@ -92,14 +89,14 @@ def _announced(metadata: bytes, body: memoryview) -> tuple[int, int]:
 
 
 def _table(metadata: bytes, place: int | None) -> int:
-    """Follow the offset at a place."""
+    """Return the position that the flatbuffer offset at a position points to."""
     if place is None:
         raise ValueError("a message lacks its header")
     return place + int(struct.unpack_from("<I", metadata, place)[0])
 
 
 def _field(metadata: bytes, table: int, number: int) -> int | None:
-    """Return where a field of a table is; None where it has its default."""
+    """Return the position of a table's field; None if it has its default."""
     fields = table - struct.unpack_from("<i", metadata, table)[0]
     if 4 + 2 * number >= struct.unpack_from("<H", metadata, fields)[0]:
         return None
@@ -117,9 +114,9 @@ def _pairs(metadata: bytes, place: int | None) -> list[tuple[int, int]]:
 
 
 def check_named_files(splits: Mapping[str, Any], source: Path, stores: Collection[str | Path] = ()) -> None:
-    """Refuse a data set that names files or addresses where `datasets` would open them, in whatever column and depth.
+    """Refuse a data set whose columns, at any depth, name files or addresses that `datasets` would open.
 
-    `stores`: folders in which a named file may lie, those into which the data set was downloaded.
+    `stores`: folders of named files that are allowed: those into which the data set was downloaded.
     """
     own = [os.path.realpath(store) for store in stores]
     for split, rows in splits.items():
@@ -132,7 +129,7 @@ def check_named_files(splits: Mapping[str, Any], source: Path, stores: Collectio
 
 
 def opens_files(feature: Any) -> bool:
-    """Tell whether a value of a feature, or one within it, is decoded from bytes or from a file that it names."""
+    """Tell whether a feature, or one within it, decodes its values from bytes or from named files."""
     if isinstance(feature, Mapping):
         return any(opens_files(inner) for inner in feature.values())
     if isinstance(feature, list | tuple):
@@ -146,7 +143,7 @@ def opens_files(feature: Any) -> bool:
 
 
 def _named(feature: Any, array: Any, where: str) -> Iterator[str]:
-    """Give the names of files without bytes beside them in an Arrow array, down to its innermost values."""
+    """Yield the names of files without bytes in an Arrow array, down to its innermost values."""
     import pyarrow
 
     if not opens_files(feature):
@@ -179,7 +176,7 @@ INFORMATION_LIMIT = 2**25  # bytes: it names the classes, and the files that it 
 
 
 def check_saved(folder: Path) -> None:
-    """Refuse a folder that is not a saved data set."""
+    """Refuse a folder that is no saved data set."""
     if not (folder / SPLITS).exists():
         made = _loading(folder)
         remedy = f"; make one by datasets.{made}.save_to_disk(FOLDER)" if made else ""
@@ -187,7 +184,7 @@ def check_saved(folder: Path) -> None:
 
 
 def _loading(path: Path) -> str | None:
-    """Return the call of `datasets` that loads a file, a folder of files or a single split; None for anything else.
+    """Return the call of `datasets` that loads a file, a folder of files or a single split; None if there is none.
 
     >>> _loading(Path("mine.csv"))
     'load_dataset("csv", data_files={"test": "mine.csv"})'
@@ -203,9 +200,9 @@ def _loading(path: Path) -> str | None:
 
 
 def read_headers(folder: Path) -> dict[str, Any]:
-    """Return each split of a saved data set without its rows, from what its header says of the columns.
+    """Return each split of a saved data set without rows, with columns as its header describes them.
 
-    Raises InputError when the data set is not whole.
+    Raises InputError if the data set is not complete.
     """
     from datasets import Dataset, DatasetInfo
 
@@ -217,7 +214,7 @@ def read_headers(folder: Path) -> dict[str, Any]:
 
 
 def _features(folder: Path) -> dict[str, Any]:
-    """Return the features of each split's columns; raise InputError when the data set is not whole."""
+    """Return the features of each split's columns; raise InputError if the data set is not complete."""
     from datasets import DatasetInfo
 
     check_saved(folder)
@@ -237,7 +234,7 @@ def _information(split: Path) -> dict[str, Any]:
 
 
 def load_saved(folder: Path) -> Any:
-    """Open a saved data set or one of its splits, memory-mapped; raise InputError when it is not whole."""
+    """Open a saved data set or one of its splits, memory-mapped; raise InputError if it is not complete."""
     from datasets import load_from_disk
 
     # of a file that is cut off or edited, `datasets` and Arrow raise a dozen kinds
@@ -250,7 +247,7 @@ def load_saved(folder: Path) -> Any:
 
 
 def _files(split: Path) -> list[str]:
-    """Name the files of a split; refuse those that lie elsewhere, or come twice: `datasets` would follow them."""
+    """Name a split's files; refuse files elsewhere and files named twice, which `datasets` would follow."""
     files = [str(file["filename"]) for file in parse_json(read_small(split / STATE))["_data_files"]]
     for file in files:
         check_plain(file, split / STATE)
@@ -262,7 +259,7 @@ def _files(split: Path) -> list[str]:
 
 
 def check_content(splits: Any, source: Path, stores: Collection[str | Path] = ()) -> None:
-    """Refuse damaged values, and files that are only named; `stores`: folders that named files may lie in."""
+    """Refuse damaged values, and files given by name alone; `stores`: folders in which such files are allowed."""
     for rows in splits.values():
         check_values(rows.data.table, source)
     check_named_files(splits, source, stores)
@@ -271,7 +268,7 @@ def check_content(splits: Any, source: Path, stores: Collection[str | Path] = ()
 def open_split(
     folder: Path, split: str, where: str = "evaluation.split", columns: Collection[str] | None = None
 ) -> Any:
-    """Open one split of a saved data set, those of some columns that it has; `where` the split is declared."""
+    """Open one split of a saved data set with some of its columns; `where`: the place that declares the split."""
     splits = _splits(folder)
     if split not in splits:
         raise InputError(f"{where}: {folder} has no split {split!r}; it has {', '.join(splits)}")
@@ -281,12 +278,12 @@ def open_split(
 
 
 def chosen(rows: Any, columns: Collection[str] | None) -> Any:
-    """Return a split with those of some columns that it has; with all of them for None."""
+    """Return a split with those of some columns that it has; with all columns for None."""
     return rows if columns is None else rows.select_columns([name for name in rows.column_names if name in columns])
 
 
 def features_of(folder: Path) -> Any:
-    """Return the features of a saved data set's columns; raise InputError when there is no data set."""
+    """Return the features of a saved data set's columns; raise InputError if there is no data set."""
     return next(iter(_features(folder).values()))
 
 

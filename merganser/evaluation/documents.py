@@ -1,4 +1,4 @@
-"""Documents of a group of data sets, as one: their columns differ, so that each row is JSON, with whose it is."""
+"""The documents of a group of data sets as one data set: each row has its data set's name and its content as JSON."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -10,10 +10,10 @@ MEMBER, DOCUMENT = "member", "document"  # the columns
 
 
 def of_group(members: Mapping[str, Iterable[Mapping[str, Any]]]) -> Any:
-    """Put the data sets of each member together by split, one after another.
+    """Concatenate each member's data sets by split.
 
     Returns a `datasets.DatasetDict` with the columns `member` and `document`. Raises TypeError, naming the member,
-    where a row holds what is not a text, number or list.
+    for values other than texts, numbers and lists.
     """
     from datasets import Dataset, DatasetDict
 
@@ -31,9 +31,9 @@ def of_group(members: Mapping[str, Iterable[Mapping[str, Any]]]) -> Any:
 
 
 def to_json(rows: Iterable[Any]) -> list[str]:
-    """Write each row as JSON; raise TypeError where one holds what is not a text, number or list.
+    """Write each row as JSON; raise TypeError for values other than texts, numbers and lists.
 
-    What would be decoded from files is refused by its column, and never decoded.
+    A column that would decode files is refused before it decodes any.
     """
     for column, feature in getattr(rows, "features", {}).items():
         if opens_files(feature):

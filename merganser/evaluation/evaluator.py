@@ -1,4 +1,4 @@
-"""How one task is evaluated."""
+"""The evaluation of one task."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -44,7 +44,7 @@ class Evaluator:
         return get_kind(self.name)
 
     def check_data(self, splits: Mapping[str, Any], source: Path) -> None:
-        """Refuse a data set that is not of this kind, or that the metric does not fit."""
+        """Refuse a data set of another kind, or that does not fit the metric."""
         self.kind.check_data(splits, self.settings, source)
         if isinstance(self.kind, ChecksMetric):
             self.kind.check_metric(splits, self.settings, self.metric, source)
@@ -60,11 +60,11 @@ class Evaluator:
         return self.kind.classes(features_of(data), self.settings)
 
     def outputs(self, classes: Sequence[str]) -> int | None:
-        """Return how many outputs the task's own head has; None where there is no head, as `open_network` takes it."""
+        """Return the number of outputs of the task's own head; None without a head, as `open_network` takes it."""
         return self.kind.outputs(classes, self.settings) if isinstance(self.kind, HasHead) else None
 
     def check_head(self, head: Sequence[str], classes: Sequence[str], where: str) -> None:
-        """Refuse a head whose outputs, if they have names, are not the classes of the data; `where`: of the task."""
+        """Refuse a head whose named outputs are not the data's classes; `where`: the task's place."""
         if head and classes and self.outputs(classes) is not None:
             check_head(head, classes, getattr(self.settings, "masked", ()), where)
 
@@ -79,8 +79,8 @@ class Evaluator:
     ) -> tuple[int, int]:
         """Prepare one split of a saved data set into an empty folder.
 
-        Returns the number of examples, and of those that were left out for they have no label. `examples`: at most so
-        many are taken, of each class its share.
+        Returns the number of examples, and of those left out because they have no label. `examples`: at most so
+        many, each class with its share.
         """
         whole = open_split(data, split, where, self.kind.columns(self.settings))
         rows = labelled(whole) if getattr(self.settings, "unlabelled", None) == "drop" else whole
@@ -109,27 +109,27 @@ class Evaluator:
         kind.write_shown(rows, self.settings, out)
 
     def results(self, network: Network, prepared: Prepared, batch_size: int) -> Results:
-        """Run a loaded network on prepared data; raise InputError where the kind leaves examples out."""
+        """Run a loaded network on prepared data; raise InputError if the kind leaves examples out."""
         results = self.kind.results(network, prepared, self.settings, self.metric, batch_size)
         if len(results) != len(prepared):
             raise InputError(f"{self.name}: its module gives {len(results)} results of {len(prepared)} examples")
         return results
 
     def served_results(self, server: ModelServer, folder: Path, prepared: Prepared, batch_size: int) -> Results:
-        """Ask the model that a server has of a folder the prepared data."""
+        """Score the prepared data by the server of a model's folder."""
         assert isinstance(self.kind, AsksServers), "params.yaml was checked"
         return self.kind.served_results(server, folder, prepared, self.settings, self.metric, batch_size)
 
     def members(self, prepared: Prepared) -> list[str]:
-        """Name the data set of a group that each prepared example is of; none where the data are no group."""
+        """Name each prepared example's data set in a group; empty if the data are no group."""
         return self.kind.members(prepared, self.settings) if isinstance(self.kind, HasGroups) else []
 
     def class_logits(
         self, network: Network, prepared: Prepared, parameters: Mapping[str, Tensor], rows: Sequence[int]
     ) -> Tensor:
-        """Score the classes of some prepared examples, differentiable in the parameters: (B, C).
+        """Return the class logits (B, C) of some prepared examples, differentiable in the parameters.
 
-        Raises InputError for a kind whose examples have no class.
+        Raises InputError for a kind without classes.
         """
         if not isinstance(self.kind, GivesClasses):
             raise InputError(f"{self.name}: this kind has no classes, and class probabilities are needed")
@@ -137,10 +137,10 @@ class Evaluator:
 
 
 def check_head(head: Sequence[str], classes: Sequence[str], masked: Collection[int], where: str) -> None:
-    """Refuse a head with another number of outputs than there are classes, or with other names or another order.
+    """Refuse a head whose number, names or order of outputs differ from the classes.
 
-    `head`: the names of its outputs; `masked`: those that are no class, by their numbers. Names that differ only in
-    case and in what joins words are the same; a head without names of its own is taken at its number.
+    `head`: the names of its outputs; `masked`: the numbers of those that are no class. Case and word separators do
+    not matter; of a head without names only the number counts.
     """
     kept = [name for number, name in enumerate(head) if number not in masked]
     if len(kept) != len(classes):
@@ -162,19 +162,19 @@ def _list(names: Sequence[str]) -> str:
 
 
 def spread_rows(rows: Any, count: int) -> list[int]:
-    """Choose so many rows of a split, in their order: evenly spaced, of each label its share if there are labels."""
+    """Choose so many rows of a split, in order: evenly spaced, or each label's share if there are labels."""
     labels = list(rows["label"]) if "label" in rows.column_names else [0] * len(rows)
     order = sorted(range(len(labels)), key=labels.__getitem__)
     return sorted(order[number * len(order) // count] for number in range(count))
 
 
 def open_evaluator(kind: str, own: Mapping[str, Any], metric: str | None) -> Evaluator:
-    """Bind a kind to its own keys, which were checked when params.yaml was loaded, and to a metric or its first."""
+    """Bind a kind to its settings, which were checked when params.yaml was loaded, and to a metric or its first one."""
     module = get_kind(kind)
     return Evaluator(kind, module.Settings.model_validate(dict(own)), metric or module.METRICS[0])
 
 
 def evaluator_for(prepared: Prepared) -> Evaluator:
-    """Return how a prepared task is evaluated."""
+    """Return the evaluator of a prepared task."""
     about = prepared.about
     return open_evaluator(about["kind"], about["settings"], about["metric"])

@@ -22,7 +22,7 @@ Numbers = NDArray[np.float64] | NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Results:
-    """N examples' results: the scores that a metric is the mean of, or the predictions and labels that it compares."""
+    """The results of N examples: the scores that a metric averages, or predictions and labels that it compares."""
 
     score: NDArray[np.float64] | None = None
     prediction: Numbers | None = None  # (N,), or (N, K) counts
@@ -40,7 +40,7 @@ class Results:
 
 
 def compare_predictions(metric: str, predictions: ArrayLike, labels: ArrayLike) -> Results:
-    """Set predictions against labels, numbers or texts; texts are kept as scores alone.
+    """Compare predictions with labels, numbers or texts; for texts only scores are kept.
 
     >>> compare_predictions("accuracy", [1, 0], [1, 1]).score.tolist()
     [1.0, 0.0]
@@ -53,7 +53,7 @@ def compare_predictions(metric: str, predictions: ArrayLike, labels: ArrayLike) 
 
 
 def compare_texts(metric: str, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Results:
-    """Set texts against the references of each, of which there are one or more.
+    """Score texts against one or more references each.
 
     >>> compare_texts("rouge_l", ["the cat", "a dog"], [["the cat"], ["no", "a cat"]]).score.tolist()
     [1.0, 0.5]
@@ -66,7 +66,7 @@ def compare_texts(metric: str, predictions: Sequence[str], references: Sequence[
 
 
 def mean_of_seeds(runs: Sequence[Results]) -> Results:
-    """Return the results that several seeds' merges are compared by: each example's mean score, else the first's."""
+    """Return the results that represent several seeds: each example's mean score, else the first seed's."""
     scores = [results.score for results in runs if results.score is not None]
     return runs[0] if len(scores) < 2 else Results(np.mean(scores, axis=0), None, runs[0].label)
 
@@ -76,7 +76,7 @@ def _numbers(values: NDArray[Any]) -> Numbers:
 
 
 def write_results(path: Path, results: Results) -> None:
-    """Write a task's results, making the folders they need; the file is new, not the one that a link leads to."""
+    """Write a task's results as a new file, and the folders that it needs; a link's target stays as it is."""
     from safetensors.numpy import save
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,7 @@
-"""Run a task of lm-eval on a loaded network and data in memory: nothing is downloaded, nothing runs that a task brings.
+"""Run an lm-eval task on a loaded network and data in memory, without downloads and without code of the task.
 
-A task of the installed lm-eval may have functions: they are part of what was installed, as lm-eval itself is.
-
-Part of the extra `merganser[lm]`.
+A task of the installed lm-eval may have functions: they are as trusted as lm-eval itself. Part of the extra
+`merganser[lm]`.
 """
 
 import contextlib
@@ -44,7 +43,7 @@ DEFAULT_TYPE = "generate_until"
 
 
 def check_task(task: Mapping[str, Any]) -> None:
-    """Refuse a task that brings code or names its data; raise ValueError with the key."""
+    """Refuse a task with code or with data of its own; raise ValueError with the key."""
     for key in task:
         if key in CODE:
             raise ValueError(f"{key!r} asks for code, which is never run; write the task by templates alone")
@@ -69,10 +68,10 @@ def check_task(task: Mapping[str, Any]) -> None:
 
 
 def installed_task(file: str, version: str, shown: bool = False) -> dict[str, Any]:
-    """Read a task of the installed lm-eval, by its file in lm_eval/tasks; raise InputError if it cannot be run here.
+    """Read a task of the installed lm-eval by its file in lm_eval/tasks; raise InputError if it cannot run here.
 
-    `version`: what its metadata must say, so that another lm-eval's task does not take its place unseen. `shown`:
-    examples to show are given.
+    `version`: the expected version in its metadata, so that another lm-eval's task is not used unseen. `shown`:
+    whether there are examples to show.
     """
     try:
         from lm_eval import tasks
@@ -107,7 +106,7 @@ def _check_installed(task: Mapping[str, Any], file: str, version: str, shown: bo
 
 
 def check_given(task: Mapping[str, Any], metric: str) -> None:
-    """Refuse a metric that lm-eval does not give for a task."""
+    """Refuse a metric that lm-eval does not compute for a task."""
     asked = task.get("output_type", DEFAULT_TYPE)
     given = [each["metric"] for each in task["metric_list"]] if "process_results" in task else OUTPUT_TYPES[asked]
     if metric not in given:
@@ -121,9 +120,9 @@ def make_lm_eval_task(
     shown: Sequence[Mapping[str, Any]] = (),
     count: int = 0,
 ) -> Any:
-    """Make lm-eval's task of documents in memory; `shown`: those of which so many are shown before each question.
+    """Create lm-eval's task from documents in memory; `shown`: documents, of which so many precede each question.
 
-    Raises InputError where lm-eval is not installed, or where a template does not fit the first document.
+    Raises InputError if lm-eval is not installed, or if a template does not fit the first document.
     """
     with _quiet():
         try:
@@ -157,7 +156,7 @@ def make_lm_eval_task(
 
 
 def asked_here(network: Any, batch_size: int) -> Any:
-    """Return a loaded network as lm-eval asks it; `batch_size`: questions at a time, at most."""
+    """Wrap a loaded network for lm-eval; `batch_size`: the largest number of questions at a time."""
     with _quiet():
         from lm_eval.models.huggingface import HFLM
         from transformers import LogitsProcessorList
@@ -183,7 +182,7 @@ def asked_here(network: Any, batch_size: int) -> Any:
 
 
 def asked_of(server: ModelServer, folder: Path, batch_size: int) -> Any:
-    """Return the model that a server has of a folder as lm-eval asks it; `batch_size`: questions at a time."""
+    """Wrap the server of a model's folder for lm-eval; `batch_size`: questions at a time."""
     with _quiet():
         try:
             from merganser.evaluation.completions import Completions
@@ -193,10 +192,10 @@ def asked_of(server: ModelServer, folder: Path, batch_size: int) -> Any:
 
 
 def samples_of(task: Any, model: Any, chat: bool = False, system: str | None = None) -> list[dict[str, Any]]:
-    """Return what lm-eval keeps of each document, in order, by the task's first filter.
+    """Return lm-eval's record of each document, in order, by the task's first filter.
 
-    `chat`: questions are messages of a user, examples shown before them earlier turns, and all are put into the
-    model's chat template. `system`: what stands before them.
+    `chat`: questions become user messages, with shown examples as earlier turns, in the model's chat template.
+    `system`: the text before them.
     """
     with _quiet():
         from lm_eval.evaluator import evaluate
@@ -218,7 +217,7 @@ def samples_of(task: Any, model: Any, chat: bool = False, system: str | None = N
 
 @contextlib.contextmanager
 def _ties_kept(module: Any) -> Iterator[None]:
-    """Keep lm-eval from tying weights once more: those of a checkpoint may be tied otherwise."""
+    """Keep lm-eval from tying weights again: a checkpoint may tie others."""
     module.tie_weights = lambda *_, **__: None
     try:
         yield
@@ -228,7 +227,7 @@ def _ties_kept(module: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep progress bars and remarks to itself."""
+    """Silence progress bars and remarks."""
     logger = logging.getLogger("lm_eval")
     level = logger.level
     logger.setLevel(logging.ERROR)

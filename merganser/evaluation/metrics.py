@@ -30,7 +30,7 @@ References = Sequence[Sequence[str]]  # of each example one or more
 
 
 def corpus_counts(name: Literal["BLEU", "CHRF"]) -> Callable[[Sequence[str], References], Floats]:
-    """Return what counts an example's n-grams, and which of them are in its references, for sacrebleu's metric.
+    """Return a function that counts an example's n-grams, and matches with its references, for sacrebleu's metric.
 
     >>> corpus_counts("BLEU")(["a b c d e"], [["a b c d f"]]).tolist()  # lengths, n-grams that match, n-grams
     [[5.0, 5.0, 4.0, 3.0, 2.0, 1.0, 5.0, 4.0, 3.0, 2.0]]
@@ -44,7 +44,7 @@ def corpus_counts(name: Literal["BLEU", "CHRF"]) -> Callable[[Sequence[str], Ref
 
 
 def corpus_score(name: Literal["BLEU", "CHRF"]) -> Callable[[ArrayLike, ArrayLike, Floats | None], Floats]:
-    """Return what makes sacrebleu's metric of examples' counts, as a fraction.
+    """Return a function that computes sacrebleu's metric from examples' counts, as a fraction.
 
     >>> counts = corpus_counts("BLEU")(["a b c d e"], [["a b c d f"]])
     >>> float(corpus_score("BLEU")(counts, [0.0], None).round(4))
@@ -101,7 +101,7 @@ def meteor_stems(predictions: Sequence[str], references: References) -> Floats:
 
 
 class _NoSynonyms:
-    """Stands in for WordNet, which no package of the index has: nltk downloads it."""
+    """A replacement for WordNet, which nltk would download and no Python package has."""
 
     def synsets(self, word: str) -> list[Any]:
         """Return none."""
@@ -109,9 +109,9 @@ class _NoSynonyms:
 
 
 def squad_exact_match(predictions: Sequence[str], references: References) -> Floats:
-    """Return for each example whether it is one of its references, as SQuAD compares them (Rajpurkar et al., 2016).
+    """Return for each example whether it equals one of its references by SQuAD's rules (Rajpurkar et al., 2016).
 
-    Case, punctuation, articles and further spaces do not count.
+    Case, punctuation, articles and repeated spaces do not count.
 
     >>> squad_exact_match(["The cat.", "dog"], [["a cat"], ["dogs"]]).tolist()
     [1.0, 0.0]
@@ -121,7 +121,7 @@ def squad_exact_match(predictions: Sequence[str], references: References) -> Flo
 
 
 def squad_f1(predictions: Sequence[str], references: References) -> Floats:
-    """Return each example's F1 of words, the best over its references, as SQuAD compares them (Rajpurkar et al., 2016).
+    """Return each example's F1 of words, the best over its references, by SQuAD's rules (Rajpurkar et al., 2016).
 
     >>> squad_f1(["the black cat"], [["a cat", "dog"]]).round(4).tolist()
     [0.6667]
@@ -137,7 +137,7 @@ def _squad_words(text: str) -> list[str]:
 
 
 def _words_f1(predicted: list[str], given: list[str]) -> float:
-    """Return 2 c / (f + g), c of the words in common; without any words in one of them, whether both have none."""
+    """Return 2 c / (f + g), with c common words; if one side has no words, whether both have none."""
     if not predicted or not given:
         return float(predicted == given)
     return 2 * (Counter(predicted) & Counter(given)).total() / (len(predicted) + len(given))
@@ -183,7 +183,7 @@ def f1(predictions: ArrayLike, labels: ArrayLike, weights: Floats | None = None)
 def macro_f1(
     predictions: ArrayLike, labels: ArrayLike, weights: Floats | None = None, classes: ArrayLike | None = None
 ) -> Floats:
-    """Return the mean of the classes' F1; by default of those that occur as a prediction or a label.
+    """Return the mean F1 of the classes; by default of those that occur as a prediction or a label.
 
     An answer that is no class has a number below 0.
 
@@ -228,7 +228,7 @@ def pearson_spearman(predictions: ArrayLike, labels: ArrayLike, weights: Floats 
 
 
 def mean(scores: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
-    """Return the mean of examples' scores.
+    """Return the mean of the examples' scores.
 
     >>> float(mean([0.5, 1.0], [0.0, 0.0]))
     0.75
@@ -239,7 +239,7 @@ def mean(scores: ArrayLike, labels: ArrayLike, weights: Floats | None = None) ->
 
 
 def counted_f1(counts: ArrayLike, labels: ArrayLike, weights: Floats | None = None) -> Floats:
-    """Return F1 of what was counted of each example (N, 3), what is correct, what was found and what there is.
+    """Return F1 from each example's counts (N, 3) of correct, predicted and true items.
 
     It is 2 c / (f + t) of the sums, the harmonic mean of the precision c / f and the recall c / t.
 
@@ -252,7 +252,7 @@ def counted_f1(counts: ArrayLike, labels: ArrayLike, weights: Floats | None = No
 
 
 class Metric(NamedTuple):
-    """A metric and what the report says of it."""
+    """A metric and its description in the report."""
 
     compute: Callable[[ArrayLike, ArrayLike, Floats | None], Floats]
     title: str
@@ -298,7 +298,7 @@ def _weights(weights: Floats | None, values: NDArray[np.generic]) -> Floats:
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    """Divide; 0 for nothing."""
+    """Divide; 0 for 0 / 0."""
     numerator, denominator = np.asarray(numerator), np.asarray(denominator)
     return np.divide(numerator, denominator, out=np.zeros(numerator.shape), where=denominator > 0)
 
@@ -306,7 +306,7 @@ def _ratio(numerator: Floats, denominator: Floats) -> Floats:
 def _counts(
     predictions: ArrayLike, labels: ArrayLike, weights: Floats | None, classes: ArrayLike | None = None
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Count by class (..., K) what is predicted and correct, predicted, labelled; and all examples (...)."""
+    """Count by class (..., K) correct, predicted and labelled examples; and all examples (...)."""
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     known = np.union1d(predictions, labels) if classes is None else np.asarray(classes)
     counts = _weights(weights, predictions)
@@ -316,13 +316,13 @@ def _counts(
 
 
 def _standardised(values: Floats) -> Floats:
-    """Move and scale to mean 0 and variance 1, so that moments lose no digits; 0 where all are equal."""
+    """Shift and scale to mean 0 and variance 1, so that moments keep all digits; 0 if all values are equal."""
     centred = values - values.mean()
     return centred / centred.std() if np.ptp(values) > 0 else np.zeros_like(values)
 
 
 def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
-    """Correlate values of the order of 1, (N,) or of each resample (..., N)."""
+    """Correlate standardised values (N,), or those of each resample (..., N)."""
     total = weights.sum(-1)
 
     def mean(values: Floats) -> Floats:
@@ -336,7 +336,7 @@ def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
 
 
 def _ranks(values: ArrayLike, weights: Floats) -> Floats:
-    """Return each example's rank among a resample, from -1/2 to 1/2; equal values share their mean rank."""
+    """Return each example's rank in a resample, from -1/2 to 1/2; equal values share their mean rank."""
     _, group = np.unique(np.asarray(values), return_inverse=True)
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))

@@ -1,6 +1,6 @@
-"""A task's data, prepared once for all evaluations: arrays of one row an example, on disk, read batch by batch.
+"""A task's data, prepared once for all evaluations: arrays on disk with one row per example, read in batches.
 
-A folder with a safetensors file an array, and `prepared.json`: how the task is scored, and the classes' names.
+A folder has one safetensors file per array, and `prepared.json` with the task's kind, settings, metric and classes.
 """
 
 import json
@@ -30,14 +30,14 @@ ABOUT_LIMIT = 2**25  # bytes: of the names of many classes
 
 @dataclass(frozen=True)
 class Prepared:
-    """A folder of prepared data; batches are copied to `device` while the one before is computed with."""
+    """A folder of prepared data; the next batch is copied to `device` during the computation of this one."""
 
     folder: Path
     device: torch.device = CPU
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """Return how the task is scored: `kind`, `settings`, `metric`; `classes`, `count` and the arrays' names."""
+        """Return the task's `kind`, `settings`, `metric` and `classes`, the `count` of examples, and the arrays."""
         path = self.folder / ABOUT
         if not path.is_file():
             raise InputError(f"{path}: no prepared data; run the stage prepare first (`merganser run` does)")
@@ -49,7 +49,7 @@ class Prepared:
 
     @property
     def classes(self) -> list[str]:
-        """Return the names of the labels; none for a kind without classes."""
+        """Return the class names; empty for a kind without classes."""
         return list(self.about["classes"])
 
     def __len__(self) -> int:
@@ -58,26 +58,26 @@ class Prepared:
 
     @property
     def own(self) -> "Prepared | None":
-        """Return what the task's own model reads, in the folder that it is built by; None where it is as the base."""
+        """Return the inputs of the task's own model, next to its configuration; None if they equal the base's."""
         return replace(self, folder=self.folder / OWN) if (self.folder / OWN).is_dir() else None
 
     def on(self, device: torch.device) -> "Prepared":
-        """Return the same data, whose batches come on a device."""
+        """Return the same data with batches on a device."""
         return replace(self, device=device)
 
     def array(self, name: str) -> Tensor:
-        """Read one array whole."""
+        """Read a whole array."""
         return self._file(name).read(name)
 
     def rows(self, names: Sequence[str], places: Sequence[int]) -> dict[str, Tensor]:
-        """Read some rows of some arrays, in the order of their places; they stay on the CPU."""
+        """Read some rows of some arrays, in the given order; they stay on the CPU."""
         files = {name: self._file(name) for name in names}
         return {name: torch.cat([_rows(file, name, place, 1) for place in places]) for name, file in files.items()}
 
     def batches(
         self, names: Sequence[str], size: int, order: Sequence[int] | None = None
     ) -> Iterator[Mapping[str, Tensor]]:
-        """Read some arrays, so many rows at a time, all of them; `order`: the rows' places, else as they stand."""
+        """Read all rows of some arrays in batches of a size; `order`: the order of the rows, by default as stored."""
         return copied_ahead(self._read(names, size, order), self.device)
 
     def _read(self, names: Sequence[str], size: int, order: Sequence[int] | None) -> Iterator[dict[str, Tensor]]:
@@ -101,9 +101,9 @@ def _rows(file: SafetensorsFile, name: str, start: int, count: int) -> Tensor:
 
 
 def write_prepared(folder: Path, chunks: Iterable[Mapping[str, Tensor]], about: Mapping[str, Any]) -> int:
-    """Write what a kind prepares into an empty folder as it comes; return the number of examples.
+    """Write a kind's arrays into an empty folder as they arrive; return the number of examples.
 
-    Raises ValueError where an array has not that many rows, or not all of one shape.
+    Raises ValueError if an array's rows differ in number or shape.
     """
     files, rows_of, count = dict[str, BinaryIO](), dict[str, Spec](), 0
     with ExitStack() as stack:
@@ -123,7 +123,7 @@ def write_prepared(folder: Path, chunks: Iterable[Mapping[str, Tensor]], about: 
 
 
 def _finish(file: BinaryIO, name: str, spec: Spec) -> None:
-    """Write the header of a file of one array, whose rows have come one after another."""
+    """Write the header of an array's file, whose rows were appended one after another."""
     if file.tell() != HEADER + spec.nbytes:
         raise ValueError(f"{name} has {file.tell() - HEADER} bytes, not those of {spec}")
     entry = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": [0, spec.nbytes]}

@@ -18,7 +18,7 @@ BLOCK = 2**18  # numbers in memory at once: few enough for a processor's cache
 
 
 class Score(TypedDict):
-    """What the evaluation of one model on one task found, as its file holds it."""
+    """The evaluation of one model on one task, as in its file."""
 
     metric: str
     value: float
@@ -39,7 +39,8 @@ class Score(TypedDict):
 def score_of(metric: str, results: Results) -> Score:
     """Score results: the mean of their scores if they have any, else the metric of predictions and labels.
 
-    The standard error of a mean is that of the sample, of any other metric the deviation over bootstrap resamples.
+    The standard error of a mean is that of the sample; that of any other metric is the deviation over bootstrap
+    resamples.
     """
     if results.score is not None:
         value, error = results.score.mean(), mean_error(results.score)
@@ -57,10 +58,10 @@ def score_of(metric: str, results: Results) -> Score:
 
 
 def score_of_seeds(metric: str, runs: Sequence[Results]) -> Score:
-    """Score several seeds' merges on the same examples: the mean value and its sampling error, and the seeds' spread.
+    """Score several seeds' merges on the same examples: the mean value, its sampling error, and the seeds' spread.
 
-    The error of a mean of scores is that of each example's mean over the seeds; of any other metric the mean of the
-    seeds' errors, which is no less than the mean's.
+    The error of a mean is that of each example's mean over the seeds; for any other metric it is the mean of the
+    seeds' errors, which is an upper bound.
     """
     scores = [score_of(metric, results) for results in runs]
     if len(scores) == 1:
@@ -74,7 +75,7 @@ def score_of_seeds(metric: str, runs: Sequence[Results]) -> Score:
 
 
 def score_of_data_sets(metric: str, runs: Sequence[Results], members: Sequence[str]) -> dict[str, float]:
-    """Score seeds' merges on each data set of a group: the mean value, by the data set that each example is of."""
+    """Score seeds' merges on each data set of a group: the mean value by data set."""
     places = {member: [i for i, each in enumerate(members) if each == member] for member in dict.fromkeys(members)}
     return {
         member: fmean(score_of(metric, results.at(own))["value"] for results in runs) for member, own in places.items()
@@ -82,7 +83,7 @@ def score_of_data_sets(metric: str, runs: Sequence[Results], members: Sequence[s
 
 
 def by_data_set(scores: Mapping[str, Score]) -> dict[tuple[str, str], float]:
-    """Return the values on the data sets of tasks that have a group, by task and data set."""
+    """Return the values on the data sets of group tasks, by task and data set."""
     return {(task, name): value for task, one in scores.items() for name, value in one.get("data_sets", {}).items()}
 
 
@@ -103,9 +104,9 @@ def bootstrap(metric: str, predictions: Sequence[ArrayLike], labels: ArrayLike) 
 
 
 def resamples(count: int) -> Iterator[Floats]:
-    """Draw with replacement as many examples as there are, RESAMPLES times: how often each was drawn (B, N), in blocks.
+    """Resample the examples with replacement RESAMPLES times: how often each was drawn (B, N), in blocks.
 
-    The draws depend on the number of examples alone, so that all models meet the same ones.
+    The draws depend on the number of examples alone, so all models get the same ones.
     """
     generator = np.random.default_rng(SEED)
     block = max(1, BLOCK // count)

@@ -1,7 +1,7 @@
-"""Two texts an example, in the columns `text` and `pair`, each embedded by itself.
+"""Two texts per example, in the columns `text` and `pair`, each with its own embedding.
 
-The arrays of `text` have the names of a network's inputs, and those of `pair` stand behind `pair_`. Texts of the same
-tokens are embedded once, so that their embeddings are equal. Legend: N examples, D features.
+The arrays of `text` have the network's input names; those of `pair` have the prefix `pair_`. Texts with the same tokens
+are embedded once, so that their embeddings are equal. Legend: N examples, D features.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -39,7 +39,7 @@ def check_pairs(splits: Mapping[str, Any], source: Path) -> None:
 
 
 def encode_pairs(rows: Any, network: Network, max_length: int) -> dict[str, Tensor]:
-    """Tokenise both texts of every example; raise InputError for an example that lacks one."""
+    """Tokenise both texts of every example; raise InputError if one is missing."""
     check_complete(rows, [TEXT, PAIR])
     both = dict[str, Tensor]()
     for prefix, column in (("", TEXT), (PREFIX, PAIR)):
@@ -52,7 +52,7 @@ def encode_pairs(rows: Any, network: Network, max_length: int) -> dict[str, Tens
 
 
 def first_places(values: Iterable[Hashable]) -> Tensor:
-    """Return the place of the first value that equals each one: (N,).
+    """Return the place of each value's first occurrence: (N,).
 
     >>> first_places(["a", "b", "a"]).tolist()
     [0, 1, 0]
@@ -62,9 +62,9 @@ def first_places(values: Iterable[Hashable]) -> Tensor:
 
 
 def embed(network: Network, prepared: Prepared, batch_size: int, prefix: str = "") -> Tensor:
-    """Return the embedding of each example's first text, or of its second one, scaled to length 1.
+    """Return the unit embedding of each example's first text, or of its second one: (N, D) in float64 on the CPU.
 
-    In float64, on the CPU: (N, D). The longest texts are run first. `prefix`: `pair_` for the second texts.
+    The longest texts run first. `prefix`: `pair_` for the second texts.
     """
     assert isinstance(network, TakesTexts)
     names = {f"{prefix}{name}": name for name in network.tokenizer.model_input_names}

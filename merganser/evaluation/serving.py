@@ -1,7 +1,7 @@
-"""Serve a model by a command of the user's choice for as long as a block runs: vLLM, SGLang, transformers serve.
+"""Serve a model by the user's command while a block runs: vLLM, SGLang, transformers serve.
 
-The server is spoken to by OpenAI's completions, on loopback. Its command is run without a shell. What it prints is
-printed here, so it stands in the stage's log.
+The server answers OpenAI's completions on loopback. The command runs without a shell. Its output goes to the stage's
+log.
 """
 
 import json
@@ -36,13 +36,13 @@ STARTING = {502, 503}  # answers of a server that is not ready yet
 
 @dataclass(frozen=True)
 class ModelServer:
-    """A server that answers: where, and by which name it knows its model."""
+    """A running server: its address, and its name for the model."""
 
     url: str
     model: str
 
     def complete(self, **asked: Any) -> Mapping[str, Any] | None:
-        """Ask for one completion; return None where the server refuses such a question."""
+        """Ask for one completion; return None if the server refuses the request."""
         try:
             return _post(self.url, {"model": self.model, "max_tokens": 1, "temperature": 0, **asked})
         except urllib.error.HTTPError:
@@ -53,7 +53,7 @@ class ModelServer:
         return self.complete(prompt=[[token]]) is not None
 
     def gives_likelihoods(self, token: int) -> bool:
-        """Tell whether the log-probabilities of a prompt's own tokens are given."""
+        """Tell whether the server returns the log-probabilities of a prompt's own tokens."""
         answer = self.complete(prompt=[[token, token]], echo=True, logprobs=1)
         try:
             given = (answer or {})["choices"][0]["logprobs"]["token_logprobs"]
@@ -63,7 +63,7 @@ class ModelServer:
 
 
 def server_command(command: str, model: Path, port: int) -> list[str]:
-    """Return a command's arguments as the system takes them, its placeholders filled.
+    """Split a command into arguments and fill in its placeholders.
 
     >>> server_command("serve '{model}' --port {port}", Path("a b"), 8000)
     ['serve', 'a b', '--port', '8000']
@@ -73,10 +73,10 @@ def server_command(command: str, model: Path, port: int) -> list[str]:
 
 @contextmanager
 def serving(command: str, model: Path) -> Iterator[ModelServer]:
-    """Start a server of a model's folder, wait until it answers, and end it and its processes with the block.
+    """Start a server for a model's folder, wait until it answers, and end it and its processes after the block.
 
-    It also ends if this process is killed. Raises InputError where it does not start or ends by itself, with the last
-    lines that it printed.
+    It also ends if this process is killed. Raises InputError with the server's last lines if it does not start, or
+    ends by itself.
     """
     model = model.resolve()
     with _own_port() as port:
@@ -111,7 +111,7 @@ def serving(command: str, model: Path) -> Iterator[ModelServer]:
 
 
 def _wait(process: "subprocess.Popen[bytes]", server: ModelServer, said: deque[str]) -> None:
-    """Return when a server completes a text; raise InputError where it never will."""
+    """Wait until a server completes a text; raise InputError if it never will."""
     end, answer = time.monotonic() + START_S, "none"
     while time.monotonic() < end:
         if process.poll() is not None:
@@ -141,7 +141,7 @@ def _shown(said: deque[str]) -> str:
 
 
 def _passed_on(process: "subprocess.Popen[bytes]", said: deque[str]) -> None:
-    """Print what a server prints as it comes, and keep the last lines."""
+    """Print a server's output as it arrives, and keep the last lines."""
     assert process.stdout, "it was opened as a pipe"
     for line in process.stdout:
         text = line.decode(errors="replace")
@@ -151,7 +151,7 @@ def _passed_on(process: "subprocess.Popen[bytes]", said: deque[str]) -> None:
 
 @contextmanager
 def _own_port() -> Iterator[int]:
-    """Give a free port of loopback that no other stage of this machine is given while the block runs."""
+    """Yield a free loopback port that no other stage on this machine gets while the block runs."""
     while True:
         with socket.socket() as probe:
             probe.bind((HOST, 0))
@@ -166,7 +166,7 @@ def _own_port() -> Iterator[int]:
 
 
 def _post(url: str, content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Post JSON to a server of this machine, past any proxy; return its answer."""
+    """Post JSON to a server on this machine, without any proxy; return its answer."""
     request = urllib.request.Request(url, json.dumps(content).encode(), {"Content-Type": "application/json"})
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=ANSWER_S) as answer:
         answered = json.loads(answer.read())

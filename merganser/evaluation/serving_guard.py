@@ -1,6 +1,6 @@
-"""Run a command in a process group of its own, and end the group when standard input closes.
+"""Run a command in its own process group, and end the group when standard input closes.
 
-It closes however the process that holds its other end ends, by a kill too. Run as a program, by its file.
+Standard input closes whenever the process at its other end ends, also by a kill. Run this file as a program.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(command: list[str]) -> int:
-    """Return the command's exit code as a shell has it, 0 where it was ended."""
+    """Run the command; return its exit code as a shell does, 0 if it was ended."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what its processes leave behind ends up here
     started = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     group = started.pid  # kept as long as it runs: a Popen that is let go takes the code of one that has ended
@@ -32,7 +32,7 @@ def main(command: list[str]) -> int:
 
 
 def collect_exit_codes() -> dict[int, int]:
-    """Return the exit codes of processes that ended since, negative where a signal ended them."""
+    """Return the exit codes of processes that have ended, negative for a signal."""
     codes = {}
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -41,7 +41,7 @@ def collect_exit_codes() -> dict[int, int]:
 
 
 def end(group: int) -> None:
-    """Ask a process group to end, and kill it when it does not; raise ProcessLookupError as soon as it is gone."""
+    """Terminate a process group, and kill it if it does not end; raise ProcessLookupError once it is gone."""
     os.killpg(group, signal.SIGTERM)
     until = time.monotonic() + GRACE_S
     while time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""One task's evaluation, opened: what its models run on."""
+"""One task's evaluation, opened: its network, head and prepared data."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from merganser.models import DeviceName, Network, Precision, TakesImages, TakesS
 
 @dataclass(frozen=True)
 class TaskSetup:
-    """What one task's models run on; batches of `prepared` come where the network is."""
+    """The network, head and data of one task; batches of `prepared` are on the network's device."""
 
     network: Network
     head: Head
@@ -25,7 +25,7 @@ class TaskSetup:
     prepared: Prepared
 
     def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Load a model's parameters, with the task's head in place of its own."""
+        """Load a model's parameters, with the task's head instead of its own."""
         self.network.load(self.head.put_on(parameters))
 
     def results(self, batch_size: int) -> Results:
@@ -33,7 +33,7 @@ class TaskSetup:
         return self.evaluator.results(self.network, self.prepared, batch_size)
 
     def features(self, batch_size: int) -> Tensor:
-        """Return what the head of the loaded network sees of each of N examples, in float32 on the CPU: (N, D)."""
+        """Return the head's inputs for N examples from the loaded network: (N, D) in float32 on the CPU."""
         if not len(self.prepared):
             raise InputError(f"{self.prepared.folder}: no examples; name another split under validation")
         batches = self.prepared.batches(inputs_of(self.network, self.prepared), batch_size)
@@ -41,7 +41,7 @@ class TaskSetup:
 
 
 def inputs_of(network: Network, prepared: Prepared) -> list[str]:
-    """Name the arrays that a network reads; raise InputError where they were not prepared."""
+    """Name the arrays that a network reads; raise InputError if they were not prepared."""
     names = ["pixels"] if isinstance(network, TakesImages) else []
     if isinstance(network, TakesTexts):
         names = list(network.tokenizer.model_input_names)
@@ -63,10 +63,10 @@ def open_setup(
     device: DeviceName,
     precision: Precision = "float32",
 ) -> TaskSetup:
-    """Build the architecture that a folder describes, with the task's outputs and without weights.
+    """Build the architecture of a folder with the task's outputs and without weights.
 
-    `networks`: those that were built so, by their outputs: one that fits is taken, a new one is added. Raises
-    InputError for a head that does not fit the data.
+    `networks`: built networks by number of outputs; a matching one is reused, a new one is added. Raises InputError
+    for a head that does not fit the data.
     """
     evaluator = evaluator_for(prepared)
     evaluator.check_head(head.classes, prepared.classes, f"tasks.{task}")

@@ -1,7 +1,7 @@
-"""Data sets of sounds in the column `audio`: files of WAV or FLAC as `datasets` saves them, or numbers of a sound each.
+"""Data sets with sounds in the column `audio`: WAV or FLAC files as `datasets` saves them, or samples as numbers.
 
-Numbers need the column `sampling_rate`. Only bytes of the data set are decoded, by soundfile: a file that is named in
-place of its bytes is never opened, and what a header promises is compared with the limit before it is read.
+Numbers need the column `sampling_rate`. soundfile decodes bytes of the data set alone: a file given by name is never
+opened, and a header's claims are checked against the limit before reading.
 """
 
 import io
@@ -45,9 +45,9 @@ def check_sounds(splits: Mapping[str, Any], source: Path) -> None:
 
 
 def longest_sound(rows: Any, rate: int, seconds: float) -> int:
-    """Return the samples of the longest sound, at most those of so many seconds, from their headers alone.
+    """Return the number of samples of the longest sound, at most those of so many seconds, by headers alone.
 
-    Raises InputError naming the first example that is not a sound of this rate.
+    Raises InputError naming the first example that is no sound of this rate.
     """
     most, sizes = ceil(rate * seconds), [0]
     for number, value, own_rate in _values(rows):
@@ -56,9 +56,9 @@ def longest_sound(rows: Any, rate: int, seconds: float) -> int:
 
 
 def read_sounds(rows: Any, rate: int, seconds: float) -> Iterator[list[Sound]]:
-    """Give the sounds of a split, some at a time, cut after so many seconds: float32 (samples,) each.
+    """Yield a split's sounds, cut after so many seconds: float32 (samples,) each.
 
-    Of several channels it gives the mean, as librosa does. Raises InputError for a sound that cannot be decoded.
+    Channels are averaged, as librosa does. Raises InputError for a sound that cannot be decoded.
     """
     most, chunk = ceil(rate * seconds), list[Sound]()
     size = min(CHUNK, MOST_SAMPLES // most)
@@ -76,7 +76,7 @@ def read_sounds(rows: Any, rate: int, seconds: float) -> Iterator[list[Sound]]:
 
 
 def _values(rows: Any) -> Iterator[tuple[int, Any, Any]]:
-    """Give each example's number, the bytes of its file or its samples, and what the data set says of their rate."""
+    """Yield each example's number, the bytes of its file or its samples, and its declared rate."""
     from datasets import Audio
 
     if isinstance(rows.features[AUDIO], Audio):  # as bytes: `datasets` itself would decode by another library
@@ -89,7 +89,7 @@ def _values(rows: Any) -> Iterator[tuple[int, Any, Any]]:
 
 
 def _size(value: Any, own_rate: Any, number: int, rate: int) -> int:
-    """Return how many samples a sound has, by its header; raise InputError for one of another rate, or of none."""
+    """Return a sound's number of samples, by its header; raise InputError for another rate, or none."""
     channels, size = 1, 0 if value is None else len(value)
     if isinstance(value, bytes):
         with _opened(value, number) as file:
@@ -108,7 +108,7 @@ def _size(value: Any, own_rate: Any, number: int, rate: int) -> int:
 
 
 def _opened(encoded: bytes, number: int) -> Any:
-    """Open the bytes of a file of sound; raise InputError for another format, or one that is damaged."""
+    """Open the bytes of a sound file; raise InputError for another format, or a damaged file."""
     from soundfile import SoundFile, SoundFileError
 
     what, remedy = f"example {number}: its sound cannot be read", f"save it as {FORMATS}"
@@ -122,7 +122,7 @@ def _opened(encoded: bytes, number: int) -> Any:
 
 
 def _decoded(encoded: bytes, number: int, most: int) -> Sound:
-    """Decode a file's first samples (most,), the mean over channels; raise InputError where it ends before."""
+    """Decode a file's first samples (most,), averaged over channels; raise InputError if the file ends earlier."""
     from soundfile import SoundFileError
 
     damaged = refusing(f"example {number}: its sound is damaged", "leave it out", SoundFileError)

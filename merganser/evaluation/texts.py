@@ -1,8 +1,6 @@
-"""Data sets of one text an example, in the column `text`, or of two, the second one in the column `pair`.
+"""Data sets with one text per example, in the column `text`, or two, the second in the column `pair`.
 
-Texts as an array of one row each, for what is kept in arrays: UTF-8, zeros behind.
-
-Legend: N texts, W bytes.
+Stored texts are an array with one row per text: UTF-8, padded with zeros. Legend: N texts, W bytes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +23,7 @@ Result = TypeVar("Result")
 
 
 def pack(texts: Sequence[str]) -> Tensor:
-    """Write texts as bytes (N, W), W that of the longest.
+    """Store texts as UTF-8 bytes (N, W), with W of the longest.
 
     >>> pack(["ab", "é"]).tolist()
     [[97, 98], [195, 169]]
@@ -38,7 +36,7 @@ def pack(texts: Sequence[str]) -> Tensor:
 
 
 def unpack(packed: Tensor) -> list[str]:
-    """Read texts that were written as bytes.
+    """Read texts that `pack` stored.
 
     >>> unpack(pack(["ab", "", "é"]))
     ['ab', '', 'é']
@@ -68,7 +66,7 @@ def check_texts(splits: Mapping[str, Any], source: Path) -> None:
 
 
 def encode_rows(rows: Any, network: Network, max_length: int) -> dict[str, Tensor]:
-    """Tokenise every example: arrays of int32, one row an example; raise InputError for one without a text."""
+    """Tokenise every example: int32 arrays, one row per example; raise InputError for one without a text."""
     assert isinstance(network, TakesTexts)
     check_complete(rows, _texts_of(rows))
     columns = [list(rows[column]) for column in _texts_of(rows)]
@@ -77,7 +75,7 @@ def encode_rows(rows: Any, network: Network, max_length: int) -> dict[str, Tenso
 
 
 def encode_texts(network: TakesTexts, texts: Sequence[Any], max_length: int) -> dict[str, Tensor]:
-    """Tokenise texts, or pairs of them: arrays of int32, one row each; raise InputError for one without tokens."""
+    """Tokenise texts, or pairs of texts: int32 arrays, one row each; raise InputError for one without tokens."""
     encoded = network.encode(texts, max_length)
     if not (filled := encoded["attention_mask"].any(dim=1)).all():
         empty = int((~filled).nonzero()[0])
@@ -92,9 +90,9 @@ def run_by_length(
     batch_size: int,
     prompt: int | None = None,
 ) -> list[Result]:
-    """Run N texts in batches of about one length, the longest first, to compute little padding; return N results.
+    """Run N texts in batches of similar length, the longest first, to save padding; return N results.
 
-    They are in the texts' order. `prompt`: which one is run, if each text has several.
+    The results are in the texts' order. `prompt`: its number, if each text has several.
     """
     mask = prepared.array("attention_mask")
     lengths = (mask if prompt is None else mask[:, prompt]).sum(dim=1)

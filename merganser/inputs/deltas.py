@@ -43,10 +43,10 @@ LEFT, RIGHT = ".left", ".right"  # suffixes that no parameter's name can have, s
 
 
 def check_pair(base: Checkpoint, tuned: Checkpoint | Adapter, rules: ParameterRules, task: str) -> dict[str, Kind]:
-    """Compare a task's model with the base, from headers alone; return each merged parameter's kind.
+    """Compare a task's model with the base by their headers; return the kind of each merged parameter.
 
-    One without values, of which nothing can be merged, is not among them: it is the base's.
-    Raise InputError naming the model, the parameter and both shapes when they do not belong together.
+    Empty parameters are left out: the merge has the base's. Raises InputError that names the model, the parameter
+    and both shapes if the two models do not belong together.
     """
     whole = unstacked(base)
     _refuse_quantised(whole, rules, "base")
@@ -159,7 +159,7 @@ def _norm(weights: Tensor) -> float:
 
 
 def _row_norms(weights: Tensor) -> list[Tensor]:
-    """Return the norms in float32 of the values by rows of `ROW`, and the values that make no whole row."""
+    """Return the float32 norm of each row of `ROW` values, and the values after the last whole row."""
     flat = weights.reshape(-1)
     whole = len(flat) - len(flat) % ROW
     return [torch.linalg.vector_norm(flat[:whole].float().view(-1, ROW), dim=1), flat[whole:].float()]
@@ -279,7 +279,7 @@ class Deltas(DivisibleSource):
         return LayerTable(tuple(self.files), kinds, {n: delta_shape(first.shape(n), kind) for n, kind in kinds.items()})
 
     def alone(self, task: str) -> "Deltas":
-        """Return the same layers of one task: zeros where only others change them."""
+        """Return the same layers for one task; they are zero if only other tasks change them."""
         return Deltas({task: self.files[task]}, self.seed, replace(self.table, tasks=(task,)))
 
     def is_low_rank(self, name: str) -> bool:

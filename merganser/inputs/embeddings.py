@@ -1,6 +1,6 @@
-"""What each task is about, on disk: one text embedding a task, and beside them what they are read with.
+"""The folder of the tasks' text embeddings, with links to the deltas or factors that the same merge reads.
 
-A folder with `texts`, a file a task, and `read`, second names of the files of the deltas or factors that a merge reads.
+`texts` has a file per task. `read` has hard links to the files of deltas or factors.
 """
 
 import os
@@ -30,7 +30,7 @@ def read_embeddings(folder: Path, tasks: Iterable[str]) -> dict[str, Tensor]:
 
 
 def link_read(source: Path, tasks: Iterable[str], folder: Path) -> None:
-    """Give a folder what a merge reads of some tasks: their files or folders, and the base of difference vectors."""
+    """Link the files or folders of some tasks into a folder, and the base of difference vectors."""
     target = folder / READ
     target.mkdir()
     for name in [*(name for task in tasks for name in (f"{task}.safetensors", task)), "base"]:
@@ -41,7 +41,7 @@ def link_read(source: Path, tasks: Iterable[str], folder: Path) -> None:
 
 
 def link_file(source: Path | str, target: Path | str) -> None:
-    """Give a file a second name, or copy it where that cannot be."""
+    """Hard-link a file, or copy it if the file system has no links."""
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without hard links

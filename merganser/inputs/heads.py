@@ -1,6 +1,6 @@
-"""Heads: each task's own last parameters, read from its own checkpoint; they are never merged.
+"""Heads: the last parameters of each task's own checkpoint, which are never merged.
 
-A file of the tensors under the base's names; its header says which patterns they matched, and the classes' names.
+A file has the tensors under the base's names. Its header has the patterns that matched them, and the class names.
 """
 
 import json
@@ -23,14 +23,14 @@ from merganser.limits import parse_json
 
 @dataclass(frozen=True)
 class Head:
-    """One task's head: its tensors, the patterns of such names, and the names of its classes, or their numbers."""
+    """A task's head: its tensors, the patterns of their names, and the names or numbers of the classes."""
 
     tensors: Mapping[str, Tensor]
     patterns: Sequence[str]
     classes: Sequence[str]
 
     def put_on(self, parameters: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Give a model's parameters with this head in place of its own."""
+        """Return a model's parameters with this head instead of their own."""
         for name, value in parameters:
             if not is_head(name, self.patterns):
                 yield name, value
@@ -41,9 +41,9 @@ NO_HEAD = Head({}, [], [])  # of a task that has no model: a merge's own last pa
 
 
 def write_head(model: Checkpoint | Adapter, patterns: Sequence[str], config: Path, task: str, out: Path) -> None:
-    """Write the head of a task's model, an adapter's too; raise InputError where patterns are given and none matches.
+    """Write the head of a task's model or adapter; raise InputError if the patterns match nothing.
 
-    `config`: the model's configuration, if there is one, which names its classes.
+    `config`: the model's configuration, which has the class names, or None.
     """
     tensors = _adapters(model, patterns) if isinstance(model, Adapter) else _own(model, patterns)
     if patterns and not tensors:
@@ -55,7 +55,7 @@ def write_head(model: Checkpoint | Adapter, patterns: Sequence[str], config: Pat
 
 
 def read_head(path: Path) -> Head:
-    """Read a head that was written so."""
+    """Read a head that `write_head` wrote."""
     file = SafetensorsFile(path)
     with refusing(f"{path}: not the head of a task", "extract it again"):
         content = parse_json(file.metadata["merganser"])
@@ -64,7 +64,7 @@ def read_head(path: Path) -> Head:
 
 
 def _numbered(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Name the outputs of a head by their numbers: the rows of its map that none of its maps reads; none of several."""
+    """Number a head's outputs: the rows that no other linear map of the head reads; nothing if there are several."""
     rows, columns = ({value.shape[side] for value in tensors.values() if value.dim() > 1} for side in (0, 1))
     last = rows - columns or rows
     return [f"LABEL_{number}" for number in range(max(last))] if len(last) == 1 else []
@@ -75,7 +75,7 @@ def _own(model: Checkpoint, patterns: Sequence[str]) -> dict[str, Tensor]:
 
 
 def _adapters(adapter: Adapter, patterns: Sequence[str]) -> dict[str, Tensor]:
-    """Read what an adapter holds whole of a head (`modules_to_save`)."""
+    """Read the head's tensors that an adapter stores whole (`modules_to_save`)."""
     kept = {name: update for name, update in adapter.updates.items() if is_head(name, patterns)}
     partial = [name for name, each in kept.items() if each.whole is None or each.of_layer or each.added or each.tokens]
     if partial:
@@ -84,7 +84,7 @@ def _adapters(adapter: Adapter, patterns: Sequence[str]) -> dict[str, Tensor]:
 
 
 def class_names(config: Path) -> list[str]:
-    """Read the names of a head's outputs; none where the configuration has none, or is missing."""
+    """Read the class names from a configuration; return none if it is missing or has none."""
     with refusing(f"{config}: not the configuration of a model", "fetch it again"):
         found = read_config(config) or {}
         names: dict[str, Any] = found.get("id2label") or {}

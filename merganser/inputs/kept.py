@@ -1,6 +1,6 @@
-"""Layers that stay in memory once they are computed, where they fit: a learner takes all of them in each step.
+"""Keep computed layers in memory if they fit: a learner needs all of them in each step.
 
-Layers that are read alone need not: the system's page cache has them, and a step takes as long either way.
+Layers that are only read stay in the system's page cache, so keeping them as well would not save time.
 """
 
 import os
@@ -16,7 +16,7 @@ BYTES = 8  # of a delta's entry, at most: factors of the whole rank take twice a
 
 @dataclass(frozen=True)
 class KeptLayers(WrappedSource):
-    """A source whose layers stay in memory once they are read; nobody may change them."""
+    """A source that keeps each layer in memory after its first use; callers must not change a layer."""
 
     _kept: dict[str, Layer] = field(default_factory=dict, init=False)
 
@@ -28,9 +28,9 @@ class KeptLayers(WrappedSource):
 
 
 def kept_in_memory(source: LayerSource) -> LayerSource:
-    """Let a source's layers stay in memory, where all of them fit into a share of what is free; else return the source.
+    """Keep a source's layers in memory if they fit into a share of the free memory; else return the source.
 
-    Other processes are expected on the CPUs that this one has no threads for, and to take as much.
+    This expects other processes on the remaining CPUs, each of which needs as much.
     """
     needed = BYTES * source.entries * len(source.tasks)
     processes = max(1, (os.cpu_count() or 1) // threads_wanted())

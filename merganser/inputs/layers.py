@@ -27,9 +27,9 @@ Side = Literal["rows", "columns"]  # how matrices are joined for a decomposition
 
 @dataclass(frozen=True)
 class Statistics:
-    """What was measured of one parameter with T tasks' data, by kind; of the base on each task's data `base_<kind>`.
+    """Statistics of one parameter, measured with T tasks' data, by kind; `base_<kind>` is the base's.
 
-    Each is of the deltas' shape (T, M, N) or (T, *shape), or over the inputs x of a linear map (T, K, K).
+    Their shape is that of the deltas, (T, M, N) or (T, *shape), or (T, K, K) over the inputs x of a linear map.
     """
 
     measured: Mapping[str, Tensor] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class LayerTable:
-    """What is known of layers before they are read, and what one method in fifty is given beside them."""
+    """What the headers say of the layers, and the inputs that only a few methods take."""
 
     tasks: tuple[str, ...]
     kinds: Mapping[str, Kind]  # by the layers' names, in their order
@@ -145,13 +145,13 @@ class LayerTable:
     rows: Mapping[str, Rows] = field(default_factory=dict)  # what a layer is that is not a whole parameter
 
     def parameter(self, name: str) -> str:
-        """Return the parameter that a layer is, or of which it is some rows."""
+        """Return the name of a layer's parameter; a layer may be some rows of it."""
         return tensor_name(self.rows.get(name, name))
 
 
 @dataclass(frozen=True)
 class UnreadLayer:
-    """A layer that is read in parts, and made where these are: on the CPU or a GPU.
+    """A layer that is read in parts and then put together on the CPU or a GPU.
 
     `reads`: functions that return values with tensors on the CPU; `make`: takes these values, on one device.
     """
@@ -161,7 +161,7 @@ class UnreadLayer:
 
 
 def unread_layer(read: Callable[[], Layer], part: Part, base: Checkpoint | None) -> UnreadLayer:
-    """Return a layer that is read at once, and the values in a base of the parameter or rows that it is."""
+    """Return a layer that is read in one part, with the base's values of the same parameter or rows."""
     if base is None:
         return UnreadLayer([read], lambda layer: layer)
     return UnreadLayer([read, partial(read_part, base, part)], lambda layer, start: replace(layer, start=start))
@@ -180,7 +180,7 @@ class LayerSource(ABC):
         """Read one parameter of all tasks; may be called from several threads."""
 
     def unread(self, name: str, base: Checkpoint | None = None) -> UnreadLayer:
-        """Return what reads one parameter for a GPU: as `layer` does, and with its values in `base` as `start`."""
+        """Return the parts of one parameter to read for a GPU; the layer's `start` has its values in `base`."""
         return unread_layer(partial(self.layer, name), self.table.rows.get(name, name), base)
 
     def map(self, function: Callable[[Any], R]) -> Iterator[R]:
@@ -191,7 +191,7 @@ class LayerSource(ABC):
         return self.spread(lambda name: function(self.layer(name)))
 
     def spread(self, function: Callable[[str], R]) -> Iterator[R]:
-        """Apply a function to each name, in the threads of `map`: for layers that are read from another place."""
+        """Apply a function to each name, in the threads of `map`, for layers that are stored elsewhere."""
         return map(function, self.names)
 
     @property
@@ -225,7 +225,7 @@ class LayerSource(ABC):
 
 @dataclass(frozen=True)
 class WrappedSource(LayerSource):
-    """A base of sources that wrap another source, and read its layers in another way."""
+    """The base class of sources that read another source's layers in another way."""
 
     source: LayerSource
 
@@ -260,7 +260,7 @@ class MappedLayers(WrappedSource):
 
 @dataclass(frozen=True)
 class GivenLayers(WrappedSource):
-    """A source with more in its table: `embeddings`, or what was `learned` of its layers."""
+    """A source with additions to its table: `embeddings`, or the values `learned` for its layers."""
 
     about: Mapping[str, Any]
 
@@ -276,7 +276,7 @@ class GivenLayers(WrappedSource):
 
 @dataclass(frozen=True)
 class SomeLayers(LayerSource):
-    """Some layers of a source."""
+    """A source with some layers of another one."""
 
     source: LayerSource
     chosen: Sequence[str]
@@ -298,14 +298,14 @@ class SomeLayers(LayerSource):
 
 
 def beneath(source: LayerSource, change: Callable[[LayerSource], LayerSource]) -> LayerSource:
-    """Change the source beneath all that wrap it: its layers are then read as before, in threads or on a GPU."""
+    """Replace the innermost of nested sources; the outer ones, with their threads or GPU, stay."""
     if isinstance(source, WrappedSource):
         return replace(source, source=beneath(source.source, change))
     return change(source)
 
 
 def weights_of(source: LayerSource) -> LayerSource:
-    """Leave out what layers measured of their inputs: it is no weight, and has no place among a vector's entries."""
+    """Leave out batch-normalisation statistics, which are measured and not weights."""
     chosen = [name for name in source.names if not is_measured(source.table.parameter(name))]
     return source if len(chosen) == len(source.names) else beneath(source, partial(SomeLayers, chosen=chosen))
 
@@ -324,7 +324,7 @@ class ThreadedLayers(WrappedSource):
 
 
 def part_of(layer: Layer) -> Part:
-    """Return the parameter that a layer is, or the rows of one."""
+    """Return the name of a layer's parameter, or the rows that the layer has of it."""
     return (layer.rows if isinstance(layer, LayerDeltas) else None) or layer.name
 
 

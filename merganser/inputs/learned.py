@@ -1,6 +1,6 @@
-"""What was learned, on disk: the values, who learned them, and of which tasks and parameters.
+"""Learned values on disk, with their learner, tasks and parameters.
 
-A folder of an entry of `learned` holds it in `result`, and in `read` what the merge reads with it.
+An entry of `learned` has a folder: `result` has the values, `read` links the other inputs of the merge.
 """
 
 import json
@@ -17,13 +17,13 @@ RESULT, VALUES, TRACE = "result", "values.safetensors", "trace.json"
 
 
 def write_learned(folder: Path, learned: Learned) -> None:
-    """Write what was learned."""
+    """Write learned values."""
     about = {key: getattr(learned, key) for key in ("learner", "settings", "tasks", "names", "blocks")}
     save_tensors(folder / VALUES, learned.values, json.dumps(about))
 
 
 def read_learned(folder: Path, tasks: Sequence[str]) -> Learned:
-    """Read what was learned; raise InputError where it is of other tasks."""
+    """Read learned values; raise InputError if they are of other tasks."""
     path = folder / VALUES
     if not path.is_file():
         raise InputError(f"{path}: nothing learned; run the stage learn first (`merganser run` does)")

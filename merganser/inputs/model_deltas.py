@@ -24,7 +24,7 @@ from merganser.workers import BufferPool
 
 
 class WholeNorms(Sequence[float]):
-    """The norms of each task's whole parameter, for pieces of it: computed when they are used, which few merges do."""
+    """The norms of the tasks' whole parameters, for pieces of them; computed on first use, which is rare."""
 
     def __init__(self, norms: Sequence[Callable[[], float]]) -> None:
         self._norms = norms
@@ -72,7 +72,7 @@ class ModelDeltas(DivisibleSource):
         return LayerDeltas(name, self.kinds[name], self.tasks, stacked, self.seed, norms=norms)
 
     def is_divisible(self, name: str) -> bool:
-        """Tell whether rows of this parameter can be read alone: every model has it in a file as the base does."""
+        """Tell whether rows of a parameter can be read alone: all models store it in the base's layout."""
         models = (self.base, *self.models.values())
         return not any(isinstance(model, Adapter) or place_of(model, name) is None for model in models)
 
@@ -91,9 +91,10 @@ class ModelDeltas(DivisibleSource):
         return LayerDeltas(str(rows), kind, tasks, stacked, self.seed, norms=norms, rows=rows, start=base)
 
     def unread(self, part: Part, base: Checkpoint | None = None) -> UnreadLayer:
-        """Return what reads one parameter, or some rows of one, for a GPU: weights as stored, the base's as `start`.
+        """Return the parts of one parameter, or of some of its rows, to read for a GPU: weights in their stored dtype.
 
-        Adapters, and the other models beside them, are read as `layer` does.
+        The base's become the layer's `start`. If a task's model is an adapter, all of them are read as by
+        `layer`.
         """
         models = [model for model in self.models.values() if not isinstance(model, Adapter)]
         if len(models) < len(self.models):
@@ -183,7 +184,10 @@ def _subtracted(delta: Tensor, model: Checkpoint, rows: Rows, base: Tensor) -> b
 
 
 def unchanged(deltas: ModelDeltas, tasks: Collection[str]) -> list[str]:
-    """Name those tasks whose models equal the base in all that is merged; of others little is read, the small first."""
+    """Name the tasks whose models equal the base in all merged parameters.
+
+    It compares the smallest parameters first, so that models that differ are soon known.
+    """
     names, models = sorted(deltas.names, key=lambda name: (prod(deltas.shapes[name]), name)), deltas.models
     return [task for task in models if task in tasks and all(_is_equal(deltas.base, models[task], n) for n in names)]
 

@@ -42,14 +42,14 @@ class DivisibleSource(LayerSource):
         """Read some rows of a parameter of all tasks, as a layer named by them."""
 
     def unread(self, part: Part, base: Checkpoint | None = None) -> UnreadLayer:
-        """Return what reads one parameter, or some rows of one, for a GPU."""
+        """Return the parts of one parameter, or of some of its rows, to read for a GPU."""
         read = partial(self.layer, part) if isinstance(part, str) else partial(self.rows, part)
         return unread_layer(read, part, base)
 
 
 @dataclass(frozen=True)
 class PiecedLayers(LayerSource):
-    """A source whose large parameters of some kinds are read in pieces, each under a name of its own."""
+    """A source that reads large parameters of some kinds in pieces, each a layer with its own name."""
 
     source: DivisibleSource
     divided: frozenset[Kind]
@@ -77,12 +77,12 @@ class PiecedLayers(LayerSource):
         return self.source.rows(rows) if rows else self.source.layer(name)
 
     def unread(self, name: str, base: Checkpoint | None = None) -> UnreadLayer:
-        """Return what reads one parameter, or a piece of one, for a GPU."""
+        """Return the parts of one parameter, or of a piece of it, to read for a GPU."""
         return self.source.unread(self.table.rows.get(name, name), base)
 
 
 def in_pieces(source: LayerSource, kinds: frozenset[Kind], size: int = PIECE) -> LayerSource:
-    """Divide large parameters of these kinds into layers of some rows each, where they can be read so."""
+    """Divide large parameters of these kinds into layers of some rows each, if the source can read rows."""
 
     def divided(source: LayerSource) -> LayerSource:
         return PiecedLayers(source, kinds, size) if isinstance(source, DivisibleSource) else source

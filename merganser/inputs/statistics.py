@@ -34,7 +34,7 @@ INDEX_LIMIT = 2**25  # bytes: of the names of many parameters
 
 @dataclass
 class StatisticsIndex:
-    """What a folder of statistics holds: the file of each parameter by what was measured, and the maps' sides."""
+    """The index of a folder of statistics: each parameter's file by kind of statistic, and the maps' sides."""
 
     examples: int
     forwards: int  # passes of one example each, if no kill made any of them needed twice
@@ -44,7 +44,7 @@ class StatisticsIndex:
     unreached: list[str] | None = None  # linear maps that no example reached, such as experts; None: not counted
 
     def text(self) -> str:
-        """Write it as JSON."""
+        """Return the index as JSON."""
         content = {key: value for key, value in vars(self).items() if value is not None}
         return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
@@ -79,7 +79,7 @@ class StatisticsFolder:
 
     @cached_property
     def index(self) -> dict[str, Any]:
-        """Return what is there: the `files` of parameters by what was measured, and the maps' `sides`."""
+        """Return the index: the `files` of parameters by kind of statistic, and the maps' `sides`."""
         path = self.path / INDEX
         if not path.is_file():
             raise InputError(f"{path}: no statistics; run the stage statistics first (`merganser run` does)")
@@ -90,7 +90,7 @@ class StatisticsFolder:
             raise ValueError("it lacks a key")
 
     def has(self, what: str, name: str) -> bool:
-        """Tell whether something was measured of a parameter."""
+        """Tell whether a parameter has a statistic of this kind."""
         return name in self.index["files"].get(what, {})
 
     def reached(self, name: str) -> bool:
@@ -98,12 +98,12 @@ class StatisticsFolder:
         return name not in self.index.get("unreached", ())
 
     def file(self, what: str, name: str) -> SafetensorsFile:
-        """Open the file of what was measured of a parameter."""
+        """Open the file with a parameter's statistic of this kind."""
         return SafetensorsFile(self.path / what / self.index["files"][what][name])
 
 
 def passes_of(folder: Path, tasks: list[str]) -> dict[str, int]:
-    """Count the passes of one example each that the statistics of some tasks took."""
+    """Count the forward passes, one per example, of some tasks' statistics."""
     indices = [StatisticsFolder(folder / task).index for task in tasks]
     return {direction: sum(index[direction] for index in indices) for direction in ("forwards", "backwards")}
 
@@ -111,7 +111,7 @@ def passes_of(folder: Path, tasks: list[str]) -> dict[str, int]:
 def open_statistics(folder: Path, tasks: list[str], seed: int = 0, part: str = "") -> LayerSource:
     """Open `<folder>/<task>/` of each task, and the deltas `<folder>/<task>.safetensors`, as layers with statistics.
 
-    `part`: the folder in each task's where they lie, where it is not that itself.
+    `part`: the subfolder of each task's folder that has the statistics, if there is one.
     """
     folders = {task: StatisticsFolder(folder / task / part) for task in sorted(tasks)}
     return MappedLayers(open_deltas(folder, tasks, seed), partial(_with_statistics, folders=folders))

@@ -1,4 +1,4 @@
-"""Passes over layers that are reported as progress, and those that are not."""
+"""Report passes over layers as progress, or not."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from merganser.progress import Progress, watched
 
 @dataclass(frozen=True)
 class WatchedLayers(WrappedSource):
-    """A source that tells how far each pass over its layers is, by their sizes."""
+    """A source that reports the progress of each pass over its layers, in entries read."""
 
     what: str
     progress: Progress

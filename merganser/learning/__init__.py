@@ -23,10 +23,10 @@ Values = dict[str, Tensor]  # what is learned, by names of the learner's own
 
 @dataclass(frozen=True)
 class Form(ABC):
-    """How values form the merged deltas of some layers, which are read again and again.
+    """How learned values become the merged deltas of some layers, which are read many times.
 
-    `step` numbers the noise; None for none. Where tasks are learned apart the layers are one task's, and its values
-    have a first dimension of one.
+    `step` seeds the noise; None: no noise. If each task is learned on its own, the layers are one task's, and its
+    values have a first dimension of one.
     """
 
     layers: LayerSource
@@ -35,7 +35,7 @@ class Form(ABC):
 
     @abstractmethod
     def start(self) -> Values:
-        """Return the values to begin with."""
+        """Return the initial values."""
 
     @abstractmethod
     def form(self, values: Values, step: int | None = None) -> Callable[[Any], Tensor]:
@@ -43,12 +43,12 @@ class Form(ABC):
 
     @abstractmethod
     def pull(self, values: Values, step: int | None, gradients: Mapping[str, Tensor]) -> Values:
-        """Return the gradient with respect to the values that a step moves, of those with respect to merged weights."""
+        """Return the gradient with respect to the values, from the one with respect to the merged weights."""
 
     def ahead(self, values: Values, step: int, gradients: Mapping[str, Tensor]) -> Values | None:
-        """Return the values after an inner step, at which the gradient is taken; None for no such step.
+        """Return the values after an inner step, where the gradient is taken; None for no inner step.
 
-        No derivative of the inner step is taken.
+        The inner step is not differentiated.
         """
         return None
 
@@ -57,12 +57,12 @@ class Form(ABC):
         return 1
 
     def penalty(self, values: Values, step: int | None) -> float:
-        """Return what is added to the loss for the values alone; `pull` adds its gradient."""
+        """Return the part of the loss that depends on the values alone; `pull` adds its gradient."""
         return 0.0
 
     @property
     def count(self) -> int:
-        """Count the entries of the whole vector."""
+        """Count the entries of all layers."""
         return sum(map(prod, self.layers.shapes.values()))
 
 
@@ -87,9 +87,9 @@ class Learner:
 
 
 def learned_by(layers: LayerSource, name: str) -> Learned:
-    """Return what was learned of these layers for a method.
+    """Return the values learned for a method on these layers.
 
-    Raises InputError where nothing was learned, for another method, or of other parameters.
+    Raises InputError if there are none, or if they belong to another method or other parameters.
     """
     learned = layers.table.learned
     if learned is None:

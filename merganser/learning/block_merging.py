@@ -1,7 +1,7 @@
-"""Merge a network's blocks one after another, each by its inputs behind the merged blocks before it.
+"""Merge a network's blocks one after another, each from its inputs after the merged blocks before it.
 
-A block's merged maps are a file, written when the block is done: a kill loses one block. Memory is that of three
-models, and of one block of all tasks. Legend: T tasks, K inputs of a map.
+Each merged block is written as a file, so a kill loses one block. Memory holds three models and one block of all tasks.
+Legend: T tasks, K inputs of a linear map.
 """
 
 import json
@@ -40,7 +40,7 @@ OTHER: Mapping[Side, Side] = {"columns": "rows", "rows": "columns"}  # the side 
 
 @dataclass(frozen=True)
 class Block:
-    """The maps of one block, by their distinct inputs, and all merged parameters in it."""
+    """The linear maps of one block, grouped by their inputs, and all its merged parameters."""
 
     name: str
     inputs: Mapping[str, int]  # K of each distinct input, by the first map that takes it
@@ -51,7 +51,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Merged:
-    """The merged deltas of maps, the blocks in their order, and the examples that went through the network."""
+    """The merged deltas of linear maps, the order of the blocks, and the number of examples in the forward passes."""
 
     values: Values
     blocks: Sequence[Block]
@@ -59,14 +59,14 @@ class Merged:
 
 
 class _PassedError(Exception):
-    """End a forward pass behind the block that is measured."""
+    """End a forward pass after the block that is measured."""
 
 
 @dataclass(frozen=True)
 class BlockMerging:
-    """A merge block by block: its learner, layers and base, and the network and examples of each task, in their order.
+    """A merge block by block: learner, layers, base, and each task's network and examples, in the tasks' order.
 
-    `layers` have what layers measured of their inputs too, which is averaged.
+    `layers` include batch-normalisation statistics, which are averaged.
     """
 
     learner: BlockLearner
@@ -77,9 +77,9 @@ class BlockMerging:
     samples: Sequence[Sample]
 
     def run(self, folder: Path, origin: str, say: Callable[[int, int], None]) -> Merged:
-        """Merge all blocks, and keep those in `folder` that were merged from the same `origin`.
+        """Merge all blocks; reuse those in `folder` that were merged from the same `origin`.
 
-        `say` is told how many blocks are done, and how many there are.
+        `say` takes the number of finished blocks and of all blocks.
         """
         blocks, values = self.blocks(), Values()
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ class BlockMerging:
         return Merged(values, blocks, len(blocks) * sum(map(len, self.samples)))
 
     def blocks(self) -> list[Block]:
-        """Find the blocks in the order of a forward pass; raise InputError where no map of a block is applied."""
+        """Find the blocks in the order of a forward pass; raise InputError if a block applies none of its maps."""
         setup = self.setups[0]
         setup.load(in_file(self.base, ((name, self.base.read(name)) for name in self.base.names)))
         maps = {name for name, kind in self.layers.kinds.items() if kind == "matrix"}
@@ -109,7 +109,7 @@ class BlockMerging:
         return in_order
 
     def _merged(self, block: Block, before: Values) -> Values:
-        """Merge a block's maps, given the merged deltas of all that comes before it."""
+        """Merge a block's maps, given the merged deltas of all blocks before it."""
         own = {name: self._layer(name) for name in block.parameters}
         grams: dict[str, list[Tensor]] = {first: [] for first in block.inputs}
         for number, (setup, sample) in enumerate(zip(self.setups, self.samples, strict=True)):
@@ -130,7 +130,7 @@ class BlockMerging:
         return dict(zip(block.first, map_in_order(merge, block.first, threads_wanted()), strict=True))
 
     def _model(self, deltas: Values) -> Iterator[tuple[str, Tensor]]:
-        """Yield the parameters of the base plus these deltas, as the base's file has them."""
+        """Yield the parameters of the base plus these deltas, in the layout of the base's file."""
         read = ((name, self.base.read(name)) for name in self.base.names)
         return in_file(self.base, ((n, added(value, deltas[n]) if n in deltas else value) for n, value in read))
 
@@ -143,7 +143,7 @@ class BlockMerging:
 def open_setups(
     family: str, folder: Path, data: Mapping[str, Prepared], heads: Mapping[str, Head], device: DeviceName
 ) -> list[TaskSetup]:
-    """Open the tasks' networks without parameters: one for each number of outputs, all of one storage."""
+    """Build the tasks' networks without values: one for each number of outputs, with shared storage."""
     networks = dict[int | None, Network]()
     setups = []
     for task, prepared in data.items():
@@ -167,9 +167,9 @@ def block_name(name: str) -> str:
 def blocks_in_order(
     network: Network, samples: Sequence[Sample], maps: Collection[str], parameters: Collection[str]
 ) -> list[Block]:
-    """Group the maps that a loaded network applies by their blocks, in the order in which a pass comes to these.
+    """Group the maps that a loaded network applies by block, in the order of a forward pass.
 
-    Found by forward passes of as many examples as that takes. `parameters`: of all blocks.
+    It runs as many examples as that takes. `parameters`: those of all blocks.
     """
     groups, applied = distinct_inputs(network, samples, maps), applied_maps(network, samples, maps)
     in_order = []
@@ -190,9 +190,9 @@ def blocks_in_order(
 
 @torch.inference_mode()
 def applied_maps(network: Network, samples: Sequence[Sample], maps: Collection[str]) -> list[str]:
-    """Name these maps as a forward pass of one example applies them, once for each time.
+    """Name these maps in the order in which a forward pass applies them, once for each call.
 
-    Those that only further examples reach come after the one that is applied before them there.
+    Maps that only later examples reach follow the map that precedes them in such a pass.
     """
     passes = ([name for name, _ in rows_of] for rows_of in applied_one_by_one(network, samples, maps))
     applied = next(passes, [])
@@ -209,7 +209,8 @@ def applied_maps(network: Network, samples: Sequence[Sample], maps: Collection[s
 def block_grams(network: Network, sample: Sample, block: Block) -> dict[str, Tensor]:
     """Return the mean of x x^T (K, K) over all rows of all examples for each input of a block; 0 without rows.
 
-    A pass ends behind the block. Texts that are scored one by one come so, since only the first of a batch would.
+    Passes end after the block. Texts that are scored one by one run one by one here too: a batch would end at its
+    first.
     """
     sums = {name: torch.zeros(size, size, device=network.device) for name, size in block.inputs.items()}
     counts = Counter[str]()

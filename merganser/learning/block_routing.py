@@ -1,6 +1,6 @@
-"""Routers of a network's blocks as what is learned: all weights stay, and each example is routed by itself.
+"""Learn routers of a network's blocks: the weights stay, and each example is routed on its own.
 
-Memory: the tasks' vectors of the MLPs, whole, and one model.
+Memory holds the tasks' vectors of all MLPs, and one model.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,10 +33,10 @@ def open_routing(
     batches: Sequence[Batches],
     device: torch.device,
 ) -> Learnable:
-    """Learn each block's router, in networks that share all other parameters.
+    """Set up the learning of each block's router, in networks that share all other parameters.
 
-    What is not mixed is merged by task arithmetic. Raises InputError for a network whose blocks' MLPs are not known, or
-    of which none is merged.
+    Parameters outside the MLPs are merged by task arithmetic. Raises InputError if the network's blocks have no
+    known MLPs, or if none of them is merged.
     """
     network = losses[0].network
     if not isinstance(network, WithBlocks):
@@ -65,7 +65,7 @@ def open_routing(
 
 
 def mixing(losses: Sequence[TaskLoss], routers: Values, vectors: Mapping[str, Tensor]) -> ExitStack:
-    """Mix the tasks' vectors in all networks as the routers say, while the stack is open."""
+    """Mix the tasks' vectors in all networks by the routers' weights, until the stack closes."""
     stack, mixed = ExitStack(), blend(routers_of(routers), vectors)
     for network in {id(loss.network): loss.network for loss in losses}.values():
         assert isinstance(network, WithBlocks)
@@ -76,7 +76,7 @@ def mixing(losses: Sequence[TaskLoss], routers: Values, vectors: Mapping[str, Te
 def _merged(
     settings: RoutingSettings, layers: LayerSource, base: Checkpoint, mixed: Collection[str], device: torch.device
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the merged weights of what is not mixed, and the tasks' vectors (T, ...) of what is."""
+    """Return the merged weights of the parameters that are not mixed, and the tasks' vectors (T, ...) of the others."""
 
     def read(layer: Layer) -> Tensor:
         assert isinstance(layer, LayerDeltas)
@@ -90,7 +90,7 @@ def _merged(
 
 
 def merged_blocks(network: WithBlocks, layers: LayerSource) -> dict[str, list[str]]:
-    """Name the parameters of each block's MLP that are merged; raise InputError where there are none."""
+    """Name the merged parameters of each block's MLP; raise InputError if there are none."""
     names_of_blocks = {}
     for block, maps in network.blocks().items():
         names = [f"{each.removesuffix('weight')}{end}" for each in maps for end in ("weight", "bias")]

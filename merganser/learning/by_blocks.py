@@ -1,4 +1,4 @@
-"""Learners without steps: a network's blocks are merged one after another, by what the merged ones before give them.
+"""Learners without steps: they merge a network's blocks one after another, each from the output of those before it.
 
 `merganser.learning.block_merging` goes through the blocks.
 """
@@ -15,7 +15,7 @@ from merganser.learning import Learner
 
 
 class BlockSettings(BaseModel):
-    """How many examples of each task are measured, and where the network runs."""
+    """How many examples of each task to run, and on which device."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -25,9 +25,9 @@ class BlockSettings(BaseModel):
 
 @dataclass(frozen=True)
 class BlockLearner(Learner):
-    """How one linear map is merged by a learner's settings, given the Gram matrices of its inputs as `gram`.
+    """How a learner merges one linear map, given the Gram matrices `gram` of its inputs.
 
-    What is learned is the merged delta of each map that a forward pass applies; all other parameters are averaged.
+    It learns the merged delta of each map that a forward pass applies; all other parameters are averaged.
     """
 
     settings: type[BlockSettings]  # type: ignore[assignment] # it has no steps, so none of their settings

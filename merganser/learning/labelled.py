@@ -1,4 +1,4 @@
-"""The cross-entropy of few labelled examples of each class."""
+"""The cross-entropy of a few labelled examples of each class."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ LABEL = "label"
 
 @dataclass(frozen=True)
 class LabelledLoss:
-    """A task's mean cross-entropy on some of its examples, which are numbered anew."""
+    """A task's mean cross-entropy on some labelled examples, which are numbered from 0."""
 
     task: TaskLoss
     examples: Sequence[int]
@@ -33,7 +33,7 @@ class LabelledLoss:
 
 
 def looked_at(task: TaskLoss, of: Batches, settings: LearnerSettings) -> tuple[Loss, Batches]:
-    """Return what is made small of a task, and of which examples: its loss as it is where no labels are looked at."""
+    """Return a task's loss and its examples: the labelled ones if the learner uses labels, else the loss as it is."""
     if not isinstance(settings, LabelledSettings):
         return task, of
     few = few_labelled(task, of, settings.examples)
@@ -41,7 +41,7 @@ def looked_at(task: TaskLoss, of: Batches, settings: LearnerSettings) -> tuple[L
 
 
 def few_labelled(task: TaskLoss, of: Batches, count: int) -> LabelledLoss:
-    """Take so many examples of each class, the first of one order of all; raise InputError where there are fewer."""
+    """Choose so many examples of each class, the first of one random order; raise InputError if there are fewer."""
     labels = example_labels(task.prepared)
     counts = Counter[int]()
     examples = []
@@ -60,7 +60,7 @@ def few_labelled(task: TaskLoss, of: Batches, count: int) -> LabelledLoss:
 
 
 def example_labels(prepared: Prepared) -> Tensor:
-    """Read the labels; raise InputError where an example has none."""
+    """Read the labels; raise InputError if an example has none."""
     labels, classes = prepared.array(LABEL), len(prepared.classes)
     if len(outside := ((labels < 0) | (labels >= classes)).nonzero()):
         place = int(outside[0])

@@ -38,7 +38,7 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class Moments:
-    """The running means of the gradients and of their squares, and how often each value was moved."""
+    """The running means of the gradients and of their squares, and the number of steps of each value."""
 
     mean: Values
     square: Values
@@ -52,7 +52,7 @@ def no_moments(values: Values) -> Moments:
 
 
 def adam(values: Values, gradients: Values, moments: Moments, lr: float) -> tuple[Values, Moments]:
-    """Return the values and moments after a step; what has no gradient stays as it was.
+    """Return the values and moments after a step of Adam; values without a gradient do not change.
 
     >>> start = {"x": torch.tensor([1.0])}
     >>> adam(start, {"x": torch.tensor([-5.0])}, no_moments(start), 0.1)[0]["x"]
@@ -75,7 +75,7 @@ PARTS = ("values", "mean", "square", "best")
 
 @dataclass(frozen=True)
 class LearningState:
-    """Where learning stands after a number of steps; `best` are the values of the lowest loss on the fixed examples."""
+    """The state after a number of steps; `best` has the values of the lowest loss on the fixed examples."""
 
     step: int
     values: Values
@@ -86,12 +86,12 @@ class LearningState:
 
     @property
     def best_step(self) -> int:
-        """Return after how many steps the loss on the fixed examples was lowest; the first of equal ones."""
+        """Return the step with the lowest loss on the fixed examples; the first of equal ones."""
         return min(self.checks, key=lambda step: (self.checks[step], step))
 
 
 def write_state(folder: Path, state: LearningState, fingerprint: str) -> None:
-    """Write a state in place of the last one."""
+    """Write a state over the last one."""
     folder.mkdir(parents=True, exist_ok=True)
     groups = (state.values, state.moments.mean, state.moments.square, state.best)
     tensors = {f"{part}/{name}": x for part, group in zip(PARTS, groups, strict=True) for name, x in group.items()}
@@ -106,7 +106,7 @@ def write_state(folder: Path, state: LearningState, fingerprint: str) -> None:
 
 
 def read_state(folder: Path, fingerprint: str, steps: int) -> LearningState | None:
-    """Read the last state; None where there is none, of other inputs, or of more steps than are wanted."""
+    """Read the last state; None if there is none, if its inputs differ, or if it has more steps than wanted."""
     if fingerprint_of(folder / FILE) != fingerprint:
         return None
     file = SafetensorsFile(folder / FILE)
@@ -128,7 +128,7 @@ Loss = Callable[[Mapping[str, Tensor], Sequence[int]], Tensor]
 
 
 class Learnable(NamedTuple):
-    """What is learned, on which examples, and how far it is from good."""
+    """A learning problem: its examples, its initial values, and functions that return the loss and its gradient."""
 
     layers: LayerSource
     batches: Sequence[Batches]  # of each task
@@ -146,7 +146,7 @@ def forming(
     batches: Sequence[Batches],
     device: torch.device,
 ) -> Learnable:
-    """Learn values that form merged weights, by each task's loss of these on its examples."""
+    """Learn values that form merged weights, by each task's loss of these weights on its examples."""
     layers = form.layers
 
     def weights(values: Values, step: int | None) -> dict[str, Tensor]:
@@ -173,9 +173,9 @@ def forming(
 
 
 def apart(tasks: Sequence[Learnable], layers: LayerSource) -> Learnable:
-    """Learn each task's own, by the loss of its own model; losses are added up.
+    """Learn each task's own values by the loss of its own model; the losses are added up.
 
-    The values are tensors (T, ...) of which each task has one row. `layers`: of all tasks.
+    The values are tensors (T, ...) with one row per task. `layers`: of all tasks.
     """
 
     def each(values: Values) -> Iterator[tuple[Learnable, Values]]:
@@ -201,7 +201,7 @@ def _together(rows: Sequence[Values]) -> Values:
 
 
 def descend(losses: Sequence[Loss], batches: Sequence[Batches], weights: Mapping[str, Tensor], step: int) -> float:
-    """Return the loss on a step's batches, added over the tasks; what it was computed from gets its gradient."""
+    """Return a step's loss, summed over the tasks' batches; backpropagate it to its inputs."""
     total = 0.0
     for loss, of_task in zip(losses, batches, strict=True):
         task_loss = loss(weights, of_task.rows(step))
@@ -211,12 +211,12 @@ def descend(losses: Sequence[Loss], batches: Sequence[Batches], weights: Mapping
 
 
 def gradient_of(leaf: Tensor) -> Tensor:
-    """Return a leaf's gradient on the CPU, zeros for one that no forward pass reads."""
+    """Return a leaf's gradient on the CPU; zeros if no forward pass used it."""
     return (torch.zeros_like(leaf) if leaf.grad is None else leaf.grad).cpu()
 
 
 def merged_weights(base: Checkpoint, deltas: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Give parameters of the base plus merged deltas, in float32 at least, as the architecture's files have them."""
+    """Return the base plus merged deltas, in float32 or wider, in the layout of the architecture's files."""
 
     def merged(name: str, delta: Tensor) -> Tensor:
         start = base.read(name).to(torch.promote_types(delta.dtype, torch.float32))
@@ -226,7 +226,7 @@ def merged_weights(base: Checkpoint, deltas: Iterable[tuple[str, Tensor]]) -> It
 
 
 def fixed_loss(losses: Sequence[Loss], batches: Sequence[Batches], weights: Mapping[str, Tensor]) -> float:
-    """Return the mean loss of each task's fixed examples with these weights, added over the tasks."""
+    """Return the mean loss of each task's fixed examples with these weights, summed over the tasks."""
     total = 0.0
     for loss, of_task in zip(losses, batches, strict=True):
         parts = [(len(rows), float(loss(weights, rows).detach())) for rows in of_task.fixed()]
@@ -237,9 +237,9 @@ def fixed_loss(losses: Sequence[Loss], batches: Sequence[Batches], weights: Mapp
 def learn(
     problem: Learnable, settings: LearnerSettings, folder: Path, fingerprint: str, say: Callable[[LearningState], None]
 ) -> LearningState:
-    """Go on from the state in a folder, or begin, and return the state after the last step, which is checked too.
+    """Resume from the state in a folder, or start, and return the state after the last step, with its loss checked.
 
-    Raises InputError where a loss is not finite; the last state before stays in the folder.
+    Raises InputError if a loss is not finite; the last good state stays in the folder.
     """
     state = read_state(folder, fingerprint, settings.steps)
     if state is None:
@@ -253,7 +253,7 @@ def learn(
 
 
 def _states(problem: Learnable, settings: LearnerSettings, state: LearningState) -> Iterator[LearningState]:
-    """Give the states to be written: every so many steps, where they are checked, and the last one."""
+    """Yield the states to write: one every so many steps, where the loss is checked, and the last one."""
     while state.step < settings.steps:
         state = _stepped(problem, settings, state)
         if state.step % settings.every == 0:
@@ -275,7 +275,7 @@ def _stepped(problem: Learnable, settings: LearnerSettings, state: LearningState
 
 
 def _checked(problem: Learnable, state: LearningState) -> LearningState:
-    """Measure the values on the fixed examples, and keep them where the loss was never as low."""
+    """Measure the loss on the fixed examples; keep the values if it is the lowest so far."""
     if state.step in state.checks:
         return state
     loss = problem.check(state.values)

@@ -28,7 +28,7 @@ STATISTICS = ("running_mean", "running_var")
 
 
 class RecalibrationSettings(BlockSettings):
-    """How many pictures of each task a merged model is recalibrated on, and how many of each task a batch has."""
+    """How many pictures of each task recalibrate a merged model, and how many of each task are in a batch."""
 
     batch_size: Annotated[int, Field(ge=1)] = 16
 
@@ -65,7 +65,7 @@ def recalibrated(network: Network, samples: Sequence[Sample], size: int) -> dict
 
 @contextmanager
 def _measuring(layers: Sequence[BatchNorm]) -> Iterator[None]:
-    """While the block runs, let layers average what they measure of their inputs, from nothing."""
+    """While the block runs, let layers average new statistics of their inputs."""
     before = [layer.momentum for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
@@ -78,9 +78,9 @@ def _measuring(layers: Sequence[BatchNorm]) -> Iterator[None]:
 
 
 def mixed_batches(network: Network, samples: Sequence[Sample], size: int) -> Iterator[dict[str, Tensor]]:
-    """Give all tasks' pictures once, in an order drawn by the seed; each batch has a like share of each task's.
+    """Yield all tasks' pictures once, in an order drawn by the seed, with an equal share of each task in each batch.
 
-    A task with fewer pictures than there are batches has one in each of the first batches.
+    If a task has fewer pictures than there are batches, the first batches have one each.
     """
     count = ceil(max(map(len, samples)) / size)
     names = inputs_of(network, samples[0].prepared)

@@ -1,4 +1,4 @@
-"""What the learners' own settings have in common."""
+"""Settings that several learners share."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class LearnerSettings(BaseModel):
-    """How long is learned, from how many examples a task and step, by which step size of Adam, and where.
+    """The number of steps, the examples of each task per step, the step size of Adam, and the device.
 
     Every `every` steps the loss on the fixed examples is measured, and the state is written.
     """
@@ -23,13 +23,13 @@ class LearnerSettings(BaseModel):
 
 
 class RoutingSettings(LearnerSettings):
-    """The factor on the tasks' vectors that are not mixed, which is each router's answer before the first step."""
+    """The factor on the tasks' vectors that are not mixed, which is also each router's output before the first step."""
 
     scaling: float = 0.3
     lr: Annotated[float, Field(gt=0)] = 1e-4
 
 
 class LabelledSettings(LearnerSettings):
-    """What a learner has that makes the cross-entropy small, of so many examples of each class, and not the entropy."""
+    """Settings of a learner that minimises the cross-entropy of so many labelled examples of each class."""
 
     examples: Annotated[int, Field(ge=1)] = 8

@@ -1,4 +1,4 @@
-"""What is made small: the entropy of the predictions on each task's examples, by the task's own head.
+"""The entropy of the predictions on each task's examples, with the task's own head: the loss without labels.
 
 Shape legend: B examples, C classes.
 """
@@ -44,7 +44,7 @@ class TaskLoss:
         return entropy(self.logits(weights, rows))
 
     def logits(self, weights: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
-        """Score the classes of some examples by a model with these weights, at least in float32: (B, C)."""
+        """Return the logits (B, C) of some examples by a model with these weights, in float32 or wider."""
         logits = self.evaluator.class_logits(self.network, self.prepared, {**weights, **self.head}, rows)
         return logits.float() if logits.dtype.itemsize < 4 else logits
 
@@ -52,7 +52,7 @@ class TaskLoss:
 def open_losses(
     family: str, folder: Path, data: Mapping[str, Prepared], heads: Mapping[str, Head], device: DeviceName
 ) -> list[TaskLoss]:
-    """Open the tasks' networks with the base's parameters: one for each number of outputs, all of one storage."""
+    """Build the tasks' networks with the base's parameters: one for each number of outputs, with shared storage."""
     base, networks = open_checkpoint(folder), dict[int | None, Network]()
     losses = []
     for task, prepared in data.items():
@@ -67,7 +67,7 @@ def open_losses(
 
 
 def share(network: Network, others: Iterable[Network]) -> None:
-    """Let a network keep its parameters where another one keeps those of the same names and shapes."""
+    """Let a network use another one's storage for parameters of the same name and shape."""
     for other in others:
         known = dict(other.module.named_parameters())
         for name, parameter in network.module.named_parameters():

@@ -1,4 +1,4 @@
-"""Measures: how well a merge performs, how much tasks interfere, and how much of each task a merge retains."""
+"""Measures: scores of merges, interference between tasks, and the share of each task that a merge retains."""
 
 from math import isnan
 from typing import Any

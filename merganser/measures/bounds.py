@@ -1,7 +1,7 @@
-"""The inequalities that papers prove of merging, both sides on real deltas; docs/measures.md names the equations.
+"""Inequalities that papers prove about merging, with both sides on real deltas; docs/measures.md names the equations.
 
-A bound is given where it is nearest to being broken: at the largest ratio of its left side to its right side.
-Shape legend: T tasks, M rows, N columns, R = min(M, N), K singular triples kept of one task, n entries of a vector.
+Each bound is taken where it is tightest: at the largest ratio of its left side to its right side. Shape legend: T
+tasks, M rows, N columns, R = min(M, N), K singular triples kept of one task, n entries of a vector.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ ETA = 0.4  # of the nuclear norm: what STAR keeps by default
 
 
 class Bound(NamedTuple):
-    """Left side <= right side, as a paper claims; `at`: where, in words; `scale`: the size of what is compared."""
+    """Left side <= right side, as a paper claims; `at`: the place, in words; `scale`: the magnitude of the values."""
 
     left: float
     right: float
@@ -35,7 +35,7 @@ class Bound(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Return left / right; 0 where both are rounding errors, infinity where the right side alone is 0."""
+        """Return left / right; 0 if both are rounding errors, infinity if only the right side is 0."""
         if self.left <= ROUNDING * self.scale:
             return 0.0
         return self.left / self.right if self.right else float("inf")
@@ -46,14 +46,14 @@ class Bound(NamedTuple):
         return self.left <= self.right + ROUNDING * self.scale
 
     def as_json(self) -> dict[str, float | str | bool | None]:
-        """Return both sides and what follows from them; a ratio to 0 is None."""
+        """Return both sides, the ratio and whether the bound holds; an infinite ratio is None."""
         ratio = None if self.ratio == float("inf") else self.ratio
         about = {"left": self.left, "right": self.right, "ratio": ratio, "holds": self.holds}
         return {**about, "claimed": self.claimed, "at": self.at}
 
 
 def nearest(bounds: Iterable[Bound]) -> Bound | None:
-    """Return the bound with the largest ratio, None of none."""
+    """Return the bound with the largest ratio; None of none."""
     return max(bounds, key=lambda bound: bound.ratio, default=None)
 
 
@@ -91,7 +91,7 @@ def spectrum_beside(deltas: Tensor) -> Tensor:
 
 
 def _perturbed(task: str, joint: Tensor, own: Factors, distances: Tensor, shape: Sequence[int]) -> list[Bound]:
-    """Return the bound of one task at the singular value where it is nearest; nothing of a zero matrix."""
+    """Return the bound of one task at its tightest singular value; none for a zero matrix."""
     rank = numerical_rank(own.s, (shape[0], shape[1]))
     if not rank:
         return []
@@ -179,12 +179,12 @@ class Distances(NamedTuple):
     masked_magnitude: Tensor  # of the masked vector
 
     def plus(self, other: "Distances") -> "Distances":
-        """Add up two layers."""
+        """Add the sums of two layers."""
         return Distances(*(one + two for one, two in zip(self, other, strict=True)))
 
     @property
     def factors(self) -> dict[str, Tensor]:
-        """Return the tasks' rescalers (T,): the paper's, and the nearest."""
+        """Return the tasks' rescalers (T,): the paper's, and the least-squares one."""
         pairs = {"magnitude": (self.magnitude, self.masked_magnitude), "least_squares": (self.product, self.masked)}
         return {name: ratio(torch.stack(pair)) for name, pair in pairs.items()}
 
@@ -194,7 +194,7 @@ class Distances(NamedTuple):
 
 
 def emr_distances(deltas: Tensor) -> Distances:
-    """Sum what EMR's chain of distances needs of one layer of all tasks (T, ...).
+    """Sum the terms of EMR's chain of distances for one layer of all tasks (T, ...).
 
     >>> found = emr_distances(torch.tensor([[2.0, -1.0, 0.0], [1.0, 3.0, 0.0]]))  # elected: [2, 3, 0]
     >>> found.elected.tolist(), found.rescaled(1.0).tolist()  # the first task's mask leaves the 3 out

@@ -1,4 +1,4 @@
-"""How much the tasks' singular directions overlap in one layer.
+"""Overlap between the tasks' singular directions in one layer.
 
 Shape legend: T tasks, M rows, N columns, K singular triples kept of one task.
 """

@@ -1,7 +1,7 @@
 """All measures of one merge against the tasks' deltas, layer by layer.
 
-The merge is read from disk, rounded to the checkpoint's dtype, as the evaluation reads it.
-Shape legend: T tasks, M rows, N columns.
+The merge is read from disk in the checkpoint's dtype, as the evaluation reads it. Shape legend: T tasks, M rows, N
+columns.
 """
 
 from functools import partial

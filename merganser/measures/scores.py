@@ -8,7 +8,7 @@ DIGITS = 9  # of scores: what differs only beyond them is the same
 
 
 def rank_value(score: float) -> float:
-    """Return what a mean score is ranked by, so that equal ones tie, whatever their sums were rounded to.
+    """Return a mean score rounded for ranking, so that equal means tie whatever their summation order.
 
     >>> 0.1 + 0.2 + 0.3 == 0.3 + 0.2 + 0.1, rank_value(0.1 + 0.2 + 0.3) == rank_value(0.3 + 0.2 + 0.1)
     (False, True)
@@ -36,9 +36,9 @@ def score_drop_rate(scores: Mapping[str, float], individual: Mapping[str, float]
 
 
 def error_of_mean(errors: Mapping[str, float | None], individual: Mapping[str, float] | None = None) -> float | None:
-    """Return the standard error of a mean over tasks that were sampled apart; None where that of a task is not known.
+    """Return the standard error of a mean over independently sampled tasks; None if a task's is not known.
 
-    `individual`: scores that each task's is divided by first, taken as they are.
+    `individual`: scores by which each task's is divided first, taken as exact.
 
     >>> error_of_mean({"a": 0.03, "b": 0.04}), error_of_mean({"a": 0.03, "b": 0.04}, {"a": 0.5, "b": 0.5})
     (0.025, 0.05)

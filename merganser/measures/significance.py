@@ -33,7 +33,7 @@ class Pairs(NamedTuple):
 
 
 def compare_models(metric: str, models: Sequence[Results], known: Sequence[float] | None = None) -> Pairs:
-    """Compare E models' results on one task's examples; `known`: their scores, where results are of the first seed."""
+    """Compare E models' results on one task's examples; `known`: their scores, if results are of the first seed."""
     scores = [model.score for model in models if model.score is not None]
     if not scores:
         predictions = [model.prediction for model in models if model.prediction is not None]
@@ -53,7 +53,7 @@ def compare_models(metric: str, models: Sequence[Results], known: Sequence[float
 
 
 def _by_counts(scores: Floats) -> Pairs:
-    """Compare models that are right (1) or wrong (0) on N examples (E, N); the variance is that of no difference."""
+    """Compare models that are right (1) or wrong (0) on N examples (E, N); the variance assumes no difference."""
     wins = scores @ (1 - scores).T
     losses, count = wins.T, scores.shape[1]
     step = np.full_like(wins, 1 / count)
@@ -69,7 +69,7 @@ def _by_error(values: Floats, covariance: Floats) -> Pairs:
 
 
 def mean_of_tasks(tasks: Sequence[Pairs]) -> Pairs:
-    """Compare the means over tasks, whose examples are drawn apart; of counts with McNemar's continuity correction."""
+    """Compare means over independently sampled tasks; counts with McNemar's continuity correction."""
     if len(tasks) == 1:
         return tasks[0]
     difference = np.mean([task.difference for task in tasks], axis=0)
@@ -80,7 +80,7 @@ def mean_of_tasks(tasks: Sequence[Pairs]) -> Pairs:
 
 
 def _two_sided(distance: Floats, variance: Floats) -> Floats:
-    """Return the normal distribution's p-value; 1 where there is no spread to judge by."""
+    """Return the two-sided p-value of the normal distribution; 1 if there is no spread."""
     errors = np.sqrt(variance)
     z = np.divide(distance, errors, out=np.zeros_like(errors), where=errors > 0)
     return np.minimum(1, 2 * norm.sf(np.maximum(z, 0)))
@@ -95,7 +95,7 @@ class OverTasks(NamedTuple):
 
 
 def over_tasks(differences: Sequence[float]) -> OverTasks | None:
-    """Test a difference by its values on each task; None for one task, or where all differ by the same.
+    """Test a difference by its values on each task; None for one task, or if all values are equal.
 
     >>> over_tasks([0.1, 0.2, 0.3]).p < 0.1, over_tasks([0.1])
     (True, None)
@@ -109,7 +109,7 @@ def over_tasks(differences: Sequence[float]) -> OverTasks | None:
 
 
 def mcnemar(wins: Floats, losses: Floats) -> Floats:
-    """Return McNemar's exact two-sided p-value, given how often only the one or only the other of two models is right.
+    """Return McNemar's exact two-sided p-value from the numbers of examples that only one of two models gets right.
 
     >>> mcnemar(np.array(5.0), np.array(0.0)).tolist()
     0.0625
@@ -119,7 +119,7 @@ def mcnemar(wins: Floats, losses: Floats) -> Floats:
 
 
 def holm(p: Floats) -> Floats:
-    """Return the p-values corrected for their number after Holm, so that 5 % of all such families err at 0.05.
+    """Return p-values with Holm's correction: at 0.05, at most 5 % of such families have an error.
 
     >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
     [0.03, 0.06, 0.06]
@@ -137,7 +137,7 @@ WITHIN = (2.5, 97.5)  # per cent of the resamples
 
 
 class Estimate(NamedTuple):
-    """A correlation and its 95 % interval; NaN where it is not defined."""
+    """A correlation and its 95 % interval; NaN if it is not defined."""
 
     value: float
     low: float
@@ -145,7 +145,7 @@ class Estimate(NamedTuple):
 
 
 class Correlation(NamedTuple):
-    """A measure and the lost score over n points in so many groups."""
+    """The correlation of a measure with the lost score, over n points in so many groups."""
 
     points: int
     groups: int
@@ -154,9 +154,9 @@ class Correlation(NamedTuple):
 
 
 def correlate(measure: Floats, lost: Floats, groups: Sequence[Hashable]) -> Correlation:
-    """Correlate two rows of n numbers, leaving out points where either is NaN.
+    """Correlate two rows of n numbers, without points that have NaN.
 
-    Resamples of Spearman's correlation keep the ranks of all points. No interval from fewer than four groups.
+    Spearman's resamples keep the ranks of all points. There is no interval for fewer than four groups.
 
     >>> found = correlate(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0]), ["a", "b", "c"])
     >>> found.points, round(found.spearman.value, 6), found.spearman.low
@@ -188,7 +188,7 @@ def _estimate(x: Floats, y: Floats, weights: Floats) -> Estimate:
 
 
 def _weighted(x: Floats, y: Floats, weights: Floats) -> Floats:
-    """Return Pearson's correlation under each row of weights (B, n), NaN where a side does not vary."""
+    """Return Pearson's correlation under each row of weights (B, n); NaN if a side is constant."""
     if len(x) < 2:
         return np.full(len(weights), np.nan)
     x, y = (side - side.mean() for side in (x, y))

@@ -1,4 +1,4 @@
-"""What plots show of one layer's spaces: pruning by basis vector, signs, and products of the tasks' singular vectors.
+"""Data for plots of one layer: pruning by basis vector, sign agreement, and products of singular vectors.
 
 Shape legend: T tasks, M rows, N columns, K joint directions, k vectors shown of one task.
 """
@@ -24,10 +24,10 @@ DIGITS = 3  # of what is only looked at
 
 
 def dropped_shares(space: JointSpace) -> dict[str, list[list[float]]]:
-    """Return, by task, the share of each of its basis vectors' entries that pruning half of all tasks' entries drops.
+    """Return for each task and basis vector the share of its entries that pruning half of all entries drops.
 
-    `renormalised`: of rows of unit length, as DRM prunes them; `plain`: of the rows of V_t^T as they are (DRM, figure
-    3). In the order of the joint singular values, neighbours averaged where there are more than 64.
+    `renormalised`: rows scaled to unit length, as DRM prunes them; `plain`: the rows of V_t^T unscaled (DRM, figure
+    3). In the order of the joint singular values, with neighbours averaged if there are more than 64.
     """
     lengths = space.s / space.s.norm(dim=0).clamp(min=torch.finfo(space.s.dtype).tiny)
     rows = {"renormalised": space.vh, "plain": space.vh * lengths.unsqueeze(2)}
@@ -35,7 +35,7 @@ def dropped_shares(space: JointSpace) -> dict[str, list[list[float]]]:
 
 
 def _dropped(rows: Tensor) -> Tensor:
-    """Return the share of the entries (T, K, N) of each vector that lie below the cut of all together: (T, K)."""
+    """Return the share of each vector's entries (T, K, N) below the common cut: (T, K)."""
     least = thresholds(in_memory(rows.reshape(1, -1)), partial(count_of, 1 - PRUNED)).least[0]
     return 1 - (rows.abs() >= least).double().mean(dim=2)
 
@@ -46,9 +46,9 @@ def _bands(values: Tensor) -> list[float]:
 
 
 def agreement_histograms(space: JointSpace, deltas: Tensor) -> dict[str, list[int]]:
-    """Count the entries by the share of the majority's sign, in bins from 0.5 to 1: in the weights, in the joint basis.
+    """Count the entries by the majority sign's share, in bins from 0.5 to 1: of the weights, and in the joint basis.
 
-    An entry that no task changes is not counted.
+    Entries that no task changes are not counted.
     """
     shares = {"weights": sign_shares(deltas), "joint": sign_shares(space.vh, NOISE)}
     places = {name: (each + NOISE).clamp(max=1) for name, each in shares.items()}  # 3 of 5 is no less than 0.6
@@ -58,7 +58,7 @@ def agreement_histograms(space: JointSpace, deltas: Tensor) -> dict[str, list[in
 
 
 def vector_products(tasks: Sequence[Factors]) -> dict[str, Any]:
-    """Return U^T U and V^T V of the tasks' leading singular vectors side by side, 16 of all tasks together (TSV).
+    """Return U^T U and V^T V of the tasks' leading singular vectors side by side, 16 over all tasks (TSV).
 
     >>> e1 = torch.eye(2)[:, :1]
     >>> vector_products([Factors(e1, torch.ones(1), e1.T), Factors(e1, torch.ones(1), torch.eye(2)[1:])])

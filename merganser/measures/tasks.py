@@ -58,7 +58,7 @@ def measure_tasks(deltas: LayerSource, factors: LayerSource, threads: int = 1) -
 def _of_layer(
     factors: LayerSource, layer: LayerDeltas | LayerLowRank
 ) -> tuple[Tensor, bounds.Distances, dict[str, Any]]:
-    """Return one layer's inner products (T, T), what adds up to EMR's distances, and what is measured of it alone."""
+    """Return one layer's inner products (T, T), its terms of EMR's distances, and its own measures."""
     dense = dense_layer(layer)
     assert isinstance(dense, LayerDeltas)
     deltas = dense.deltas
@@ -124,12 +124,12 @@ def _centred(deltas: Tensor, rank: int) -> Iterator[Factors]:
 
 
 def _leading(factors: Factors, rank: int) -> Factors:
-    """Return at most `rank` leading triples, as far as they are stored."""
+    """Return at most `rank` stored leading triples."""
     return leading(factors, min(rank, factors.u.shape[1]))
 
 
 def _interference(layer: LayerFactors) -> dict[str, Any] | None:
-    """Measure STI with R // T components of each task, before and after TSV-M; None for a matrix with fewer."""
+    """Measure STI with R // T components per task, before and after TSV-M; None for a matrix with fewer."""
     kept = min(layer.shape) // len(layer.tasks)
     if not kept:
         return None
@@ -147,7 +147,7 @@ def _interference(layer: LayerFactors) -> dict[str, Any] | None:
 
 
 def _of_pairs(tasks: Tensor | Sequence[Factors], measure: Callable[[Any], float]) -> list[list[float]]:
-    """Measure every two of T tasks by themselves (T, T); NaN on the diagonal."""
+    """Measure all pairs of T tasks (T, T); NaN on the diagonal."""
     count = len(tasks)
     values = torch.full((count, count), torch.nan, dtype=torch.float64)
     for i, j in combinations(range(count), 2):

@@ -89,9 +89,9 @@ def choice_mistake(facts: Mapping[str, Any]) -> str | None:
 
 
 def follows(facts: Mapping[str, Any], named: Collection[str]) -> dict[str, Any]:
-    """Return what follows from what a method declares.
+    """Return the properties that follow from a method's declaration.
 
-    `facts`: the declarations that are given. `named`: the names of the types in its function's signature.
+    `facts`: the declared values. `named`: the type names in its function's signature.
     """
     given = facts.get
     overlay = "Parts" in named
@@ -108,7 +108,7 @@ def follows(facts: Mapping[str, Any], named: Collection[str]) -> dict[str, Any]:
 
 
 def needs_of(facts: Mapping[str, Any], trained: str | None) -> list[str]:
-    """List the inputs that a method reads; `facts`: what it declares, with what follows."""
+    """List the inputs that a method reads; `facts`: its declaration with the properties that follow from it."""
     statistics = facts.get("statistics", ())
     reads = ["deltas", *statistics] if facts["reads"] == "statistics" else [facts["reads"]]
     return [*reads, *(more for key, more in MORE.items() if facts.get(key)), *filter(None, [trained])]

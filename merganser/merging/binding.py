@@ -107,7 +107,7 @@ def variants(values: Mapping[str, Any]) -> list[Values]:
 
 
 def each_map(values: Mapping[str, Any], change: Callable[[Mapping[str, Any]], Values]) -> Values:
-    """Change an entry's own values, and those of each of its patterns, in the same way."""
+    """Change an entry's own values and those of each pattern in the same way."""
     changed = change({key: value for key, value in values.items() if key != LAYERS})
     by_pattern = {pattern: change(own) for pattern, own in values.get(LAYERS, {}).items()}
     return changed | ({LAYERS: by_pattern} if by_pattern else {})
@@ -167,7 +167,7 @@ def bound(method: "Method", values: Mapping[str, Any], layers: LayerSource) -> M
 
 
 def _unweighted(method: "Method", values: Values) -> Values:
-    """Return the values without what the tasks' weights include."""
+    """Return the values without those that the tasks' weights already include."""
     if not method.weighted:
         return values
     own = {key: value for key, value in values.items() if key != "coefficients"}
@@ -175,7 +175,7 @@ def _unweighted(method: "Method", values: Values) -> Values:
 
 
 def _vectors(method: "Method", groups: Sequence[Group]) -> list[list[Group]]:
-    """Put together the groups that are one vector: those that differ in the scaling of one model, or in nothing."""
+    """Group the values that belong to one vector: those that differ in one model's scaling alone, or not at all."""
     vectors: dict[str, list[Group]] = {}
     for own, names in groups:
         rest = {key: value for key, value in own.items() if key != SCALING or not method.weighted}
@@ -204,7 +204,7 @@ def _scaled(layer: Layer, merge: Merge, scaling: float) -> Tensor:
 
 
 def _bound(method: "Method", own: Values, source: LayerSource) -> Merge:
-    """Bind the function, and the one of vectors, to values."""
+    """Bind the method's function, and the one for vectors, to values."""
     merge_matrix = partial(method.function, **own)
     if method.by_parameter:
         merge_matrix = cast(Any, ByParameter(source, merge_matrix))

@@ -1,6 +1,6 @@
-"""Model cards: a README.md that says what a merged model is and what it was made of, with the metadata hubs expect.
+"""Model cards: a README.md that describes a merged model and its inputs, with the metadata that hubs expect.
 
-The lines of Python that load and run a merge whose network computes more than its parameters say.
+For a merge that changes the network, the card has the lines of Python that load and run it.
 """
 
 import json
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Example:
-    """The lines of a card that make an input for a network and read the answer from its logits, by its pipeline."""
+    """The lines of a card that make a network's input and read the answer from its logits, by pipeline."""
 
     inputs: str = 'network.encode(["a text"], 128)'
     answer: str = ".argmax(dim=1)"
@@ -59,7 +59,7 @@ with running(network, folder{given}) as (network, _):
 
 
 def usage(method: Method, family: str, task: str) -> str:
-    """Return the section of a model card that shows them, for one of the tasks; nothing for any other method."""
+    """Return a card's section with these lines for one task; empty for methods that do not change the network."""
     if method.at_run_time is None:
         return ""
     pipelines = constants(FAMILIES, family)["PIPELINES"].values()
@@ -151,7 +151,7 @@ def _metadata(
 
 
 def _licence(origins: Mapping[str, ModelOrigin]) -> tuple[str | None, str | None]:
-    """Return the licence that all models have, or `other` and the list of them; nothing where no card gives one."""
+    """Return the licence that all models share, or `other` and the list of them; nothing if no card gives one."""
     several = {licence for each in _licences_of(origins).values() for licence in each}
     if several <= {UNKNOWN}:
         return None, None
@@ -162,7 +162,7 @@ def _licence(origins: Mapping[str, ModelOrigin]) -> tuple[str | None, str | None
 
 
 def library_of(base: Path, family: str | None) -> tuple[str | None, str | None]:
-    """Return what loads a checkpoint, and for what, as its family says; where none is declared, one that knows it."""
+    """Return the library that loads a checkpoint, and the pipeline, by its family or by a family that knows it."""
     declared = [constants(FAMILIES, name) for name in ([family] if family else family_names())]
     declared.sort(key=lambda each: "CONFIG" not in each)  # a configuration of its own is the surer sign
     config = read_config(base / CONFIG)
@@ -177,7 +177,7 @@ def library_of(base: Path, family: str | None) -> tuple[str | None, str | None]:
 
 
 def _text(base: Path) -> list[str]:
-    """Name the tokenizer and the chat template of a model of transformers that has one."""
+    """Return the tokenizer and the chat template of a transformers model that has one."""
     tokenizer = tokenizer_of(base)
     if tokenizer is None:
         return []
@@ -209,12 +209,12 @@ def _sources(origins: Mapping[str, ModelOrigin]) -> list[tuple[str, ...]]:
 
 
 def _licences_of(origins: Mapping[str, ModelOrigin]) -> dict[str, list[str]]:
-    """Return each model's licences; a mean has those of the models that it is made of, which are there too."""
+    """Return each model's licences; a mean is left out, since the models that it averages are listed too."""
     return {name: list(one.licences) or [UNKNOWN] for name, one in origins.items() if one.kind != "mean"}
 
 
 def _licences(origins: Mapping[str, ModelOrigin]) -> list[str]:
-    """List each model's licences, where any is known."""
+    """List each model's licences, if any is known."""
     licences = _licences_of(origins)
     if all(each == [UNKNOWN] for each in licences.values()):
         return []
@@ -248,6 +248,6 @@ def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def _code(text: str) -> str:
-    """Show a text as it is in a cell of a table: nothing in it can end the cell or the line, or be a link."""
+    """Quote a text for a table's cell so that it cannot end the cell or the line, or become a link."""
     plain = "".join(" " if not sign.isprintable() else sign for sign in text).replace("`", "'").replace("|", "\\|")
     return f"`{plain}`" if plain else ""

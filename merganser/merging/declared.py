@@ -1,4 +1,4 @@
-"""Methods as their files' text describes them: read and not imported, since importing torch takes seconds."""
+"""Read methods from the text of their files, without importing them: importing torch takes seconds."""
 
 import ast
 import sys
@@ -20,7 +20,7 @@ PRESENT = ("learner", "at_run_time")  # declarations that are objects: only whet
 
 
 class Definitions:
-    """The names that a module's text defines; each is evaluated when it is asked for."""
+    """The names that a module's text defines; each is evaluated on first use."""
 
     def __init__(self, name: str) -> None:
         """Read the module's file."""
@@ -39,14 +39,14 @@ class Definitions:
         return getattr(import_module(module), source)
 
     def value(self, expression: ast.expr) -> Any:
-        """Evaluate an expression of the module's top."""
+        """Evaluate an expression at the top level of the module."""
         names: Any = self
         return eval(compile(ast.Expression(expression), "<a method's declaration>", "eval"), {}, names)
 
 
 @cache
 def definitions_of(module: str) -> Definitions:
-    """Read a module of Merganser's."""
+    """Parse one of Merganser's modules."""
     return Definitions(module)
 
 
@@ -61,9 +61,9 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, ast.expr | tuple[str, 
 
 @cache
 def listed(name: str) -> Description:
-    """Return a method of Merganser's as its file describes it.
+    """Return one of Merganser's methods as its file describes it.
 
-    Raises NameError where a type of a parameter is more than its text says.
+    Raises NameError if the type of a parameter cannot be read from the text alone.
     """
     module = definitions_of(f"merganser.methods.{name}")
     function = next(node for node in module.tree.body if isinstance(node, ast.FunctionDef) and node.name == name)

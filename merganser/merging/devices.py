@@ -42,7 +42,7 @@ def full_precision() -> Iterator[None]:
 
 @contextmanager
 def enough_memory() -> Iterator[None]:
-    """Raise InputError where the GPU's memory does not do."""
+    """Raise InputError if the GPU runs out of memory."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -54,7 +54,7 @@ def enough_memory() -> Iterator[None]:
 def check_memory(layers: LayerSource, copies: float, device: torch.device) -> None:
     """Raise InputError if the GPU's free memory is too small for the largest layer.
 
-    `copies`: the most that is there at a time, in float32 copies of all tasks' and the base's values in a layer.
+    `copies`: the peak, in float32 copies of a layer's values of all tasks and the base.
     """
     sizes = {name: prod(shape) for name, shape in layers.shapes.items()}
     name = max(sizes, key=lambda each: sizes[each], default="")
@@ -101,7 +101,7 @@ class CudaStreams:
         return there
 
     def fetch(self, result: R) -> Callable[[], R]:
-        """Begin to copy a result back to page-locked memory; return what waits for it and gives it, once."""
+        """Begin to copy a result back to page-locked memory; return a function that waits and returns it once."""
         self.down.wait_stream(self.compute)
         with torch.cuda.stream(self.down):
             fetched = [each_tensor(result, self._fetched)]
@@ -124,9 +124,9 @@ class CudaStreams:
 
 @dataclass(frozen=True)
 class DeviceLayers(WrappedSource):
-    """A source whose layers are read and copied to a GPU one ahead of their use; made there of what was read.
+    """A source that reads layers and copies them to the GPU, one ahead of its use, and builds them there.
 
-    With a base each layer has that parameter's values in it, as `start`.
+    With a base, each layer's `start` has the base's values of its parameter.
     """
 
     streams: CudaStreams
@@ -137,7 +137,7 @@ class DeviceLayers(WrappedSource):
         return self._sent(name, map)()
 
     def _sent(self, name: str, each: Callable[..., Iterable[Any]]) -> Callable[[], Layer]:
-        """Read the parts of a layer and copy them to the GPU, by a kind of `map`; return what makes the layer there."""
+        """Read a layer's parts and copy them to the GPU, by a kind of `map`; return what builds the layer there."""
         unread, inference = self.source.unread(name, self.base), torch.is_inference_mode_enabled()
 
         def send(read: Callable[[], Any]) -> Any:
@@ -147,9 +147,9 @@ class DeviceLayers(WrappedSource):
         return partial(unread.make, *each(send, unread.reads))
 
     def map(self, function: Callable[[Layer], R]) -> Iterator[R]:
-        """Apply a function to each layer on the GPU; give the results, with all their tensors on the CPU.
+        """Apply a function to each layer on the GPU; yield the results with their tensors on the CPU.
 
-        The next layer is begun with when the one before this has left the GPU. Raises InputError where two do not fit.
+        The next layer begins when the one before this has left the GPU. Raises InputError if two do not fit.
         """
         inference = torch.is_inference_mode_enabled()
 

@@ -99,10 +99,9 @@ def merge_layers(
 def _with_measured(
     method: Method, merge_weights: Callable[[Layer], Result], learned: Learned | None
 ) -> Callable[[Layer], Result]:
-    """Merge what layers measured as no method does: each task keeps its own beside a shared model, else it is averaged.
+    """Average batch-normalisation statistics, whatever the method; next to a shared model each task keeps its own.
 
-    So a variance or a count is never below zero, whatever the method and its coefficients. What was learned of one is
-    its delta.
+    So no variance or count falls below zero. Learned statistics replace the average.
     """
     merge_measured: Callable[..., Result] = whole if method.overlay else method.measured
     known = learned.values if learned else {}
@@ -116,14 +115,14 @@ def _with_measured(
 
 
 def _of_linear_maps(source: LayerSource, base: Checkpoint) -> set[str]:
-    """Name the weights of linear maps, which convolutions are not, and their biases."""
+    """Name the weights of linear maps, without convolutions, and their biases."""
     alone = {name: kind for name, kind in source.kinds.items() if parameter_of(name) == name}  # in no stack
     weights = {name for name, kind in alone.items() if kind == "matrix" and len(base.spec(name).shape) == 2}
     return weights | ({bias_of(name) for name in weights} & set(source.names))
 
 
 def _model_alone(source: LayerSource) -> Checkpoint | None:
-    """Return the model of a merge of one: a result that is its delta stands for its weights, to the last bit."""
+    """Return the only model of a merge of one: if the result is its delta, its own weights are written, bit for bit."""
     while isinstance(source, WrappedSource | PiecedLayers):
         source = source.source
     models = list(source.models.values()) if isinstance(source, ModelDeltas) else []
@@ -131,7 +130,7 @@ def _model_alone(source: LayerSource) -> Checkpoint | None:
 
 
 def with_base(source: LayerSource, base: Checkpoint) -> LayerSource:
-    """Return a source of deltas whose layers have the base's weights beside them; adapters are multiplied out."""
+    """Return a source of dense deltas whose layers also have the base's weights."""
 
     def beside(layer: Layer) -> Layer:
         dense = dense_layer(layer)
@@ -152,7 +151,7 @@ def _merged(
     output: OutputFormat,
     others: Iterable[Part],
 ) -> Tensors:
-    """Merge layer by layer; of `kept` parameters the parts are stored, the others stay the base's, as `others` do."""
+    """Merge layer by layer; store parts of the `kept` parameters only. `others` and the rest stay the base's."""
 
     alone = _model_alone(layers)
 
@@ -197,7 +196,7 @@ def _merged(
 
 
 def _others(base: Checkpoint, names: Collection[str]) -> Iterator[Part]:
-    """Give what stays the base's, in pieces."""
+    """Yield the parameters that stay the base's, in pieces."""
     for name in sorted(names):
         shape = base.spec(name).shape
         yield from pieces_of(name, shape, PIECE) if shape and place_of(base, name) else [name]

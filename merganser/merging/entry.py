@@ -1,4 +1,4 @@
-"""Merge the layers of some models into a folder: weights, what is beside them, and what the merge took."""
+"""Merge the layers of some models into a folder: weights, the files next to them, and the cost of the merge."""
 
 import platform
 import resource

@@ -1,7 +1,7 @@
-"""Which licences of models a merge of them should not be passed on without a look at: a small table, no legal advice.
+"""Licences whose terms a merge of models may break: a small table, not legal advice.
 
-Creative Commons writes the terms into the name (`cc-by-nc-sa-4.0`); of others the table has those of known terms. All
-ids are as hubs and SPDX have them. A licence that is not there is named as one whose terms are not known.
+Creative Commons licences have their terms in the name (`cc-by-nc-sa-4.0`); the table has the terms of others. Ids are
+those of hubs and SPDX. An unlisted licence is reported as one with unknown terms.
 """
 
 import re
@@ -33,7 +33,7 @@ _TERMS: Mapping[str, frozenset[str]] = {
 
 
 def terms_of(licence: str) -> frozenset[str] | None:
-    """Return what a licence asks of a merge, by Creative Commons' abbreviations; None where that is not known.
+    """Return a licence's terms as Creative Commons abbreviations; None if they are not known.
 
     >>> sorted(terms_of("CC-BY-NC-SA-4.0") or ())
     ['nc', 'sa']
@@ -47,10 +47,10 @@ def terms_of(licence: str) -> frozenset[str] | None:
 
 
 def licence_warnings(origins: Mapping[str, ModelOrigin]) -> list[str]:
-    """Say which licences of the models of a merge do not go together, and by which term; nothing where none is known.
+    """Return warnings about licences of a merge's models that do not go together, with the term that conflicts.
 
-    Each line names licences and the sources that have them, not the models' names here. A mean has the licences of
-    what it is the mean of, which is there too. Of a model with several, the terms of all count.
+    Each line names licences and the sources that have them. The mean of several models has the licences of all of
+    them. If a model has several licences, all their terms count.
     """
     models = [one for one in origins.values() if one.kind != "mean"]
     return list(_warnings(models)) if any(one.licences for one in models) else []
@@ -83,7 +83,7 @@ def _warnings(models: Collection[ModelOrigin]) -> Iterator[str]:
 
 
 def _text_of(licence: str) -> str:
-    """Return the name of a licence's text: the same whether a later version of it may be taken or not."""
+    """Return the name of a licence's text, without the suffix that allows later versions."""
     return _SAME.sub("", licence.lower())
 
 

@@ -95,10 +95,10 @@ def spaced(first: float, last: float, by: float) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration(About):
-    """What a method declares by `@method`: how it is described, and what it is given.
+    """The declaration of a method by `@method`: its description, its inputs and its properties.
 
-    The function that this decorates takes one layer and returns its merge; or it takes `layers`, reads them as often
-    as it needs, and returns a function of one layer; or it takes a `parameter` as layers that are pieces of it, and
+    The decorated function takes one layer and returns its merge. Or it takes `layers`, reads them as often as it
+    needs, and returns a function of one layer. Or it takes a `parameter`, a source of that parameter's pieces, and
     returns a function of one piece.
     """
 
@@ -187,7 +187,7 @@ class Method(Declaration):
 
     @property
     def factored(self) -> bool:
-        """Tell whether the function takes matrices as factors, of the deltas or of the differences."""
+        """Tell whether the function takes matrices as factors of the deltas or of the differences."""
         return self.reads in ("svd", "differences")
 
     @property
@@ -197,7 +197,7 @@ class Method(Declaration):
 
     @property
     def divided(self) -> frozenset[Kind]:
-        """Return the kinds of parameters that may be merged in pieces of some rows, with the same result."""
+        """Return the kinds of parameters that can be merged in pieces of some rows, with the same result."""
         if self.by_rows or self.by_parameter:
             return frozenset({"matrix", "vector"})
         averages = self.vectors is scaled_mean and not self.first_pass and self.reads in ("deltas", "svd")
@@ -205,12 +205,12 @@ class Method(Declaration):
 
     @property
     def trained(self) -> Section | None:
-        """Return the section of params.yaml of what is trained for a merge, which its entry reads."""
+        """Return the section of params.yaml with what is trained for a merge; an entry reads it."""
         return self.at_run_time.TRAINED if self.at_run_time else None
 
     @property
     def one_model(self) -> bool:
-        """Tell whether a merge is one model for all tasks, with nothing of a task's own."""
+        """Tell whether a merge is one model for all tasks, without parts per task."""
         return not self.overlay and self.at_run_time is None
 
     @cached_property
@@ -223,14 +223,14 @@ class Method(Declaration):
 
     @cached_property
     def every_task(self) -> frozenset[str]:
-        """Return the parameters whose maps by task name every task."""
+        """Return the parameters whose map must name every task."""
         fields = self.parameters.model_fields.items()
         return frozenset(name for name, field in fields if EVERY_TASK in field.metadata)
 
     def validate(self, entry: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Check an entry's parameters and fill in the defaults; raise InputError naming each mistake.
+        """Check an entry's parameters and fill in the defaults; raise InputError that names each mistake.
 
-        Of `layers`, which may stand beside them, each pattern keeps the values that are given.
+        Each pattern of `layers` keeps only the values that it sets.
         """
         mistakes: list[str] = []
         filled = self._checked(entry, {key: value for key, value in values.items() if key != LAYERS}, mistakes)
@@ -272,13 +272,13 @@ class Method(Declaration):
         return self.draws is not None and any(self.draws(**each) for each in variants(values))
 
     def takes_base(self, values: Mapping[str, Any]) -> bool:
-        """Tell whether with these values, the result of `validate`, its layers have the base's weights beside them."""
+        """Tell whether a merge with these values, the result of `validate`, also reads the base's weights."""
         if isinstance(self.on_models, bool):
             return self.on_models
         return any(self.on_models(**each) for each in variants(values))
 
     def share_needed(self, tasks: int, values: Mapping[str, Any]) -> float | None:
-        """Return the share of each spectrum that a merge of so many tasks needs; None if the method says nothing."""
+        """Return the share of each spectrum that a merge of so many tasks needs; None if the method declares none."""
         if self.rank_fraction is None:
             return None
         return max(self.rank_fraction(tasks, **each) for each in variants(values))
@@ -314,7 +314,7 @@ def _signature_mistake(function: Callable[..., Any]) -> str | None:
 
 
 def _named(hint: Any) -> set[Any]:
-    """Return what an annotation, or a list of some, names."""
+    """Return the types that an annotation, or a list of them, names."""
     inner = hint if isinstance(hint, list) else get_args(hint)
     return set().union(*map(_named, inner)) if inner else {hint}
 

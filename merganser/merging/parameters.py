@@ -22,7 +22,7 @@ EVERY_TASK = object()  # beside a map by task: it names every task
 
 
 def _said(expected: str) -> Any:
-    """Return what a message says that a parameter accepts, of one that accepts several types."""
+    """Return how a message describes a parameter that accepts several types."""
     return Field(description=expected)
 
 

@@ -1,4 +1,4 @@
-"""What a language model's folder says of its tokenizer and its chat template."""
+"""The tokenizer and the chat template of a language model's folder."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,7 +14,7 @@ LIMIT = 2**25  # bytes: a tokenizer's configuration lists its added tokens
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer by its class, where it is named, its files and the file that holds the chat template, if any does."""
+    """A tokenizer: its class if known, its files, and the file with the chat template if there is one."""
 
     kind: str | None
     files: tuple[str, ...]
@@ -22,7 +22,7 @@ class Tokenizer:
 
 
 def tokenizer_of(folder: Path) -> Tokenizer | None:
-    """Read what a folder says of its tokenizer; None where it has none, or is not a folder."""
+    """Read the tokenizer of a folder; None if it has none, or is not a folder."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     vocabularies = [name for name in names if any(fnmatchcase(name, pattern) for pattern in VOCABULARIES)]
     settings = read_object(folder / CONFIG, LIMIT) or {}

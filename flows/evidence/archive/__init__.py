@@ -1,1 +1,1 @@
-"""A comparison as one file, which is checked and restored elsewhere with nothing but the file."""
+"""A comparison as one file, which anybody can check and restore without anything else."""

@@ -1,4 +1,4 @@
-"""How many stages and how much text a dvc.yaml expands to, counted before DVC makes them."""
+"""Count the stages and the text that a dvc.yaml expands to, before DVC expands them."""
 
 import re
 from collections import Counter
@@ -20,9 +20,9 @@ _LONG = re.compile(r"\$\{[^}\n]{1001}")  # DVC takes time by the square of a nam
 
 
 def check_expansion(content: Any, files: Sequence[Any], name: str) -> None:
-    """Raise InputError if a dvc.yaml makes more stages or text than a comparison has.
+    """Raise InputError if a dvc.yaml expands to more stages or text than any comparison needs.
 
-    `files`: what the files hold that `vars` name.
+    `files`: the content of the files that `vars` name.
     """
     sections = content if isinstance(content, dict) else {}
     if _LONG.search(str(sections)):
@@ -49,21 +49,21 @@ def check_expansion(content: Any, files: Sequence[Any], name: str) -> None:
 
 
 def _letters_of_stage(about: Any, axes: Mapping[str, Sequence[Any]], variables: Sequence[Any]) -> int:
-    """Return the letters that stand for the variables of one stage of a group, and of the items that it names."""
+    """Return the number of letters that the variables of one stage of a group expand to."""
     template = {key: value for key, value in about.items() if key not in _GROUPS} if isinstance(about, dict) else about
     named = [values for values, *_ in axes.values() if not isinstance(values, str)]
     return _letters(template, variables, _items(axes)) + _letters(named, variables)
 
 
 def _inline(about: Any) -> Iterator[Any]:
-    """Yield the variables that a dvc.yaml, or a stage of it, has in itself."""
+    """Yield the variables defined inside a dvc.yaml, or inside one of its stages."""
     for block in (about, about.get("do")) if isinstance(about, dict) else ():
         own = block.get("vars") if isinstance(block, dict) else None
         yield from own if isinstance(own, list) else ()
 
 
 def _axes(about: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the axes of a stage as it says them; that of a `foreach` has no name."""
+    """Yield the axes of a stage as written; the axis of a `foreach` has no name."""
     mapping = about if isinstance(about, dict) else {}
     if "foreach" in mapping:
         yield "", mapping["foreach"]
@@ -71,13 +71,13 @@ def _axes(about: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _may_be(values: Any, variables: Sequence[Any]) -> Iterator[Any]:
-    """Yield what an axis is: what it says itself, and what the variable that it names holds."""
+    """Yield an axis's possible values: those written there, and those of the variable that it names."""
     yield values
     yield from _named(values, variables) if isinstance(values, str) else ()
 
 
 def _items(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return what `item` and `key` are in the stages of a group, the largest values of all axes first."""
+    """Return `item` and `key` of a group's stages, with the largest values of all axes first."""
     columns = {axis: [pair for each in groups for pair in _pairs(each)] for axis, groups in axes.items()}
     if "" in columns:
         return [{"key": key, "item": value} for key, value in columns[""]]
@@ -93,7 +93,7 @@ def _pairs(values: Any) -> list[tuple[Any, Any]]:
 
 
 def _named(name: str, variables: Sequence[Any]) -> Iterator[Any]:
-    """Yield what a variable is, in each place that has it."""
+    """Yield the values of a variable, from each place that defines it."""
     for member in variables:
         for key in re.split(r"[.\[\]]+", name.strip("${ ]}")):
             member = _member(member, key)
@@ -109,12 +109,12 @@ def _member(content: Any, key: str) -> Any:
 
 
 def _length(axis: Any) -> int:
-    """Return how many values an axis has; those of a text are its letters."""
+    """Return the number of an axis's values; a text counts its letters."""
     return len(axis) if isinstance(axis, list | dict | str) else 1
 
 
 def _letters(template: Any, variables: Sequence[Any], items: Sequence[Any] = ()) -> int:
-    """Return the letters that stand for the variables of a template; `items`: what `item` and `key` may be."""
+    """Return the number of letters that a template's variables expand to; `items`: possible `item` and `key`."""
     letters, names = 0, Counter(_VARIABLE.findall(str(template)))
     most = max(map(_size, items), default=0) if len(items) * len(names) > _MOST_LOOKED_UP else None
     for name, count in names.items():
@@ -125,7 +125,7 @@ def _letters(template: Any, variables: Sequence[Any], items: Sequence[Any] = ())
 
 
 def _size(value: Any, above: int = 0) -> int:
-    """Return the letters of a value; in a command, each value of a map stands after the path of its keys."""
+    """Return a value's letters; in a command, each value of a map follows the path of its keys."""
     if isinstance(value, dict):
         return sum(_size(each, above + len(str(key)) + 1) for key, each in value.items())
     return sum(_size(each, above) for each in value) if isinstance(value, list) else above + len(str(value))

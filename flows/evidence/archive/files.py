@@ -1,8 +1,7 @@
-"""The files of an archive that DVC and the engine read: settings by a list of what may be set, the rest by size.
+"""Check an archive's files before DVC and the engine read them: paths, links, settings and sizes.
 
-The names and links that an archive may hold: what is restored stays in its folder, and out of what git and DVC use.
-
-By text alone, so that they are checked before anything is written.
+Paths and links are checked by text alone, before anything is written: a restored archive stays in its folder, and out
+of git's and DVC's own folders. Settings must be on a list of harmless ones.
 """
 
 import gzip
@@ -43,7 +42,7 @@ _JOURNAL = re.compile(r".*\.db-(journal|wal|shm|mj.*)")
 
 
 def why_refused(name: str) -> str:
-    """Say why an archive may not hold a file of this path in its folder; empty if it may."""
+    """Return why an archive may not contain a file with this path; empty if it may."""
     if why := why_elsewhere(name):
         return why
     parts = [_IGNORED.sub("", part).casefold().rstrip(". ") for part in name.split("/")]
@@ -59,7 +58,7 @@ def why_refused(name: str) -> str:
 
 
 def why_elsewhere(name: str) -> str:
-    """Say why a path is not one inside a folder, written out plainly; empty if it is."""
+    """Return why a path is not a plain path inside a folder; empty if it is."""
     parts = PurePosixPath(name).parts
     if not name or name != "/".join(parts) or name.startswith("/") or ".." in parts or "\0" in name or "\n" in name:
         return "a path that leads elsewhere"
@@ -67,15 +66,15 @@ def why_elsewhere(name: str) -> str:
 
 
 def is_reserved(name: str) -> bool:
-    """Tell whether a path is that of git's, DVC's or the engine's folder, or in one."""
+    """Tell whether a path is the folder of git, DVC or the engine, or inside one."""
     parts = [_IGNORED.sub("", part).casefold().rstrip(". ") for part in name.split("/")]
     return parts[0] in _RESERVED or any(_GIT.fullmatch(part) for part in parts)
 
 
 def wrong_links(links: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the links, by their paths and what is wrong with them, that lead out of the folder or to its innards.
+    """Yield links that lead out of the folder or into a reserved one, with what is wrong.
 
-    `links`: the target of each by its path. A link may lead to another one, but not through one.
+    `links`: each link's target by its path. A link may lead to another link, but not through one.
     """
     for path, target in links.items():
         if target.startswith("/") or "\0" in target:
@@ -87,7 +86,7 @@ def wrong_links(links: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _reached(path: str, target: str, links: Mapping[str, str]) -> str | None:
-    """Return the path that a link leads to; None if it is not a path in the folder that passes through no link."""
+    """Return the path that a link leads to; None if it leaves the folder or passes through another link."""
     place = path.split("/")[:-1]
     parts = [part for part in target.split("/") if part not in ("", ".")]
     for number, part in enumerate(parts):
@@ -118,7 +117,7 @@ _LARGEST_RECORD = 256 * 2**20  # bytes of JSON, and of a ledger, unpacked
 
 
 def refuse_other_projects(root: Path) -> None:
-    """Raise InputError if a repository declares hooks that are not Merganser's own: to open it would import them."""
+    """Raise InputError if a repository declares hooks other than Merganser's: opening it would import them."""
     declared = declared_hooks(root)
     if declared not in (None, *HOOKS):
         raise InputError(
@@ -138,7 +137,7 @@ def declared_hooks(root: Path) -> Any:
 
 
 def keep_harmless_settings(root: Path) -> list[str]:
-    """Take everything out of `.dvc/config` that an archive may not set; return what that was, by name."""
+    """Remove settings from `.dvc/config` that an archive may not set; return their names."""
     path = root / CONFIG
     if not path.is_file():
         return []
@@ -168,7 +167,7 @@ def _drop_others(config: Any) -> Iterator[str]:
 
 
 def check_dvc_files(root: Path, paths: Iterable[Path]) -> None:
-    """Raise InputError for one of DVC's files that makes it read elsewhere, or that it cannot read."""
+    """Raise InputError for a DVC file that reads outside the folder, or that DVC cannot read."""
     for path in paths:
         name = from_root(str(root), str(path))
         text = check_yaml(path, name)
@@ -180,7 +179,7 @@ def check_dvc_files(root: Path, paths: Iterable[Path]) -> None:
 
 
 def _values_in(root: Path, name: str) -> Any:
-    """Return the variables in a file, None if it is not there or holds none."""
+    """Return the variables in a file; None if it is missing or has none."""
     path = root / name
     if not path.is_file() or path.suffix not in _VARIABLES:
         return None
@@ -193,7 +192,7 @@ def _values_in(root: Path, name: str) -> Any:
 
 
 def check_yaml(path: Path, name: str) -> str:
-    """Return a YAML file's text; raise InputError if it is nested too deeply, or expands to too much, to be loaded."""
+    """Return a YAML file's text; raise InputError if it is nested or expands too far to load."""
     if path.suffix not in (".yaml", ".yml", ".lock", ".dvc") or not path.is_file():
         return ""
     try:
@@ -208,7 +207,7 @@ def check_yaml(path: Path, name: str) -> str:
 
 
 def _refuse_imports(content: Any, name: str) -> None:
-    """Refuse imports with settings of their own; others name an address, which `dvc update` alone asks."""
+    """Refuse imports with settings of their own; other imports have an address that only `dvc update` uses."""
     deps = content.get("deps") if isinstance(content, dict) else None
     for dep in deps if isinstance(deps, list) else ():
         repo = dep.get("repo", {}) if isinstance(dep, dict) else None
@@ -219,7 +218,7 @@ def _refuse_imports(content: Any, name: str) -> None:
 
 
 def _variables(content: Any, name: str) -> Iterator[str]:
-    """Yield the files that a dvc.yaml, or a stage of it, reads as `vars`; refuse those outside the repository."""
+    """Yield the files that a dvc.yaml or its stages read as `vars`; refuse files outside the repository."""
     stages = content.get("stages") if isinstance(content, dict) else None
     listed = [content, *(stages.values() if isinstance(stages, dict) else ())]
     declared = [mapping for mapping in listed if isinstance(mapping, dict)]
@@ -235,7 +234,7 @@ def _variables(content: Any, name: str) -> Iterator[str]:
 
 
 def files_of_dvc(root: Path) -> Iterator[Path]:
-    """List the files by which DVC opens a repository: those of stages, and the parameters that these may use."""
+    """List the files that DVC reads when it opens a repository: stages and their parameters."""
     for folder, folders, names in os.walk(root):
         if folder == str(root):
             folders[:] = [name for name in folders if not is_reserved(name)]
@@ -245,7 +244,7 @@ def files_of_dvc(root: Path) -> Iterator[Path]:
 
 
 def check_sizes(root: Path) -> None:
-    """Raise InputError for a record that is larger, or unpacks to more, than memory should have to hold."""
+    """Raise InputError for a record that is too large for memory, also after unpacking."""
     for path in (path for place in _RECORDS for path in (root / place).rglob("*") if path.is_file()):
         if path.suffix in (".json", ".jsonl", ".gz") and _unpacked(path) > _LARGEST_RECORD:
             name, most = from_root(str(root), str(path)), f"more than {_LARGEST_RECORD >> 20} MiB"
@@ -253,7 +252,7 @@ def check_sizes(root: Path) -> None:
 
 
 def _unpacked(path: Path) -> int:
-    """Return the size of a file, of a compressed one unpacked as far as it is sound, and is of no excessive size."""
+    """Return a file's size; of a compressed file the unpacked size, up to the first damage or the limit."""
     if path.suffix != ".gz":
         return path.stat().st_size
     size = 0

@@ -1,7 +1,7 @@
-"""The form of an archive: a plain tar whose bytes follow from its files, so that no byte may change unseen.
+"""The form of an archive: a plain tar whose bytes follow from its files, so that any changed byte is found.
 
-Members are in order, regular files all, and their headers say a name, a size and whether the file is executable, but no
-time and no user. `SHA256SUMS` comes last and has the digest of each, as `sha256sum -c` reads it.
+The members are regular files in order. Their headers have name, size and the executable flag, but no time and no user.
+The last member, `SHA256SUMS`, has the digest of each, as `sha256sum -c` reads it.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _ABOUT = "# an archive of merganser's; `sha256sum -c` checks its files; sha256 o
 
 
 class ArchiveKind(StrEnum):
-    """The kinds of differences of an archive from the bytes that were written."""
+    """Kinds of differences between an archive and the bytes that were written."""
 
     DAMAGED = "archive damaged"
     REFUSED = "archive refused"
@@ -47,15 +47,15 @@ def write_archive(file: BinaryIO, members: Mapping[str, Path]) -> None:
 
 
 def check_form(path: Path) -> list[Finding]:
-    """Read every byte of an archive; return what was not written so, or must not be restored, by the member's name."""
+    """Read every byte of an archive; return differences from what was written, and forbidden members, by name."""
     with path.open("rb") as file:
         return list(_Reader(path, file).findings())
 
 
 def read_members(path: Path) -> Iterator[tuple[str, int, bool, BinaryIO]]:
-    """Yield of each member but the digests its name, size, whether it is executable, and a file that stands there.
+    """Yield each member's name, size, executable flag and an open file, without SHA256SUMS.
 
-    Of an archive in which `check_form` found nothing.
+    The archive must have passed `check_form`.
     """
     with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
         for member in archive:
@@ -113,7 +113,7 @@ class _Reader:
             self._sums = self._at(member.offset_data, member.size)
 
     def _compared(self) -> Iterator[Finding]:
-        """Compare the members with their digests, and these with their own."""
+        """Compare the members with SHA256SUMS, and that file with its own digest."""
         own = {name: digest for name, digest in self._digests.items() if name != SUMS}
         if self._sums == _sums(own):
             return
@@ -137,7 +137,7 @@ class _Reader:
 
 
 def _refused(member: tarfile.TarInfo) -> str:
-    """Say why a member must not be restored; empty if it may."""
+    """Return why a member may not be restored; empty if it may."""
     if not member.isreg():
         return "a link, a device or a folder, and an archive has files only"
     if why := why_elsewhere(member.name):
@@ -168,14 +168,14 @@ def _sums(digests: Mapping[str, str]) -> bytes:
 
 
 def _noted(sums: bytes) -> dict[str, str] | None:
-    """Return the digests in SHA256SUMS by name; None if the file is not as it was written."""
+    """Return the digests in SHA256SUMS by name; None if the file has another form than was written."""
     lines = sums.partition(b"\n")[2].decode("utf-8", "surrogateescape").split("\n")[:-1]
     noted = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     return noted if noted and _sums(noted) == sums else None
 
 
 def _hashed(source: BinaryIO, size: int, out: BinaryIO | None = None) -> tuple[str, int]:
-    """Read so many bytes, and write them to `out`; return their sha256, and how many there were."""
+    """Read so many bytes and copy them to `out`; return their sha256 and their number."""
     digest, left = hashlib.sha256(), size
     while left and (chunk := source.read(min(left, _CHUNK))):
         digest.update(chunk)

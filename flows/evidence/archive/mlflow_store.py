@@ -1,4 +1,4 @@
-"""An archive's store of MLflow's: a database that somebody wrote, whose queries must end and lead nowhere else."""
+"""The MLflow store of an archive: a stranger's database, whose queries must end and whose paths must stay inside."""
 
 import re
 import sqlite3
@@ -18,10 +18,10 @@ _ELSEWHERE = f"{NOWHERE}/elsewhere/"
 
 
 def leave_machine(store: sqlite3.Connection) -> None:
-    """Have the store of an archive say nothing of this machine's folders.
+    """Remove this machine's folders from an archive's store.
 
-    The comparison's artifacts are NOWHERE. Of any other folder, such as that of MLflow's own first experiment, two
-    names are kept.
+    The comparison's artifacts get the place NOWHERE. Of other folders, such as that of MLflow's default experiment,
+    the last two names stay.
     """
     here = ARTIFACTS.absolute().as_uri()
 
@@ -38,10 +38,10 @@ def leave_machine(store: sqlite3.Connection) -> None:
 
 
 def take_in_store(root: Path) -> None:
-    """Have the store of a restored repository name no artifacts but those that are there.
+    """Point a restored repository's store at the restored artifacts alone.
 
-    An audit would read others, and `merganser gc` would delete them. Raises InputError for a store that is more than
-    tables of values, or none.
+    An audit would read other files, and `merganser gc` would delete them. Raises InputError if the store has
+    anything but tables of values, or is no database.
     """
     if not (root / STORE).is_file():
         return
@@ -59,14 +59,14 @@ def take_in_store(root: Path) -> None:
 
 
 def _computed(store: sqlite3.Connection) -> Iterator[str]:
-    """Yield what a query would compute, by the SQL: a damaged file may call a view a table."""
+    """Yield what a query would compute, by its SQL: a damaged file may call a view a table."""
     for name, sql in store.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall():
         if not _SOUND.match(str(sql)) or (_COMPUTED.match(str(sql)) and name != "spans"):
             yield str(name)
 
 
 def _leave_others(store: sqlite3.Connection, here: str) -> None:
-    """Move the places out of a folder to one that no machine has, the same for the same place."""
+    """Replace folders outside with one that exists nowhere, the same for the same folder."""
     for table, column in _places(store):
         rest = f"substr({column}, {len(here) + 1})"
         inside = f"substr({column}, 1, {len(here)}) = ? AND substr({rest}, 1, 1) IN ('', '/')"
@@ -77,6 +77,6 @@ def _leave_others(store: sqlite3.Connection, here: str) -> None:
 
 
 def _places(store: sqlite3.Connection) -> list[tuple[str, str]]:
-    """Return the tables and columns that name folders of artifacts; earlier versions of MLflow have fewer."""
+    """Return the tables and columns with artifact folders; earlier versions of MLflow have fewer."""
     tables = {name for (name,) in store.execute("SELECT name FROM sqlite_master").fetchall()}
     return [(table, column) for table, column in PLACES if table in tables]

@@ -1,4 +1,4 @@
-"""Check an archive with nothing but the file, and restore it."""
+"""Check an archive without anything but the file, and restore it."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -33,9 +33,9 @@ CACHE = ".dvc/cache/files/md5/"
 
 
 def restore(path: Path, folder: Path) -> list[str]:
-    """Make the archived repository in a new folder, whole or not at all; return what there is to say.
+    """Restore an archive into a new folder, completely or not at all; return what to tell the user.
 
-    Raises InputError for an archive that is not as it was written, or that would write elsewhere.
+    Raises InputError if the archive is not as it was written, or would write elsewhere.
     """
     if findings := check_archive(path):
         more = f", and {len(findings) - 1} more" if len(findings) > 1 else ""
@@ -52,7 +52,7 @@ def restore(path: Path, folder: Path) -> list[str]:
 
 
 def check_archive(path: Path) -> list[Finding]:
-    """Read every byte of an archive; return what differs from what was written. Raises InputError if it is no file."""
+    """Read every byte of an archive; return differences from what was written. Raises InputError if it is no file."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; `merganser archive {path}` writes one")
     return check_form(path)
@@ -60,11 +60,11 @@ def check_archive(path: Path) -> list[Finding]:
 
 @contextmanager
 def restored_archive(path: Path) -> Iterator[tuple[Path, bool, list[str]]]:
-    """Restore an archive in which nothing was found to a scratch folder, in TMPDIR.
+    """Restore a checked archive to a scratch folder in TMPDIR.
 
-    Gives the folder, whether it has data, and the settings of DVC that were left out. Within the block git and DVC take
-    no settings of this machine's, and keep what they keep in the scratch folder. A store of MLflow's in the archive is
-    the one that is read.
+    Yields the folder, whether it has data, and the DVC settings that were left out. Inside the block git and DVC
+    ignore this machine's settings and write to the scratch folder alone. MLflow reads the archive's store, if there
+    is one.
     """
     with TemporaryDirectory(prefix="merganser-archive-") as scratch, _alone():
         folder = Path(scratch, "comparison")
@@ -77,7 +77,7 @@ def restored_archive(path: Path) -> Iterator[tuple[Path, bool, list[str]]]:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Keep git and DVC from settings of this machine's, and from writing anywhere but in a scratch folder."""
+    """Keep git and DVC from this machine's settings, and from writing outside the scratch folder."""
     with TemporaryDirectory(prefix="merganser-dvc-") as scratch:
         places = {f"DVC_{name}_DIR": scratch for name in ("SITE_CACHE", "GLOBAL_CONFIG", "SYSTEM_CONFIG")}
         before, alone = dict(os.environ), own_environment() | quiet_git() | places
@@ -95,7 +95,7 @@ def _set_variables(variables: Mapping[str, str]) -> None:
 
 
 def leaves_out(has_data: bool) -> Callable[[Lineage, str], bool]:
-    """Return what tells whether an archive does not have a file: one outside the repository, or of data left out."""
+    """Return a function that tells whether an archive lacks a file: one outside the repository, or left-out data."""
 
     def is_left_out(lineage: Lineage, path: str) -> bool:
         kept = outputs_kept(lineage)
@@ -105,10 +105,10 @@ def leaves_out(has_data: bool) -> Callable[[Lineage, str], bool]:
 
 
 def _restore(path: Path, folder: Path) -> tuple[bool, list[str]]:
-    """Write an archive's files into an empty folder, and put what DVC has into place.
+    """Write an archive's files into an empty folder, and check its outputs out with DVC.
 
-    Returns whether there is data, and the settings of DVC that were left out. Raises InputError, with nothing written
-    outside the folder, for what would be written, read or run elsewhere.
+    Returns whether there is data, and the DVC settings that were left out. Raises InputError, with nothing written
+    outside the folder, if the archive would write, read or run anything elsewhere.
     """
     try:
         return _write(path, folder), _put_into_place(folder)
@@ -117,7 +117,7 @@ def _restore(path: Path, folder: Path) -> tuple[bool, list[str]]:
 
 
 def _write(path: Path, folder: Path) -> bool:
-    """Write an archive's code, files and objects into an empty folder; return whether there is data."""
+    """Write an archive's code, files and objects into an empty folder; return whether it has data."""
     has_data = False
     for number, (name, size, is_executable, source) in enumerate(read_members(path)):
         if (number == 0) != (name == BUNDLE):
@@ -134,7 +134,7 @@ def _write(path: Path, folder: Path) -> bool:
 
 
 def _place_of(name: str, folder: Path) -> Path:
-    """Return where a member is to be written, in a folder that is there; raise InputError if a link leads to it."""
+    """Return a member's place in an existing folder; raise InputError if a link leads to it."""
     inside = f"{CACHE}{name.removeprefix(OBJECTS)}" if name.startswith(OBJECTS) else name.removeprefix(FILES)
     place = folder / inside
     try:
@@ -151,9 +151,9 @@ def _place_of(name: str, folder: Path) -> Path:
 
 
 def _put_into_place(folder: Path) -> list[str]:
-    """Have DVC put all outputs from the cache into the workspace; return the settings of DVC that were left out.
+    """Have DVC check out all outputs from the cache; return the DVC settings that were left out.
 
-    Raises InputError for what would read or write elsewhere.
+    Raises InputError for anything that would read or write elsewhere.
     """
     refuse_other_projects(folder)
     dropped = keep_harmless_settings(folder)

@@ -1,6 +1,6 @@
-"""The stages of an archive: they read and write in its folder alone.
+"""Check an archive's code and stages: they may read and write in its folder alone.
 
-The code in an archive's git bundle: checked before any of it is written, and checked out with all settings off.
+The code in the git bundle is checked before any of it is written, and is checked out with all settings off.
 """
 
 import os
@@ -37,7 +37,7 @@ _SETTINGS = {
 
 
 def quiet_git() -> dict[str, str]:
-    """Return the variables by which git takes no settings of the user or the system, and runs nothing of anybody's."""
+    """Return variables that make git ignore the settings of user and system, and run no hooks or filters."""
     numbered = enumerate(_SETTINGS.items())
     given = {
         f"GIT_CONFIG_{what}_{n}": each
@@ -50,9 +50,9 @@ def quiet_git() -> dict[str, str]:
 
 
 def check_out_code(source: BinaryIO, size: int, folder: Path) -> None:
-    """Bring back the commit as HEAD, and the code as it was with it: changed, removed or unknown to git.
+    """Restore the commit as HEAD, and the code's state at that time: changed, removed and untracked files.
 
-    Raises InputError, before any of the code is written, if it holds what an archive may not.
+    Raises InputError, before any code is written, for content that an archive may not have.
     """
     environment = own_environment() | quiet_git()
     try:
@@ -74,7 +74,7 @@ def check_out_code(source: BinaryIO, size: int, folder: Path) -> None:
 
 
 def check_tree(root: Path, revision: str, environment: Mapping[str, str]) -> None:
-    """Raise InputError if a commit holds a submodule, a link out of its folder, or a file that an archive may not."""
+    """Raise InputError if a commit has a submodule, a link out of its folder, or a forbidden file."""
     listed = list(_entries(_listed(root, revision, environment)))
     for mode, _, _, path in listed:
         if mode == "160000":
@@ -96,7 +96,7 @@ def check_tree(root: Path, revision: str, environment: Mapping[str, str]) -> Non
 
 
 def _listed(root: Path, revision: str, environment: Mapping[str, str]) -> str:
-    """List a commit's tree; of a tree in itself many times over, which takes few bytes, no more than a limit."""
+    """List a commit's tree, up to a limit: a tree that contains itself many times takes few bytes."""
     command = ["git", "-C", str(root), "ls-tree", "-r", "-l", "-z", "--full-tree", revision]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as listing:
         assert listing.stdout is not None
@@ -110,7 +110,7 @@ def _listed(root: Path, revision: str, environment: Mapping[str, str]) -> str:
 
 
 def _entries(listed: str) -> Iterator[tuple[str, str, int, str]]:
-    """Read git's list of a tree: mode, name of the object, size in bytes and path of each entry."""
+    """Parse git's list of a tree: mode, object name, size in bytes and path of each entry."""
     for line in listed.split("\0")[:-1]:
         about, _, path = line.partition("\t")
         mode, _, name, size = about.split()
@@ -118,7 +118,7 @@ def _entries(listed: str) -> Iterator[tuple[str, str, int, str]]:
 
 
 def _blobs(root: Path, names: list[str], environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield the contents of git's blobs by their names, each small."""
+    """Yield the contents of git's blobs by name; each is small."""
     command, given = ["git", "-C", str(root), "cat-file", "--batch"], "".join(f"{name}\n" for name in names).encode()
     done = subprocess.run(command, input=given, env=environment, capture_output=True, check=False) if names else None
     left = done.stdout if done else b""
@@ -149,9 +149,9 @@ _HASH = re.compile(r"[0-9a-f]{32}(\.dir)?")
 
 
 def check_stages_inside(repo: Repo) -> None:
-    """Raise InputError where a stage works, writes or has its parameters outside the repository.
+    """Raise InputError if a stage works, writes or has parameters outside the repository.
 
-    An input may lie there: it is not of the archive, and is not read when an archive is verified.
+    An input may be outside: the archive does not have it, and `verify` does not read it.
     """
     read: set[str] = set()
     for stage in repo.index.stages:
@@ -192,7 +192,7 @@ def _check_params(stage: Stage, dep: ParamsDependency) -> None:
 
 
 def _check_lock_file(repo: Repo, path: str) -> None:
-    """Check what dvc.lock says was written: also by stages that are no longer declared."""
+    """Check the outputs in dvc.lock, also those of stages that are no longer declared."""
     wdirs = {
         stage.name: stage.wdir for stage in repo.index.stages if in_dvc_yaml(stage) and lock_file_of(stage) == path
     }
@@ -215,9 +215,9 @@ def _is_inside(repo: Repo, path: str) -> bool:
 
 
 def check_places(repo: Repo, has_data: bool) -> None:
-    """Raise InputError where DVC would put an output through a link, over one, or out of its folder.
+    """Raise InputError if DVC would write an output through or over a link, or outside its folder.
 
-    To be called before DVC puts outputs into place: it follows links, and believes lists of files.
+    Call it before DVC checks outputs out: DVC follows links and trusts lists of files.
     """
     links = set(_links(Path(repo.root_dir)))
     for out in (out for stage in repo.index.stages for out in stage.outs):
@@ -240,7 +240,7 @@ def _links(root: Path) -> Iterator[Path]:
 
 
 def _check_objects(out: Output, name: str) -> None:
-    """Check that the cache has all objects of an output, and that each file of a folder is one in that folder."""
+    """Check that the cache has all objects of an output, and that each file of a folder is inside it."""
     objects, is_there = out.local_cache, lambda value: os.path.isfile(objects.oid_to_path(value))
     listing = cached_listing(out) if out.hash_info.isdir else {"": out.hash_info.value}
     if listing is None and is_there(out.hash_info.value):

@@ -1,8 +1,7 @@
-"""Archives: a comparison as one file, which is checked and restored elsewhere with nothing but the file.
+"""Write a comparison as one file, which anybody can check and restore.
 
-`code.bundle` is a git bundle of the commit and of the workspace's code; `files/` has what the comparison says of
-itself, by the files' own paths; `objects/` has DVC's objects, of an archive with data. `archive_form` has the form,
-`archived` checks and restores it.
+`code.bundle` is a git bundle of the commit and the workspace's code. `files/` has the comparison's records by path.
+`objects/` has DVC's objects, if the archive has data. `form` has the format, `restoring` checks and restores it.
 """
 
 import os
@@ -44,17 +43,17 @@ _COMMITTER = {"NAME": "merganser", "EMAIL": "merganser@localhost"}
 
 @dataclass
 class _Content:
-    """What goes into an archive: files by the names of their members; and what does not, though stages read it."""
+    """The content of an archive: files by member name; and inputs of stages that it leaves out."""
 
     members: dict[str, Path] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
 
 def archive(root: Path, out: Path, data: bool) -> list[str]:
-    """Write a comparison that is as recorded into a new file, whole or not at all; return what there is to say.
+    """Write a comparison that is as recorded into a new file, completely or not at all; return what to tell the user.
 
-    `data`: with what stages read and wrote, for a repository whose next run does nothing. Raises InputError where
-    there is no commit of its own, or DVC's cache and the workspace lack something.
+    `data`: include all inputs and outputs of stages, so that the restored comparison has nothing to do. Raises
+    InputError if the repository has no commit, or if DVC's cache and the workspace lack something.
     """
     with new_output(out) as place, opened(root) as repo, write_lock(repo), TemporaryDirectory() as scratch:
         refuse_other_projects(root)
@@ -84,7 +83,7 @@ def archive(root: Path, out: Path, data: bool) -> list[str]:
 
 
 def outputs_kept(lineage: Lineage) -> Iterator[Artifact]:
-    """Yield the outputs that any archive has: the report, and what it was computed from."""
+    """Yield the outputs in every archive: the report and its inputs."""
     for step in lineage.steps.values():
         if any(item.path == str(REPORT) for item in step.outputs):
             yield from step.outputs
@@ -94,7 +93,7 @@ def outputs_kept(lineage: Lineage) -> Iterator[Artifact]:
 
 
 def _add_files(content: _Content, repo: Repo, lineage: Lineage, data: bool) -> None:
-    """Add what the comparison says of itself; and what its stages read that neither git nor a stage has."""
+    """Add the comparison's records, and inputs of stages that are neither in git nor outputs."""
     paths = [
         *map(Path, described_by(repo)),
         *RECORDED,
@@ -112,7 +111,7 @@ def _add_files(content: _Content, repo: Repo, lineage: Lineage, data: bool) -> N
 
 
 def _add_mlflow(content: _Content, scratch: Path) -> None:
-    """Add MLflow's store, as one file that says nothing of where it was; a store elsewhere is not of the archive."""
+    """Add MLflow's store as one file without this machine's folders; a store elsewhere is left out."""
     if not STORE.is_file() or os.environ.get("MLFLOW_TRACKING_URI"):
         return
     follow_artifacts(Path())
@@ -128,13 +127,13 @@ def _add_mlflow(content: _Content, scratch: Path) -> None:
 
 
 def _vacuum(source: Path, copy: Path) -> None:
-    """Write what a database holds into a new file, whose bytes follow from that."""
+    """Copy a database into a new file whose bytes depend on its content alone."""
     with closing(sqlite3.connect(source)) as store:
         store.execute("VACUUM INTO ?", (str(copy),))
 
 
 def _objects(repo: Repo) -> dict[str, Path]:
-    """Return the objects of all outputs by the names of their members: from DVC's cache, else from the workspace."""
+    """Return the objects of all outputs by member name: from DVC's cache, or else from the workspace."""
     objects: dict[str, Path] = {}
     for out in (out for stage in repo.index.stages for out in stage.outs if out.use_cache and out.hash_info):
         for md5, path in _objects_of(out):
@@ -147,7 +146,7 @@ def _objects(repo: Repo) -> dict[str, Path]:
 
 
 def _objects_of(out: Output) -> Iterator[tuple[str, Path]]:
-    """Yield the md5 of each object of an output, and a file that has it."""
+    """Yield the md5 of each object of an output, and a file with its content."""
     value = out.hash_info.value
     kept = Path(out.cache.oid_to_path(value))
     if not out.hash_info.isdir:
@@ -162,7 +161,7 @@ def _objects_of(out: Output) -> Iterator[tuple[str, Path]]:
 
 
 def _bundle(repo: Repo, scratch: Path) -> Path:
-    """Write a git bundle of HEAD and of the workspace's code, the same however this clone happens to be packed."""
+    """Write a git bundle of HEAD and the workspace's code; its bytes do not depend on how this clone is packed."""
     root = Path(repo.root_dir)
     environment = own_environment()
     try:
@@ -209,7 +208,7 @@ def _bundle(repo: Repo, scratch: Path) -> Path:
 
 
 def _credentials(content: _Content) -> Iterator[str]:
-    """Name the files of the record that hold what looks like a credential."""
+    """Name the files of the record that seem to contain a credential."""
     recorded = set(files_below(path for path in RECORDED if path != REPORT))
     for path in (path for path in content.members.values() if path in recorded):
         text = path.read_text(encoding="utf-8", errors="replace")

@@ -1,1 +1,1 @@
-"""Runs of a comparison: what is kept of each, what differs between two of them, and their history."""
+"""Runs of a comparison: what is saved of each, differences between two of them, and their history."""

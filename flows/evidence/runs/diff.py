@@ -1,7 +1,4 @@
-"""The differences between two runs: parameters, code, environment, scores with paired tests, lineage.
-
-What differs between the lineages of results in two runs, and which of it reached them.
-"""
+"""Differences between two runs: parameters, code, environment, scores with paired tests, and lineage."""
 
 import re
 from collections import Counter
@@ -34,10 +31,10 @@ _DIGEST = re.compile(r"[0-9a-f]{32}(\.dir)?|[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class LineageDiff:
-    """The differences between the lineages of results, and whether the results' own outputs differ.
+    """Differences between the lineages of results, and whether the results' own outputs differ.
 
-    `of`: the stages that wrote the results, empty if there is none to compare. `renamed`: entries of the second run by
-    name, with the name of the first run's that is the same but for it.
+    `of`: the stages that wrote the results; empty if there are none to compare. `renamed`: entries of the second
+    run, and their names in the first.
     """
 
     first: str
@@ -48,12 +45,12 @@ class LineageDiff:
     renamed: Mapping[str, str]
 
     def in_words(self, *, reached: bool) -> list[str]:
-        """Say what differs and reached the results, or what did not, a line each."""
+        """Return a line for each difference that reached the results, or for each that did not."""
         return list(_in_words([each for each in self.differences if each.reached is reached]))
 
 
 def compare_lineages(before: Run, after: Run, targets: Sequence[Sequence[str]] = ()) -> LineageDiff:
-    """Compare how two runs made their results: those of the stages of one target, of two in turn, or all."""
+    """Compare two runs' lineages of results: those of one target, of two targets in turn, or all."""
     sides, renamed = _sides(before, after)
     if len(targets) == 2:
         pairs = list(zip(*targets, strict=False))
@@ -67,13 +64,13 @@ def compare_lineages(before: Run, after: Run, targets: Sequence[Sequence[str]] =
 
 
 def value_in_words(value: Any) -> str:
-    """Write a value of either side; digests and long values are cut off."""
+    """Return one side's value as text, with digests and long values cut off."""
     is_digest = isinstance(value, str) and _DIGEST.fullmatch(value)
     return "none" if value is None else short(value, SHORT) if is_digest else short(value)
 
 
 def _in_words(differences: Iterable[Difference]) -> Iterator[str]:
-    """Say what differs, and where; packages of which only the files differ share the last line."""
+    """Return lines with the differences and their places; packages that differ only in files share the last line."""
     names: dict[str, None] = {}
     for difference in differences:
         if difference.kind == _FILES:
@@ -88,7 +85,7 @@ def _in_words(differences: Iterable[Difference]) -> Iterator[str]:
 
 
 def _sides(before: Run, after: Run) -> tuple[tuple[Side, Side], dict[str, str]]:
-    """Return two runs' stages, and which entries have other names; earlier names that one run knows hold for both."""
+    """Return two runs' stages, and the renamed entries; a rename that one run knows applies to both."""
     one, other = _side(before), _side(after)
     entries = _renamed_entries(*(run.params.get("methods") or {} for run in (before, after)))
     stages = dict(_renamed_stages(one, other, entries))
@@ -107,7 +104,7 @@ def _side(run: Run) -> Side:
 
 
 def _renamed_entries(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, str]:
-    """Pair entries that one run alone has by method and parameters, where no other has the same of both."""
+    """Pair entries that only one run has by method and parameters, if the pair is unique."""
     pairs = [
         (new, old)
         for new, now in second.items()
@@ -119,7 +116,7 @@ def _renamed_entries(first: Mapping[str, Any], second: Mapping[str, Any]) -> dic
 
 
 def _renamed_stages(first: Side, second: Side, entries: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Give the second run's stages of renamed entries (KIND@ENTRY, KIND@ENTRY-...), and what the first calls them."""
+    """Return the second run's stages of renamed entries (KIND@ENTRY, KIND@ENTRY-...) with their first names."""
     for name in second.entries:
         kind, _, rest = name.partition("@")
         for new, old in entries.items():
@@ -129,13 +126,13 @@ def _renamed_stages(first: Side, second: Side, entries: Mapping[str, str]) -> It
 
 
 def _without_names(differences: Iterable[Difference], renamed: Mapping[str, str]) -> Iterator[Difference]:
-    """Leave out the parameters of renamed entries: each is there twice, under either name."""
+    """Leave out the parameters of renamed entries, which are there under both names."""
     names = {("methods", name) for pair in renamed.items() for name in pair}
     return (one for one in differences if one.kind != "parameter" or tuple(one.name.split(".")[:2]) not in names)
 
 
 def _in_both(sides: tuple[Side, Side], names: Iterable[str]) -> list[tuple[str, str]]:
-    """Pair the stages of these names on one side with those of the other, which may have had other names."""
+    """Pair one side's stages of these names with the other side's, which may have been renamed."""
     first, second = sides
     originals = [(second if name in second.entries else first).first_name(name) for name in names]
     pairs = [(first.called(name), second.called(name)) for name in dict.fromkeys(originals)]
@@ -143,9 +140,9 @@ def _in_both(sides: tuple[Side, Side], names: Iterable[str]) -> list[tuple[str, 
 
 
 class RunDiff:
-    """The differences between two runs; of parameters and environment both values by name, None where a run has none.
+    """Differences between two runs; parameters and environment have both values by name, None if a run has none.
 
-    `code`: the files whose digests differ; `only`: the entries that one run alone has, by its name.
+    `code`: the files whose digests differ; `only`: the entries that only one run has, by that run's name.
     """
 
     def __init__(self, before: Run, after: Run) -> None:
@@ -160,7 +157,7 @@ class RunDiff:
 
     @cached_property
     def scores(self) -> "list[PairedScore]":
-        """Compare the scores of entries and tasks that both runs have, on tasks with a model and without."""
+        """Compare the scores of entries and tasks in both runs, for tasks with a model and unseen ones."""
         from merganser.report.paired import compare_scores  # loads PyTorch
 
         entries, tasks, unseen = map(self._shared, ("methods", "tasks", "unseen"))
@@ -172,11 +169,11 @@ class RunDiff:
         return [line for line in self.scores if line.is_worse]
 
     def lineage(self, targets: Sequence[Sequence[str]] = ()) -> LineageDiff:
-        """Compare how the results of a target's stages were made, those of two targets, or all if there is none."""
+        """Compare the lineages of one target, of two targets, or of all results."""
         return compare_lineages(*self._runs, targets)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the runs side by side as plain data; the keys are stable."""
+        """Return both runs side by side as plain data with stable keys."""
         sides = {"parameters": self.parameters, "code": self.code, "environment": self.environment}
         scores = [asdict(line) for line in self.scores]
         return {"first": self.first, "second": self.second, **sides, "scores": scores, "only": self.only}
@@ -187,16 +184,16 @@ class RunDiff:
 
 
 def diff_runs(root: Path, first: str, second: str) -> RunDiff:
-    """Compare two runs; raise InputError for a name of no run."""
+    """Compare two runs; raise InputError for an unknown name."""
     here = Path.cwd()
     with opened(root) as repo:
         return RunDiff(read_run(repo, first, here), read_run(repo, second, here))
 
 
 def diff_lineages(path: Path, first: str, second: str, of: str | None) -> LineageDiff:
-    """Compare two results of the workspace, or with `of` (all results if there is none) a result in two runs.
+    """Compare two results of the workspace; with `of`, one result in two runs; or all results of two runs.
 
-    Raises InputError or UserError for names of nothing.
+    Raises InputError or UserError for unknown names.
     """
     folder, here = path.absolute(), Path.cwd()
     with opened(path) as repo:
@@ -209,7 +206,7 @@ def diff_lineages(path: Path, first: str, second: str, of: str | None) -> Lineag
 
 
 def _targets(repo: Repo, folder: Path, first: str, second: str, of: str | None) -> list[Sequence[str]]:
-    """Return the stages of one result to compare, or of each of two; empty if these are names of runs."""
+    """Return the stages of one result, or of each of two; empty if the names are those of runs."""
     if of:
         return [find_target(repo, of, folder).stages]
     with suppress(UserError, InputError):

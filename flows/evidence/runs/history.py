@@ -1,6 +1,6 @@
-"""Each entry's score over the saved runs, what changed between one and the next, and what got worse.
+"""Each entry's score over the saved runs, with the changes between runs and the scores that fell.
 
-A run's point is computed once, from git and DVC's cache, and kept in the state folder: it outlives the run's data.
+Each run is read once, from git and DVC's cache. Its point stays in the state folder after its data are deleted.
 """
 
 import json
@@ -26,10 +26,10 @@ FILE = Path(STATE_FOLDER, "history.jsonl")
 
 @dataclass(frozen=True)
 class SavedPoint:
-    """A run: its name and commit, when it was saved (ISO 8601), and each entry's mean score with its standard error.
+    """A run: its name, commit and time (ISO 8601), and each entry's mean score with its standard error.
 
-    `changed`: in words what reached its results and was otherwise in the run before; `worse`: the scores that fell
-    since that by more than the sampling error.
+    `changed`: changes since the run before that reached its results; `worse`: scores that fell since then by more
+    than the sampling error.
     """
 
     run: str
@@ -44,7 +44,7 @@ _POINT = TypeAdapter(SavedPoint)
 
 
 def read_history(root: Path) -> list[SavedPoint]:
-    """Return the points of all saved runs, oldest first, those that `merganser gc` removed too; keep new ones."""
+    """Return the points of all saved runs, oldest first, also of deleted runs; store new points."""
     known = {point.commit: point for point in _kept(root)}
     runs = saved_runs(root)
     new = [(before, run) for before, run in zip([None, *runs], runs, strict=False) if run.commit not in known]
@@ -62,7 +62,7 @@ def read_history(root: Path) -> list[SavedPoint]:
 
 
 def _kept(root: Path) -> Iterator[SavedPoint]:
-    """Read the points that are kept; damaged lines are skipped, and computed again while their runs are there."""
+    """Read the stored points; damaged lines are skipped, and computed again if their runs still exist."""
     path = root / FILE
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         with suppress(ValueError):
@@ -82,7 +82,7 @@ def _point(saved: SavedRun, run: Run, before: Run | None) -> SavedPoint:
 
 
 def _means(run: Run) -> Iterator[tuple[str, tuple[float, float | None]]]:
-    """Give each entry's mean over the tasks whose scores are there."""
+    """Return each entry's mean over the tasks with scores."""
     files = score_files(run.in_data)
     for entry in run.params.get("methods") or ():
         scores_read = {task: files.metric(entry, task) for task in run.params.get("tasks") or ()}

@@ -1,4 +1,4 @@
-"""Differences between runs as lines for the terminal and as pages: HTML files that load nothing."""
+"""Differences between runs as lines for the terminal, and as single HTML files that load nothing."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ _MOST = 5  # changes of a run in the history that a line names
 
 
 def diff_lines(difference: RunDiff) -> Iterator[str]:
-    """Say in the terminal what differs between two runs."""
+    """Return lines for the terminal with the differences between two runs."""
     yield f"{difference.first} -> {difference.second}"
     for title, changes in (("parameters", difference.parameters), ("commit, environment", difference.environment)):
         yield f"{title}: {'' if changes else 'the same'}".rstrip()
@@ -35,7 +35,7 @@ def diff_lines(difference: RunDiff) -> Iterator[str]:
 
 
 def lineage_diff_lines(difference: LineageDiff) -> Iterator[str]:
-    """Say in the terminal what differs between two lineages: first what reached the results."""
+    """Return lines for the terminal with the differences between two lineages; those that reached the results first."""
     same = "" if difference.differs else ": the same bytes"
     yield f"{difference.first} -> {difference.second}, {some(difference.of)}{same}"
     for new, old in difference.renamed.items():
@@ -48,7 +48,7 @@ def lineage_diff_lines(difference: LineageDiff) -> Iterator[str]:
 
 
 def history_lines(points: "list[SavedPoint]") -> Iterator[str]:
-    """Say in the terminal what each run brought, and how each entry stands against its first and its best score."""
+    """Return lines for the terminal with each run's changes, and each entry's last, first and best score."""
     for point in points:
         changes = "; ".join(point.changed[:_MOST]) or "none of the differences reached the results"
         more = f" and {len(point.changed) - _MOST} more" if len(point.changed) > _MOST else ""
@@ -74,7 +74,7 @@ def by_entry(points: "list[SavedPoint]") -> "dict[str, list[tuple[SavedPoint, fl
 
 
 def as_page(name: str, **content: Any) -> str:
-    """Return the page of a template that lies with the report's."""
+    """Return the template of a page; it is in the report's folder of templates."""
     environment = open_templates("merganser.report")
     numbers = {"signed": formats.signed, "p_value": formats.p_value, "percent": formats.percent}
     environment.filters |= {"said": value_in_words, **numbers}

@@ -1,6 +1,6 @@
-"""A run of a comparison: its parameters, code, environment and outputs, read without checking anything out.
+"""A run of a comparison: its parameters, code, environment and outputs, read without a checkout.
 
-A run is a name that `dvc exp show` lists, a git commit, a folder of a comparison such as a trial's, or the workspace.
+A run is a name in `dvc exp show`, a git commit, a folder of a comparison such as a trial's, or the workspace.
 """
 
 import json
@@ -44,7 +44,7 @@ class _Entry(BaseModel):
 
 
 class _Shape(BaseModel):
-    """The parts of a run's params.yaml and dvc.lock that are read."""
+    """The parts of a run's params.yaml and dvc.lock that are used."""
 
     tasks: dict[str, Any] | None = None
     unseen: dict[str, Any] | None = None
@@ -54,10 +54,10 @@ class _Shape(BaseModel):
 
 @dataclass(frozen=True)
 class Run:
-    """A run: its params.yaml, its entries of dvc.lock by stage, and its commit.
+    """A run: its params.yaml, its dvc.lock entries by stage, and its commit.
 
-    `folder`: its comparison's or trial's, None for a run that git alone has; `state`: the folder with the ledger that
-    tells of it; `object_path`: where DVC's cache keeps a content, by its md5.
+    `folder`: that of its comparison or trial, None if the run is only in git; `state`: the folder with its ledger;
+    `object_path`: returns the path of a content in DVC's cache, by its md5.
     """
 
     name: str
@@ -70,28 +70,28 @@ class Run:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return the values of params.yaml by dotted key, but for what says that it is a trial."""
+        """Return the values of params.yaml by dotted key, without the section of a trial."""
         return dict(leaves({key: each for key, each in self.params.items() if key != "trial"}))
 
     @cached_property
     def ledger(self) -> list[Execution]:
-        """Return all lines of the ledger, those of other runs among them."""
+        """Return all lines of the ledger, including those of other runs."""
         return list(executions(self.state))
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Return the commit, and Python, packages and machine of the stage that ran last."""
+        """Return the commit, and Python, packages and machine of the last stage that ran."""
         own = [line for line in self.ledger if self.folder or line.run == self.name]
         content = self.environment_of(own[-1].environment) if own else {}
         packages = content.pop("packages", {})
         return {"commit": self.commit} | {key: each for key, each in content.items() if key not in _BUILDS} | packages
 
     def environment_of(self, digest: str) -> dict[str, Any]:
-        """Return the description of an environment that the ledger names; empty if it is lost."""
+        """Return the environment with this digest in the ledger; empty if it is lost."""
         return read_json(environment_file(self.state, digest)) or {}
 
     def cached(self, md5: str | None) -> Path | None:
-        """Return the file of DVC's cache with this content; None if it is not there, FailedError if it is damaged."""
+        """Return the file of DVC's cache with this content; None if it is missing, FailedError if it is damaged."""
         path = Path(self.object_path(md5)) if md5 else None
         if not path or not path.is_file():
             return None
@@ -103,11 +103,11 @@ class Run:
         return path
 
     def in_data(self, name: str) -> Path | None:
-        """Return the file of DVC's cache that a stage wrote to this path in `data`; None if it is not there."""
+        """Return the cached file that a stage wrote to this path in `data`; None if it is missing."""
         return self.cached(self._md5s.get((METRICS.parent / name).as_posix()))
 
     def listing(self, folder: Path) -> dict[str, str]:
-        """Return the md5 of each file in a folder that a stage wrote; empty if DVC's cache does not know it."""
+        """Return the md5 of each file in a folder that a stage wrote; empty if DVC's cache lacks the list."""
         path = self.cached(self._md5s.get(folder.as_posix()))
         files = json.loads(path.read_text(encoding="utf-8")) if path else ()
         return {each["relpath"]: each["md5"] for each in files}
@@ -119,7 +119,7 @@ class Run:
 
 
 def read_run(repo: Repo, name: str, here: Path = Path()) -> Run:
-    """Read a run of a repository; paths of folders are from `here`. Raises InputError for a name of none."""
+    """Read a run of a repository; paths of folders are relative to `here`. Raises InputError for an unknown name."""
     root = Path(repo.root_dir)
     places = (root,) if name == WORKSPACE else (root / TRIALS / name, here.absolute() / name)
     folder = next((each for each in places if all((each / file).is_file() for file in KEPT)), None)
@@ -145,7 +145,7 @@ def read_run(repo: Repo, name: str, here: Path = Path()) -> Run:
 
 
 def run_names(root: Path) -> dict[str, str]:
-    """Return the git reference of each run of this comparison that `dvc exp show` lists, by name, the newest first."""
+    """Return this comparison's runs in `dvc exp show`: git references by name, the newest first."""
     return {run.name: run.ref for run in reversed(own_experiments(root))}
 
 

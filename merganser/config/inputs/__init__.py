@@ -1,6 +1,6 @@
-"""The table of inputs: what an entry of `methods` can read. Checks, defaults and data classes loop over it.
+"""The table of inputs that an entry of `methods` can read. Checks, defaults and data classes loop over it.
 
-What a merge opens and notes of each stands in `tasks/opening.py`, apart: that is code whose edits run merges again.
+tasks/opening.py has how merges open them: that is code whose edits rerun merges.
 """
 
 from collections.abc import Mapping
@@ -32,10 +32,10 @@ FROM_VALIDATION = tuple(name for name, each in INPUTS.items() if each.validation
 
 
 def input_of_entry(entry: Entry) -> Input | None:
-    """Return the input that an entry reads; None where there is none of its name."""
+    """Return the input that an entry reads; None if its name is unknown."""
     return INPUTS.get(entry.reads.partition("/")[0])
 
 
 def input_of(method: Described) -> Input:
-    """Return the input that a method's entries read: of two that it needs, the one that is of the other."""
+    """Return the input of a method's entries; if it needs two, the one that is `of` the other."""
     return [input_kind for input_kind in INPUTS.values() if input_kind.is_read_by(method)][-1]

@@ -1,4 +1,4 @@
-"""What is known of an input before a stage runs: the class that each derives from, and what their checks share."""
+"""The base class of inputs, with what is known of them before a stage runs, and checks that they share."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -36,19 +36,19 @@ class Input:
     not_of_subsets: Mistake | None = None
 
     def declared(self, params: Params) -> Mapping[str, Any]:
-        """Return what its section declares; nothing of an input that has no section."""
+        """Return the entries in its section; empty for an input without a section."""
         return getattr(params, self.name, {})
 
     def is_read_by(self, method: Described) -> bool:
-        """Tell whether a method needs it."""
+        """Tell whether a method needs this input."""
         return self.name in (method.reads, *method.needs)
 
     def fits(self, about: Mapping[str, Any], method: Described, of: str | None = None) -> bool:
-        """Tell whether what a section's keys declare, of this input where that is known, is what a method reads."""
+        """Tell whether an entry of its section, with these keys, is an input for the method."""
         return True
 
     def of_by_default(self, about: Mapping[str, Any]) -> str | None:
-        """Return what is to stand as `of` in a section's keys; None where that does not follow from them."""
+        """Return the default `of` for a section's keys; None if it cannot be inferred."""
         return None
 
     def mistakes(self, params: Params) -> Iterator[Mistake]:
@@ -56,29 +56,29 @@ class Input:
         return iter(())
 
     def entries(self, params: Params) -> Iterator[tuple[KeyPath, Entry]]:
-        """List what its stage merges, each with its place, as entries of `methods` would have it."""
+        """List the merges inside its stage, each with its place, as entries of `methods`."""
         return iter(())
 
     def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
-        """Check an entry that reads this, or whose method needs it; places are inside its `reads`."""
+        """Check an entry that reads this input, or whose method needs it; places are inside its `reads`."""
         return iter(())
 
     def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
-        """Check whether the method of an entry that reads this can take it; places are inside its `reads`."""
+        """Check whether the method of an entry can take this input; places are inside its `reads`."""
         if entry.reads != method.reads:
             yield other_source(entry, method)
 
     def value_mistakes(
         self, params: Params, entry: Entry, method: "Method", values: Mapping[str, Any], counts: Collection[int]
     ) -> Iterator[Mistake]:
-        """List what an entry's values ask of it in vain, each with the place in the entry.
+        """List the entry's values that this input cannot serve, each with its place in the entry.
 
-        `values`: with the defaults. `counts`: the numbers of tasks that are merged.
+        `values`: with defaults. `counts`: the numbers of tasks that are merged.
         """
         return iter(())
 
     def applied_by(self, one: Any) -> str | None:
-        """Return the method that applies what was found on validation data, None where that may be any."""
+        """Return the method that applies what was found on validation data; None if any method may."""
         return None
 
 
@@ -96,13 +96,13 @@ class OfAnother(Input):
     example = "of: {reads}"
 
     def mistakes(self, params: Params) -> Iterator[Mistake]:
-        """Check what each is of."""
+        """Check the `of` of each entry."""
         for name, one in self.declared(params).items():
             for mistake in of_mistakes(params, one.of, self.expected, *self.others):
                 yield mistake.below((self.name, name, "of"))
 
     def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
-        """Check that a method that needs it, and no other, reads one that there is."""
+        """Check that entries of methods that need this input, and no others, read a declared one."""
         name, declared = entry.named(self.name), self.declared(params)
         if name is None and self.is_read_by(method):
             fitting = [each for each, one in declared.items() if self.fits(one.model_dump(), method, entry.reads)]
@@ -120,7 +120,7 @@ class OfAnother(Input):
 
 
 def other_source(entry: Entry, method: "Method") -> Mistake:
-    """Say what a method reads, where an entry reads something else."""
+    """Return a message with the input that a method reads, for an entry that reads another one."""
     own = "" if method.reads == "differences" else f"{method.reads}, or "
     joint = f"joints/NAME of side {method.joint}, or " if method.joint else ""
     reason = f"{method.name} decomposes nothing jointly: it" if entry.named("joints") else method.name
@@ -128,7 +128,7 @@ def other_source(entry: Entry, method: "Method") -> Mistake:
 
 
 def name_mistakes(section: str, declared: Mapping[str, object], name: str, reads: str) -> Iterator[Mistake]:
-    """Check that a section declares a name that is read."""
+    """Check that a section declares the name that an entry reads."""
     if name not in declared:
         there = f"there are {', '.join(declared)}" if declared else "there are none"
         text = f"no {name!r} under {section}, {there}, got {reads!r}{did_you_mean(name, declared)}"
@@ -136,7 +136,7 @@ def name_mistakes(section: str, declared: Mapping[str, object], name: str, reads
 
 
 def of_mistakes(params: Params, of: str, expected: str, *others: str) -> Iterator[Mistake]:
-    """Check what something is of: difference vectors that there are, or one of the others, which `expected` says."""
+    """Check an `of`: declared difference vectors, or one of the others, which `expected` describes."""
     name = difference_in(of)
     if name is not None:
         yield from name_mistakes("differences", params.differences, name, of)
@@ -145,7 +145,7 @@ def of_mistakes(params: Params, of: str, expected: str, *others: str) -> Iterato
 
 
 def without_classes(params: Params, what: str, remedy: str) -> Iterator[Mistake]:
-    """Say which tasks have no classes, which `what` needs."""
+    """List the tasks without classes, for a message about `what` needs them."""
     for name, task in params.tasks.items():
         if task.kind in kind_names() and not isinstance(get_kind(task.kind), GivesClasses):
             reason = f"{task.kind} has no classes, {what}"
@@ -153,13 +153,13 @@ def without_classes(params: Params, what: str, remedy: str) -> Iterator[Mistake]
 
 
 def difference_in(of: str) -> str | None:
-    """Return the name of the difference vectors that something is of, None where it is of something else."""
+    """Return the name of the difference vectors in an `of`; None if it is something else."""
     kind, _, name = of.partition("/")
     return name if kind == "differences" and name else None
 
 
 def known_method(name: Any) -> "Method | None":
-    """Return a method, None where there is none of this name."""
+    """Return a method; None for an unknown name."""
     if name not in module_names(places):
         return None
     return registry.get(name)

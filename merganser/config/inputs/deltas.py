@@ -1,4 +1,4 @@
-"""Deltas, and what an entry can read in their place: their factors, joint decompositions, difference vectors."""
+"""Deltas, and the inputs that can replace them: factors, joint decompositions, difference vectors."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ class FactorsInput(Input):
     def value_mistakes(
         self, params: Params, entry: Entry, method: "Method", values: Mapping[str, Any], counts: Collection[int]
     ) -> Iterator[Mistake]:
-        """Check that as many triples are kept as a merge needs."""
+        """Check that enough singular triples are stored for a merge."""
         for count in counts:
             needed, kept = method.share_needed(count, values), params.decompose.rank_fraction
             if entry.reads == self.name and needed is not None and needed > kept + ROUNDING:
@@ -46,7 +46,7 @@ class JointsInput(Input):
     not_of_subsets = Mistake(("reads",), "{reads} decomposes all tasks' matrices, not a subset's; read deltas")
 
     def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
-        """Check that the joint is there, and the one that the method starts with."""
+        """Check that the joint decomposition exists and is the one that the method starts with."""
         name = entry.named(self.name)
         if name is None or method.joint is None:
             yield other_source(entry, method)
@@ -61,7 +61,7 @@ class JointsInput(Input):
     def value_mistakes(
         self, params: Params, entry: Entry, method: "Method", values: Mapping[str, Any], counts: Collection[int]
     ) -> Iterator[Mistake]:
-        """Check that a merge decomposes the deltas as they are."""
+        """Check that a merge decomposes unweighted deltas."""
         from merganser.merging.binding import variants  # imports torch
 
         for variant in variants(values):
@@ -74,7 +74,7 @@ class JointsInput(Input):
 
 
 class DifferencesInput(Input):
-    """The tasks' models minus what an entry merged them into."""
+    """The tasks' models minus an entry's merge."""
 
     name = "differences"
     by_task = True
@@ -85,7 +85,7 @@ class DifferencesInput(Input):
     )
 
     def mistakes(self, params: Params) -> Iterator[Mistake]:
-        """Check what they start from: an entry that gives one model, and not from difference vectors."""
+        """Check their start: an entry that gives one model and does not itself read difference vectors."""
         for name, difference in params.differences.items():
             where, merged = ("differences", name, "merged"), difference.merged
             if merged not in params.methods:
@@ -101,7 +101,7 @@ class DifferencesInput(Input):
                 yield Mistake(where, f"{reason}; name one that gives one model for all tasks")
 
     def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
-        """Check that they are there; every method can start from them."""
+        """Check that they are declared; every method can read them."""
         if entry.difference is None:
             yield other_source(entry, method)
         else:

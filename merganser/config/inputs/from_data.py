@@ -1,4 +1,4 @@
-"""Inputs that are computed, learned or searched on the tasks' data, or made of the names of their classes."""
+"""Inputs that are computed, learned or searched with the tasks' data, or with the names of their classes."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ class EmbeddingsInput(OfAnother):
     expected, others = "expected deltas, svd or differences/NAME", ("deltas", "svd")
 
     def fits(self, about: Mapping[str, Any], method: Described, of: str | None = None) -> bool:
-        """Tell whether they are of what is asked for."""
+        """Tell whether the embeddings are `of` the wanted input."""
         return of in (None, about.get("of"))
 
     def mistakes(self, params: Params) -> Iterator[Mistake]:
@@ -52,7 +52,7 @@ class EmbeddingsInput(OfAnother):
 
 
 class RoutersInput(OfAnother):
-    """Which task an example is of, by a model's features."""
+    """Routers, which guess an example's task from a model's features."""
 
     name = "routers"
     validation = every_task = True
@@ -62,7 +62,7 @@ class RoutersInput(OfAnother):
 
 
 class SurgeryInput(OfAnother):
-    """Bottlenecks that bring a merged model's features near those of each task's own model."""
+    """Bottlenecks that move a merged model's features towards those of each task's own model."""
 
     name = "surgery"
     validation = every_task = True
@@ -72,12 +72,12 @@ class SurgeryInput(OfAnother):
     expected = START
 
     def applied_by(self, one: Any) -> str | None:
-        """Return the method of the section's name."""
+        """Return the method with the section's name."""
         return self.name
 
 
 class LearnedValuesInput(OfAnother):
-    """What the methods apply that are named as a learner is."""
+    """Learned values, applied by the method with their learner's name."""
 
     name = "learned"
     validation = True
@@ -87,27 +87,27 @@ class LearnedValuesInput(OfAnother):
     needed, unused = "applies learned values", "applies no learned values"
 
     def fits(self, about: Mapping[str, Any], method: Described, of: str | None = None) -> bool:
-        """Tell whether the method's own learner finds them."""
+        """Tell whether the method's own learner finds the values."""
         return about.get("learner") == method.name
 
     def of_by_default(self, about: Mapping[str, Any]) -> str | None:
-        """Return what the learner reads, if it need not be of a merge."""
+        """Return the learner's input, unless it must be a merge."""
         method = known_method(about.get("learner"))
         return None if method is None or (method.learner and method.learner.of_merge) else method.reads
 
     def applied_by(self, one: Any) -> str | None:
-        """Return the method of the learner's name."""
+        """Return the method with the learner's name."""
         return str(one.learner)
 
     def mistakes(self, params: Params) -> Iterator[Mistake]:
-        """Check each against the learner that it names, and that all tasks have the classes that steps need."""
+        """Check each against its learner, and that all tasks have the classes that its loss needs."""
         for name, learned in params.learned.items():
             yield from _learner_mistakes(params, ("learned", name), learned)
         if any(_takes_steps(learned) for learned in params.learned.values()):
             yield from without_classes(params, "but learned.* need class probabilities", "learned")
 
     def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
-        """Check that the values are those of the method's own learner too."""
+        """Check also that the values are those of the method's own learner."""
         yield from super().reading_mistakes(params, entry, method)
         learned = params.learned.get(entry.named(self.name) or "")
         if learned is not None and method.learner and known_method(learned.learner) and learned.learner != method.name:
@@ -116,7 +116,7 @@ class LearnedValuesInput(OfAnother):
 
 
 def _takes_steps(learned: LearnedEntry) -> bool:
-    """Tell whether a loss on class probabilities is made small."""
+    """Tell whether the learner minimises a loss on class probabilities."""
     method = known_method(learned.learner)
     learner = method.learner if method else None
     return learner is None or learner.takes_steps
@@ -152,12 +152,12 @@ class StatisticsInput(Input):
     by_task = True
 
     def fits(self, about: Mapping[str, Any], method: Described, of: str | None = None) -> bool:
-        """Tell whether a method needs no other kind."""
+        """Tell whether the statistic is the only kind that the method needs."""
         kind = about.get("kind")
         return set(method.statistics) <= ({kind, f"base_{kind}"} if about.get("base") is True else {kind})
 
     def mistakes(self, params: Params) -> Iterator[Mistake]:
-        """Check the kinds, whether they can be measured of the base, and whether tasks have the classes they need."""
+        """Check the kinds, whether the base's can be measured, and whether tasks have the classes they need."""
         known = module_names(places_of(STATISTICS))
         for name, statistic in params.statistics.items():
             kind = constants(STATISTICS, statistic.kind)
@@ -176,7 +176,7 @@ class StatisticsInput(Input):
                 yield Mistake((self.name, name, "base"), text, needs=((self.name, name, "kind"),))
 
     def source_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
-        """Check that a method that reads statistics reads those that it needs, and no other method any."""
+        """Check that methods with statistics read the kinds that they need, and that no other method reads any."""
         if method.reads != self.name:
             yield other_source(entry, method)
             return
@@ -198,7 +198,7 @@ class StatisticsInput(Input):
 
 
 class SearchesInput(Input):
-    """A method's parameters that were chosen on validation data, beside what the method reads."""
+    """Parameters of a method chosen on validation data, with the method's own input."""
 
     name = "searches"
     validation = True
@@ -208,23 +208,23 @@ class SearchesInput(Input):
     )
 
     def of_by_default(self, about: Mapping[str, Any]) -> str | None:
-        """Return what the method reads."""
+        """Return the method's own input."""
         method = known_method(about.get("method"))
         return None if method is None else method.reads
 
     def mistakes(self, params: Params) -> Iterator[Mistake]:
-        """Check the values that are tried; what a search is of is checked as an entry's `reads`."""
+        """Check the candidates' values; a search's `of` is checked like an entry's `reads`."""
         for name, search in params.searches.items():
             yield from _value_mistakes(params, ("searches", name), search)
 
     def entries(self, params: Params) -> Iterator[tuple[KeyPath, Entry]]:
-        """List each candidate as the entry that it may become."""
+        """List each candidate as an entry."""
         for name, search in params.searches.items():
             for candidate in search_candidates(search):
                 yield ("searches", name), search.entry(candidate)
 
     def reading_mistakes(self, params: Params, entry: Entry, method: "Method") -> Iterator[Mistake]:
-        """Check an entry that takes what a search chose: the same method, and no parameters of its own."""
+        """Check an entry that reads a search: it has the same method, and no parameters of its own."""
         name = entry.named(self.name)
         if name is None:
             return
@@ -275,7 +275,7 @@ def _evolution_mistakes(params: Params, where: KeyPath, search: Search) -> Itera
 
 
 def searched_values(search: Search) -> Mapping[str, list[Any]]:
-    """Return the values of each parameter that a search tries: its own, its paper's, or those that are tried of all."""
+    """Return each searched parameter's values: the search's own, the paper's, or the defaults for all methods."""
     method = known_method(search.method)
     if search.over or method is None:
         return search.over
@@ -285,7 +285,7 @@ def searched_values(search: Search) -> Mapping[str, list[Any]]:
 
 
 def own_of(search: Search) -> list[str]:
-    """Name the parameters of a paper's grid of which each task takes the value that is best for itself."""
+    """Name the parameters of a paper's grid that are chosen for each task on its own."""
     method = known_method(search.method)
     if method is None or search.tried != "paper":
         return []
@@ -293,9 +293,9 @@ def own_of(search: Search) -> list[str]:
 
 
 def search_candidates(search: Search) -> list[dict[str, Any]]:
-    """Return the values that a search tries, without those that stay.
+    """Return the values of each candidate, without fixed parameters.
 
-    One empty map of an unknown method, and of an evolution, whose values follow from scores.
+    For an unknown method, and for CMA-ES, whose values depend on scores: one empty map.
     """
     return (
         value_combinations(searched_values(search)) if search.evolve is None and known_method(search.method) else [{}]
@@ -303,7 +303,7 @@ def search_candidates(search: Search) -> list[dict[str, Any]]:
 
 
 def candidate_count(search: Search) -> int:
-    """Return how many candidates a search tries."""
+    """Return the number of a search's candidates."""
     if search.evolve is None:
         return len(search_candidates(search)) + bool(own_of(search))
     return 1 + search.evolve.generations * search.evolve.population

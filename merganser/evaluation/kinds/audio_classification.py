@@ -54,7 +54,7 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
 
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
-    """Give each sound's inputs and its `label` (-1 if it is missing)."""
+    """Yield each sound's inputs and its `label` (-1 if it is missing)."""
     assert isinstance(network, TakesSounds)
     known = range(-1, len(classes(rows.features, settings)))
     labels = torch.tensor(class_numbers([-1 if label is None else label for label in rows[LABEL]], known))
@@ -68,7 +68,7 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
 def class_logits(
     network: Network, prepared: Prepared, settings: Settings, parameters: Mapping[str, Tensor], rows: Sequence[int]
 ) -> Tensor:
-    """Score the classes of some sounds, with these parameters in place of the loaded ones: (B, C), differentiable."""
+    """Return the class logits (B, C) of sounds with these parameters instead of the loaded ones; differentiable."""
     assert isinstance(network, TakesSounds)
     return _of_classes(network.forward(parameters, prepared.rows(network.sound_inputs(), rows)), settings)
 
@@ -84,5 +84,5 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
 
 
 def _of_classes(logits: Tensor, settings: Settings) -> Tensor:
-    """Take the outputs that are classes."""
+    """Select the outputs that are classes."""
     return logits[:, [number for number in range(logits.shape[1]) if number not in settings.masked]]

@@ -60,7 +60,7 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
 def class_logits(
     network: Network, prepared: Prepared, settings: Settings, parameters: Mapping[str, Tensor], rows: Sequence[int]
 ) -> Tensor:
-    """Score the classes of some pictures, with these parameters in place of the loaded ones."""
+    """Return the class logits of some pictures with these parameters instead of the loaded ones."""
     _make_head(network, prepared, settings)
     return network.forward(parameters, prepared.rows(["pixels"], rows))
 
@@ -73,7 +73,7 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
 
 
 def scored_labels(prepared: Prepared) -> Any:
-    """Return the pictures' labels (N,); raise InputError for one without: it would count as a mistake."""
+    """Return the pictures' labels (N,); raise InputError for a missing one, which would count as a mistake."""
     labels = prepared.array("label").numpy()
     if (labels < 0).any():
         number = int((labels < 0).argmax())

@@ -46,7 +46,7 @@ def outputs(classes: Sequence[str], settings: Settings) -> int:
 def class_logits(
     network: Network, prepared: Prepared, settings: Settings, parameters: Mapping[str, Tensor], rows: Sequence[int]
 ) -> Tensor:
-    """Score the classes of some pictures, with these parameters in place of the loaded ones: (B, C), differentiable."""
+    """Return the class logits (B, C) of pictures with these parameters instead of the loaded ones; differentiable."""
     return _of_classes(network.forward(parameters, prepared.rows(["pixels"], rows)), settings)
 
 
@@ -58,5 +58,5 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
 
 
 def _of_classes(logits: Tensor, settings: Settings) -> Tensor:
-    """Take the outputs that are classes."""
+    """Select the outputs that are classes."""
     return logits[:, [number for number in range(logits.shape[1]) if number not in settings.masked]]

@@ -95,9 +95,9 @@ class Settings(KindSettings):
 
 
 def tasks_of(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return the task of each of the group, or the one by the name '', read from its file if it has one.
+    """Return each data set's task, or one under the name '', read from its file if it has one.
 
-    Raises InputError where a task is not the one declared.
+    Raises InputError if a task is not the declared one.
     """
     named = {"": settings.task} if settings.task is not None else settings.group
     return {member: _read(task, settings.fewshot_split is not None) for member, task in named.items()}
@@ -144,18 +144,18 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
 
 
 def check_metric(splits: Mapping[str, Any], settings: Settings, metric: str, source: Path) -> None:
-    """Refuse a metric that lm-eval does not give for a task."""
+    """Refuse a metric that lm-eval does not compute for a task."""
     for task in tasks_of(settings).values():
         check_given(task, metric)
 
 
 def columns(settings: Settings) -> Collection[str] | None:
-    """Name the columns of a group; None for one data set, of which lm-eval's templates may read any."""
+    """Name a group's columns; None for one data set, since lm-eval's templates may read any."""
     return (MEMBER, DOCUMENT) if settings.group else None
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
-    """Name the choices, where all documents have the same ones."""
+    """Name the choices if all documents have the same ones."""
     if settings.group:
         return []
     choices = tasks_of(settings)[""].get("doc_to_choice")
@@ -163,7 +163,7 @@ def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
 
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
-    """Give each document as JSON, in bytes, and whose it is: lm-eval itself makes questions of it, and tokens."""
+    """Yield each document as JSON bytes, and its data set: lm-eval itself makes questions and tokens of them."""
     assert isinstance(network, TakesTexts), "params.yaml was checked"
     if settings.chat_template and not network.tokenizer.chat_template:
         raise InputError("data.chat_template: the model's tokenizer has no chat template; leave it out")
@@ -171,25 +171,25 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
 
 
 def shown_split(settings: Settings) -> str | None:
-    """Name the split of the examples that are shown before questions; None where none are."""
+    """Name the split of the examples shown before questions; None if none are."""
     return settings.fewshot_split
 
 
 def write_shown(rows: Any, settings: Settings, folder: Path) -> None:
-    """Write the documents of that split beside what was prepared."""
+    """Write that split's documents next to the prepared data."""
     listed = list(zip(_members(rows, settings), _documents(rows, settings), strict=True))
     (folder / SHOWN_FILE).write_text(json.dumps(listed), encoding="utf-8")
 
 
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
-    """Return lm-eval's score of each document, or its prediction and label where the metric compares these."""
+    """Return lm-eval's score of each document, or its prediction and label if the metric compares these."""
     return _results(asked_here(network, batch_size), prepared, settings, metric)
 
 
 def served_results(
     server: ModelServer, folder: Path, prepared: Prepared, settings: Settings, metric: str, batch_size: int
 ) -> Results:
-    """Return the same of the model that a server has of a folder."""
+    """Return the same results from the server of a model's folder."""
     model = asked_of(server, folder, batch_size)
     if any(task.get("output_type", DEFAULT_TYPE) != DEFAULT_TYPE for task in tasks_of(settings).values()):
         model.check_likelihoods()
@@ -218,7 +218,7 @@ def _results(model: Any, prepared: Prepared, settings: Settings, metric: str) ->
 
 
 def _shown(prepared: Prepared) -> dict[str, list[dict[str, Any]]]:
-    """Read the documents that may be shown, by the data set that they are of."""
+    """Read the documents to show, by their data set."""
     shots: dict[str, list[dict[str, Any]]] = {}
     for member, document in json.loads((prepared.folder / SHOWN_FILE).read_text(encoding="utf-8")):
         shots.setdefault(member, []).append(json.loads(document))
@@ -226,7 +226,7 @@ def _shown(prepared: Prepared) -> dict[str, list[dict[str, Any]]]:
 
 
 def members(prepared: Prepared, settings: Settings) -> list[str]:
-    """Name the data set of a group that each document is of; none where the data are no group."""
+    """Name each document's data set in a group; empty if the data are no group."""
     return unpack(prepared.array("member")) if settings.group else []
 
 
@@ -239,7 +239,7 @@ def _documents(rows: Any, settings: Settings) -> list[str]:
 
 
 def _firsts(rows: Any, settings: Settings) -> dict[str, str]:
-    """Return the first document of each of the group."""
+    """Return the first document of each data set in a group."""
     members = _members(rows, settings)
     firsts = {member: members.index(member) for member in dict.fromkeys(members)}
     return dict(zip(firsts, _documents(rows.select(firsts.values()), settings), strict=True))

@@ -1,6 +1,6 @@
-"""Questions that a part of a text answers: the likeliest part against the answers that are right.
+"""Questions whose answer is a part of a text: the likeliest part against the right answers.
 
-A long text is read in windows. Shape legend: N questions, F windows, L tokens, W the windows there are.
+A long text is read in windows. Shape legend: N questions, F windows, L tokens, W the largest number of windows.
 """
 
 import json
@@ -77,9 +77,9 @@ def outputs(classes: Sequence[str], settings: Settings) -> int:
 
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
-    """Give each question's first window under the names of a network's inputs, all windows, the text and the answers.
+    """Yield each question's first window under the network's input names, all windows, the text and the answers.
 
-    Windows lie N by W, one after another, whatever their question, which `window_of` says: -1 for none.
+    Windows lie N by W, one after another; `window_of` has each one's question, -1 for none.
     """
     assert isinstance(network, FindsAnswers)
     assert isinstance(network, TakesTexts)
@@ -111,7 +111,7 @@ def _texts_of(answers: Any) -> list[str]:
 
 
 def _laid_out(values: Tensor, count: int, padding: int) -> Tensor:
-    """Lay F windows (F, ...) out as (N, W, ...), the last ones of padding."""
+    """Lay F windows (F, ...) out as (N, W, ...), with padding at the end."""
     missing = -len(values) % count
     return pad(values, (*(0,) * (2 * values.dim() - 1), missing), value=padding).unflatten(0, (count, -1))
 
@@ -143,13 +143,13 @@ Likeliest = tuple[float, float, int, int]  # the score, that of no answer, and t
 
 
 def _better(one: Likeliest, other: Likeliest) -> Likeliest:
-    """Return the likelier of two windows' answers, with the least score of none."""
+    """Return the likelier of two windows' answers, with the lower of their scores for no answer."""
     best = one if one[0] >= other[0] else other
     return best[0], min(one[1], other[1]), *best[2:]
 
 
 def likeliest(scores: Tensor, spans: Tensor, most: int) -> list[Likeliest]:
-    """Return of each window (F, L, 2) the part of the text of at most so many tokens with the highest sum of scores."""
+    """Return each window's part (F, L, 2) of at most so many tokens with the highest sum of scores."""
     shown = spans[..., 0] >= 0
     first, last = (scores[..., side].masked_fill(~shown, NOTHING) for side in (0, 1))
     length = scores.shape[1]

@@ -1,4 +1,4 @@
-"""Texts, or pairs of texts, of one number each: the head's one output against the number in the column `label`."""
+"""Texts, or pairs of texts, with one number each: the head's only output against the column `label`."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -63,12 +63,12 @@ def numbers(rows: Any) -> Tensor:
 
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
-    """Give each example's tokens and its `label`."""
+    """Yield each example's tokens and its `label`."""
     labels = numbers(rows)
     yield encode_rows(rows, network, settings.max_length) | {LABEL: labels}
 
 
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
-    """Set the output for each example against its number."""
+    """Compare each example's output with its number."""
     predicted = logits_of(network, prepared, batch_size)[:, 0].double()
     return compare_predictions(metric, predicted.numpy(), prepared.array(LABEL).numpy())

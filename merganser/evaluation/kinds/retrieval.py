@@ -1,7 +1,7 @@
-"""Queries, each with a passage that answers it: where the passage ranks among all passages of the split.
+"""Queries with one right passage each: the rank of the passage among all passages of the split.
 
-Passages are ranked by the cosine of their embedding and the query's. Other right passages of the same query are left
-out, and a passage that is as near as the right one is ranked before it. Legend: N examples, P distinct passages.
+Passages are ranked by the cosine of their embedding and the query's. Other right passages of a query are left out, and
+a passage as near as the right one ranks before it. Legend: N examples, P distinct passages.
 """
 
 from collections import defaultdict
@@ -50,7 +50,7 @@ def columns(settings: Settings) -> Collection[str] | None:
 
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
-    """Give the tokens of each example's texts, and which examples have the same query and the same passage."""
+    """Yield the tokens of each example's texts, and which examples share a query or a passage."""
     alike = {QUERY: first_places(rows[TEXT]), PASSAGE: first_places(rows[PAIR])}
     yield encode_pairs(rows, network, settings.max_length) | alike
 
@@ -64,7 +64,7 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
 
 
 def ranks_of(queries: Tensor, passages: Tensor, query: Tensor, passage: Tensor) -> NDArray[np.int64]:
-    """Rank each example's passage among all distinct ones but the query's other right ones, from 1: (N,).
+    """Return the rank (N,), from 1, of each passage among all distinct ones but the query's other right ones.
 
     `queries`, `passages`: unit embeddings (N, D); `query`, `passage`: the first example of the same text (N,).
 
@@ -87,7 +87,7 @@ def ranks_of(queries: Tensor, passages: Tensor, query: Tensor, passage: Tensor) 
 
 
 def scores_of(metric: str, ranks: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return what each example scores by its passage's rank.
+    """Return each example's score from its passage's rank.
 
     >>> [scores_of(metric, np.array([1, 4, 11])).tolist() for metric in METRICS]
     [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 0.25, 0.0]]

@@ -1,4 +1,4 @@
-"""Pairs of texts of one number each: the cosine of both texts' embeddings against the number in the column `label`."""
+"""Pairs of texts with one number each: the cosine of their embeddings against the column `label`."""
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -36,12 +36,12 @@ def columns(settings: Settings) -> Collection[str] | None:
 
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
-    """Give the tokens of each example's texts and its `label`."""
+    """Yield the tokens of each example's texts and its `label`."""
     labels = numbers(rows)
     yield encode_pairs(rows, network, settings.max_length) | {LABEL: labels}
 
 
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
-    """Set the cosine of each example's embeddings against its number."""
+    """Compare the cosine of each example's embeddings with its number."""
     one, other = (embed(network, prepared, batch_size, prefix) for prefix in ("", PREFIX))
     return compare_predictions(metric, (one * other).sum(dim=1).numpy(), prepared.array(LABEL).numpy())

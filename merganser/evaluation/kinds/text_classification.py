@@ -42,7 +42,7 @@ class Settings(TextSettings):
 
     @property
     def names(self) -> list[str] | None:
-        """Name the classes, None where the data do."""
+        """Return the declared class names; None if the data have them."""
         return self.classes or self.labels
 
 
@@ -74,7 +74,7 @@ def outputs(classes: Sequence[str], settings: Settings) -> int:
 
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
-    """Give each example's tokens and its `label`."""
+    """Yield each example's tokens and its `label`."""
     known, remedy = range(len(classes(rows.features, settings))), "`unlabelled: drop` leaves out those that have none"
     label = torch.tensor(class_numbers(_numbers(rows[LABEL], settings.labels), known, remedy=remedy))
     yield encode_rows(rows, network, settings.max_length) | {LABEL: label}
@@ -83,7 +83,7 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
 def class_logits(
     network: Network, prepared: Prepared, settings: Settings, parameters: Mapping[str, Tensor], rows: Sequence[int]
 ) -> Tensor:
-    """Score the classes of some texts, with these parameters in place of the loaded ones."""
+    """Return the class logits of some texts with these parameters instead of the loaded ones."""
     assert isinstance(network, TakesTexts)
     logits = network.forward(parameters, prepared.rows(network.tokenizer.model_input_names, rows))
     return logits[:, _classes_of(logits, settings)]
@@ -98,7 +98,7 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
 
 
 def _numbers(labels: Sequence[Any], words: Sequence[str] | None) -> list[Any]:
-    """Number labels that are words; one that stands for no class stays as it is."""
+    """Turn words into numbers; a word that stands for no class stays as it is."""
     number = {word: place for place, word in enumerate(words or ())}
     return [number.get(label, label) for label in labels]
 

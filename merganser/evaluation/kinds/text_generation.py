@@ -79,7 +79,7 @@ class Settings(KindSettings):
 
 
 def columns_of(prompt: str) -> list[str]:
-    """Name the columns that a template asks for.
+    """Name the columns in a template.
 
     >>> columns_of("{premise} Does it follow that {hypothesis}?")
     ['premise', 'hypothesis']
@@ -103,7 +103,7 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
 
 
 def _check_type(name: str, feature: Any, where: str) -> None:
-    """Refuse a column that would be written as the number of a class, or in brackets; several answers are a list."""
+    """Refuse a column that would be written as a class number or in brackets; several answers are a list."""
     from datasets import ClassLabel, Value
 
     several = name == "answer" and hasattr(feature, "feature")
@@ -116,7 +116,7 @@ def _check_type(name: str, feature: Any, where: str) -> None:
 
 
 def _check_labels(rows: Any, answers: Sequence[str], where: str) -> None:
-    """Refuse labels that do not number the answers, or number them by names in another order."""
+    """Refuse labels that do not number the answers, or whose names have another order."""
     kind = type_of(rows.features["label"])
     known = f"labels are the numbers 0 to {len(answers) - 1} of data.answers"
     if not kind.startswith(NUMBERED):
@@ -128,7 +128,7 @@ def _check_labels(rows: Any, answers: Sequence[str], where: str) -> None:
 
 
 def check_metric(splits: Mapping[str, Any], settings: Settings, metric: str, source: Path) -> None:
-    """Refuse a metric that cannot be computed of such prompts and answers."""
+    """Refuse a metric that cannot be computed from these prompts and answers."""
     if len(settings.prompts) > 1 and not (ALL_METRICS[metric].is_mean or metric in MEANS):
         raise InputError(f"data.metric: {metric} is no mean over examples, which several prompts need; give one prompt")
     if settings.answers is not None:
@@ -142,7 +142,7 @@ def check_metric(splits: Mapping[str, Any], settings: Settings, metric: str, sou
 
 
 def _check_answers(rows: Any, metric: str, where: str) -> None:
-    """Refuse right answers that are not what a metric compares."""
+    """Refuse right answers that the metric cannot compare."""
     feature = rows.features["answer"]
     kind = str(getattr(feature, "feature", feature).dtype)
     if kind.startswith("float") and metric not in NUMBERS:
@@ -167,12 +167,12 @@ def columns(settings: Settings) -> Collection[str]:
 
 
 def classes(features: Mapping[str, Any], settings: Settings) -> list[str]:
-    """Name the answers by their labels, if they are given."""
+    """Name the answers by label, if they are given."""
     return list(settings.answers or [])
 
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
-    """Give each prompt's tokens, and its `label` or its right answer as bytes."""
+    """Yield each prompt's tokens, and its `label` or its right answer as bytes."""
     assert isinstance(network, TakesTexts)
     assert isinstance(network, Generates)
     prompts = settings.prompts
@@ -216,9 +216,9 @@ def _written(answer: Any) -> str:
 
 
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
-    """Compare each answer with the right one: texts without the spaces around them, labels, or numbers.
+    """Compare each answer with the right one: texts without surrounding spaces, labels, or numbers.
 
-    Of several prompts an example's score is the mean over these.
+    With several prompts, an example's score is the mean over them.
     """
     if len(settings.prompts) == 1:
         return _results(network, prepared, None, settings, metric, batch_size)
@@ -229,7 +229,7 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
 def _results(
     network: Network, prepared: Prepared, prompt: int | None, settings: Settings, metric: str, batch_size: int
 ) -> Results:
-    """Compare the answers to one prompt of each example; `prompt`: which one, if there are several."""
+    """Compare the answers to one prompt of each example; `prompt`: its number, if there are several."""
     assert isinstance(network, Generates)
     if settings.answers is None:
         right = unpack(prepared.array("answer"))
@@ -249,7 +249,7 @@ def _results(
 
 
 def _chosen(network: Generates, batch: Mapping[str, Tensor], settings: Settings, answers: Sequence[str]) -> Any:
-    """Number the answer that each prompt got (B,), -1 for any other answer."""
+    """Return the number of the answer that each prompt got (B,), -1 for any other answer."""
     if settings.scoring == "rank":
         return defined(network.rank(batch, answers)).argmax(dim=1).cpu().numpy()
     number = {answer.strip(): i for i, answer in enumerate(answers)}

@@ -1,6 +1,6 @@
-"""Texts whose words have a class each, such as named entities: the highest output at a word's first token.
+"""Texts with one class per word, such as named entities: the highest output at a word's first token.
 
-Shape legend: N texts, W words of the longest, L tokens.
+Shape legend: N texts, W words of the longest text, L tokens.
 """
 
 import re
@@ -64,7 +64,7 @@ def check_data(splits: Mapping[str, Any], settings: Settings, source: Path) -> N
 
 
 def _check_labels(feature: Any, settings: Settings, where: str) -> None:
-    """Refuse labels that have no names, or other names than are declared."""
+    """Refuse labels without names, or with names that differ from the declared ones."""
     own, held = getattr(feature, "names", None), type_of(feature)
     if held in WORDS:
         if settings.labels is None:
@@ -82,7 +82,7 @@ def _check_labels(feature: Any, settings: Settings, where: str) -> None:
 
 
 def check_metric(splits: Mapping[str, Any], settings: Settings, metric: str, source: Path) -> None:
-    """Refuse F1 of entities where the classes' names are no tags of these."""
+    """Refuse F1 of entities if the class names are not entity tags."""
     for split, rows in splits.items():
         other = [name for name in classes(rows.features, settings) if not TAG.fullmatch(name)]
         if metric == "entity_f1" and other:
@@ -106,7 +106,7 @@ def outputs(classes: Sequence[str], settings: Settings) -> int:
 
 
 def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping[str, Tensor]]:
-    """Give each text's tokens, its words' `label` (N, W) and the `places` of their first tokens."""
+    """Yield each text's tokens, its words' `label` (N, W) and the `places` of their first tokens."""
     assert isinstance(network, ScoresWords)
     check_complete(rows, [COLUMN, LABEL])
     known, words = range(len(classes(rows.features, settings))), list(rows[COLUMN])
@@ -122,7 +122,7 @@ def prepare(rows: Any, settings: Settings, network: Network) -> Iterator[Mapping
 
 
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
-    """Count of each text what is correct, what was found and what there is: entities or, for accuracy, words."""
+    """Count each text's correct, predicted and true items: entities or, for accuracy, words."""
     assert isinstance(network, TakesTexts)
     names: Sequence[str] = network.tokenizer.model_input_names
     tokens = run_by_length(
@@ -138,7 +138,7 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
 
 
 def _counts(answers: Sequence[int], labels: Sequence[int], tags: Sequence[str] | None) -> tuple[int, int, int]:
-    """Count what is correct, found and there, of the entities that tags mark; of words if there are none."""
+    """Count correct, predicted and true entities by their tags; words if there are no tags."""
     if tags is None:
         return sum(answer == label for answer, label in zip(answers, labels, strict=True)), len(labels), len(labels)
     marked, there = (entities([tags[n] if n != NONE else "O" for n in numbers]) for numbers in (answers, labels))
@@ -146,9 +146,10 @@ def _counts(answers: Sequence[int], labels: Sequence[int], tags: Sequence[str] |
 
 
 def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """Return the entities that tags mark, each with its type, its first word, and the word after its last.
+    """Return the tagged entities, each with its type, its first word, and the word after its last.
 
-    As CoNLL's `conlleval` reads them: one begins at B and S, after the end of another, and where the type changes.
+    As CoNLL's `conlleval` reads them: an entity begins at B and S, after the end of another, and where the type
+    changes.
 
     >>> sorted(entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
     [('LOC', 3, 4), ('LOC', 4, 5), ('PER', 0, 2)]

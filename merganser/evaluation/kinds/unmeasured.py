@@ -1,4 +1,4 @@
-"""No data: the task's model is merged with the others and not measured; none of a kind's functions is called."""
+"""No data: the task's model is merged but not measured. None of the kind's functions is called."""
 
 from merganser.evaluation import KindSettings
 

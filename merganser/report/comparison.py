@@ -1,4 +1,4 @@
-"""A comparison's results, from which every section of the report is computed."""
+"""The results of a comparison, from which every section of the report is computed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,10 +24,10 @@ TIMES = ("wall_s", "peak_rss_bytes")  # vary from run to run
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the stages wrote, and what several sections need of it; each thing is read when it is first asked for.
+    """The stages' results, and values that several sections need; each is read on first use.
 
-    `paths`: where the stages write, by the names of `merganser.tasks.stages`. `given`: what is known already, by the
-    function that would read it.
+    `paths`: the stages' output paths, by the names of `merganser.tasks.stages`. `given`: values that are already
+    known, by the function that would read them.
     """
 
     params: Params
@@ -39,7 +39,7 @@ class Comparison:
         return dict(self.given)
 
     def of(self, read: Callable[["Comparison"], T]) -> T:
-        """Return what a section's function reads of these results; it is called once."""
+        """Return the result of a section's `read` function, which is called once."""
         if read not in self._found:
             self._found[read] = read(self)
         value: T = self._found[read]
@@ -62,7 +62,7 @@ class Comparison:
 
     @cached_property
     def shown(self) -> list[Row]:
-        """The rows that the page and its plots show one by one: all, or the references and the `MANY` best."""
+        """The rows that the page and its plots show: all, or the references and the `MANY` best."""
         if len(self.rows) <= MANY:
             return self.rows
         references = in_group(self.rows, "reference")
@@ -88,15 +88,15 @@ class Comparison:
 
     @cached_property
     def numbers(self) -> dict[str, dict[str, Any]]:
-        """Each entry's numbers, task by task: only what depends on nothing but the inputs, so no times."""
+        """Each entry's numbers by task, without times: they depend on the inputs alone."""
         return {row.entry: numbers_of(row) for row in self.rows}
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The best entry of each kind and its mean score, and what tells two runs apart: at most twelve values.
+        """The best entry of each kind with its mean score, and values that tell two runs apart: at most twelve.
 
-        DVC shows each as a column of `dvc exp show`. The best are those of `best_single` (one model for all tasks),
-        `best_with_parts` (also a part per task) and `best_with_data` (either, with data).
+        DVC shows each as a column of `dvc exp show`. The best are those of `best_single` (one model for all
+        tasks), `best_with_parts` (also a part per task) and `best_with_data` (either, with data).
         """
         without = [row for row in self.rows if row.data == "NDI"]
         leaders = {
@@ -128,7 +128,7 @@ def numbers_of(row: Row) -> dict[str, Any]:
 
 
 def metrics_of(row: Row) -> dict[str, float]:
-    """Return the few numbers that `dvc metrics show` prints in an entry's row; none varies from run to run."""
+    """Return the few numbers in an entry's row of `dvc metrics show`; none varies from run to run."""
     scores = row.scores
     values = {
         "mean": scores.mean,

@@ -1,6 +1,6 @@
-"""Curves: an entry's scores over the values of one of its parameters.
+"""Plots of curves: an entry's scores over a parameter's values, and measures over the depth of the network.
 
-Measures over the depth of the network: one panel for each kind of layer, one line for each measure.
+Depth plots have one panel per kind of layer, and one line per measure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ RELATIVE = "% of the individual models"  # on an axis
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint(MeanScore):
-    """What an entry with one value scored."""
+    """The scores of an entry with one value of the parameter."""
 
     value: Any
 
@@ -35,7 +35,7 @@ class CurvePoint(MeanScore):
 
 @dataclass(frozen=True)
 class Curve:
-    """One curve: its points by ascending value where values are numbers, else in the order of params.yaml."""
+    """One curve: its points by ascending value if the values are numbers, else in the order of params.yaml."""
 
     name: str
     method: str
@@ -50,13 +50,13 @@ class Curve:
 
     @property
     def places(self) -> list[float]:
-        """Return where each point stands on the axis: at its value if all are numbers, else one after the other."""
+        """Return each point's place on the axis: its value if all are numbers, else its index."""
         values = [point.value for point in self.points]
         return [float(value) for value in values] if all(map(is_number, values)) else [*map(float, range(len(values)))]
 
     @property
     def lines(self) -> Iterator[list[Any]]:
-        """Give the lines of a table: each value's mean, then its score on each task."""
+        """Yield the lines of a table: each value's mean, then its score on each task."""
         for point in self.points:
             about = [self.name, self.method, self.parameter, point.shown]
             yield [*about, MEAN, point.score, point.stderr]
@@ -74,7 +74,7 @@ def is_number(value: Any) -> bool:
 
 
 def against_values(curve: Curve, ylabel: str) -> str:
-    """Draw the mean score over a parameter's values with a band of one standard error, each task as a thin line."""
+    """Plot the mean score over a parameter's values with a band of one standard error, and each task as a thin line."""
     figure, axes = canvas(5.2, 3.4)
     places, means = curve.places, [100 * point.score for point in curve.points]
     for task in curve.tasks:
@@ -95,7 +95,7 @@ def against_values(curve: Curve, ylabel: str) -> str:
 
 
 def legible(labels: Sequence[str], places: Sequence[float]) -> list[str]:
-    """Empty the labels that would lie over the one before; `places`: where each stands on its axis, ascending.
+    """Blank labels that would overlap the one before; `places`: their ascending places on the axis.
 
     >>> legible(["0.05", "0.1", "0.2", "1"], [0.05, 0.1, 0.2, 1])
     ['0.05', '', '0.2', '1']
@@ -113,7 +113,7 @@ ABREAST = 5
 
 
 class LineStyle(NamedTuple):
-    """How a measure is drawn."""
+    """The style of a measure's line."""
 
     measure: str
     label: str
@@ -124,7 +124,7 @@ class LineStyle(NamedTuple):
 def over_depth(
     lines: Sequence[tuple[LineStyle, Mapping[str, float]]], names: Sequence[str], label: str, log: bool = False
 ) -> str:
-    """Draw lines over the layers of each kind, all panels on one scale."""
+    """Plot lines over the layers of each kind, with one scale for all panels."""
     kinds = panels(names)
     abreast = min(ABREAST, len(kinds))
     down = ceil(len(kinds) / abreast)

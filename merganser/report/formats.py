@@ -1,14 +1,6 @@
-"""Numbers and names as the report writes them.
+"""Formats of the report: numbers, names, CSV and Parquet tables, MathML, the order of layers, and memory budgets.
 
-How the report calls the scores of a comparison: by their metric, as scores where tasks have different ones.
-
-Tables as CSV: for people, and for `dvc plots`.
-
-Formulas in LaTeX as MathML, which browsers draw by themselves.
-
-The order and the names that layers are shown by.
-
-What a task may keep beside the shared model: the sizes among which the report names a best entry.
+Scores are named after their metric, or `score` if the tasks' metrics differ.
 """
 
 import csv
@@ -28,12 +20,12 @@ from merganser.evaluation.metrics import METRICS
 
 
 def sentence(words: str) -> str:
-    """Begin with a capital letter."""
+    """Capitalise the first letter."""
     return words[:1].upper() + words[1:]
 
 
 def breakable(name: str) -> Markup:
-    """Let a name break after its underscores.
+    """Allow a line break after each underscore of a name.
 
     >>> breakable("a_b<")
     Markup('a_<wbr>b&lt;')
@@ -42,7 +34,7 @@ def breakable(name: str) -> Markup:
 
 
 def coded(text: str) -> Markup:
-    """Set what stands between backticks as code.
+    """Mark text between backticks as code.
 
     >>> coded("by `k` < 2")
     Markup('by <code>k</code> &lt; 2')
@@ -51,12 +43,12 @@ def coded(text: str) -> Markup:
 
 
 def written(value: Any) -> str:
-    """Write a parameter's value as it stands in params.yaml."""
+    """Return a parameter's value as params.yaml has it."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def settings(values: Mapping[str, Any]) -> str:
-    """Write parameters with their values in one line.
+    """Return parameters with their values on one line.
 
     >>> settings({"elect": False, "averaging": "simple"})
     'elect: false, averaging: simple'
@@ -65,12 +57,12 @@ def settings(values: Mapping[str, Any]) -> str:
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """Format a fraction in per cent, a dash for none."""
+    """Format a fraction in per cent; a dash for None."""
     return "–" if value is None else f"{100 * value:.{digits}f}"
 
 
 def memory(rate: float) -> str:
-    """Format an additional memory rate in per cent, with the digits that tell small ones apart.
+    """Format an additional memory rate in per cent, with enough digits to tell small ones apart.
 
     >>> memory(0), memory(0.0089), memory(0.139), memory(1)
     ('0', '0.89', '13.9', '100.0')
@@ -79,17 +71,17 @@ def memory(rate: float) -> str:
 
 
 def signed(value: float | None) -> str:
-    """Format a difference of fractions in per cent with its sign, a dash for none."""
+    """Format a difference of fractions in per cent with its sign; a dash for None."""
     return "–" if value is None else f"{100 * value:+.2f}"
 
 
 def digits(value: float) -> str:
-    """Format a measure with three significant digits, a dash for none."""
+    """Format a measure with three significant digits; a dash for None."""
     return "–" if isnan(value) else f"{value:#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:.0f}"
 
 
 def correlation(value: float) -> str:
-    """Format a correlation with its sign, a dash for none.
+    """Format a correlation with its sign; a dash for NaN.
 
     >>> correlation(0.5), correlation(float("nan"))
     ('+0.50', '–')
@@ -98,12 +90,12 @@ def correlation(value: float) -> str:
 
 
 def interval(estimate: Any) -> str:
-    """Format the interval of a correlation, a dash for none."""
+    """Format the interval of a correlation; a dash for None."""
     return "–" if isnan(estimate.low) else f"{correlation(estimate.low)} to {correlation(estimate.high)}"
 
 
 def p_value(value: float | None) -> str:
-    """Format a p-value with the digits that matter, a dash for none.
+    """Format a p-value with enough digits to compare it with 0.05; a dash for None.
 
     >>> p_value(0.0125), p_value(0.0497), p_value(2e-5), p_value(0.0)
     ('0.013', '0.0497', '2e-05', '<1e-99')
@@ -116,7 +108,7 @@ def p_value(value: float | None) -> str:
 
 
 def seconds(value: float) -> str:
-    """Format a time with its significant digits."""
+    """Format a time with three significant digits."""
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
@@ -126,7 +118,7 @@ def megabytes(value: float) -> str:
 
 
 class Wording(NamedTuple):
-    """The name of the scores of all tasks, and what they are shown in."""
+    """The name and unit of all tasks' scores."""
 
     name: str
     unit: str
@@ -138,7 +130,7 @@ class Wording(NamedTuple):
 
 
 def wording_of(metrics: Iterable[str]) -> Wording:
-    """Name the scores of tasks with these metrics; all are shown times 100, shares in per cent.
+    """Return the name and unit of the scores of tasks with these metrics; all are shown times 100, shares in per cent.
 
     >>> wording_of(["accuracy", "accuracy"])
     Wording(name='accuracy', unit='%')
@@ -151,7 +143,7 @@ def wording_of(metrics: Iterable[str]) -> Wording:
 
 
 def title_of(metric: str) -> str:
-    """Return a metric's name as it is written in text."""
+    """Return a metric's name as prose has it."""
     return METRICS[metric].title if metric in METRICS else metric
 
 
@@ -161,7 +153,7 @@ Tables = Mapping[str, Table | str]  # by their files' names; text of another for
 
 
 def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    """Write a table: None and NaN become empty cells, and no text is a formula."""
+    """Write a table; None and NaN become empty cells, and no text is a formula."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
@@ -169,7 +161,7 @@ def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]])
 
 
 def _cell(value: Any) -> Any:
-    """Return what a cell holds. A spreadsheet would run a text, such as a class's name, that begins as a formula does.
+    """Return a cell's text; a spreadsheet would run text that begins like a formula, such as a class name.
 
     >>> _cell("=HYPERLINK()"), _cell("-1"), _cell("a-b")
     ("'=HYPERLINK()", '-1', 'a-b')
@@ -188,7 +180,7 @@ def _is_number(text: str) -> bool:
 
 
 def write_parquet(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    """Write a table in Apache Parquet's format, each column of one type; None stays missing."""
+    """Write a table as Apache Parquet with one type per column; None is a missing value."""
     import pyarrow
     from pyarrow import parquet
 
@@ -198,7 +190,7 @@ def write_parquet(path: Path, header: Sequence[str], lines: Iterable[Sequence[An
 
 
 def write_tables(folder: Path, tables: Tables) -> None:
-    """Write tables, by the endings of their names as CSV or Parquet, and texts, into a folder."""
+    """Write tables into a folder, as CSV or Parquet by the suffix of their names, and texts."""
     for name, table in tables.items():
         if isinstance(table, str):
             (folder / name).write_text(table)
@@ -207,7 +199,7 @@ def write_tables(folder: Path, tables: Tables) -> None:
 
 
 def study_tables(studies: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
-    """Return each study of `studies.json` as `columns` and `data`, a row a point, by the name `KIND.NAME`."""
+    """Return each study of `studies.json` as `columns` and `data`, a row per point, by the name `KIND.NAME`."""
     tables = {}
     for kind, content in studies.items():
         named = content.items() if isinstance(content, dict) else [("", content)]
@@ -226,9 +218,9 @@ INDICATOR = re.compile(r'<mn mathvariant="double-struck">1</mn>')
 
 @cache
 def mathml(latex: str) -> Markup:
-    """Convert a formula into MathML, one element a clause, so that a long formula breaks between its clauses.
+    """Convert a LaTeX formula to MathML, one element per clause, so that a long formula can break between clauses.
 
-    The first element's `alttext` is the formula as it was given.
+    The first element's `alttext` is the whole formula in LaTeX.
 
     >>> mathml("x < 1, \\\\quad y").count("<math ")
     2
@@ -268,7 +260,7 @@ ONCE = "others"
 
 
 class Panel(NamedTuple):
-    """The layers of one kind in the order of their depth, each with its tick's label."""
+    """The layers of one kind in the order of their depth, with tick labels."""
 
     title: str
     layers: list[str]
@@ -276,7 +268,7 @@ class Panel(NamedTuple):
 
 
 def by_depth(names: Iterable[str]) -> list[str]:
-    """Sort parameters by name, numbers in names by value: block 2 comes before block 10.
+    """Sort parameters by name, with numbers in names by value: block 2 before block 10.
 
     >>> by_depth(["blocks.10.proj", "blocks.2\u00b2.proj", "blocks.2.proj"])
     ['blocks.2.proj', 'blocks.2\u00b2.proj', 'blocks.10.proj']
@@ -285,7 +277,7 @@ def by_depth(names: Iterable[str]) -> list[str]:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Drop the leading words that all parameters share, and the word `weight` at the end."""
+    """Remove leading words that all parameters share, and a final `weight`."""
     words = [name.split(".") for name in names]
     shared = 0
     while all(len(w) > shared + 1 for w in words) and len({w[shared] for w in words}) == 1:
@@ -294,7 +286,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def panels(names: Sequence[str]) -> list[Panel]:
-    """Put layers whose names differ only by numbers into one panel, and all others into a last one."""
+    """Group layers whose names differ only in numbers into one panel each, and all others into a last one."""
     kinds: dict[str, list[tuple[str, str]]] = {}
     for name, short in zip(names, short_names(names), strict=True):
         kinds.setdefault(NUMBER.sub(ANY, short), []).append((name, short))
@@ -314,7 +306,7 @@ def panels(names: Sequence[str]) -> list[Panel]:
 
 @dataclass(frozen=True)
 class Budget:
-    """The entries that keep at most this much for each task, in shares of the merged parameters' bytes."""
+    """The entries that store at most this much per task, as a share of the merged parameters' bytes."""
 
     key: str
     title: str

@@ -1,10 +1,10 @@
-"""The terms of the page: each is explained where it stands, and all together at the end."""
+"""The terms of the page, which are explained where they appear, and in a list at the end."""
 
 from typing import NamedTuple
 
 
 class Term(NamedTuple):
-    """A term as the list at the end names it, and what it means, in plain text."""
+    """A term as the list names it, and its meaning, in plain text."""
 
     name: str
     text: str

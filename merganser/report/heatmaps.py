@@ -1,6 +1,6 @@
-"""Grids of numbers as shaded cells. Shades are one colour's opacity, so that they follow the page's theme.
+"""Grids of numbers as shaded cells: one colour with varying opacity, so that they follow the page's theme.
 
-The shades of a grid take all of its own range, which a key over it states.
+The shades cover the grid's own range, which a key above it gives.
 """
 
 import re
@@ -26,7 +26,7 @@ KEY_START, KEY_STEP = 0.14, 0.05  # of the width: the room of the lowest number,
 
 
 class Shades(NamedTuple):
-    """The shades of numbers from `low` to `high`: by size about 0 where there are both signs, from end to end else."""
+    """The shades of numbers from `low` to `high`; with both signs, by distance from 0."""
 
     low: float
     high: float
@@ -44,7 +44,7 @@ class Shades(NamedTuple):
 
 
 def between_tasks(grid: Grid, tasks: Sequence[str]) -> str:
-    """Draw one number per pair of different tasks (T, T)."""
+    """Plot one number per pair of different tasks (T, T)."""
     apart = np.where(np.eye(len(tasks), dtype=bool), np.nan, grid)
     side = 1.3 + 0.42 * min(len(tasks), WRITTEN)
     figure, axes = canvas(max(side, 4.2), max(side - 0.5, 2.2) + 0.4)
@@ -53,14 +53,14 @@ def between_tasks(grid: Grid, tasks: Sequence[str]) -> str:
 
 
 def entries_by_task(grid: Grid, entries: Sequence[str], tasks: Sequence[str]) -> str:
-    """Draw one number per entry and task (E, T)."""
+    """Plot one number per entry and task (E, T)."""
     figure, axes = canvas(5.2, 0.9 + 0.19 * (len(entries) + KEY))
     _cells(axes, grid, entries, tasks)
     return to_svg(figure)
 
 
 def entries_by_layer(measured: MergeMeasures, entries: Sequence[str]) -> str:
-    """Draw the mean alignment of the tasks with each entry's merge in each matrix (E, L)."""
+    """Plot the tasks' mean alignment with each entry's merge in each matrix (E, L)."""
     means = [mean_over(measured.alignment(entry), axis=1) for entry in entries]
     names = short_names(measured.matrices)
     figure, axes = canvas(FULL, 0.6 + 0.19 * (len(entries) + KEY) + 0.07 * max(len(name) for name in names))
@@ -69,7 +69,7 @@ def entries_by_layer(measured: MergeMeasures, entries: Sequence[str]) -> str:
 
 
 def _cells(axes: Axes, grid: Grid, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Draw a grid with its first row on top, its key above; cells that are not defined stay empty."""
+    """Plot a grid with its first row on top, and a key above; undefined cells stay empty."""
     known = [(y, x) for y in range(len(rows)) for x in range(len(columns)) if not np.isnan(grid[y, x])]
     key = _draw_key(axes, grid, len(columns)) if known else None  # a bar, and no row: it stands over no column
     if key:
@@ -98,7 +98,7 @@ def fill_cells(axes: Axes, grid: Grid, shades: Shades) -> None:
 
 
 def _draw_key(axes: Axes, grid: Grid, columns: int) -> Shades:
-    """Draw a bar of the shades, the lowest number left of it and the highest right of it; return the shades."""
+    """Plot a bar of the shades, with the lowest number left of it and the highest right; return the shades."""
     shades = Shades(float(np.nanmin(grid)), float(np.nanmax(grid)))
     equal = shades.low == shades.high
     steps = [shades.low] if equal else np.linspace(shades.low, shades.high, STEPS)
@@ -123,5 +123,5 @@ def _write(axes: Axes, value: float, x: float, y: float, align: str = "center") 
 
 
 def _written(value: float) -> str:
-    """Format with two decimals and no leading zero."""
+    """Format a number with two decimals and no leading zero."""
     return re.sub(r"^(-?)0\.", r"\1.", f"{value:.2f}").replace("-.00", ".00")

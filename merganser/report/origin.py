@@ -1,4 +1,4 @@
-"""Whose result a report is: when, by whom, where and from what it was written, and the ledger's head at that time."""
+"""The origin of a report: time, user, machine, commit and input, and the ledger's head at that time."""
 
 import getpass
 import gzip
@@ -45,22 +45,22 @@ class Origin:
 
     @property
     def anchor(self) -> str | None:
-        """The head as `merganser lineage verify --anchored` takes it."""
+        """The ledger's head in the form of `merganser lineage verify --anchored`."""
         return f"Ledger-Anchor: {self.lines} {self.head}" if self.head else None
 
     def as_json(self) -> dict[str, Any]:
-        """Return what origin.json holds."""
+        """Return the content of origin.json."""
         return asdict(self) | {"anchor": self.anchor}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Origin":
-        """Return what `as_json` wrote; raise TypeError or AttributeError for anything else."""
+        """Parse the result of `as_json`; raise TypeError or AttributeError for anything else."""
         known = {name: value for name, value in content.items() if name != "anchor"}
         return cls(**known | {"kept": tuple(known.get("kept", ()))})
 
 
 def read_origin(params: Path, kept: Path) -> Origin:
-    """Read whose result is written now, in the comparison's folder; `kept`: the file that lists what is kept."""
+    """Return the origin of a report written now in the comparison's folder; `kept`: the file of kept results."""
     head = list(_line_digests())
     return Origin(
         written=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -77,7 +77,7 @@ def read_origin(params: Path, kept: Path) -> Origin:
 
 
 def user_name() -> str | None:
-    """Return the name of the user; None where the system knows none."""
+    """Return the user's name; None if the system has none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):

@@ -53,7 +53,7 @@ def render_page(comparison: Comparison, plots: Mapping[str, str]) -> str:
 
 
 def _fragments(environment: Environment, comparison: Comparison) -> dict[str, Markup]:
-    """Return the HTML of every section that stands by itself, empty where it has nothing to show."""
+    """Return the HTML of every stand-alone section, empty if it has no content."""
     known = sections()
 
     def fragment(name: str, section: Section[Any]) -> Markup:
@@ -70,7 +70,7 @@ def _fragments(environment: Environment, comparison: Comparison) -> dict[str, Ma
 
 
 def inline(svg: str) -> Markup:
-    """Inline a plot into the page: without prologue, metadata or fixed size, in the page's colours and font."""
+    """Embed a plot into the page: without prologue, metadata or fixed size, in the page's colours and font."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.S)
     body = re.sub(r"<svg ([^>]*?)>", _responsive, body, count=1, flags=re.S)
@@ -81,7 +81,7 @@ def inline(svg: str) -> Markup:
 
 
 def _responsive(match: re.Match[str]) -> str:
-    """Let a plot fill its figure at two thirds to one and a half times its size: below that it scrolls."""
+    """Let a plot fill its figure at two thirds to one and a half times its size; in smaller figures it scrolls."""
     box = re.search(r'viewBox="0 0 ([0-9.]+) [0-9.]+"', match[1])
     if box is None:
         return "<svg>"

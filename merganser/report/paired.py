@@ -1,7 +1,4 @@
-"""Two runs' scores side by side, by paired tests on the same examples.
-
-Which entries are as good as the best of their group, as far as the examples can tell.
-"""
+"""Paired tests on the same examples: two runs' scores, and the entries that are tied with the best of their group."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +21,7 @@ MANY = 100  # entries
 
 
 class Verdict(NamedTuple):
-    """One entry against the best of its group that had data as it did, on one task or in the mean."""
+    """An entry against the best of its league (the same group and use of data), on one task or in the mean."""
 
     group: str  # and whether its entries had data
     column: str  # a task, or MEAN
@@ -39,13 +36,13 @@ class Verdict(NamedTuple):
 
     @property
     def tied(self) -> bool:
-        """Tell whether the two cannot be told apart."""
+        """Tell whether the test finds no difference."""
         return self.corrected >= LEVEL
 
 
 @dataclass(frozen=True)
 class Significance:
-    """All pairs of entries, by column, and each entry against the best of its group."""
+    """All pairs of entries, by column, and each entry against the best of its league."""
 
     entries: Sequence[str]
     pairs: Mapping[str, Pairs]
@@ -53,7 +50,7 @@ class Significance:
 
 
 def read_significance(rows: Sequence[Row], examples: Path) -> Significance:
-    """Test all pairs of entries on the examples that every one was evaluated on; raise InputError naming a file."""
+    """Test all pairs of entries on their common examples; raise InputError naming a missing file."""
     metrics = rows[0].scores.metrics
     tasks = {
         task: compare_models(metric, _read(rows, task, examples), [row.scores.values[task] for row in rows])
@@ -67,9 +64,9 @@ def read_significance(rows: Sequence[Row], examples: Path) -> Significance:
 
 
 def pair_tables(significance: Significance, prefix: str = "") -> Tables:
-    """Return entries against the best of their group, and all pairs of entries; `prefix`: of the tables' names.
+    """Return entries against the best of their league, and all pairs; `prefix`: of the tables' names.
 
-    Of more than `MANY` entries the pairs are those of the means, in Parquet alone.
+    With more than `MANY` entries there are only pairs of means, and only in Parquet.
     """
     verdicts = sorted(significance.verdicts.values(), key=lambda v: (v.column != MEAN, v.column, v.group))
     many = len(significance.entries) > MANY
@@ -88,7 +85,7 @@ def pair_tables(significance: Significance, prefix: str = "") -> Tables:
 
 
 def on_unseen(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with their scores on unseen tasks in place of those on the others."""
+    """Return the rows with their scores on unseen tasks instead of the others."""
     return [replace(row, scores=replace(row.scores, by_task=row.scores.unseen)) for row in rows]
 
 
@@ -102,7 +99,7 @@ def _read(rows: Sequence[Row], task: str, examples: Path) -> list[Results]:
 
 
 def same_examples(one: Results, other: Results) -> bool:
-    """Tell whether results are of the same examples, as far as their number and labels can tell."""
+    """Tell whether two results seem to be of the same examples, by number and labels."""
     if len(one) != len(other) or (one.score is None) != (other.score is None):
         return False
     return one.label is None or other.label is None or np.array_equal(one.label, other.label)
@@ -124,7 +121,7 @@ def _verdicts(rows: list[Row], league: str, column: str, pairs: Pairs) -> list[V
 
 
 def _with_tasks(verdicts: list[Verdict], others: Sequence[Row], best: Row) -> list[Verdict]:
-    """Add how the means compare if the tasks are a sample too."""
+    """Add the test of the means that treats the tasks as a sample too."""
     values = best.scores.values
     tested = [over_tasks([row.scores.values[task] - value for task, value in values.items()]) for row in others]
     corrected = iter(holm(np.array([pair.p for pair in tested if pair])).tolist())
@@ -139,7 +136,7 @@ UNSEEN = "measures/unseen"  # scores and examples' results on tasks without a mo
 
 @dataclass(frozen=True)
 class MeasuredTasks:
-    """Tasks that two runs measured, and where each run has their files; `unseen`: they have no model."""
+    """Tasks that two runs measured, and each run's files; `unseen`: they have no model."""
 
     tasks: Sequence[str]
     first: Files
@@ -148,7 +145,7 @@ class MeasuredTasks:
 
     @property
     def mean(self) -> str:
-        """Return the column of the mean over them."""
+        """Return the column of their mean."""
         return "unseen" if self.unseen else MEAN
 
     def column(self, task: str) -> str:
@@ -157,14 +154,14 @@ class MeasuredTasks:
 
 
 def compare_runs(entries: Sequence[str], measured: Sequence[MeasuredTasks]) -> list[PairedScore]:
-    """Compare entries on the tasks that both runs measured, each entry's mean before its tasks."""
+    """Compare entries on tasks that both runs measured, each entry's mean before its tasks."""
     lines = [line for entry in entries for each in measured for line in _lines(entry, each)]
     corrected = iter(holm(np.array([line.p for line in lines if line.p is not None])).tolist())
     return [each if each.p is None else replace(each, p=next(corrected)) for each in lines]
 
 
 def _lines(entry: str, measured: MeasuredTasks) -> list[PairedScore]:
-    """Compare an entry on tasks of one kind, their mean first; p as yet without a correction."""
+    """Compare an entry on tasks of one kind, mean first; p is not corrected yet."""
     pairs: list[Pairs | None] = []
     own: list[PairedScore] = []
     for task in measured.tasks:
@@ -193,9 +190,9 @@ def _p(pairs: Pairs | None) -> float | None:
 def worse_scores(
     entries: Sequence[str], tasks: Sequence[str], unseen: Sequence[str], before: Path, after: Path
 ) -> tuple[PairedScore, ...]:
-    """Return the scores that fell since then beyond the sampling error, on tasks with a model and without.
+    """Return the scores that fell by more than the sampling error, on tasks with a model and unseen ones.
 
-    Each folder has `metrics`, `examples` and, where tasks are unseen, `measures/unseen`.
+    Each folder has `metrics`, `examples` and, with unseen tasks, `measures/unseen`.
     """
     lines = compare_scores(entries, tasks, unseen, files_in(before), files_in(after))
     return tuple(line for line in lines if line.is_worse)
@@ -204,7 +201,7 @@ def worse_scores(
 def compare_scores(
     entries: Sequence[str], tasks: Sequence[str], unseen: Sequence[str], first: FindFile, second: FindFile
 ) -> list[PairedScore]:
-    """Compare the scores of two runs, on tasks with a model and without."""
+    """Compare the scores of two runs, on tasks with a model and unseen ones."""
     held_out = [score_files(find, UNSEEN, UNSEEN) for find in (first, second)]
     measured = [
         MeasuredTasks(tasks, score_files(first), score_files(second)),

@@ -1,8 +1,7 @@
-"""Where the labels of plotted points go: beside their points, never overlapping. All in points (1/72 inch).
+"""The style of the plots, their labels, and their output as SVG text: the same bytes for the same numbers.
 
-The look of the plots, and their way to SVG text: the same bytes for the same numbers.
-
-Colours come from one table, so that the page can put its own variables in their place and follow a dark theme.
+Labels stand next to their points and never overlap; their positions are in points (1/72 inch). Colours come from one
+table, so that the page can replace them by its own variables and follow a dark theme.
 """
 
 import io
@@ -63,7 +62,7 @@ STYLE: Any = {
 
 
 def log_scale(axes: Axes, axis: Literal["x", "y"], values: Iterable[float]) -> bool:
-    """Give an axis a logarithmic scale if it shows positive numbers only, and at least one; tell whether it did."""
+    """Use a logarithmic scale if an axis has only positive values, and at least one; tell whether it did."""
     shown = [value for value in values if isfinite(value)]
     if not shown or min(shown) <= 0:
         return False
@@ -72,13 +71,13 @@ def log_scale(axes: Axes, axis: Literal["x", "y"], values: Iterable[float]) -> b
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """Make a figure of one panel, in inches."""
+    """Create a figure with one panel, in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
 
 
 def to_svg(figure: Figure) -> str:
-    """Write a figure as SVG text. To be called inside `matplotlib.rc_context(STYLE)`, as all that draws."""
+    """Return a figure as SVG text. Call it, like all plotting, inside `matplotlib.rc_context(STYLE)`."""
     buffer = io.StringIO()
     drawn = FigureCanvasSVG(figure)
     if engine := figure.get_layout_engine():  # here, as `savefig` would draw all of it one time more for that
@@ -89,7 +88,7 @@ def to_svg(figure: Figure) -> str:
 
 
 def one_legend(figure: Figure, axes: Axes) -> None:
-    """Name each kind of line once."""
+    """List each kind of line once in the legend."""
     handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
 
@@ -152,7 +151,7 @@ def _overlap(a: Box, b: Box) -> bool:
 
 
 def _targets(points: Sequence[tuple[float, float]]) -> list[float]:
-    """Return each label's height of choice: its point's, spread out where points stand in one column."""
+    """Return each label's preferred height: its point's, spread out if points share a column."""
     heights = [y for _, y in points]
     for column in _columns([x for x, _ in points]):
         for index, height in zip(column, spread([heights[i] for i in column], LABEL_HEIGHT), strict=True):
@@ -171,7 +170,7 @@ def _columns(values: Sequence[float]) -> list[list[int]]:
 
 
 def spread(values: Sequence[float], gap: float) -> list[float]:
-    """Move values apart as little as is needed for neighbours to be `gap` apart; their order stays."""
+    """Move values apart by the least that makes neighbours `gap` apart; their order stays."""
     order, apart = np.argsort(values, kind="stable"), gap * np.arange(len(values))
     placed = np.empty(len(values))
     placed[order] = isotonic_regression(np.array(values)[order] - apart).x + apart

@@ -1,8 +1,7 @@
-"""The rows of the result table: one per entry, by family, the best of a family first.
+"""The rows of the result table, one per entry, by family with the best first; and the report's table in LaTeX.
 
-The report's table for a paper, in LaTeX with booktabs: families as groups, best bold, within its error underlined.
-
-It is made of the report's own tables, `results.csv`, `significance.csv` and `plots/scores.csv`: a dictionary a line.
+The LaTeX table uses booktabs: families as groups, the best bold, entries within its error underlined. It is made of the
+report's own tables, `results.csv`, `significance.csv` and `plots/scores.csv`: a dictionary per line.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +38,7 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One entry: its scores, what it was run with, and where each number came from."""
+    """One entry: its scores, its parameters, and the origin of each number."""
 
     entry: str
     about: Method
@@ -58,14 +57,14 @@ class Row:
 
     @property
     def needs(self) -> list[str]:
-        """List what the merge was computed from; `statistics/NAME` are of the first kind that the method needs."""
+        """List the inputs of the merge; `statistics/NAME` are of the first kind that the method needs."""
         section, *name = self.reads.split("/")
         named = {section, *name, *(self.about.statistics[:1] if section == "statistics" else ())}
         return [self.reads, *(need for need in self.about.needs[1:] if need not in named)]
 
     @property
     def league(self) -> str:
-        """Return whom it is compared with: the entries of its group that had data as well, or had none as well."""
+        """Return the entries to compare with: those of its group that also had data, or also had none."""
         return f"{self.group}{WITH_DATA if self.data != 'NDI' else ''}"
 
     @property
@@ -85,12 +84,12 @@ class Row:
 
     @property
     def seconds(self) -> float:
-        """Return the wall time of the merge and of what was done on data for it."""
+        """Return the wall time of the merge and of the work on data for it."""
         return float(self.scores.profile["wall_s"]) + (self.before_s or 0)
 
     @property
     def measures(self) -> dict[str, float | None]:
-        """Return its numbers over all tasks, as the tables name them."""
+        """Return its numbers over all tasks, by their names in the tables."""
         return {
             "mean": self.scores.mean,
             "normalised_score": self.scores.normalised,
@@ -101,7 +100,7 @@ class Row:
 
 
 def make_rows(params: Params, scores: Mapping[str, Scores], metrics: Path, records: Path, profiles: Path) -> list[Row]:
-    """Join scores, parameters and receipts: references, then family by family, in each by falling mean score."""
+    """Join scores, parameters and receipts: references, then each family by descending mean score."""
     rows = [_row(params, entry, scores, metrics, records, profiles) for entry in scores]
     families = get_args(Family)
     return sorted(rows, key=lambda row: (families.index(row.about.family), -row.scores.mean))
@@ -130,20 +129,20 @@ def _row(params: Params, entry: str, every: Mapping[str, Scores], metrics: Path,
 
 
 def spent_before(params: Params, entry: str, scores: Mapping[str, Scores], word: str) -> int:
-    """Count the examples that went forwards or backwards through a network before an entry's merge."""
+    """Count the examples that went forward or backward through a network before an entry's merge."""
     read = [each.get(word, 0) for each in scores[entry].profile.values() if isinstance(each, Mapping)]
     before = params.merged_before(params.methods[entry])
     return sum(read) + (spent_before(params, before, scores, word) if before else 0)
 
 
 def seconds_before(params: Params, entry: Entry, profiles: Path) -> float | None:
-    """Add up how long what an entry reads took, where that is measured, learned, searched or trained on data."""
+    """Add up the seconds of measuring, learning, searching or training an entry's input on data."""
     seconds = [float(read_json(file)["wall_s"]) for file in times_before(params, entry, profiles)]
     return sum(seconds) if seconds else None
 
 
 def times_before(params: Params, entry: Entry, profiles: Path) -> list[Path]:
-    """List the files that say how long that took, also for the merge that difference vectors start from."""
+    """List the files with these seconds, also for the merge that difference vectors start from."""
     times = [profiles / f"{entry.reads}.json", *(profiles / entry.reads / f"{task}.json" for task in params.tasks)]
     if search := entry.named("searches"):  # which relates its candidates to the tasks' own models
         points = Points(params)
@@ -154,7 +153,7 @@ def times_before(params: Params, entry: Entry, profiles: Path) -> list[Path]:
 
 
 def leagues(rows: Iterable[Row]) -> list[str]:
-    """List whom entries are compared with: in the order of the groups, those without data first; no references."""
+    """List the leagues in the order of the groups, those without data first; references are in none."""
     present = {row.league for row in rows}
     names = [f"{group}{data}" for group in GROUPS for data in ("", WITH_DATA) if group != "reference"]
     return [name for name in names if name in present]
@@ -177,12 +176,12 @@ def by_family(rows: list[Row]) -> dict[str, list[Row]]:
 
 
 def best(rows: list[Row]) -> Row | None:
-    """Return the row with the highest mean score, the first one of a tie."""
+    """Return the row with the highest mean score; the first one if several tie."""
     return max(rows, key=lambda row: rank_value(row.scores.mean), default=None)
 
 
 def front(rows: Sequence[Row], costs: Sequence[float]) -> list[Row]:
-    """Return the Pareto front by rising cost: the entries, without references, that none equals or beats for less."""
+    """Return the Pareto front by ascending cost: entries, without references, that none equals or beats for less."""
     on_front, last = list[Row](), (float("-inf"), float("nan"))
     ranked = [(rank_value(row.scores.mean), cost, row) for row, cost in zip(rows, costs, strict=True)]
     for score, cost, row in sorted(ranked, key=lambda each: (each[1], -each[0])):
@@ -193,7 +192,7 @@ def front(rows: Sequence[Row], costs: Sequence[float]) -> list[Row]:
 
 
 def best_cells(rows: Sequence[Row], tasks: Sequence[str]) -> set[Cell]:
-    """Return the cells with the highest value of their league in a column; equal ones are best together."""
+    """Return the cells with the highest value of their league in a column, all of them if several tie."""
     cells = set[Cell]()
     for league, column in product(leagues(rows), (MEAN, *tasks)):
         members = [(row.entry, row.scores) for row in in_league(rows, league)]
@@ -203,7 +202,7 @@ def best_cells(rows: Sequence[Row], tasks: Sequence[str]) -> set[Cell]:
 
 
 def highest(values: Mapping[str, float]) -> list[str]:
-    """List the entries with the highest value, as entries are ranked by it.
+    """List the entries with the highest value; equal means tie, however they were summed.
 
     >>> highest({"a": 0.1 + 0.2 + 0.3, "b": 0.3 + 0.2 + 0.1, "c": 0.5})
     ['a', 'b']
@@ -213,18 +212,18 @@ def highest(values: Mapping[str, float]) -> list[str]:
 
 
 def lowest(rows: list[Row]) -> float:
-    """Return where an axis of scores begins, in hundredths: 0, or a ten below the lowest value if it is negative."""
+    """Return the lower end of a score axis, in hundredths: 0, or ten below the lowest value if that is negative."""
     least = min(value for row in rows for value in row.scores.values.values())
     return 10.0 * min(0, floor(10 * least))
 
 
 def with_data(rows: list[Row]) -> list[Row]:
-    """Return the rows of the entries that had data beside the checkpoints."""
+    """Return the rows of entries that used data besides the checkpoints."""
     return [row for row in rows if row.data != "NDI"]
 
 
 def sampling_error(rows: list[Row]) -> float | None:
-    """Return the largest standard error of any entry's mean score; None where none is known."""
+    """Return the largest standard error of any entry's mean score; None if none is known."""
     return max((row.scores.error for row in rows if row.scores.error is not None), default=None)
 
 
@@ -244,7 +243,7 @@ SPECIAL = {
 
 
 def latex_table(results: Sequence[Line], verdicts: Sequence[Line], scores: Sequence[Line], *, errors: bool) -> str:
-    """Return the table: a line an entry in the order of `results`, with `errors` each number ± its sampling error."""
+    """Return the table: a line per entry in the order of `results`; with `errors`, each number ± its sampling error."""
     columns = [MEAN, *dict.fromkeys(line["task"] for line in scores)]
     styles = _styles(results, verdicts, columns)
     error = {(line["entry"], line["task"]): line["stderr"] for line in scores} if errors else {}
@@ -258,7 +257,7 @@ def latex_table(results: Sequence[Line], verdicts: Sequence[Line], scores: Seque
 
 
 def _styles(results: Sequence[Line], verdicts: Sequence[Line], columns: Sequence[str]) -> dict[Cell, str]:
-    """Return how the best of each kind and those within the error of it are written."""
+    """Return the styles of the best of each league and of those within its error."""
     styles = {(v["entry"], v["column"]): TIED for v in verdicts if float(v["corrected"]) >= LEVEL}
     merges = [line for line in results if line["group"] != "reference"]
     kinds = {line["entry"]: (line["group"], line["data"] != TITLES["NDI"]) for line in merges}
@@ -291,7 +290,7 @@ def _tex_row(cells: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""Write text so that LaTeX prints it as it is.
+    r"""Escape text for LaTeX.
 
     >>> escaped("a_b & 5 %")
     'a\\_b \\& 5 \\%'

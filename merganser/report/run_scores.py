@@ -1,4 +1,4 @@
-"""Where a run's scores are, and one score in two runs. Importing it brings neither torch nor scipy."""
+"""The files of a run's scores, and one score in two runs. Importing it brings neither torch nor scipy."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ FindFile = Callable[[str], Path | None]  # from a path in `data` to a file of a 
 class PairedScore:
     """An entry's score on a task, or its mean, in both runs; `p`: two-sided, after Holm's correction over all lines.
 
-    None: there are not the same examples on both sides.
+    None: the two sides do not have the same examples.
     """
 
     entry: str
@@ -27,18 +27,18 @@ class PairedScore:
 
     @property
     def difference(self) -> float:
-        """Return how much more the second run has."""
+        """Return how much higher the second run's score is."""
         return self.second - self.first
 
     @property
     def is_worse(self) -> bool:
-        """Tell whether the second run is worse, by more than which examples there are explains."""
+        """Tell whether the second run is worse by more than the sampling error."""
         return self.difference < 0 and self.p is not None and self.p < LEVEL
 
 
 @dataclass(frozen=True)
 class Files:
-    """Where a run's files are: its metrics, and its examples' results, by entry and task."""
+    """A run's files: its metrics, and its examples' results, by entry and task."""
 
     metrics: Find
     examples: Find
@@ -50,7 +50,7 @@ class Files:
 
 
 def score_files(find: FindFile, metrics: str = "metrics", examples: str = "examples") -> Files:
-    """Say where a run's scores and its examples' results are, by the folders in `data` that have them."""
+    """Return a run's files of scores and examples' results, by their folders in `data`."""
     return Files(
         lambda entry, task: find(f"{metrics}/{entry}/{task}.json"),
         lambda entry, task: find(f"{examples}/{entry}/{task}.safetensors"),

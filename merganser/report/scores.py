@@ -1,7 +1,4 @@
-"""Scores read back from the stages' files: each entry's on each task, the cost of its merge, how it compares.
-
-The measures of a comparison, read back: of the tasks, and of each entry's merge.
-"""
+"""Scores and measures of a comparison, read from the stages' files: of each entry on each task, and of its merge."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +22,7 @@ INDIVIDUAL = "individual"
 
 @dataclass(frozen=True, kw_only=True)
 class MeanScore:
-    """What one merge of a study scored on each task, and the mean of that."""
+    """The scores of one merge of a study on each task, and their mean."""
 
     by_task: Mapping[str, Score]
 
@@ -41,7 +38,7 @@ class MeanScore:
 
     @property
     def stderr(self) -> float | None:
-        """Return the standard error of the mean; None where that of a task is not known."""
+        """Return the standard error of the mean; None if a task's is not known."""
         return error_of_mean(errors_of(self.by_task))
 
 
@@ -58,22 +55,22 @@ class Scores:
 
     @property
     def unseen_mean(self) -> float | None:
-        """Return the mean over the unseen tasks; None where there are none."""
+        """Return the mean over the unseen tasks; None if there are none."""
         return sum(values_of(self.unseen).values()) / len(self.unseen) if self.unseen else None
 
     @property
     def unseen_error(self) -> float | None:
-        """Return its standard error; None where that of a task is not known."""
+        """Return the standard error of that mean; None if a task's is not known."""
         return error_of_mean(errors_of(self.unseen)) if self.unseen else None
 
     @property
     def mixtures(self) -> bool:
-        """Tell whether mixtures of tasks' parts were measured on the unseen tasks."""
+        """Tell whether mixtures of tasks' parts were scored on the unseen tasks."""
         return any("uniform" in score for score in self.unseen.values())
 
     @property
     def values(self) -> dict[str, float]:
-        """Return each task's value of its own metric."""
+        """Return each task's value, by its own metric."""
         return values_of(self.by_task)
 
     @property
@@ -83,17 +80,17 @@ class Scores:
 
     @property
     def mean(self) -> float:
-        """Return the mean over the tasks of their values."""
+        """Return the mean of the tasks' values."""
         return sum(self.values.values()) / len(self.by_task)
 
     @property
     def known(self) -> float | None:
-        """Return the mean over the tasks with their labels, for an entry that is evaluated without; None for others."""
+        """Return the mean over the tasks with known task labels, for an entry with a router; None for others."""
         return self._mean_of("known")
 
     @property
     def router(self) -> float | None:
-        """Return the mean over the tasks of how often the router is right; None where there is none."""
+        """Return the router's mean accuracy over the tasks; None without a router."""
         return self._mean_of("router")
 
     def _mean_of(self, key: Literal["known", "router"]) -> float | None:
@@ -102,17 +99,17 @@ class Scores:
 
     @property
     def spread(self) -> float | None:
-        """Return the sample standard deviation, over the seeds, of the mean over the tasks; None of one seed alone."""
+        """Return the standard deviation over the seeds of the mean over the tasks; None for one seed."""
         return spread_of(self.by_task)
 
     @property
     def error(self) -> float | None:
-        """Return the standard error of the mean; None where that of a task is not known."""
+        """Return the standard error of the mean; None if a task's is not known."""
         return error_of_mean(errors_of(self.by_task))
 
 
 def spread_of(scores: Mapping[str, Score]) -> float | None:
-    """Return how much the mean over the tasks varies with the seed."""
+    """Return the standard deviation over the seeds of the mean over the tasks."""
     by_task = [score["seeds"] for score in scores.values() if "seeds" in score]
     return stdev(fmean(values) for values in zip(*by_task, strict=True)) if by_task else None
 
@@ -128,7 +125,7 @@ def errors_of(scores: Mapping[str, Score]) -> dict[str, float | None]:
 
 
 def read_metrics(params: Params, entry: str, metrics: Path) -> dict[str, Score]:
-    """Read an entry's score on each task that is measured, in their order; raise InputError if one is missing."""
+    """Read an entry's score on each measured task, in their order; raise InputError if one is missing."""
     return {task: cast(Score, read_json(metrics / entry / f"{task}.json")) for task in params.measured}
 
 
@@ -138,7 +135,7 @@ def read_unseen(params: Params, entry: str, unseen: Path) -> dict[str, Score]:
 
 
 def read_scores(params: Params, metrics: Path, profiles: Path, unseen: Path | None = None) -> dict[str, Scores]:
-    """Read every declared entry's results, in the order of params.yaml; `unseen`: those on unseen tasks."""
+    """Read every declared entry's results, in the order of params.yaml; `unseen`: the folder of unseen tasks."""
     measured = {entry: read_metrics(params, entry, metrics) for entry in params.methods}
     values = {entry: values_of(by_task) for entry, by_task in measured.items()}
     reference = individual_values(params, values)
@@ -156,12 +153,12 @@ def read_scores(params: Params, metrics: Path, profiles: Path, unseen: Path | No
 
 
 def written_values(entry: Entry, profile: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry's parameters without the method's defaults: those of params.yaml, or that its search chose."""
+    """Return an entry's parameters without the method's defaults: those of params.yaml, or of its search."""
     return dict(profile["search"]["chosen"]) if "search" in profile else entry.values
 
 
 def individual_values(params: Params, values: Mapping[str, Mapping[str, float]]) -> Mapping[str, float] | None:
-    """Return the individual models' values; None without them, or where one is no better than nothing."""
+    """Return the individual models' values; None without them, or if one is zero or less."""
     by_entry = (values[name] for name, entry in params.methods.items() if entry.method == INDIVIDUAL)
     return next((each for each in by_entry if all(value > 0 for value in each.values())), None)
 
@@ -190,7 +187,7 @@ BY_LAYER: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class MergeMeasures:
-    """What `measure` and `measure_merged` wrote. All grids follow `tasks`, and `matrices` or `names`."""
+    """The results of `measure` and `measure_merged`. All grids follow `tasks`, and `matrices` or `names`."""
 
     of_tasks: Mapping[str, Any]
     of_merges: Mapping[str, Mapping[str, Any]]  # by entry
@@ -212,23 +209,23 @@ class MergeMeasures:
         return grid(self.of_tasks["cosines"])
 
     def row_spaces(self, which: str) -> Grid:
-        """Return the row-space interference of `own` or `centred` deltas, the mean over the matrices (T, T)."""
+        """Return the row-space interference of `own` or `centred` deltas, averaged over the matrices (T, T)."""
         grids = [grid(self.at(name, "row_space_interference", which)) for name in self.matrices]
         return mean_over(np.stack(grids), axis=0) if grids else np.full((len(self.tasks),) * 2, np.nan)
 
     def at(self, layer: str, *keys: str) -> Any:
-        """Return what was measured of a layer, None where it was not."""
+        """Return a layer's measures; None if it was not measured."""
         content = self.of_tasks["layers"][layer]
         for key in keys:
             content = None if content is None else content.get(key)
         return content
 
     def by_layer(self, measure: str) -> dict[str, float]:
-        """Return one number a matrix, of a measure in BY_LAYER."""
+        """Return one number per matrix, of a measure in BY_LAYER."""
         return {name: grid_mean(self.at(name, *BY_LAYER[measure])) for name in self.matrices}
 
     def merges(self, *, parts: bool) -> list[str]:
-        """List the entries that give one model, or that have parts per task."""
+        """List the entries that give one model, or those with parts per task."""
         return [entry for entry, measures in self.of_merges.items() if measures["parts"] == parts]
 
     def alignment(self, entry: str) -> Grid:
@@ -237,7 +234,7 @@ class MergeMeasures:
         return grid([layers[name]["sar"] for name in self.matrices]).reshape(-1, len(self.tasks))
 
     def overall(self, entry: str) -> Grid:
-        """Return one number a task (T): mean SAR of one model, relative error of models per task."""
+        """Return one number per task (T): mean SAR of one model, relative error of models per task."""
         measures = self.of_merges[entry]
         return grid(measures["error" if measures["parts"] else "sar"])
 
@@ -247,7 +244,7 @@ class MergeMeasures:
 
 
 def grid(values: Any) -> Grid:
-    """Turn nested lists of numbers and None into an array."""
+    """Convert nested lists of numbers and None to an array."""
     return np.array(values, dtype=np.float64)
 
 
@@ -260,7 +257,7 @@ def grid_mean(value: Any) -> float:
 
 
 def mean_over(values: Grid, axis: int) -> Grid:
-    """Average what is defined; NaN where nothing is."""
+    """Average the defined values; NaN if there are none."""
     known = ~np.isnan(values)
     count = known.sum(axis)
     return np.divide(np.where(known, values, 0).sum(axis), count, out=np.full(count.shape, np.nan), where=count > 0)

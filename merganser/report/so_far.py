@@ -1,4 +1,4 @@
-"""The report so far: while a run goes on, a page of the scores that are there, marked as partial."""
+"""The report so far: a page with the scores of a running comparison, marked as partial."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ PAGE = FOLDER / "index.html"
 
 
 class EntryScores(NamedTuple):
-    """An entry's scores on the tasks that it has been evaluated on, and their mean once it has on all."""
+    """An entry's scores on the tasks evaluated so far, and their mean once it has all."""
 
     entry: str
     values: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""Jinja templates as all pages use them."""
+"""Jinja templates of all pages."""
 
 from functools import cache
 
@@ -7,18 +7,18 @@ from jinja2.bccache import Bucket
 
 
 class Compiled(BytecodeCache):
-    """What this process has compiled templates to: compiling them takes longer than writing a page of them."""
+    """Templates that this process has compiled: that takes longer than writing a page."""
 
     def __init__(self) -> None:
         self._kept: dict[str, bytes] = {}
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Give a template what it was compiled to, if it was."""
+        """Give a template its compiled code, if there is any."""
         if bucket.key in self._kept:
             bucket.bytecode_from_string(self._kept[bucket.key])
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep what a template was compiled to."""
+        """Keep a template's compiled code."""
         self._kept[bucket.key] = bucket.bytecode_to_string()
 
 
@@ -28,7 +28,7 @@ def _compiled(*, html: bool) -> Compiled:  # code that escapes values is other c
 
 
 def open_templates(package: str, *folders: str, html: bool = True) -> Environment:
-    """Open the templates that lie in a package and in further folders; values are escaped in HTML pages."""
+    """Open the templates in a package and in further folders; HTML pages escape values."""
     return Environment(
         loader=ChoiceLoader([PackageLoader(package, "."), FileSystemLoader(folders)]),
         autoescape=html,

@@ -1,8 +1,8 @@
-"""Statistics of a model on a task's data: kinds of them, each of which measures its own of a network's parameters.
+"""Statistics of a model on a task's data: each kind measures one property of a network's parameters.
 
 A kind is a module of `merganser/statistics/kinds/`, found by its file name; params.yaml names it as `kind` of a
-statistic. It measures in passes over the examples, so many parameters a pass as memory allows, and each file is written
-when its pass ends: a killed measurement loses one pass.
+statistic. It measures in passes over the examples, with as many parameters per pass as memory allows, and writes files
+at the end of each pass: a kill loses one pass.
 """
 
 import json
@@ -27,23 +27,23 @@ BUDGET = 2**32  # bytes of what a pass adds up; a constant, since memory that ha
 
 
 class StatisticKind(Protocol):
-    """What the module of a kind holds.
+    """The functions of a kind's module.
 
-    It may write out, to be read without importing it: `OF_BASE = True` where it can be measured of the base on each
-    task's data too, as `base_<kind>`; `NEEDS_CLASSES = True` where it needs the probabilities of classes;
-    `BACKWARDS = True` where an example takes a backward pass.
+    It may also define, as literals: `OF_BASE = True` if the base is measured on each task's data too, as
+    `base_<kind>`; `NEEDS_CLASSES = True` if it needs class probabilities; `BACKWARDS = True` if an example takes a
+    backward pass.
     """
 
     def measure(self, setting: "Setting", folder: Path) -> "tuple[StatisticsIndex, int]":
-        """Fill a folder of what is measured with a file a parameter; return its index, and how many were measured.
+        """Fill a folder with one file per parameter; return its index, and how many were measured.
 
-        A file holds a tensor of the parameter's shape, or (`pack_triangle`) a symmetric one over a map's inputs. What
-        was measured from the same `setting.origin` is kept.
+        A file has a tensor of the parameter's shape, or (`pack_triangle`) a symmetric one over a map's inputs.
+        Files measured from the same `setting.origin` are kept.
         """
 
 
 def get_kind(name: str) -> StatisticKind:
-    """Return a kind's module; raise InputError with the nearest name where there is none of this one."""
+    """Return a kind's module; raise InputError with the nearest name if there is none."""
     known = module_names(places_of(STATISTICS))
     if name not in known:
         raise InputError(f"{name!r} is not a kind of statistic; known: {', '.join(known)}{did_you_mean(name, known)}")
@@ -52,7 +52,7 @@ def get_kind(name: str) -> StatisticKind:
 
 
 def in_passes(names: Iterable[str], size: Callable[[str], int], budget: int) -> Iterator[list[str]]:
-    """Share names out to passes, in their order: as many a pass as the budget allows, at least one.
+    """Divide names into passes, in order: as many per pass as the budget allows, at least one.
 
     >>> list(in_passes(["a", "b", "c"], lambda name: 2, 5))
     [['a', 'b'], ['c']]
@@ -68,10 +68,10 @@ def in_passes(names: Iterable[str], size: Callable[[str], int], budget: int) -> 
 
 
 def is_up_to_date(folder: Path, name: str, origin: str) -> bool:
-    """Tell whether a parameter's file is there and was measured from the same."""
+    """Tell whether a parameter's file exists and was measured from the same origin."""
     return fingerprint_of(folder / parameter_file_name(name)) == origin
 
 
 def write_statistic(folder: Path, name: str, value: Tensor, origin: str) -> None:
-    """Write what was measured of a parameter, whole or not at all."""
+    """Write a parameter's statistic, completely or not at all."""
     save_tensors(folder / parameter_file_name(name), {folder.name: value}, json.dumps({"fingerprint": origin}))

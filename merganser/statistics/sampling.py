@@ -1,4 +1,4 @@
-"""The examples that a statistic is measured on: drawn by seed and task, since the first ones may be of one class.
+"""The examples of a statistic: drawn by seed and task, since the first ones may be of one class.
 
 Legend: B examples of a batch, C classes.
 """
@@ -20,7 +20,7 @@ MASK = "attention_mask"  # of texts: where a row is not padding
 
 @dataclass(frozen=True)
 class Sample:
-    """Some of a task's prepared examples, by their numbers."""
+    """Some of a task's prepared examples, by number."""
 
     task: str
     seed: int
@@ -32,9 +32,9 @@ class Sample:
         return len(self.numbers)
 
     def batches(self, network: Network, size: int) -> Iterator[dict[str, Tensor]]:
-        """Read a network's inputs, at most so many at a time; texts of one length together, so that nothing is padded.
+        """Yield a network's inputs, at most so many examples at a time; texts of one length together, without padding.
 
-        Raises InputError where what was prepared of the examples is not an input of a network.
+        Raises InputError if the prepared arrays are not inputs of a network.
         """
         names, prepared = inputs_of(network, self.prepared), self.prepared
         lengths = dict.fromkeys(self.numbers, 0)
@@ -47,7 +47,7 @@ class Sample:
 
 
 def draw(prepared: Prepared, examples: int, seed: int, task: str) -> Sample:
-    """Draw so many of a task's examples, or take all where there are fewer; raise InputError where there are none."""
+    """Draw so many of a task's examples, or all if there are fewer; raise InputError if there are none."""
     if not len(prepared):
         raise InputError(f"{prepared.folder}: no examples to measure {task} on; name another split under validation")
     order = torch.randperm(len(prepared), generator=generator_of(seed, task, "examples"))
@@ -55,7 +55,7 @@ def draw(prepared: Prepared, examples: int, seed: int, task: str) -> Sample:
 
 
 def draw_label(logits: Tensor, sample: Sample, number: int) -> int:
-    """Draw a label by a model's own probabilities (logits of one example, C), from the seed, task and example alone."""
+    """Draw a label by the model's probabilities (logits of one example, C), from the seed, task and example alone."""
     shares = torch.softmax(logits.detach().double().cpu(), dim=0).cumsum(dim=0)
     generator = generator_of(sample.seed, sample.task, f"label of {number}")
     drawn = torch.rand(1, generator=generator, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What a task's statistics are measured with: its own model or the base, and examples drawn by the seed.
+"""The model and examples of a task's statistics: its own model or the base, and examples drawn by the seed.
 
 Legend: B examples of a batch, C classes.
 """
@@ -17,7 +17,7 @@ from merganser.statistics.sampling import Sample, draw
 
 @dataclass(frozen=True)
 class Setting:
-    """One task, its model and data. `of_base`: whether the base is measured on them too; `origin` identifies it all."""
+    """One task, its model and data. `of_base`: whether the base is measured too; `origin` identifies all inputs."""
 
     task: str
     seed: int
@@ -35,9 +35,9 @@ class Setting:
         return draw(self.setup.prepared, self.examples, self.seed, self.task)
 
     def parameter(self, deltas: DeltaFile | None, name: str) -> Tensor:
-        """Return a parameter of the task's own model, or of the base, where the network runs."""
+        """Return a parameter of the task's own model, or of the base, on the network's device."""
         return own_parameter(self.base, deltas, name).to(self.setup.network.device)
 
     def score(self, parameters: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
-        """Score the classes of some examples, differentiable in the parameters: (B, C)."""
+        """Return the class logits (B, C) of some examples, differentiable in the parameters."""
         return self.setup.evaluator.class_logits(self.setup.network, self.setup.prepared, parameters, rows)

@@ -1,4 +1,4 @@
-"""The candidates of a search, and the one that is chosen: one rule for all methods."""
+"""The candidates of a search, and the choice among them: one rule for all methods."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Values = dict[str, Any]
 
 
 class MeasuredScore(TypedDict):
-    """The score on one task, and its standard error by the draw of the examples; None for a single example."""
+    """The score on one task, and its sampling error; None for a single example."""
 
     value: float
     stderr: float | None
@@ -24,7 +24,7 @@ class MeasuredScore(TypedDict):
 
 @dataclass(frozen=True)
 class Candidate:
-    """Values of a method's parameters, and what their merge scored on the validation data."""
+    """Values of a method's parameters, and their merge's scores on the validation data."""
 
     values: Values
     score: float  # the mean over the tasks
@@ -33,7 +33,7 @@ class Candidate:
 
 
 def default_grid(parameters: Collection[str]) -> dict[str, list[Any]]:
-    """Return what is searched of a method with these parameters.
+    """Return the searched values for a method with these parameters.
 
     >>> default_grid(["scaling", "density"])["density"], list(default_grid(["eta"]))
     ([0.1, 0.2, 0.4], [])
@@ -52,7 +52,7 @@ def value_combinations(over: Mapping[str, Sequence[Any]]) -> list[Values]:
 
 
 def best_candidate(candidates: Iterable[Candidate]) -> Candidate:
-    """Return the candidate of the highest score: of several the one of the smallest scaling, then the first.
+    """Return the candidate with the highest score; of several, that with the smallest scaling, then the first.
 
     >>> scores = ((1.0, 0.1 + 0.2 + 0.3), (0.5, 0.3 + 0.2 + 0.1), (0.1, 0.5))  # the first sum is rounded to more
     >>> tried = [Candidate({"scaling": s}, score, None, {}) for s, score in scores]
@@ -63,7 +63,7 @@ def best_candidate(candidates: Iterable[Candidate]) -> Candidate:
 
 
 def best_of_each(candidates: Sequence[Candidate], own: Collection[str]) -> Values:
-    """Return the best candidate's values, those of `own` by task: what each task scores highest by, the first of equal.
+    """Return the best candidate's values, with those of `own` chosen for each task by its own score.
 
     >>> one, other = ({"a": MeasuredScore(value=a, stderr=None), "b": MeasuredScore(value=b, stderr=None)}
     ...               for a, b in ((0.9, 0.5), (0.8, 0.7)))
@@ -94,7 +94,7 @@ def format_values(values: Mapping[str, Any]) -> str:
 def relative_candidate(
     values: Values, by_task: Mapping[str, MeasuredScore], individual: Mapping[str, MeasuredScore]
 ) -> Candidate:
-    """Return a candidate whose scores are relative to the individual models', where all of these are positive."""
+    """Return a candidate with scores relative to the individual models', if all of these are positive."""
     scores, own = ({task: one["value"] for task, one in each.items()} for each in (by_task, individual))
     errors, usable = {task: one["stderr"] for task, one in by_task.items()}, all(value > 0 for value in own.values())
     score = normalised_score(scores, own) if usable else sum(scores.values()) / len(scores)

@@ -1,4 +1,4 @@
-"""Search a coefficient per task by CMA-ES (Hansen and Ostermeier, 2001), as PCB and LoraHub do."""
+"""Search one coefficient per task by CMA-ES (Hansen and Ostermeier, 2001), as PCB and LoraHub do."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,9 +17,9 @@ def evolved(
     sigma: float,
     seed: int,
 ) -> Iterator[Candidate]:
-    """Yield the candidate of coefficients 1, then each of each generation, all of which follow from the scores before.
+    """Yield the candidate with coefficients 1, then those of each generation, which depend on earlier scores.
 
-    The same scores make it ask for the same coefficients: what was measured before need not be measured again.
+    The same scores lead to the same candidates, so stored scores need not be measured again.
     """
     yield measure({"coefficients": dict.fromkeys(tasks, 1.0)})
     optimiser = CMA(mean=np.ones(len(tasks)), sigma=sigma, seed=seed, population_size=population)

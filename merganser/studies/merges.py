@@ -18,7 +18,7 @@ from merganser.overlays import task_model
 
 @dataclass(frozen=True)
 class ScoringSetup:
-    """The models and data on which every merge is scored, opened once."""
+    """The models and data that score every merge, opened once."""
 
     base: Checkpoint
     tasks: Mapping[str, TaskSetup]  # tasks with the same number of outputs share a network
@@ -28,7 +28,7 @@ class ScoringSetup:
 
 
 def score_on(setup: TaskSetup, results: Results) -> Score:
-    """Score results of one task's examples, with the device that they were computed on."""
+    """Score one task's results, with the device that computed them."""
     return score_of(setup.evaluator.metric, results) | {"device": setup.network.device.type}
 
 
@@ -40,9 +40,9 @@ def merge_results(
     folder: Path,
     others: Sequence[str] = (),
 ) -> Iterator[tuple[str, TaskSetup, Results]]:
-    """Merge a source's tasks into a folder, as the merge stage does; yield each task that has data, and its results.
+    """Merge a source's tasks into a folder, as the merge stage does; yield each task with data, and its results.
 
-    They come with what it ran on; the merge is made on the same device. `others`: tasks that are measured only.
+    The device of the results is also that of the merge. `others`: tasks that are only measured.
     """
     merge_layers(method, dict(values), source, setup.base, folder, choose_device(setup.device))
     loaded: Network | None = None

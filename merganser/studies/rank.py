@@ -24,9 +24,9 @@ def fractions_of(fractions: list[float]) -> list[float]:
 def truncated_model(
     base: Checkpoint, deltas: Deltas, factors: FactorSource, fraction: float
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the parameters of the base plus one task's delta, its matrices cut to floor(fraction * R) singular triples.
+    """Yield the base plus one task's delta, with its matrices truncated to floor(fraction * R) singular triples.
 
-    Vectors are added whole. `deltas` and `factors` hold this task only.
+    Vectors are added whole. `deltas` and `factors` are of this task only.
     """
 
     def parameter(name: str) -> Tensor:

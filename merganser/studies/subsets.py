@@ -1,4 +1,4 @@
-"""Choose subsets and orders of the tasks, the same for every entry, so that their results are paired."""
+"""Choose subsets and orders of the tasks, the same for every entry, so that results can be paired."""
 
 from collections.abc import Collection
 from itertools import combinations

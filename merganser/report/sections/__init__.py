@@ -29,10 +29,10 @@ def _itself(comparison: Comparison) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Section(Generic[Data]):
-    """A section of the report: functions of what `read` returns. `plots` runs inside `matplotlib.rc_context(STYLE)`.
+    """A section of the report: functions of the result of `read`. `plots` runs inside `matplotlib.rc_context(STYLE)`.
 
-    The template has `params`, `rows`, `wording` and `plots`, what was read under the section's name, and what `page`
-    returns.
+    The template gets `params`, `rows`, `wording`, `plots`, the result of `read` under the section's name, and that
+    of `page`.
     """
 
     read: Callable[[Comparison], Data | None] = _itself  # None: the comparison has no such section
@@ -46,7 +46,7 @@ class Section(Generic[Data]):
 
 
 def sections() -> dict[str, Section[Any]]:
-    """Return the sections by their names, in the order of the page."""
+    """Return the sections by name, in the order of the page."""
     places = {name: place for place, name in enumerate(ORDER)}
     names = sorted(module_names(__path__), key=lambda name: places.get(name, len(places)))
     return {name: import_module(f"{PACKAGE}.{name}").SECTION for name in names}

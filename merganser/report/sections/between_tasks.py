@@ -1,4 +1,4 @@
-"""How alike the tasks' deltas are, before anything is merged."""
+"""The similarity of the tasks' deltas, before any merge."""
 
 import json
 from itertools import product
@@ -21,7 +21,7 @@ def tables(measured: MergeMeasures) -> Tables:
 
 
 def plots(measured: MergeMeasures, wording: Wording) -> dict[str, str]:
-    """Draw the measures that there are, pair by pair."""
+    """Plot the available measures, pair by pair."""
     if len(measured.tasks) < 2:
         return {}
     drawn = {"cosines": between_tasks(measured.cosines, measured.tasks)}

@@ -1,4 +1,4 @@
-"""What papers prove of merging, on the deltas of this comparison: both sides, and whether they hold."""
+"""Papers' inequalities about merging on this comparison's deltas: both sides, and whether they hold."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from merganser.report.sections import Section
 
 
 class Claim(NamedTuple):
-    """What is claimed, and by whom."""
+    """A claim, and its source."""
 
     says: str
     source: str
@@ -55,7 +55,7 @@ HEADER = ("bound", "layer", "left", "right", "ratio", "holds", "claimed", "at")
 
 
 class Checked(NamedTuple):
-    """One claim where it is nearest to being broken."""
+    """A claim where its bound is tightest."""
 
     name: str
     says: str
@@ -70,7 +70,7 @@ class Checked(NamedTuple):
 
 
 def check_claims(measured: MergeMeasures) -> list[Checked]:
-    """Return each claim at its largest ratio of left to right side; of none that was not measured."""
+    """Return each measured claim at its largest ratio of left to right side."""
     checked = []
     for name, claim in CLAIMS.items():
         sides = dict(_by_layer(measured, name)) if claim.of_layers else _whole(measured, name)
@@ -95,7 +95,7 @@ def bound_lines(measured: MergeMeasures) -> list[tuple[Any, ...]]:
 
 
 def plots(measured: MergeMeasures, wording: Wording) -> dict[str, str]:
-    """Draw the ratio of left to right side of each claim over the depth, if any was measured."""
+    """Plot each claim's ratio of left to right side over the depth, if any was measured."""
     if not (measured.matrices and check_claims(measured)):
         return {}
     lines = [
@@ -119,7 +119,7 @@ def _whole(measured: MergeMeasures, name: str) -> dict[str, Mapping[str, Any]]:
 
 
 def _ratio(measured: MergeMeasures, layer: str, name: str) -> float:
-    """Return a ratio as it stands on a logarithmic axis: NaN where there is none, or nothing to compare."""
+    """Return a ratio for a logarithmic axis: NaN if there is none."""
     bound = measured.at(layer, "bounds", name)
     return bound["ratio"] or float("nan") if bound else float("nan")
 

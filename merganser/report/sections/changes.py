@@ -1,4 +1,4 @@
-"""What a run changed: each metric before and after, and why its stages ran."""
+"""Changes of a run: each metric before and after, and the reasons why its stages ran."""
 
 import json
 import os
@@ -18,7 +18,7 @@ Numbers = Mapping[str, Mapping[str, Any]]  # of metrics.json: by entry, nested b
 
 @dataclass(frozen=True)
 class Change:
-    """One number of an entry, before and after; None where there was none."""
+    """One number of an entry, before and after; None if it is missing."""
 
     entry: str
     number: str  # `mean`, `METRIC/TASK`, ...
@@ -71,7 +71,7 @@ def _flat(numbers: Numbers) -> Iterator[tuple[tuple[str, str], float | None]]:
 
 
 def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-    """Give each number with the keys that lead to it: `unseen/accuracy/TASK`."""
+    """Yield each number with its keys: `unseen/accuracy/TASK`."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from ((f"{name}/{inner}", number) for inner, number in _named(value))

@@ -1,4 +1,4 @@
-"""Confusion matrices: what the best entry with one model answers, by the examples' labels."""
+"""Confusion matrices: the answers of the best entry with one model, by the examples' labels."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -26,7 +26,7 @@ ABREAST, SIDE = 4, 2.7  # panels in a row, inches of each
 
 
 class Confusions(NamedTuple):
-    """An entry's confusion matrices: of each task's label (row), the share of examples answered so (column)."""
+    """An entry's confusion matrices: for each task and label (row), the share of examples with each answer (column)."""
 
     entry: str
     by_task: dict[str, Grid]
@@ -62,7 +62,7 @@ def present(results: Results) -> NDArray[Any]:
 
 
 def confusion(results: Results) -> Grid | None:
-    """Return the shares (C, C) of C classes' examples by answer; a row without examples is NaN. None of no classes.
+    """Return the shares (C, C) of C classes' examples by answer; a row without examples is NaN. None without classes.
 
     >>> confusion(Results(prediction=np.array([0, 1, 1]), label=np.array([0, 0, 1])))
     array([[0.5, 0.5],
@@ -81,7 +81,7 @@ def confusion(results: Results) -> Grid | None:
 
 
 def tables(confusions: Confusions) -> Tables:
-    """Return of each task's classes, by their order and their names, the share of examples answered so, zeros apart."""
+    """Return each task's non-zero shares, with the classes' numbers and names."""
     lines = [
         [
             confusions.entry,
@@ -98,7 +98,7 @@ def tables(confusions: Confusions) -> Tables:
 
 
 def plots(confusions: Confusions, wording: Wording) -> dict[str, str]:
-    """Draw a panel for each task, shaded from 0 to 1."""
+    """Plot a panel for each task, shaded from 0 to 1."""
     abreast = min(ABREAST, len(confusions.by_task))
     down = ceil(len(confusions.by_task) / abreast)
     figure = Figure(figsize=(SIDE * abreast, (SIDE + 0.25) * down), layout="constrained")

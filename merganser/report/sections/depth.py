@@ -1,4 +1,4 @@
-"""Measures of the tasks over the depth of the network, and what lies inside those of its middle matrix."""
+"""Measures of the tasks over the depth of the network, and details of its middle matrix."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -64,7 +64,7 @@ def tables(measured: MergeMeasures) -> Tables:
 
 
 def plots(measured: MergeMeasures, wording: Wording) -> dict[str, str]:
-    """Draw every measure over the depth, and what lies inside some."""
+    """Plot every measure over the depth, and details of the middle matrix."""
     over = {
         name: over_depth([(line, measured.by_layer(line.measure)) for line in lines], measured.matrices, label)
         for name, (label, lines) in FIGURES.items()
@@ -74,7 +74,7 @@ def plots(measured: MergeMeasures, wording: Wording) -> dict[str, str]:
 
 
 def draw_spaces(measured: MergeMeasures) -> dict[str, str]:
-    """Draw what was measured of the middle matrix, and the signs of all; return SVG text by name."""
+    """Plot the details of the middle matrix, and the signs of all matrices; return SVG text by name."""
     plots = {}
     middle = middle_matrix(measured)
     if middle and any(measured.at(middle, "dropped", "plain")):
@@ -88,7 +88,7 @@ def draw_spaces(measured: MergeMeasures) -> dict[str, str]:
 
 
 def middle_matrix(measured: MergeMeasures) -> str | None:
-    """Return the matrix in the middle of the depth, None without any."""
+    """Return the matrix at the middle of the depth; None if there is none."""
     return measured.matrices[len(measured.matrices) // 2] if measured.matrices else None
 
 
@@ -99,7 +99,7 @@ def middle_name(measured: MergeMeasures) -> str | None:
 
 
 def dropped(shares: Mapping[str, Sequence[Sequence[float]]]) -> str:
-    """Draw the share of each task's basis vectors' entries that pruning drops, a line a task and their mean."""
+    """Plot the share of entries that pruning drops from each basis vector, a line per task and their mean."""
     figure, axes = canvas(WIDE, 3.0)
     lines = (("plain", "as they are", COLOURS["parts"]), ("renormalised", "renormalised", COLOURS["single"]))
     for name, label, colour in lines:
@@ -114,7 +114,7 @@ def dropped(shares: Mapping[str, Sequence[Sequence[float]]]) -> str:
 
 
 def sign_histogram(histograms: Sequence[Mapping[str, Sequence[int]]]) -> str:
-    """Draw how many entries of all matrices have which share of the majority's sign, in both bases."""
+    """Plot how many entries of all matrices have which share of the majority sign, in both bases."""
     figure, axes = canvas(WIDE, 3.0)
     bases = (("weights", "weights", COLOURS["single"]), ("joint", "joint basis", COLOURS["parts"]))
     for number, (name, label, colour) in enumerate(bases):
@@ -129,7 +129,7 @@ def sign_histogram(histograms: Sequence[Mapping[str, Sequence[int]]]) -> str:
 
 
 def products(numbers: Mapping[str, Any], tasks: Sequence[str]) -> str:
-    """Draw U^T U and V^T V, without the ones on their diagonals, task beside task."""
+    """Plot U^T U and V^T V without their diagonals of ones, task by task."""
     figure = Figure(figsize=(10.8, 5.2), layout="constrained")
     pair = [np.where(np.eye(sum(numbers["each"]), dtype=bool), np.nan, grid(numbers[side])) for side in ("u", "v")]
     size = max(float(np.nanmax(np.abs(each))) for each in pair)
@@ -141,7 +141,7 @@ def products(numbers: Mapping[str, Any], tasks: Sequence[str]) -> str:
 
 
 def _name_blocks(axes: Axes, sizes: Sequence[int], tasks: Sequence[str]) -> None:
-    """Mark where one task's vectors end and the next one's begin."""
+    """Mark the borders between the tasks' vectors."""
     ends = np.cumsum(sizes)
     middles = ends - np.array(sizes) / 2
     axes.set_xticks(middles, tasks, rotation=60, ha="right", rotation_mode="anchor")

@@ -1,4 +1,4 @@
-"""What each entry is: its method, its parameters, and where its numbers came from."""
+"""Each entry's method, parameters, and the origin of its numbers."""
 
 from merganser.report.comparison import Comparison
 from merganser.report.sections import Section

@@ -1,4 +1,4 @@
-"""The comparison at a glance: plots of the entries' scores, and of what entries cost."""
+"""The comparison at a glance: plots of the entries' scores and costs."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ LOOKS = [(colour, style) for style in LINES for colour in (COLOURS["single"], CO
 
 
 def plots(comparison: Comparison, wording: Wording) -> dict[str, str]:
-    """Draw the scores, by entry, by task and over what entries cost; and how learned entries learned."""
+    """Plot the scores by entry, by task and over costs, and the losses of learned entries."""
     rows, tasks = comparison.shown, comparison.tasks
     drawn = {"scores": score_bars(rows, tasks), "memory": against_memory(rows), "time": against_time(rows)}
     if len(tasks) >= 3:
@@ -34,7 +34,7 @@ def plots(comparison: Comparison, wording: Wording) -> dict[str, str]:
 
 
 def score_bars(rows: list[Row], tasks: Sequence[str]) -> str:
-    """Draw each entry's mean score as a bar under its family's name, with one dot a task."""
+    """Plot each entry's mean score as a bar below its family's name, with one dot per task."""
     places, headings = _places(rows)
     last = places[-1] + 0.6
     figure, axes = canvas(5.2, 0.6 + 0.19 * last)
@@ -67,7 +67,7 @@ def _places(rows: list[Row]) -> tuple[list[float], list[tuple[float, str]]]:
 
 
 def radar(rows: list[Row], tasks: Sequence[str]) -> str:
-    """Draw the references and the best entries of each group over the tasks."""
+    """Plot the references and the best entries of each group over the tasks."""
     figure = Figure(figsize=(4.6, 4.6), layout="constrained")
     axes = cast(PolarAxes, figure.add_subplot(projection="polar"))
     axes.set_theta_offset(math.pi / 2)
@@ -89,7 +89,7 @@ def radar(rows: list[Row], tasks: Sequence[str]) -> str:
 
 
 def _chosen(rows: list[Row]) -> list[tuple[Row, str, str]]:
-    """Choose the lines: the references, the two best single models, the best with parts per task."""
+    """Choose the lines of the radar: the references, the two best single models, the best with parts per task."""
     references = list(zip(in_group(rows, "reference"), (":", "--"), strict=False))
     lines = [(row, COLOURS["reference"], style) for row, style in references]
     ranked = sorted(in_group(rows, "single"), key=lambda row: -row.scores.mean)
@@ -99,12 +99,12 @@ def _chosen(rows: list[Row]) -> list[tuple[Row, str, str]]:
 
 
 def learned_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return the entries that apply values which were learned step by step."""
+    """Return the entries with values learned step by step."""
     return [row for row in rows if row.scores.profile.get("learned", {}).get("checks")]
 
 
 def learning_curves(rows: Sequence[Row]) -> str:
-    """Draw the loss on the fixed examples against the step, and mark the values that each entry was merged by."""
+    """Plot the loss on the fixed examples over the steps, and mark the values that the entry uses."""
     figure, axes = canvas(5.2, 3.4)
     for row, (colour, style) in zip(learned_rows(rows), cycle(LOOKS), strict=False):
         trace = row.scores.profile["learned"]
@@ -120,7 +120,7 @@ def learning_curves(rows: Sequence[Row]) -> str:
 
 
 def against_memory(rows: list[Row]) -> str:
-    """Draw the mean score against the additional memory rate."""
+    """Plot the mean score over the additional memory rate."""
     figure, axes = _axes("additional memory per task, % of the merged parameters", rows)
     values = [100 * row.amr for row in rows]
     axes.set_xscale("symlog", linthresh=1, linscale=0.6)
@@ -131,7 +131,7 @@ def against_memory(rows: list[Row]) -> str:
 
 
 def against_time(rows: list[Row]) -> str:
-    """Draw the mean score against the wall time of the merge and of what was done on data for it."""
+    """Plot the mean score over the wall time of the merge and of the work on data for it."""
     figure, axes = _axes("wall time of the merge and its work on data, s", rows)
     values = [row.seconds for row in rows]
     if log_scale(axes, "x", values):
@@ -145,7 +145,7 @@ def against_time(rows: list[Row]) -> str:
 
 
 def _marked(span: float) -> tuple[int, ...]:
-    """Return which multiples of powers of ten a logarithmic axis marks: two at least lie on it, and few."""
+    """Return the multiples of powers of ten that a logarithmic axis marks: at least two, and few."""
     return (1, 2, 3, 5) if span < 30 else (1, 3) if span < 300 else (1,)
 
 
@@ -173,7 +173,7 @@ def _axes(label: str, rows: list[Row]) -> tuple[Figure, Axes]:
 
 
 def _scatter(axes: Axes, rows: list[Row], values: list[float]) -> None:
-    """Plot the mean score against a cost whose scale is set; name the points that `named` chooses."""
+    """Plot the mean score over a cost whose scale is set; name the points that `named` chooses."""
     heights = [_height(row) for row in rows]
     margin = 0.06 * (max(heights) - min(heights) or 1)
     axes.set_ylim(min(heights) - margin, max(heights) + margin)
@@ -200,7 +200,7 @@ def _scatter(axes: Axes, rows: list[Row], values: list[float]) -> None:
 
 
 def _in_points(axes: Axes, data: Sequence[tuple[float, float]], scale: float) -> list[tuple[float, float]]:
-    """Return where data lies in the axes, in points."""
+    """Return the positions of data in the axes, in points."""
     if not data:
         return []
     pixels = axes.transData.transform(data) - axes.bbox.min
@@ -208,7 +208,7 @@ def _in_points(axes: Axes, data: Sequence[tuple[float, float]], scale: float) ->
 
 
 def _draw_front(axes: Axes, rows: Sequence[Row], costs: Sequence[float]) -> list[tuple[float, float]]:
-    """Draw the Pareto front as the steps of the best score for at most a cost, and a ring about each entry on it.
+    """Plot the Pareto front as the best score at each cost, and a ring around each entry on it.
 
     Returns the corners of its line.
     """

@@ -1,4 +1,4 @@
-"""Whose result the report is."""
+"""The report's origin: person, time, machine and commit."""
 
 import json
 
@@ -9,7 +9,7 @@ from merganser.report.sections import Section
 
 
 def read(comparison: Comparison) -> Origin:
-    """Read whose result is written now."""
+    """Return the origin of a report written now."""
     return read_origin(PARAMS, comparison.paths.CODE / comparison.paths.KEPT)
 
 

@@ -1,4 +1,4 @@
-"""What papers report, compared with what was measured: each difference, and whether it exceeds the sampling error."""
+"""Papers' figures next to measured ones: each difference, and whether it exceeds the sampling error."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Reproduced:
-    """A published table, with the figures of the entries and columns that this comparison has too."""
+    """A published table, with the figures for entries and columns of this comparison."""
 
     table: Table
     columns: list[str]
@@ -64,17 +64,17 @@ class Reproduced:
 
     @property
     def judged(self) -> int:
-        """Count those of which the sampling error is known: not what follows from the mean, nor bytes."""
+        """Count the figures with a known sampling error: not those derived from the mean, and not bytes."""
         return sum(figure.beyond is not None for figure in self.compared)
 
     @property
     def beyond(self) -> int:
-        """Count those that differ by more than our sampling error."""
+        """Count the figures that differ by more than our sampling error."""
         return sum(figure.beyond is True for figure in self.compared)
 
 
 def read(comparison: Comparison) -> list[Reproduced] | None:
-    """Compare the entries with what papers report; None if params.yaml names no such file."""
+    """Compare the entries with papers' figures; None if params.yaml names no file of them."""
     params = comparison.params
     if not params.published:
         return None
@@ -85,10 +85,10 @@ def read(comparison: Comparison) -> list[Reproduced] | None:
 def reproduce(
     published: Published, rows: Sequence[Row], tasks: Sequence[str], matrices: str = "linear"
 ) -> list[Reproduced]:
-    """Compare entries with what papers report of them; tables of other entries and columns alone are left out.
+    """Compare entries with papers' figures; tables without a figure for them are left out.
 
-    Means are compared where the tasks are the same ones, seen or unseen; a row stands beside an entry that reads what
-    it says. `matrices`: which parameters count as such here.
+    Means are compared if the tasks, seen or unseen, are the same; a row belongs to an entry with its input.
+    `matrices`: which parameters count as matrices here.
     """
     unseen = list(rows[0].scores.unseen) if rows else []
     known = [*tasks, *unseen, *(SUMMARIES if set(tasks) == set(published.tasks) else [])]
@@ -126,7 +126,7 @@ def _figures(table: Table, row: Row, columns: list[str]) -> dict[str, Figure]:
 
 
 def _measured(row: Row, column: str) -> tuple[float | None, float | None]:
-    """Return an entry's score on a task or over all, and its standard error; None where it is not known."""
+    """Return an entry's score on a task or over all, and its standard error; None if it is not known."""
     if column == MEAN:
         return row.scores.mean, row.scores.error
     if column == NORMALISED:
@@ -142,7 +142,7 @@ def _measured(row: Row, column: str) -> tuple[float | None, float | None]:
 
 
 def _note(table: Table, row: Row, matrices: str) -> str:
-    """Say what keeps an entry's figures from being the same experiment."""
+    """Return why an entry's experiment differs from the paper's."""
     ours = {READS: row.reads, MATRICES: matrices, **row.values}
     theirs = table.parameters.get(row.entry, {})
     here = {name: f"{name} {'by default' if ours.get(name) is None else ours[name]}" for name in theirs}
@@ -157,7 +157,7 @@ def _note(table: Table, row: Row, matrices: str) -> str:
 
 
 def tables(reproduced: Sequence[Reproduced]) -> Tables:
-    """Return what papers report with what was measured."""
+    """Return papers' figures next to measured ones."""
     about, numbers = ("paper", "table", "protocol", "checkpoints"), ("difference", "stderr", "beyond")
     of_table, of_figure = attrgetter(*about), attrgetter("ours", "theirs", *numbers)
     lines = [

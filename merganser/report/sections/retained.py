@@ -1,4 +1,4 @@
-"""How much of each task an entry's merge retains."""
+"""The share of each task that an entry's merge retains."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from merganser.report.sections import TASK_NUMBER, Section
 
 
 def tables(comparison: Comparison) -> Tables:
-    """Return one number an entry and task: of entries with one model, and of those with a part per task."""
+    """Return one number per entry and task: for entries with one model, and for those with parts per task."""
     measured = comparison.measured
 
     def table(measure: str, entries: list[str]) -> Table:
@@ -24,7 +24,7 @@ def tables(comparison: Comparison) -> Tables:
 
 
 def plots(comparison: Comparison, wording: Wording) -> dict[str, str]:
-    """Draw the same by entry and task, and over the depth."""
+    """Plot these numbers by entry and task, and over the depth."""
     measured, shown = comparison.measured, {row.entry for row in comparison.shown}
     drawn, tasks = {}, measured.tasks
     single, parts = ([name for name in measured.merges(parts=parts) if name in shown] for parts in (False, True))

@@ -1,4 +1,4 @@
-"""Entries that route their inputs: what each scores without the task's label and with it."""
+"""Entries that route their inputs: their scores without the task's label and with it."""
 
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Tables
@@ -12,7 +12,7 @@ def read(comparison: Comparison) -> list[Row] | None:
 
 
 def tables(rows: list[Row]) -> Tables:
-    """Return each value without the label, and that with it."""
+    """Return each score without the task's label, and with it."""
     scores = [(row.entry, task, score) for row in rows for task, score in row.scores.by_task.items()]
     lines = [[e, task, s["metric"], s["value"], s["known"], s["router"]] for e, task, s in scores if "known" in s]
     return {"routed.csv": (["entry", "task", "metric", "routed", "known", "router"], lines)}

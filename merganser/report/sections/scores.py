@@ -1,4 +1,4 @@
-"""The scores of every entry on every task, family by family, beside what each task's metric gives without a model."""
+"""The scores of every entry on every task, by family, with each task's baselines without a model."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ IDENTITY = ("entry", "method", "reads", "family", "group", "data")
 
 
 class Baseline(NamedTuple):
-    """A task's scores without a model; None where its metric compares numbers or texts and not classes."""
+    """A task's scores without a model; None if its metric compares numbers or texts instead of classes."""
 
     task: str
     classes: int | None = None  # that occur among the labels
@@ -28,7 +28,7 @@ class Baseline(NamedTuple):
 
 
 def read_baselines(comparison: Comparison) -> list[Baseline]:
-    """Return the baselines of each task, by the labels of an entry's examples."""
+    """Return the baselines of each task, from the labels of an entry's examples."""
     row = comparison.rows[0]
     folder, metrics = comparison.paths.EXAMPLES / row.entry, row.scores.metrics.items()
     return [baseline(task, metric, read_results(folder / f"{task}.safetensors")) for task, metric in metrics]
@@ -37,8 +37,8 @@ def read_baselines(comparison: Comparison) -> list[Baseline]:
 def baseline(task: str, metric: str, results: Results) -> Baseline:
     """Return a task's scores without a model.
 
-    By chance, each of K classes is predicted with probability 1/K whatever the label: of the metric, that is its value
-    on all pairs of a label and a class.
+    By chance, each of K classes is predicted with probability 1/K whatever the label: the metric's value on all
+    pairs of a label and a class.
 
     >>> baseline("a", "accuracy", Results(np.ones(4), np.zeros(4, int), np.array([0, 1, 1, 2])))[1:]
     (3, 0.3333333333333333, 0.5)
@@ -55,13 +55,13 @@ def baseline(task: str, metric: str, results: Results) -> Baseline:
 
 
 def baseline_mean(baselines: Sequence[Baseline], name: str) -> float | None:
-    """Return the mean over the tasks; None where a task has none."""
+    """Return the mean over the tasks; None if a task has none."""
     values = [getattr(each, name) for each in baselines]
     return None if None in values else float(np.mean(values))
 
 
 def tables(comparison: Comparison) -> Tables:
-    """Return every score and cost in a line an entry, then in the forms that `dvc plots` takes."""
+    """Return every score and cost in one line per entry, and in the formats of `dvc plots`."""
     rows = comparison.rows
     scores = [(row.entry, task, score) for row in rows for task, score in row.scores.by_task.items()]
     keys = ("metric", "value", "stderr", "count", "spread")
@@ -82,7 +82,7 @@ def tables(comparison: Comparison) -> Tables:
 
 
 def _results(comparison: Comparison) -> Table:
-    """Return a line an entry; where the scores are not of all examples, each says why."""
+    """Return one line per entry; if scores are not of all examples, each line says why."""
     rows, tasks, partial = comparison.rows, comparison.tasks, comparison.params.evaluation.partial
     header = [*IDENTITY, *tasks, *rows[0].measures, "stderr", "spread", "forwards", "backwards", "before_s"]
     unseen, marked = list(rows[0].scores.unseen), [partial] if partial else []
@@ -105,7 +105,7 @@ def _results(comparison: Comparison) -> Table:
 
 
 def _data_sets(rows: Sequence[Row]) -> Tables:
-    """Return the value on each data set, where a task is measured on a group of them."""
+    """Return the value on each data set of tasks that are groups of them."""
     lines = [
         [row.entry, task, name, row.scores.by_task[task]["metric"], value]
         for row in rows
@@ -115,7 +115,7 @@ def _data_sets(rows: Sequence[Row]) -> Tables:
 
 
 def page(comparison: Comparison) -> dict[str, Any]:
-    """Return the rows by family, and how each of their cells is marked."""
+    """Return the rows by family, and the marks of their cells."""
     rows, baselines = comparison.shown, comparison.of(read_baselines)
     return {
         "with_data": with_data(rows),
@@ -136,7 +136,7 @@ def page(comparison: Comparison) -> dict[str, Any]:
 
 
 def below_chance(rows: Sequence[Row], baselines: Sequence[Baseline]) -> dict[tuple[str, str], float]:
-    """Return the chance of a task's classes for each score below it, and for each `mean` below that of all tasks."""
+    """Return the chance level for each score below it, and for each `mean` below that of all tasks."""
     chances = {each.task: each.chance for each in baselines} | {"mean": baseline_mean(baselines, "chance")}
     values = {(row.entry, name): value for row in rows for name, value in row.scores.values.items()}
     values |= {(row.entry, "mean"): row.scores.mean for row in rows}
@@ -145,7 +145,7 @@ def below_chance(rows: Sequence[Row], baselines: Sequence[Baseline]) -> dict[tup
 
 
 def _shades(rows: Sequence[Row]) -> dict[tuple[str, str], int]:
-    """Return where each value lies between the lowest (0) and the highest (100) of its task."""
+    """Return each value's place between the lowest (0) and the highest (100) of its task."""
     shades: dict[tuple[str, str], int] = {}
     for task in rows[0].scores.by_task:
         column = [row.scores.values[task] for row in rows]

@@ -1,6 +1,6 @@
-"""Scores on the validation data over the scaling that searches tried.
+"""Scores on the validation data over the scaling, for searches over several scalings.
 
-A search merges all tasks by each candidate, never some of them: there is a curve of each task, and of their mean.
+A search merges all tasks by each candidate: there is a curve for each task, and for their mean.
 """
 
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ SCALING = "scaling"
 
 
 class Searches(NamedTuple):
-    """The entries that were searched, and the curves of those whose search tried several scalings."""
+    """The searched entries, and the curves of searches over several scalings."""
 
     rows: list[Row]
     curves: dict[str, Curve]
 
 
 def read(comparison: Comparison) -> Searches | None:
-    """Read what each search tried; raise InputError naming a missing file.
+    """Read each search's candidates; raise InputError naming a missing file.
 
-    Its scores are relative to the individual models' where all of these score, as those that the search chose by.
+    Scores are relative to the individual models' if all of these are positive, as in the search itself.
     """
     rows, folder = [row for row in comparison.rows if "search" in row.scores.profile], comparison.paths.SEARCH_MEASURES
     searches = {row.entry: read_json(folder / f"{row.scores.profile['search']['name']}.json") for row in rows}
@@ -35,7 +35,7 @@ def read(comparison: Comparison) -> Searches | None:
 
 
 def _curve(entry: str, search: Mapping[str, Any]) -> Curve:
-    """Take the candidates that are the chosen one but for their scaling."""
+    """Select the candidates that differ from the chosen one in the scaling alone."""
     own = {task: score["value"] for task, score in search["individual"].items()}
     relative = all(value > 0 for value in own.values())
     points = [
@@ -59,14 +59,14 @@ def _shares(scores: Mapping[str, Any], individual: Mapping[str, float]) -> dict[
 
 
 def tables(searches: Searches) -> Tables:
-    """Return each entry's scores on the validation data over the scaling that its search tried."""
+    """Return each entry's scores on the validation data over the scaling."""
     header = ["entry", "method", "parameter", "value", "task", "score", "stderr"]
     lines = [line for curve in searches.curves.values() for line in curve.lines]
     return {"plots/searches.csv": (header, lines)} if lines else {}
 
 
 def plots(searches: Searches, wording: Wording) -> dict[str, str]:
-    """Draw every curve."""
+    """Plot every curve."""
     return {
         f"search-{entry}": against_values(curve, RELATIVE if curve.relative else wording.axis)
         for entry, curve in searches.curves.items()

@@ -1,4 +1,4 @@
-"""The studies: all their numbers in one file, and the place of each on the page."""
+"""The studies: all their numbers in one file, and their places on the page."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The study of ablations: an entry with each of its steps taken out, and paired tests between them."""
+"""Ablations: an entry with each of its steps removed, and paired tests between them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,13 +32,13 @@ class StepDifference(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Tell whether the two can be told apart."""
+        """Tell whether the test finds a difference."""
         return self.corrected < LEVEL
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step(MeanScore):
-    """The entry with one step taken out: what it was merged by, what it scored, and how it compares."""
+    """The entry with one step removed: its parameters, its scores, and paired tests."""
 
     name: str
     changed: Values  # what takes the step out; nothing of the whole
@@ -50,7 +50,7 @@ class Step(MeanScore):
 
 @dataclass(frozen=True)
 class Ablated:
-    """One ablation: its steps in the order of params.yaml, the whole entry first."""
+    """One ablation: its steps in the order of params.yaml, the complete entry first."""
 
     name: str
     method: str
@@ -83,7 +83,7 @@ class Ablated:
 
 
 def read(comparison: Comparison) -> list[Ablated] | None:
-    """Read what every ablation measured, if any, and compare its steps; raise InputError naming a missing file."""
+    """Read and compare every ablation's steps; raise InputError naming a missing file."""
     params, ablated = comparison.params, []
     for name, ablation in params.studies.ablations.items():
         steps = steps_of(ablation)
@@ -133,7 +133,7 @@ def tables(ablations: list[Ablated]) -> Tables:
 
 
 def by_step(ablated: Ablated, wording: Wording) -> str:
-    """Draw the mean score of each step as a bar with one standard error, the whole entry's across, a dot a task."""
+    """Plot each step's mean score as a bar with one standard error, the complete entry's as a line, a dot per task."""
     steps = ablated.steps
     figure, axes = canvas(5.2, 0.9 + 0.3 * len(steps))
     places, means = range(len(steps)), [100 * step.score for step in steps]

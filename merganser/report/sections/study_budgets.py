@@ -1,4 +1,4 @@
-"""The study of budgets: methods with a part per task at the same bytes, and paired tests at each."""
+"""Methods with a part per task at the same number of bytes, and paired tests at each budget."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ MARKERS = ("o", "s", "^")  # beside LINES, for a lone dot has no line
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted(MeanScore):
-    """An entry's merge with parts of some bytes, and where each task's results lie."""
+    """An entry's merge with parts of some bytes, and the files of each task's results."""
 
     entry: str
     method: str
@@ -32,7 +32,7 @@ class Fitted(MeanScore):
 
 @dataclass(frozen=True)
 class BudgetRow:
-    """An entry at a budget: how it differs from the best one there; `best` itself has no p-value."""
+    """An entry at a budget, with its difference from the best one; `best` itself has no p-value."""
 
     fitted: Fitted
     difference: float
@@ -41,12 +41,12 @@ class BudgetRow:
 
     @property
     def is_best(self) -> bool:
-        """Tell whether the others are compared with it."""
+        """Tell whether it is the one that the others are compared with."""
         return self.p is None
 
     @property
     def tied(self) -> bool:
-        """Tell whether it cannot be told apart from the best one."""
+        """Tell whether the test finds no difference from the best one."""
         return self.corrected is not None and self.corrected >= LEVEL
 
     def as_json(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class BudgetRow:
 
 @dataclass(frozen=True)
 class Matched:
-    """Every entry's merges by ascending bytes, and the entries that fit into each budget, by their names."""
+    """Every entry's merges by ascending bytes, and the entries within each budget, by name."""
 
     curves: Mapping[str, list[Fitted]]
     budgets: Mapping[float, Mapping[str, BudgetRow]]
@@ -83,7 +83,7 @@ class Matched:
         return [*about, "difference", "p", "corrected", *tasks]
 
     def as_json(self) -> dict[str, Any]:
-        """Return all numbers as plain data, and why an entry has nothing that fits into a budget."""
+        """Return all numbers as plain data, and why an entry fits no budget."""
         entries = [
             {"budget": budget, **one.as_json()} for budget, members in self.budgets.items() for one in members.values()
         ]
@@ -92,7 +92,7 @@ class Matched:
 
 
 def read(comparison: Comparison) -> Matched | None:
-    """Read what every entry gave at its budgets, if any; raise InputError naming a file that is missing."""
+    """Read every entry's results at its budgets; raise InputError naming a missing file."""
     params = comparison.params
     study, curves, too_small = params.studies.budgets, dict[str, list[Fitted]](), dict[tuple[float, str], str]()
     members: dict[float, dict[str, Fitted]] = {budget: {} for budget in (sorted(study.at) if study.methods else ())}
@@ -139,7 +139,7 @@ def _compared(fits: Sequence[Fitted]) -> dict[str, BudgetRow]:
 
 
 def plots(matched: Matched, wording: Wording) -> dict[str, str]:
-    """Draw each entry's mean score over the bytes that a task takes, a lone dot for one whose size is fixed."""
+    """Plot each entry's mean score over the bytes per task; a single dot for an entry of fixed size."""
     figure, axes = canvas(5.2, 4.0)
     for index, (entry, points) in enumerate(matched.curves.items()):
         row, column = divmod(index, len(PALETTE))

@@ -1,4 +1,4 @@
-"""The study of tasks that are merged one after another: scores after each task, backward transfer and forgetting."""
+"""Tasks merged one after another: scores after each task, backward transfer and forgetting."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from merganser.report.sections import Section
 
 
 class AfterTask(NamedTuple):
-    """The score on one task after some tasks were merged, as a fraction."""
+    """The score on one task after merging some tasks, as a fraction."""
 
     entry: str
     order: int  # from 1
@@ -25,7 +25,7 @@ class AfterTask(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """The mean of a measure over the orders, and the sample's standard deviation: None for one order."""
+    """The mean of a measure over the orders, and the sample standard deviation: None for one order."""
 
     mean: float
     deviation: float | None
@@ -80,7 +80,7 @@ class Continual:
 
     @property
     def measures(self) -> Mapping[str, Callable[[Sequential], float]]:
-        """Return what is measured in an order: of a single task the mean alone."""
+        """Return the measures of an order: for a single task the mean alone."""
         several = all(len(one.steps) > 1 for orders in self.entries.values() for one in orders)
         return MEASURES if several else {MEAN: MEASURES[MEAN]}
 
@@ -117,7 +117,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def read(comparison: Comparison) -> Continual | None:
-    """Read what every merge scored on its tasks, if any; raise InputError naming a file that is missing."""
+    """Read every merge's scores on its tasks; raise InputError naming a missing file."""
     points, folder = Points(comparison.params), comparison.paths.POINTS
     entries = {
         name: [
@@ -130,7 +130,7 @@ def read(comparison: Comparison) -> Continual | None:
 
 
 def plots(study: Continual, wording: Wording) -> dict[str, str]:
-    """Draw each entry's mean score over the tasks merged so far: the mean over the orders as a line."""
+    """Plot each entry's mean score over the number of merged tasks: the mean over the orders as a line."""
     figure, axes = canvas(5.2, 3.8)
     for index, (entry, orders) in enumerate(study.entries.items()):
         colour, style = PALETTE[index % len(PALETTE)], LINES[index // len(PALETTE) % len(LINES)]

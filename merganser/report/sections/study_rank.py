@@ -1,4 +1,4 @@
-"""The study of the rank: the score of each task's own model, its delta cut to a share of the rank."""
+"""The study of ranks: the score of each task's own model with its delta truncated to a share of the rank."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from merganser.report.sections import Section
 
 
 class RankPoint(NamedTuple):
-    """One task's own model with its delta cut to a share of the rank; 1 is the delta itself."""
+    """One task's own model with its delta truncated to a share of the rank; 1 is the whole delta."""
 
     task: str
     fraction: float
@@ -26,7 +26,7 @@ TABLE = "plots/study_rank.csv"
 
 @dataclass(frozen=True)
 class RankResults:
-    """What the study found."""
+    """The results of the study."""
 
     points: list[RankPoint]
 
@@ -47,7 +47,7 @@ class RankResults:
 
 
 def read(comparison: Comparison) -> RankResults | None:
-    """Read what each task's cut models scored, if any; raise InputError naming a file that is missing."""
+    """Read the scores of each task's truncated models; raise InputError naming a missing file."""
     params, folder = comparison.params, comparison.paths.RANK_STUDIES
     studied = params.tasks if params.studies.rank.fractions else ()
     curves = {task: read_json(folder / f"{task}.json")["curve"] for task in studied}
@@ -56,7 +56,7 @@ def read(comparison: Comparison) -> RankResults | None:
 
 
 def plots(study: RankResults, wording: Wording) -> dict[str, str]:
-    """Draw the mean score over the share of the rank, each task as a thin line, the whole models' mean across."""
+    """Plot the mean score over the share of the rank, each task as a thin line, the whole models' mean as a level."""
     figure, axes = canvas(5.2, 3.8)
     fractions = study.fractions
     for task in dict.fromkeys(point.task for point in study.points):

@@ -1,4 +1,4 @@
-"""The study of sweeps: an entry's scores over the values of one of its parameters."""
+"""Sweeps: an entry's scores over the values of one of its parameters."""
 
 from merganser.config.points import SCORES, Points
 from merganser.config.sections import Sweep
@@ -10,7 +10,7 @@ from merganser.report.sections import Section
 
 
 def read(comparison: Comparison) -> list[Curve] | None:
-    """Read what every sweep measured, if any; raise InputError naming a file that is missing."""
+    """Read every sweep's scores; raise InputError naming a missing file."""
     sweeps = comparison.params.studies.sweeps
     return [_curve(comparison, name, sweep) for name, sweep in sweeps.items()] or None
 

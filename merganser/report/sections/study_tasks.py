@@ -1,4 +1,4 @@
-"""The study over the number of tasks: scores of merges of some tasks, with their significance."""
+"""The study over the number of tasks: scores of merges of some tasks, with significance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class SubsetScore(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Return what is plotted and tested: the normalised score where there is one."""
+        """Return the plotted and tested value: the normalised score if there is one."""
         return self.score if self.normalised is None else self.normalised
 
 
@@ -54,7 +54,7 @@ class Test(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Tell whether the first entry's lead counts as more than chance."""
+        """Tell whether the first entry's lead is significant."""
         return self.p is not None and self.p < LEVEL
 
 
@@ -72,20 +72,20 @@ class Summary(NamedTuple):
 
     @property
     def tests(self) -> dict[str, Test]:
-        """Return both tests, by what their pairs are."""
+        """Return both tests, by their kind of pairs."""
         return {"subsets": Test(self.subsets, self.p), "tasks": Test(self.subsets * self.tasks, self.p_over_tasks)}
 
 
 @dataclass(frozen=True)
 class SubsetResults:
-    """What the study found."""
+    """The results of the study."""
 
     points: list[SubsetScore]
     summaries: list[Summary]
 
     @property
     def normalised(self) -> bool:
-        """Tell whether scores over the number of tasks are relative to the individual models'."""
+        """Tell whether the plotted scores are relative to the individual models'."""
         return all(point.normalised is not None for point in self.points)
 
     @property
@@ -105,7 +105,7 @@ class SubsetResults:
 
     @property
     def with_unseen(self) -> dict[str, list[Summary]]:
-        """Return the summaries of each entry that was measured on tasks that it did not merge."""
+        """Return the summaries of each entry that was also scored on tasks that it did not merge."""
         return {entry: rows for entry, rows in self.by_entry.items() if any(s.unseen is not None for s in rows)}
 
     @property
@@ -119,7 +119,7 @@ class SubsetResults:
 
 
 def read(comparison: Comparison) -> SubsetResults | None:
-    """Read what every merge of some tasks scored, if any; raise InputError naming a file that is missing."""
+    """Read the scores of every merge of some tasks; raise InputError naming a missing file."""
     params, scores = comparison.params, comparison.scores
     individual = individual_values(params, {entry: score.values for entry, score in scores.items()})
     points = _read_points(params, individual, comparison.paths.POINTS)
@@ -149,7 +149,7 @@ def _means(scores: Mapping[str, Score], individual: Mapping[str, float] | None) 
 
 
 def summarise(points: Sequence[SubsetScore]) -> list[Summary]:
-    """Take the mean and the spread of each entry at each size, and test the first entry against each other one."""
+    """Return each entry's mean and spread at each size, and tests of the first entry against each other one."""
     values: dict[tuple[str, int], list[float]] = {}
     by_task: dict[tuple[str, int], list[float]] = {}
     unseen: dict[tuple[str, int], list[float]] = {}
@@ -175,11 +175,10 @@ def summarise(points: Sequence[SubsetScore]) -> list[Summary]:
 
 
 def paired_p_value(first: Sequence[float], other: Sequence[float]) -> float | None:
-    """Test whether the first is better on the same subsets, or on the same tasks: one-sided paired t-test.
+    """Return the one-sided paired t-test's p: whether the first is better on the same subsets, or tasks.
 
-    DRM's appendix C tests over tasks, each score over that of the task's own model.
-
-    None for a single pair, and where all pairs differ by the same: there is no spread to judge the difference by.
+    DRM's appendix C tests over tasks, each score relative to the task's own model. None for a single pair, and if
+    all pairs differ by the same.
     """
     if len(first) < 2 or np.ptp(np.subtract(first, other)) < ROUNDING:
         return None
@@ -196,7 +195,7 @@ def tables(study: SubsetResults) -> Tables:
 
 
 def plots(study: SubsetResults, wording: Wording) -> dict[str, str]:
-    """Draw each subset's score as a dot, each entry's mean as a line with one standard deviation about it."""
+    """Plot each subset's score as a dot, and each entry's mean as a line with one standard deviation."""
     figure, axes = canvas(5.2, 3.8)
     middle = (len(study.entries) - 1) / 2
     for index, entry in enumerate(study.entries):

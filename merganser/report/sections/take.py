@@ -1,7 +1,7 @@
-"""What to take: for each budget the best entry, and those that are as good within the sampling error.
+"""Which one to use: for each budget the best entry, and those tied with it.
 
-One criterion for all of the report: an entry is within the error of the best if a paired test on the same examples does
-not tell the two apart: two-sided p of at least LEVEL, after Holm's correction for the entries compared with that best.
+The whole report has one criterion: an entry is tied with the best if a paired test on the same examples finds no
+difference: two-sided p of at least LEVEL, after Holm's correction for the entries compared with that best.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ NO_DATA, ANY_DATA = "none", "any"
 
 @dataclass(frozen=True)
 class Choice:
-    """One budget: its best entry, and who is within the error of it, by falling mean."""
+    """One budget: its best entry, and those tied with it, by descending mean."""
 
     budget: Budget
     data: str  # NO_DATA: entries that had the checkpoints alone; ANY_DATA: all entries
@@ -36,18 +36,18 @@ class Choice:
 
     @cached_property
     def members(self) -> list[Row]:
-        """List the best and those within the error of it."""
+        """List the best entry and those tied with it."""
         return [self.best, *self.tied] if self.best else []
 
     @property
     def smallest(self) -> Row | None:
-        """Return who of the members keeps least for each task, where that is less than the best one keeps."""
+        """Return the member that stores least per task, if that is less than the best one stores."""
         least = min(self.members, key=lambda row: row.amr, default=None)
         return least if least and self.best and least.amr < self.best.amr else None
 
     @property
     def fastest(self) -> Row | None:
-        """Return who of the members takes least time, where that is not the best one."""
+        """Return the fastest member, if it is not the best one."""
         least = min(self.members, key=lambda row: row.seconds, default=None)
         return None if least is self.best else least
 
@@ -58,7 +58,7 @@ def choose(comparison: Comparison) -> list[Choice]:
 
 
 def make_choices(rows: Sequence[Row], pairs: Pairs) -> list[Choice]:
-    """Choose for each budget among the entries without data; where some had data, among all entries too.
+    """Choose for each budget among the entries without data; if some used data, among all entries too.
 
     `pairs`: all pairs of rows, in their order, compared by their means over the tasks.
     """
@@ -81,7 +81,7 @@ def _choices(data: str, rows: list[Row], places: dict[str, int], pairs: Pairs) -
 
 
 def _tied(leader: Row, rows: list[Row], places: dict[str, int], pairs: Pairs) -> list[tuple[Row, float]]:
-    """Return the rows that the tests cannot tell from the best one, with their corrected p-values, by falling mean."""
+    """Return the rows tied with the best one, with their corrected p-values, by descending mean."""
     others = [row for row in rows if row is not leader]
     p = pairs.p[[places[row.entry] for row in others], places[leader.entry]] if others else np.empty(0)
     corrected = zip(others, holm(p).tolist(), strict=True)
@@ -89,7 +89,7 @@ def _tied(leader: Row, rows: list[Row], places: dict[str, int], pairs: Pairs) ->
 
 
 def standings(choices: Sequence[Choice]) -> dict[str, list[tuple[Choice, bool]]]:
-    """Return by entry the choices that it is a member of, and whether as the best."""
+    """Return for each entry the choices that it belongs to, and whether as the best."""
     standings_of: dict[str, list[tuple[Choice, bool]]] = {}
     for choice in choices:
         for row in choice.members:
@@ -98,9 +98,9 @@ def standings(choices: Sequence[Choice]) -> dict[str, list[tuple[Choice, bool]]]
 
 
 def ranks(rows: Sequence[Row], pairs: Pairs) -> dict[str, tuple[int, int]]:
-    """Return from which to which place each entry may stand: 1 and how many others are better, or are not worse.
+    """Return each entry's range of ranks: 1 plus how many others are better, or are not worse.
 
-    Each entry is tested against every other one, references left out, with Holm's correction for their number.
+    Each entry is tested against every other one, without references, with Holm's correction for their number.
     """
     places = [place for place, row in enumerate(rows) if row.group != "reference"]
     rank_of = {}
@@ -114,7 +114,7 @@ def ranks(rows: Sequence[Row], pairs: Pairs) -> dict[str, tuple[int, int]]:
 
 
 def tables(comparison: Comparison) -> Tables:
-    """Return for each budget the best entry, then those within the error of it, and the tests behind it."""
+    """Return for each budget the best entry, those tied with it, and the tests."""
     lines = [
         [c.budget.key, c.data, r.entry, c.entries, p, r.scores.mean, r.scores.error, r.amr, r.seconds]
         for c in comparison.of(choose)
@@ -125,7 +125,7 @@ def tables(comparison: Comparison) -> Tables:
 
 
 def page(comparison: Comparison) -> dict[str, Any]:
-    """Return the choices by budget, and where each entry stands among all."""
+    """Return the choices by budget, and each entry's range of ranks."""
     rows, choices = comparison.rows, comparison.of(choose)
     return {
         "with_data": with_data(rows),

@@ -1,4 +1,4 @@
-"""Scores on tasks that no model was fine-tuned on."""
+"""Scores on tasks without a fine-tuned model."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def tables(comparison: Comparison) -> Tables:
 
 
 def page(comparison: Comparison) -> dict[str, Any]:
-    """Return what marks the cells."""
+    """Return the marks of the cells."""
     best = best_cells(on_unseen(comparison.rows), list(comparison.params.unseen))
     return {"unseen_verdicts": comparison.of(read_tests).verdicts, "best_unseen": best}
 

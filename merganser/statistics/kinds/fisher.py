@@ -1,6 +1,6 @@
 """Diagonal Fisher information: the mean over examples of the squared gradient of log p(y, x), y drawn from the model.
 
-One label an example is drawn, and each example has its own backward pass: the square of a gradient that was summed over
+One label is drawn per example, and each example has its own backward pass: the square of a gradient summed over
 examples or classes is not a Fisher information.
 """
 
@@ -31,9 +31,9 @@ Score = Callable[[Mapping[str, Tensor], Sequence[int]], Tensor]
 
 
 def measure(setting: Setting, folder: Path) -> tuple[StatisticsIndex, int]:
-    """Measure the information of all parameters of the task's own model, and of the base where it is asked for.
+    """Measure the information of all parameters of the task's own model, and of the base if it is declared.
 
-    What batch normalisation measured is no parameter: no gradient reaches it, and no method sees it.
+    Batch-normalisation statistics are left out: no gradient reaches them, and no method reads them.
     """
     kinds = {name: kind for name, kind in setting.deltas.kinds.items() if not is_measured(name)}
     sizes = {name: prod(setting.deltas.shape(name)) for name in kinds}
@@ -88,7 +88,7 @@ def write_fishers(
 
 
 def fishers(score: Score, sample: Sample, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the information of some parameters, in float32; those that no output depends on have none."""
+    """Return the information of some parameters, in float32; none for those that no output depends on."""
     leaves = {name: value.detach().float().requires_grad_() for name, value in weights.items()}
     sums = {name: torch.zeros_like(leaf, requires_grad=False) for name, leaf in leaves.items()}
     for number in sample.numbers:

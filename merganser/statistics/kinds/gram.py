@@ -43,7 +43,7 @@ def unreached_maps(network: Network, names: Collection[str], reached: Collection
 
 
 def _side(side: Side, transposed: bool) -> Side:
-    """Return the side of the deltas that a map's inputs lie on: the other one where these are shown transposed."""
+    """Return the side of the deltas with a map's inputs: the other one if the delta is transposed."""
     if not transposed:
         return side
     return "columns" if side == "rows" else "rows"
@@ -72,7 +72,7 @@ def write_grams(
 
 
 def refuse_parts(network: Network, names: Collection[str]) -> None:
-    """Refuse matrices whose inputs are not seen, for the network computes with several of them as one parameter."""
+    """Refuse matrices that the network uses only as parts of one parameter, since their inputs are not seen."""
     if parts := set(network.parts()) & set(names):
         raise InputError(
             f"statistics: the network stacks or splits {name_tensors(sorted(parts))} on loading, so no Gram matrix of "
@@ -83,9 +83,9 @@ def refuse_parts(network: Network, names: Collection[str]) -> None:
 
 @torch.inference_mode()
 def distinct_inputs(network: Network, samples: Sequence[Sample], names: Collection[str]) -> list[tuple[list[str], int]]:
-    """Group the maps that are applied to the same tensors, as attention's queries, keys and values are; with their K.
+    """Group the maps by the tensor that they are applied to, as attention's queries, keys and values; with K.
 
-    Found by a forward pass of one example, and of further ones until all maps are: not each one reaches every expert.
+    It runs one example, and further ones until all maps are applied: one example may not reach every expert.
     """
     places, sizes = defaultdict[str, list[object]](list), dict[str, int]()
     for number, rows_of in enumerate(applied_one_by_one(network, samples, names)):
@@ -104,7 +104,7 @@ def distinct_inputs(network: Network, samples: Sequence[Sample], names: Collecti
 def applied_one_by_one(
     network: Network, samples: Sequence[Sample], names: Collection[str]
 ) -> Iterator[list[tuple[str, Tensor]]]:
-    """Give which of these maps a forward pass applies to which rows, of one example after another, until all are."""
+    """Yield which of these maps a forward pass applies to which rows, example by example, until all are applied."""
     missing = network.linear_maps().keys() & set(names)
     alone = (replace(sample, numbers=(number,)) for sample in samples for number in sample.numbers)
     for example in alone:

@@ -1,4 +1,4 @@
-"""Do measures explain the score that is lost? How far each measure of a comparison goes with it."""
+"""Do measures explain lost scores? The correlation of each measure with the score that is lost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ HEADER = ("points", "measure", "layer", "n", "groups", *ESTIMATES)
 
 
 class Kind(NamedTuple):
-    """A kind of points: its title, what the bootstrap draws, and what a point is."""
+    """A kind of points: its title, the bootstrap's groups, and what a point is."""
 
     title: str
     grouped: str
@@ -78,7 +78,7 @@ KINDS = {
 
 
 class Explained(NamedTuple):
-    """One measure beside the lost score, of all matrices, or of one (`layer`)."""
+    """The correlation of one measure with the lost score, over all matrices or in one (`layer`)."""
 
     kind: str  # a key of KINDS
     measure: str
@@ -88,7 +88,7 @@ class Explained(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanations:
-    """All points, and how each measure of theirs goes with what they lost."""
+    """All points, and the correlation of each of their measures with the lost score."""
 
     points: list[KindPoints]
     explained: list[Explained]
@@ -96,7 +96,7 @@ class Explanations:
 
     @property
     def overall(self) -> list[Explained]:
-        """List what was found of the means over the matrices."""
+        """List the correlations of the measures' means over the matrices."""
         return [each for each in self.explained if not each.layer]
 
     def by_layer(self, kind: str, measure: str) -> dict[str, float]:
@@ -106,14 +106,14 @@ class Explanations:
 
 
 def read(comparison: Comparison) -> Explanations | None:
-    """Correlate every measure that this comparison has with the score that is lost; None if there are no points."""
+    """Correlate every measure of this comparison with the lost score; None if there are no points."""
     measured = comparison.measured
     points = find_points(comparison.rows, measured, comparison.of(study_tasks.read))
     return Explanations(points, explain(points, measured), measured.matrices) if points else None
 
 
 def explain(points: Sequence[KindPoints], measured: MergeMeasures) -> list[Explained]:
-    """Correlate every measure of every kind of points with the lost score: the mean over matrices, then each matrix."""
+    """Correlate every measure of each kind of points with the lost score: its mean over matrices, then each matrix."""
     lines = []
     for each in points:
         for measure, by_layer in each.measures.items():
@@ -125,7 +125,7 @@ def explain(points: Sequence[KindPoints], measured: MergeMeasures) -> list[Expla
 
 
 def tables(explanations: Explanations) -> Tables:
-    """Return how each measure goes with the score that is lost, over matrices and in each."""
+    """Return the correlation of each measure with the lost score, over matrices and in each."""
     lines = [
         (KINDS[e.kind].title, e.measure, e.layer, e.found.points, e.found.groups, *e.found.spearman, *e.found.pearson)
         for e in explanations.explained
@@ -134,7 +134,7 @@ def tables(explanations: Explanations) -> Tables:
 
 
 def plots(explanations: Explanations, wording: Wording) -> dict[str, str]:
-    """Draw each kind's points measure by measure, and correlations over the depth."""
+    """Plot each kind's points for each measure, and correlations over the depth."""
     drawn = {}
     overall = {(each.kind, each.measure): each for each in explanations.overall}
     for points in explanations.points:
@@ -148,7 +148,7 @@ def plots(explanations: Explanations, wording: Wording) -> dict[str, str]:
 
 
 def _panels(points: KindPoints, explained: dict[str, Explained]) -> str:
-    """Draw the lost score over each measure, a panel each."""
+    """Plot the lost score over each measure, one panel each."""
     abreast = min(ABREAST, len(explained))
     down = ceil(len(explained) / abreast)
     figure = Figure(figsize=(WIDTH * abreast / ABREAST, HEIGHT * down), layout="constrained")

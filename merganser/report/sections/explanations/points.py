@@ -1,4 +1,4 @@
-"""The points of one comparison: what was lost, and the measures that stand beside it.
+"""The points of one comparison: lost scores with measures.
 
 Points are entries x tasks (each one-model entry's score on each task), tasks (over all those entries), and subsets x
 entries (the study over the number of tasks). Legend: L matrices, n points, T tasks, k rank of truncations.
@@ -44,7 +44,7 @@ SUMMED = {"i_k": "row_spaces", "i_k_centred": "row_spaces_centred"}  # over the 
 
 @dataclass(frozen=True)
 class KindPoints:
-    """The points of one kind: what each lost, the group it shares its draw with, and measures by matrix (L, n)."""
+    """The points of one kind: each one's loss, its group for the bootstrap, and measures by matrix (L, n)."""
 
     kind: str  # a key of `explanations.KINDS`
     lost: Grid  # (n,), share of the individual models' score
@@ -105,7 +105,7 @@ def _errors(rows: Sequence[Row], tasks: Sequence[str], lost: Mapping[str, Any], 
 
 
 def _tasks(rows: Sequence[Row], tasks: Sequence[str], lost: Mapping[str, Any], measured: MergeMeasures) -> KindPoints:
-    """Set each task's measures, of pairs the mean with all others, beside what it lost on average over the entries."""
+    """Pair each task's measures (of pairs, the mean with all others) with its mean loss over the entries."""
     places = [measured.tasks.index(task) for task in tasks]
     measures = {name: by_task[:, places] for name, by_task in _of_tasks(measured).items()}
     for name, pairs in _of_pairs(measured).items():
@@ -114,7 +114,7 @@ def _tasks(rows: Sequence[Row], tasks: Sequence[str], lost: Mapping[str, Any], m
 
 
 def _subsets(study: SubsetResults, measured: MergeMeasures) -> KindPoints:
-    """Set each subset's measures beside what an entry lost on it, less what the entry loses on average."""
+    """Pair each subset's measures with an entry's loss on it, minus the entry's mean loss."""
     subsets = [[measured.tasks.index(task) for task in point.subset] for point in study.points]
     means = {entry: float(np.mean([s.value for s in study.points if s.entry == entry])) for entry in study.entries}
     measures = {
@@ -162,7 +162,7 @@ def _centred_squares(measured: MergeMeasures) -> Grid:
 
 
 def _stacked(measured: MergeMeasures, *keys: str, shape: tuple[int, ...] | None = None) -> Grid:
-    """Return what was measured of every matrix (L, *shape), NaN where it was not."""
+    """Return a measure of every matrix (L, *shape), NaN for those without it."""
     whole = shape or (len(measured.tasks),)
     values = [measured.at(name, *keys) for name in measured.matrices]
     return np.stack([np.full(whole, nan) if each is None else grid(each) for each in values])

@@ -45,7 +45,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Text:
-    """What one module's own text says, whatever other modules there are."""
+    """The facts in one module's own text, independent of other modules."""
 
     digest: str
     imported: tuple[str, ...]
@@ -56,8 +56,8 @@ class Text:
 class CodeTree:
     """The code below a folder; each module is parsed once.
 
-    `known` is what was parsed before, by the modules' names and the bytes of their files: these need no parsing.
-    `texts` has of that what the tree's own modules say.
+    `known`: earlier results, by module name and the bytes of the file, which need no parsing. `texts`: the results
+    for the tree's own modules.
     """
 
     root: Path
@@ -115,7 +115,7 @@ class CodeTree:
         return any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in self._tree(name).body)
 
     def constants(self, name: str) -> dict[str, Any]:
-        """Return what a module writes out for names in capitals."""
+        """Return the literal values of a module's names in capitals."""
         return literals(self._tree(name))
 
     def _tree(self, name: str) -> ast.Module:
@@ -162,7 +162,7 @@ class CodeTree:
         return sorted(_files_below(self.root.joinpath(*package.split("."))))
 
     def _path(self, name: str) -> Path | None:
-        """Return a module's file as Python would find it from the root; None if it is not one of the project's."""
+        """Return a module's file as Python would find it from the root; None if it is not the project's."""
         root = self.root if _is_ours(name) else self._roots.get(name.partition(".")[0])
         if root is None:
             return None
@@ -219,12 +219,12 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def texts_as_json(texts: Mapping[str, Text]) -> str:
-    """Return what is known of modules as `read_texts` reads it."""
+    """Return parsed modules as `read_texts` reads them."""
     return json.dumps({key: asdict(text) for key, text in sorted(texts.items())}) + "\n"
 
 
 def read_texts(file: Path) -> dict[str, Text]:
-    """Read what is known of modules; nothing where there is no such file."""
+    """Read parsed modules; empty if there is no such file."""
     if not file.is_file():
         return {}
     with refusing(f"{file}: not written by the stage `code`", "run that stage again"):

@@ -1,4 +1,4 @@
-"""Exceptions for what the user can fix."""
+"""Exceptions about things that the user can fix."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ class ExtraError(ModuleNotFoundError):
 def refusing(
     what: str, remedy: str, kinds: type[BaseException] | tuple[type[BaseException], ...] = MALFORMED
 ) -> Iterator[None]:
-    """Raise InputError, which says what is wrong and what to do, where the block raises an error of these kinds.
+    """Turn errors of these kinds in the block into an InputError that says what is wrong and the remedy.
 
     An InputError of the block stays as it is.
     """
@@ -48,9 +48,9 @@ def refusing(
 
 @contextmanager
 def quoting(what: str) -> Iterator[None]:
-    """Raise InputError with the first line of whatever a library raises in the block: some messages fill pages.
+    """Turn any library error in the block into an InputError with its first line: some messages fill pages.
 
-    What a file may lack, and sizes that do not fit, libraries say in many ways.
+    Libraries have many ways to report a missing key or a wrong size.
     """
     try:
         yield
@@ -59,7 +59,7 @@ def quoting(what: str) -> Iterator[None]:
 
 
 def did_you_mean(word: str, known: Iterable[str], least: float = 0.6) -> str:
-    """Suggest the nearest known word, as the end of a message; nothing if none is at least so near (0 to 1)."""
+    """Suggest the nearest known word, as the end of a message; empty if none is near enough (`least`: 0 to 1)."""
     near = get_close_matches(word, list(known), n=1, cutoff=least)
     return f'; did you mean "{near[0]}"?' if near else ""
 

@@ -1,4 +1,4 @@
-"""The libraries that an installation without extras lacks, and the extra that brings each."""
+"""The libraries of each extra, which an installation without extras lacks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +43,7 @@ EXTRAS = {
 
 @contextmanager
 def naming_extras() -> Iterator[None]:
-    """Raise ExtraError, which says what to install, where the block imports a library that an extra brings."""
+    """Raise ExtraError with the extra to install if the block imports a missing library."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Hashes of files and folders, and of what JSON can say."""
+"""Hashes of files, folders and JSON values."""
 
 import hashlib
 import json
@@ -18,9 +18,10 @@ def sha256_of(path: Path) -> str:
 
 
 class ReadDigest:
-    """The sha256 of a file from bytes that are read of it for another purpose, in about the file's order.
+    """The sha256 of a file from bytes that others read, in about the file's order.
 
-    Bytes that come early wait in memory, up to `AHEAD`; what nobody reads in time is read here. Threads may share it.
+    Bytes that come early wait in memory, up to `AHEAD`; bytes that nobody reads in time are read here. Threads may
+    share it.
     """
 
     AHEAD = 2**24  # bytes
@@ -46,7 +47,7 @@ class ReadDigest:
                 self._add(early, memoryview(self._early.pop(early)))
 
     def hexdigest(self) -> str:
-        """Read what is left of the file, and return the sha256 of all of it."""
+        """Read the rest of the file, and return the sha256 of all of it."""
         with self._lock:
             self._early.clear()
             self._read_until(self._path.stat().st_size)
@@ -57,7 +58,7 @@ class ReadDigest:
         self._done = max(self._done, start + len(values))
 
     def _read_until(self, end: int) -> None:
-        """Hash what lies before `end`: what came early where it is there, else from the file."""
+        """Hash the bytes before `end`: waiting ones from memory, others from the file."""
         with self._path.open("rb", buffering=0) as file:
             while self._done < end:
                 if early := [start for start in self._early if start <= self._done]:
@@ -85,5 +86,5 @@ def sha256_of_tree(path: Path) -> str:
 
 
 def sha256_of_json(content: Any) -> str:
-    """Hash what JSON can say: choices, digests of files and of code; in whatever order its keys are."""
+    """Hash a JSON value, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""What is put into a network at evaluation, of a merge that is more than parameters.
+"""Additions to a network at evaluation, for merges that are more than parameters.
 
-An addition is a module of `merganser/at_run_time/additions/` with what the protocol `Addition` lists. A method says
-which one its merges have; an evaluation finds it by its file in the merge's folder, which has the module's name.
+An addition is a module of `merganser/at_run_time/additions/` with the functions of the protocol `Addition`. A method
+names the addition of its merges; an evaluation finds it by its file in the merge's folder, which has the module's name.
 Legend: T tasks.
 """
 
@@ -36,7 +36,7 @@ class Counts:
         self.counts = torch.zeros(len(self.tasks), dtype=torch.int64)
 
     def take(self, choice: Tensor) -> None:
-        """Count the tasks that were chosen, given by their numbers."""
+        """Count chosen tasks, given by number."""
         self.counts += torch.bincount(choice.cpu(), minlength=len(self.tasks))
 
     def accuracy(self, task: str) -> float:
@@ -45,14 +45,14 @@ class Counts:
 
 
 class Running(NamedTuple):
-    """The network that computes as a merge says, and which tasks it chose for the inputs; None where they are given."""
+    """A network with a merge's addition, and the tasks that it chose for its inputs; None if the task is given."""
 
     network: Network
     counts: Counts | None
 
 
 class Addition(Protocol):
-    """What an addition's module holds."""
+    """The functions of an addition's module."""
 
     FILE: str  # that a merge keeps for it; its name without the ending is the module's
     HOLDS: str  # what is in that file, for the card of a merge
@@ -60,17 +60,17 @@ class Addition(Protocol):
     TASK_GIVEN: bool  # whether an input's task is given; else it is chosen by what the input looks like
 
     def write(self, folder: Path, values: Mapping[str, Any], source: LayerSource, read: Path) -> None:
-        """Write the file into a merge's folder; `read`: the folder of what the entry reads."""
+        """Write the file into a merge's folder; `read`: the folder of the entry's input."""
 
     def put_in(self, network: Network, merged: Path, task: str, head: Head) -> AbstractContextManager[Running]:
-        """Load a merge and a task's head into a network; while the block runs it computes as the merge says.
+        """Load a merge and a task's head into a network, and apply the addition while the block runs.
 
-        The task is of no use where it is chosen.
+        An addition that chooses the task itself ignores `task`.
         """
 
 
 def addition_of(merged: Path) -> Addition | None:
-    """Return what a merge's folder has for the network beside parameters; None for a merge of parameters alone."""
+    """Return the addition in a merge's folder; None for a merge of parameters alone."""
     for name in module_names(additions.__path__):
         if any(merged.glob(f"{name}.*")):
             addition: Addition = import_module(f"{additions.__name__}.{name}")
@@ -81,10 +81,9 @@ def addition_of(merged: Path) -> Addition | None:
 
 @contextmanager
 def running(network: Network, merged: Path, task: str = "", head: Head = NO_HEAD) -> Iterator[Running]:
-    """While the block runs, compute as the merge in a folder says for inputs of a task.
+    """Load a merge, with a task's head instead of its own, into a network, with its addition while the block runs.
 
-    The merge, with the head in place of its own, is loaded into the network and stays there. `task`: not needed where
-    it is chosen by the input.
+    The network keeps the parameters. `task`: not needed if the addition chooses it from the input.
     """
     addition = addition_of(merged)
     if addition is None:

@@ -16,10 +16,10 @@ STEPS = 1000  # of LBFGS, at most
 
 
 def fit(features: Mapping[str, Tensor], penalty: float) -> Router:
-    """Fit a router to each task's features (N, D) by LBFGS in float64; all tasks count alike.
+    """Fit a router to each task's features (N, D) by LBFGS in float64; all tasks have the same weight.
 
-    The loss is the mean over the tasks of their mean negative log-likelihood, plus penalty / (2 N) times the squared
-    norm of the weights of standardised features.
+    The loss is the mean over the tasks of their mean negative log-likelihood, plus penalty / (2 N) times the
+    squared norm of the weights of standardised features.
     """
     tasks, count = tuple(features), sum(map(len, features.values()))
     rows = torch.cat(list(features.values())).double().numpy()

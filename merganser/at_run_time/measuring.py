@@ -33,11 +33,11 @@ SERVED = "server"  # as the device of a score
 def score_merges(
     setup: TaskSetup, folders: Sequence[Path], task: str, batch_size: int, rebuilt: TaskSetup
 ) -> tuple[Score, Results]:
-    """Score one task with its own model out of a merge, or out of those with each seed, and say what each example gave.
+    """Score one task with its own model from a merge, or from the merges of all seeds; return each example's result.
 
-    `folders`: of the same merge with one seed each. Where the merge chooses the task, the value is that without the
-    task's label, and `known` the one with it. `rebuilt`: what the task's model by itself, as its parts give it, runs in
-    and on. Of a group of data sets there is a value for each too.
+    `folders`: of the same merge, one per seed. If the merge chooses the task, the value is the one without the
+    task's label, and `known` the one with it. `rebuilt`: the network and data of the task's model when it is
+    rebuilt from its parts alone. For a group of data sets there is also a value for each.
     """
     evaluator, runs, shares = setup.evaluator, [], []
     for merged in folders:
@@ -61,9 +61,9 @@ def score_merges(
 def score_served(
     command: str, prepared: Prepared, folders: Sequence[Path], task: str, batch_size: int, head: Head, made: Path
 ) -> tuple[Score, Results]:
-    """Score as `score_merges` does, each merge's model asked behind a server that a command starts.
+    """Score as `score_merges` does, with each merge's model behind a server that a command starts.
 
-    `made`: where a folder is written while it is served, of a task's model that is no folder of its own.
+    `made`: the temporary folder for a task's model that is no folder of its own.
     """
     evaluator, runs = evaluator_for(prepared), []
     for merged in folders:
@@ -78,7 +78,7 @@ def score_served(
 
 @contextmanager
 def _whole(merged: Path, task: str, prepared: Prepared, head: Head, made: Path) -> Iterator[Path]:
-    """Give the folder of a task's model out of a merge: the merge's own, or where it has parts or heads one for now."""
+    """Yield the folder of a task's model from a merge: the merge's own, or a temporary one for parts or heads."""
     parts = open_overlays(merged) is not None
     if not parts and not head.tensors:
         yield merged
@@ -101,12 +101,11 @@ Weights = Mapping[str, float]  # of the tasks' parts; none: what all tasks share
 def score_unseen(
     setup: TaskSetup, folders: Sequence[Path], batch_size: int, alike: Weights | None
 ) -> tuple[Score, Results]:
-    """Score merges, one with each seed, on an unseen task: the model that the merge has for it, and others beside.
+    """Score merges, one per seed, on an unseen task: the merge's model for it, and others for comparison.
 
-    The examples' results are those of the model that the merge has for it.
-
-    A merge that routes its inputs itself does so; one whose parts are for mixtures takes that by `alike`, how much the
-    task borrows from each other one; of any other it is what all tasks share.
+    The examples' results are those of the merge's own model. A merge that routes its inputs does so here; one with
+    parts for mixtures mixes them by `alike`, how much the task borrows from each other task; any other uses what
+    all tasks share.
     """
     addition, overlays = addition_of(folders[0]), open_overlays(folders[0])
     if addition is not None and not addition.TASK_GIVEN:

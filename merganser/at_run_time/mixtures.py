@@ -1,4 +1,4 @@
-"""Weighted sums of the tasks' parts, of which there are many: the parts are read once.
+"""Weighted sums of the tasks' parts, many at a time, with the parts read once.
 
 Legend: T tasks, G sums.
 """
@@ -31,7 +31,7 @@ class Mixtures:
     size: int  # of one sum of all, in bytes
 
     def models(self, weights: Tensor) -> Iterator[dict[str, Tensor]]:
-        """Yield, for each row of weights (G, T), the parameters of the shared model that it changes."""
+        """Yield, for each row of weights (G, T), the changed parameters of the shared model."""
         for rows in weights.float().split(max(1, AT_ONCE // self.size)):
             sums = {name: summed(rows) for name, summed in self.sums.items()}
             for row in range(len(rows)):
@@ -39,9 +39,9 @@ class Mixtures:
 
 
 def open_mixtures(shared: Checkpoint, overlays: OverlayFile, budget: int = BUDGET) -> Mixtures:
-    """Read the parts of all tasks: multiplied out where all of them fit into the budget, else low-rank ones as factors.
+    """Read the parts of all tasks: multiplied out if all of them fit into the budget, else low-rank ones as factors.
 
-    What else does not fit is read whenever it is summed.
+    Others that do not fit are read again for each sum.
     """
     size = 4 * sum(prod(shared.spec(name).shape) for name in overlays.parameters)
     whole = len(overlays.tasks) * size <= budget
@@ -50,7 +50,7 @@ def open_mixtures(shared: Checkpoint, overlays: OverlayFile, budget: int = BUDGE
 
 
 def _sums_of(overlays: OverlayFile, name: str, start: Tensor, whole: bool) -> Sums:
-    """Return how weighted sums of the parts of a parameter are added to the shared model's, rounded once."""
+    """Return a function that adds weighted sums of a parameter's parts to the shared model's, with one rounding."""
     shape, dtype, tasks = tuple(start.shape), start.dtype, overlays.tasks
     if whole:
         deltas = [overlays.delta(task, name, shape) for task in tasks]

@@ -1,1 +1,1 @@
-"""Checkpoints: lazy named tensors of any kind of file, adapters, and the kinds of parameters."""
+"""Checkpoints: named tensors of any file format, read on demand; adapters; and the kinds of parameters."""

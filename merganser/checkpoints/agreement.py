@@ -1,7 +1,7 @@
-"""Compare what the models to merge say beside their weights: equal shapes do not mean equal models.
+"""Compare the files next to the models' weights: equal shapes do not mean equal models.
 
-A merge has the base's files. What of a task's model speaks against merging it is refused, and what it loses is named.
-Where the base says nothing, the first model that does is what the others are compared with.
+A merge gets the base's files. Differences that make a merge meaningless are refused; others are reported. If the base
+has no such file, the first model that has one is the reference.
 """
 
 import re
@@ -64,7 +64,7 @@ Opened = tuple[Checkpoint, Checkpoint | Adapter]  # the base and a model
 
 @dataclass
 class Agreement:
-    """The base's folder, and what was read of it and of the models that were compared so far."""
+    """The base's folder, and the settings read from it and from the models compared so far."""
 
     base: Path
     rules: ParameterRules = EVERYTHING
@@ -79,12 +79,12 @@ class Agreement:
             self.base, self.is_whole = self.base.parent, False
 
     def check(self, task: str, model: Path, opened: Opened) -> list[str]:
-        """Compare a model's folder with what was read before; return what a user should know.
+        """Compare a model's folder with the earlier ones; return notes for the user.
 
-        `opened`: the base and the model. Raises InputError where the model is of another architecture, gives tokens or
-        classes other numbers, or has embeddings that are merged of another vocabulary. What a folder has not, or in a
-        format that is not read (SentencePiece's), is not compared. Of a file, its folder is; a merge onto one has no
-        files of its folder but `config.json`, and of the others only what is refused matters.
+        `opened`: the base and the model. Raises InputError if the model has another architecture, other numbers
+        for tokens or classes, or merged embeddings of another vocabulary. Missing files, and formats that are
+        not supported (SentencePiece's), are not compared. A single file stands for its folder. A merge onto a
+        single file gets `config.json` alone from its folder, so that notes about other files are left out.
         """
         model = model if model.is_dir() else model.parent
         notes = [f"{task}: {WRAPPED}{', '.join(sorted(wrappers))}" for wrappers in [_wrappers(*opened)] if wrappers]
@@ -98,7 +98,7 @@ class Agreement:
         return notes + (further if self.is_whole else [])
 
     def compare_among(self, models: Mapping[str, Path], opened: Checkpoint) -> list[str]:
-        """Compare tasks' folders with each other in what the base says nothing of, after each was with the base.
+        """Compare tasks' folders with each other in settings that the base lacks, after the comparison with the base.
 
         `opened`: the base, whose shapes the models have. Raises InputError as `check` does.
         """
@@ -106,7 +106,7 @@ class Agreement:
         return [note for task, model in models.items() for note in self._compare(task, model, (opened, opened))]
 
     def _compare(self, task: str, model: Path, opened: Opened) -> list[str]:
-        """Compare what a model's folder says with who said it first."""
+        """Compare the settings of a model's folder with those of the first folder that has them."""
         notes: list[str] = []
         read_vocabulary = partial(self._read_vocabulary, task, notes)
         if (vocabulary := self._first(VOCABULARY, read_vocabulary, task, model)) is not None:
@@ -125,7 +125,7 @@ class Agreement:
         return notes
 
     def _mixed(self, task: str, ours: Vocabulary, theirs: Vocabulary) -> list[str]:
-        """Name a row that is a token which the base lacks, and another one in a model before."""
+        """Name a row that is a token which the base lacks, and a different token in an earlier model."""
         for token, number in theirs.items():
             if token not in ours:
                 first, other = self._added.setdefault(number, (task, token))
@@ -135,7 +135,7 @@ class Agreement:
         return []
 
     def _read_vocabulary(self, task: str, notes: list[str], folder: Path) -> dict[str, int] | None:
-        """Read a vocabulary; add notes on tokens, and numbers of tokens, beyond the rows of its model's embeddings."""
+        """Read a vocabulary; add notes about tokens and numbers beyond the rows of its model's embeddings."""
         vocabulary = vocabulary_of(folder)
         rows = None if vocabulary is None or self.among else rows_in(read_config(folder / CONFIG) or {})
         if vocabulary is not None and rows is not None:
@@ -144,9 +144,9 @@ class Agreement:
         return vocabulary
 
     def _first(self, what: str, read: Callable[[Path], Any], task: str, model: Path) -> tuple[str, Any, Any] | None:
-        """Return who said something first, what, and what the model says; None where only one of them says it.
+        """Return the first folder with a setting, its value, and the model's value; None unless both have it.
 
-        None too where it is the base, and tasks are compared with each other.
+        Also None if that folder is the base's, when tasks are compared with each other.
         """
         if self.among and what == VOCABULARY and has_vocabulary(self.base):
             return None  # known without reading it
@@ -170,13 +170,13 @@ class Agreement:
 
 
 def _read(what: str, read: Callable[[Path], Any], folder: Path) -> Any:
-    """Read what a folder says; raise InputError where its files are not in the form that they have."""
+    """Read a folder's settings; raise InputError if its files are malformed."""
     with refusing(f"{folder}: {what}: cannot be read", "fetch it again", (*MALFORMED, RecursionError)):
         return read(folder)
 
 
 def _rounded(task: str, base: Checkpoint, model: Checkpoint, rules: ParameterRules) -> list[str]:
-    """Say that the weights of a model have digits that the base's dtype has no room for."""
+    """Note a model whose weights have more digits than the base's dtype can hold."""
     merged = [name for name in model.names if name in base and is_merged(name, model.spec(name).dtype, rules)]
     both = {(model.spec(name).dtype, base.spec(name).dtype) for name in merged}
     pairs = [(DTYPES[own], DTYPES[ours]) for own, ours in sorted(both) if ours in FLOATS]
@@ -186,7 +186,7 @@ def _rounded(task: str, base: Checkpoint, model: Checkpoint, rules: ParameterRul
 
 
 def _wrappers(base: Checkpoint, model: Checkpoint | Adapter) -> set[str]:
-    """Return the wrappers of training in a model's names, which it is read without: DDP's where the base has none."""
+    """Return the training wrappers removed from a model's names; DDP's only if the base has none."""
     if isinstance(model, Adapter):
         return {*wrappers_of(model.tensors)}
     own = any(without_ddp(name) != name and name not in base for name in model.names)
@@ -194,7 +194,7 @@ def _wrappers(base: Checkpoint, model: Checkpoint | Adapter) -> set[str]:
 
 
 def _generation_of_older(folder: Path) -> dict[str, Any] | None:
-    """Read the settings of generation in `config.json`; None if there is a `generation_config.json`."""
+    """Read the generation settings in `config.json`; None if there is a `generation_config.json`."""
     config = None if (folder / GENERATION).is_file() else read_config(folder / CONFIG)
     if config is None:
         return None
@@ -202,14 +202,14 @@ def _generation_of_older(folder: Path) -> dict[str, Any] | None:
 
 
 def _contents_of(name: str, folder: Path) -> dict[str, Any] | None:
-    """Tell by a hash what a file holds that is not read; None where none is there, or the vocabulary is in another."""
+    """Return a hash of a file that is not parsed; None if it is missing, or another file has the vocabulary."""
     if has_vocabulary(folder) or not (folder / name).is_file():
         return None
     return {"sha256": sha256_of(folder / name)[:SHOWN]}
 
 
 def _differences(who: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], task: str, what: str) -> list[str]:
-    """Name the settings that differ; one that only one of the two has counts as none."""
+    """Name the settings that differ; a setting that only one side has counts as none."""
     pairs = {key: (ours.get(key), theirs.get(key)) for key in {**ours, **theirs}}
     differing = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
     merged = "the merge has the base's" if who == BASE else "the base, and so the merge, has none"
@@ -217,7 +217,7 @@ def _differences(who: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], t
 
 
 def _other_base(base: Path, model: Path, task: str) -> list[str]:
-    """Name the model that an adapter says it was trained on, where nothing of the base says that it is that one."""
+    """Return the model that an adapter was trained on, if nothing shows that the base is that model."""
     named = adapter_base(model)
     fetched, config = read_object(base / DESCRIPTION, CONFIG_LIMIT) or {}, read_config(base / CONFIG) or {}
     names = (*base.resolve().parts, fetched.get("hub"), fetched.get("source"), config.get("_name_or_path"))

@@ -1,15 +1,8 @@
-"""What a transformers configuration says of a checkpoint's tensors: ties, buffers, linear maps stored as in x out.
+"""The parts of a transformers configuration that concern a checkpoint's tensors: ties, buffers, in x out linear maps.
 
-Names alone do not tell: `attn.c_proj.weight` is out x in to open_clip, and in x out to GPT-2.
-
-Numbers in the configurations that come with a checkpoint, bounded before anything is built from them.
-
-A number of layers, classes or positions costs its writer a few digits, and building the model costs time and memory.
-The limits lie beyond the models that are published. How the numbers fit the checkpoint is seen when the model is built.
-
-What a checkpoint of transformers holds beside its parameters: second names of tied weights, and constants.
-
-A tied weight that is merged under two names, with random masks or decompositions of each, comes apart.
+Names alone do not tell: `attn.c_proj.weight` is out x in for open_clip, and in x out for GPT-2. Numbers in a
+configuration are bounded before anything is built from them: a number of layers, classes or positions is a few digits
+to write, and may take all memory to build.
 """
 
 import re
@@ -52,7 +45,7 @@ WHOLE = re.compile(
 
 
 def check_numbers(content: Any, path: Path) -> None:
-    """Refuse a configuration with a number that no model has, by its name, or one that is nested too deeply."""
+    """Refuse a configuration with an impossible number, by its name, or one that is nested too deeply."""
     for place, value in _leaves(content, path):
         name = place.rpartition(".")[2]
         if WHOLE.fullmatch(name) and value is not None and not _is_count(value):
@@ -67,7 +60,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _leaves(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
-    """Give each value with its place; those of a list have that of the list."""
+    """Yield each value with its place; the items of a list have the list's place."""
     todo = [("", content, 0)]
     while todo:
         place, value, depth = todo.pop()
@@ -109,14 +102,14 @@ STORED_TODAY = ("bros", "clap", "clap_text_model", "clvp", "clvp_encoder", "mra"
 
 
 def model_type_of(config: Mapping[str, Any]) -> str | None:
-    """Return transformers' name of an architecture, that of timm's models too, whose configurations do not have it."""
+    """Return transformers' model type, also of timm's models, whose configurations lack it."""
     named = config.get("model_type", "timm_wrapper" if "pretrained_cfg" in config else None)
     return named if isinstance(named, str) else None
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a checkpoint's `config.json` says; nothing for a checkpoint without one, such as open_clip's."""
+    """The architecture in a checkpoint's `config.json`; empty for a checkpoint without one, such as open_clip's."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -127,13 +120,13 @@ class Architecture:
 
     @property
     def says_tied(self) -> bool | None:
-        """Return whether it says that the output embedding is the input's; None where it is silent."""
+        """Return whether the configuration ties the output embedding to the input's; None if it does not say."""
         said = self.config.get(TIED)
         return said if isinstance(said, bool) else None
 
     @cached_property
     def tied(self) -> bool | None:
-        """Return whether transformers takes the output embedding for the input's, by its default too; None: unknown."""
+        """Return whether transformers ties the output embedding to the input's, by default too; None: unknown."""
         if self.says_tied is not None:
             return self.says_tied
         made, text = configured(self.config), self.config.get("text_config")
@@ -142,7 +135,7 @@ class Architecture:
 
     @cached_property
     def in_by_out(self) -> list[re.Pattern[str]]:
-        """Return the names of layers stored as in x out, by the model's type and those of its parts (a decoder)."""
+        """Return the names of layers stored as in x out, by the types of the model and its parts (a decoder)."""
         parts = (model_type_of(part) for part in self.config.values() if isinstance(part, dict))
         return [IN_BY_OUT[named] for named in (self.model_type, *parts) if named and named in IN_BY_OUT]
 
@@ -157,9 +150,9 @@ def is_buffer(name: str, spec: Spec) -> bool:
 
 
 def known_ties(names: Collection[str], tied: bool | None = None) -> dict[str, str]:
-    """List the names that may stand for another one's tensor, and that other one: what transformers ties.
+    """Return the names that may share another one's tensor by transformers, and that other one.
 
-    `tied`: what the configuration says of the output embedding.
+    `tied`: the configuration's value for the output embedding.
     """
     ties: dict[str, str] = {}
     for table in (ALWAYS,) if tied is False else (ALWAYS, BY_CONFIG):
@@ -173,14 +166,14 @@ def known_ties(names: Collection[str], tied: bool | None = None) -> dict[str, st
 
 
 def tied_names(name: str) -> Iterator[str]:
-    """List the names that a model may have for a parameter beside this one, where it is stored once for all of them."""
+    """List a parameter's other names in models that store it once for all of them."""
     for prefix, own in _divided(name):
         yield from (prefix + other for other in _partners().get(own, ()))
 
 
 @cache
 def _partners() -> Mapping[str, Mapping[str, None]]:
-    """Return the other names of each tensor that is in a tie: its first, its second ones, and the first's others."""
+    """Return the other names of each tied tensor: for a second name the first, for the first the others."""
     firsts = {(alias, first) for table in (ALWAYS, BY_CONFIG) for alias in table for first in table[alias]}
     partners: dict[str, dict[str, None]] = defaultdict(dict)
     for alias, first in sorted(firsts):
@@ -198,26 +191,26 @@ def _end(name: str) -> str:
 
 
 def _divided(name: str) -> Iterator[tuple[str, str]]:
-    """Divide a name into what a larger model may have put before it and the rest, in all ways, none before it first."""
+    """Split a name into a prefix that a larger model may have added and the rest, in all ways, the empty one first."""
     parts = name.split(".")
     for count in range(len(parts)):
         yield "".join(f"{part}." for part in parts[:count]), ".".join(parts[count:])
 
 
 def architecture_of(folder: Path) -> Architecture:
-    """Read what a checkpoint's folder says of its architecture; raise InputError if its `config.json` is invalid."""
+    """Read a checkpoint's architecture from its folder; raise InputError if its `config.json` is invalid."""
     return Architecture(read_config(folder / CONFIG) or {})
 
 
 def read_config(path: Path, limit: int = CONFIG_LIMIT) -> dict[str, Any] | None:
-    """Read a configuration as `read_object` does; raise InputError too for one with a number that no model has."""
+    """Read a configuration as `read_object` does; also raise InputError for an impossible number."""
     config = read_object(path, limit)
     check_numbers(config, path)
     return config
 
 
 def read_object(path: Path, limit: int) -> dict[str, Any] | None:
-    """Read a JSON object of at most so many bytes; None where there is no file; raise InputError for anything else."""
+    """Read a JSON object of at most so many bytes; None if the file is missing; raise InputError for anything else."""
     if not path.exists():
         return None
     check_link(path, path.parent)
@@ -232,11 +225,11 @@ PIECE = 2**20  # values compared at a time: most tensors that differ do so in th
 
 
 def surplus_of(checkpoint: StoredCheckpoint, architecture: Architecture) -> dict[str, str | None]:
-    """List the tensors that are not parameters of their own, with the name that a second name stands for.
+    """List tensors that are no parameters of their own, with the parameter that a second name stands for.
 
-    A known second name is one only where its values are the first one's, bit for bit, and the configuration does not
-    say that they are untied, nor, where it is silent, its class; two names of torch weights are one where they share
-    their memory.
+    A known second name counts only if its values equal the first one's, bit for bit, and if neither the
+    configuration nor, without one, its class says that they are untied. Two names of torch weights are one if they
+    share memory.
     """
     if architecture.model_type is None:
         return {}
@@ -254,7 +247,7 @@ def _second_names(checkpoint: StoredCheckpoint, tied: bool | None) -> dict[str, 
 
 
 def are_equal(checkpoint: StoredCheckpoint, first: str, second: str) -> bool:
-    """Tell whether two tensors of a checkpoint are the same, bit for bit; of two that differ, little is read."""
+    """Tell whether two tensors of a checkpoint are equal, bit for bit; it stops at the first difference."""
     if checkpoint.spec(first) != checkpoint.spec(second):
         return False
     count = torch.Size(checkpoint.spec(first).shape).numel()
@@ -270,7 +263,7 @@ def _bits(checkpoint: StoredCheckpoint, name: str, start: int, count: int) -> Te
 
 
 def _shared(checkpoint: StoredCheckpoint, kept: set[str]) -> dict[str, str]:
-    """List the names of torch weights that share their memory with another one, and that other one."""
+    """List names of torch weights that share memory with another one, and that other one."""
     first: dict[object, str] = {}
     tied = {}
     for name in sorted(checkpoint.names, key=lambda name: (name not in kept, name)):

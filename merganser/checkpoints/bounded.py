@@ -1,4 +1,4 @@
-"""Stop the building of a model that is larger than its checkpoint can be: its configuration came with it."""
+"""Stop building a model that is larger than its checkpoint: the configuration comes from the same stranger."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ MOST_MODULES = 500_000
 
 
 class TooLargeError(Exception):
-    """What is being built outgrew its checkpoint."""
+    """The model being built is larger than its checkpoint."""
 
 
 @contextmanager
 def bounded(nbytes: int = 0, tensors: int | None = None) -> Iterator[None]:
-    """While the block builds a model, raise TooLargeError at more values or modules than its checkpoint can hold.
+    """Raise TooLargeError if the block builds more values or modules than its checkpoint can hold.
 
-    `nbytes`, `tensors`: of the checkpoint, where they are known.
+    `nbytes`, `tensors`: the checkpoint's, if they are known.
     """
     most_values = VALUES_A_BYTE * nbytes + SPARE_VALUES
     most_modules = MOST_MODULES if tensors is None else MODULES_A_TENSOR * tensors + SPARE_MODULES

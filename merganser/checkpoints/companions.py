@@ -1,12 +1,8 @@
-"""The files beside the weights in a model's folder: configuration, tokenizer, chat template, licence.
+"""The files next to the weights in a model's folder: configuration, tokenizer, chat template, licence.
 
-Nothing that came with a checkpoint is run, so code stays behind; so do weights in other formats and what training left.
-
-Modules of a model that have weights of their own, in folders beside it: a sentence encoder's `2_Dense`, projections.
-
-They are further files of the model: the name of a tensor is its folder's, two slashes, and its own there.
-
-Where a model came from, as far as its files say.
+Code stays behind, since nothing of a checkpoint is run; so do weights in other formats and leftovers of training. A
+model's modules may have weights in folders of their own, such as a sentence encoder's `2_Dense`: a tensor's name then
+starts with the folder.
 """
 
 import json
@@ -31,7 +27,7 @@ COPIES = re.compile(r"\..*|checkpoint-\d+|global_step\d+|original|onnx|openvino|
 
 
 def module_folders(folder: Path) -> list[str]:
-    """Name the folders in a model's folder that hold weights of their own, and not those of the model once more."""
+    """Name the subfolders of a model's folder with modules' weights, and not the model's weights in another format."""
     if not folder.is_dir():
         return []
     having = [path for path in sorted(folder.iterdir()) if may_be_module(path)]
@@ -43,7 +39,7 @@ def module_folders(folder: Path) -> list[str]:
 
 
 def may_be_module(path: Path) -> bool:
-    """Tell by names alone whether a path in a model's folder is a folder with weights of its own."""
+    """Tell by names alone whether a path in a model's folder is the folder of a module's weights."""
     if not path.is_dir() or COPIES.fullmatch(path.name):
         return False
     names = [file.name for file in path.iterdir() if file.is_file()]
@@ -51,13 +47,13 @@ def may_be_module(path: Path) -> bool:
 
 
 def shared_modules(models: Iterable[Path]) -> list[str]:
-    """Name the modules that all models have: of some folders and files."""
+    """Name the modules that all models have, for folders and files."""
     first, *others = [module_folders(path) for path in models]
     return [name for name in first if all(name in own for own in others)]
 
 
 def modules_in(names: Iterable[str]) -> Sequence[str]:
-    """Name the modules that tensors of these names are in."""
+    """Name the modules that tensors with these names belong to."""
     return list(dict.fromkeys(name.partition(IN_MODULE)[0] for name in names if IN_MODULE in name))
 
 
@@ -81,12 +77,12 @@ class ModelOrigin:
 
 
 def model_origin(folder: Path) -> ModelOrigin:
-    """Return the origin of a fetched model, as its `source.json` describes it."""
+    """Return the origin of a fetched model, from its `source.json`."""
     return described_origin(json.loads((folder / DESCRIPTION).read_text()))
 
 
 def described_origin(description: Mapping[str, Any]) -> ModelOrigin:
-    """Return the origin of a model by what its `source.json` says, or will say."""
+    """Return the origin of a model from the content of its `source.json`."""
     kind = description["kind"]
     names = {
         "open_clip": f"{description.get('open_clip')}, {description.get('pretrained')}",
@@ -104,7 +100,7 @@ def described_origin(description: Mapping[str, Any]) -> ModelOrigin:
 
 
 def licences_in(facts: Mapping[str, Any]) -> list[str]:
-    """Return the licences that facts of a source give: its card's, else those of the licence files beside it."""
+    """Return the licences of a source: its card's, or else those of its licence files."""
     ids, own = facts.get("license", []), facts.get("license_name", [])
     if not ids or (ids == ["other"] and not own):
         return list(facts.get("license_in_file") or facts.get("license_file") or ids)
@@ -127,9 +123,9 @@ CONFIGURATIONS = (
 
 
 def companion_names(names: Collection[str], modules: Sequence[str] = ()) -> list[str]:
-    """Pick what a model needs beside its weights from the names in its folder, those in folders as `folder/name`.
+    """Return the files that a model needs next to its weights, of the names in its folder and subfolders.
 
-    `modules`: folders whose weights are the model's own.
+    `modules`: folders with weights of the model.
     """
     inside: dict[str, list[str]] = {}
     for place, _, own in (name.rpartition("/") for name in sorted(names)):
@@ -140,16 +136,16 @@ def companion_names(names: Collection[str], modules: Sequence[str] = ()) -> list
 
 
 def left_out(names: Iterable[str], taken: Collection[str]) -> list[str]:
-    """List what is not taken along from a model's folder, but for what every repository has."""
+    """List files of a model's folder that are not copied, without those that every repository has."""
     return [
         name for name in sorted(names) if name not in taken and not NOT_OURS.fullmatch(name) and name != DESCRIPTION
     ]
 
 
 def list_model_files(folder: Path, modules: Sequence[str] = ()) -> list[str]:
-    """List the files of a model's folder, and those in the folders that may belong to it, or are modules of it.
+    """List the files of a model's folder, and of subfolders that may belong to it or are its modules.
 
-    Raises InputError where one is not a plain file.
+    Raises InputError for anything but plain files.
     """
     mine = [path for path in folder.iterdir() if path.is_dir()]
     inner = [path for path in mine if FOLDERS.fullmatch(path.name) or path.name in modules]
@@ -160,9 +156,9 @@ def list_model_files(folder: Path, modules: Sequence[str] = ()) -> list[str]:
 
 
 def other_folders(folder: Path) -> list[str]:
-    """List the folders in a model's folder that do not belong to it, such as `onnx/`; none that is hidden.
+    """List subfolders of a model's folder that do not belong to it, such as `onnx/`; hidden ones are left out.
 
-    Those inside the ones that belong to it are among them.
+    This includes folders inside those that belong to it.
     """
     folders = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
     known = [path for path in folders if FOLDERS.fullmatch(path.name)]
@@ -172,9 +168,9 @@ def other_folders(folder: Path) -> list[str]:
 
 
 def copy_companions(origin: Path, folder: Path, modules: Sequence[str] = ()) -> None:
-    """Copy what a model needs beside its weights; of a single file's folder, the configuration that it is read by.
+    """Copy the files that a model needs next to its weights; for a single file, the configuration that reads it.
 
-    `modules`: folders whose weights are the model's own, and are left.
+    `modules`: folders with weights of the model, which are not copied.
     """
     place = origin if origin.is_dir() else origin.parent
     for name in companion_names(list_model_files(origin, modules) if origin.is_dir() else [CONFIG], modules):
@@ -188,10 +184,10 @@ def copy_companions(origin: Path, folder: Path, modules: Sequence[str] = ()) -> 
 
 
 def check_model(path: Path) -> None:
-    """Refuse a model that must not be read: the door before everything that reads a model's folder or file.
+    """Refuse a model that must not be read; call it before anything reads a model's folder or file.
 
-    Raises InputError for a link that leads out of the folder, for a whole model beside an adapter, and for a
-    configuration that asks for code of its own or has a number that no model has.
+    Raises InputError for a link out of the folder, for a whole model next to an adapter, and for a configuration
+    that needs code of its own or has an impossible number.
     """
     if path.is_dir():
         check_files(path)
@@ -209,12 +205,12 @@ def check_model(path: Path) -> None:
 
 
 def described_elsewhere() -> dict[str, str]:
-    """Return, by family, the file that it reads instead of config.json."""
+    """Return the file that each family reads instead of config.json."""
     return {family: file for family, file in own_configurations().items() if file != MODULES}
 
 
 def _refuse_links(folder: Path) -> None:
-    """Refuse links that lead out of a folder, in it and in the folders within that are read; hidden files are not."""
+    """Refuse links that lead out of a folder, in it and in subfolders that are read; hidden files are not read."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue

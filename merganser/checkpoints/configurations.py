@@ -1,12 +1,8 @@
-"""Compare the configuration of a task's model with the base's: equal shapes do not mean equal computations.
+"""Compare a task's configuration with the base's: equal shapes do not mean equal computations.
 
-A merge is built by the base's configuration. What makes the task's model compute with its parameters in another way is
-refused; what else differs is named, with both values.
-
-The names of a classifier's classes, wherever a checkpoint's configuration has them: heads are merged row by row.
-
-transformers writes `id2label`, timm `label_names` (and `label_descriptions` of them), in `pretrained_cfg` too, others
-`classes`, `class_names` or `class_to_idx`.
+A merge is built by the base's configuration. Settings by which the task's model computes differently are refused; other
+differences are reported with both values. Class names are compared too, wherever a configuration has them, since heads
+are merged row by row.
 """
 
 import re
@@ -38,13 +34,13 @@ DIGITS = re.compile(r"(.+\.)?\d+(\..+)?")  # a part of a name: of a block among 
 
 
 def class_labels(folder: Path) -> dict[str, list[str]] | None:
-    """Read the names of a model's classes in their order, by its parts; None where they are only numbered."""
+    """Read a model's class names in order, by part; None if they are only numbered."""
     labels = dict(_labels_in(read_config(folder / CONFIG) or {}, ""))
     return labels or None
 
 
 def _labels_in(config: Mapping[str, Any], place: str) -> Iterator[tuple[str, list[str]]]:
-    """Give the class names of a configuration, and of the parts in it."""
+    """Yield the class names of a configuration and of its parts."""
     inner = {key: value for key, value in config.items() if isinstance(value, dict)}
     whole = {**inner.get(WHOLE, {}), **config}
     if (named := _named(whole)) is not None:
@@ -59,7 +55,7 @@ def _labels_in(config: Mapping[str, Any], place: str) -> Iterator[tuple[str, lis
 
 
 def _named(config: Mapping[str, Any]) -> list[str] | None:
-    """Return the class names that a configuration states at its top."""
+    """Return the class names at the top level of a configuration."""
     for key in BY_NUMBER:
         if (names := _in_order(config.get(key))) is not None:
             return _described(names, config.get(DESCRIPTIONS))
@@ -75,7 +71,7 @@ def _named(config: Mapping[str, Any]) -> list[str] | None:
 
 
 def _in_order(named: Any) -> list[str] | None:
-    """Return class names by their numbers; None for what is no such list, and for names that are only numbers."""
+    """Return class names in the order of their numbers; None for anything else, and for names that are only numbers."""
     if isinstance(named, dict) and all(NUMBER.fullmatch(str(number)) for number in named):
         named = [name for _, name in sorted(named.items(), key=lambda item: int(item[0]))]
     if not isinstance(named, list) or not named or not all(isinstance(name, str | int) for name in named):
@@ -85,7 +81,7 @@ def _in_order(named: Any) -> list[str] | None:
 
 
 def _described(names: list[str], said: Any) -> list[str]:
-    """Return the descriptions of names that are only numbers, where each has one."""
+    """Return descriptions instead of names that are only numbers, if each has one."""
     if isinstance(said, dict) and all(NUMBER.fullmatch(name) and isinstance(said.get(name), str) for name in names):
         return [said[name] for name in names]
     return names
@@ -100,7 +96,7 @@ def check_head_labels(
     opened: tuple[Checkpoint, Any],
     rules: ParameterRules,
 ) -> None:
-    """Refuse heads that are merged although their rows are classes of other names.
+    """Refuse merged heads whose rows stand for different classes.
 
     `folder`: the model's; `opened`: the base, and the model, an adapter or a checkpoint.
     """
@@ -127,14 +123,14 @@ def check_head_labels(
 
 
 def _modules_named(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name the modules that timm's configuration calls the classifier."""
+    """Return the classifier's modules in timm's configuration."""
     whole = config.get(WHOLE)
     said = {**(whole if isinstance(whole, dict) else {}), **config}.get(CLASSIFIER)
     return tuple(str(name) for name in (said if isinstance(said, list) else [said] if said else []))
 
 
 def _is_head(name: str, dimensions: int, modules: Sequence[str]) -> bool:
-    """Tell whether a parameter with a row for each class is a head's, by its name: one of no block, if by no other."""
+    """Tell whether a parameter with a row per class is a head's, by its name or because it is in no block."""
     if is_head(name, HEADS) or ALIKE.fullmatch(name) or name.startswith(tuple(f"{module}." for module in modules)):
         return True
     return dimensions > 1 and not DIGITS.fullmatch(name) and not is_head(name.lower(), (*NORMS, *EMBEDDINGS))
@@ -173,11 +169,11 @@ HARMLESS = re.compile(
 
 
 def check_configuration(base: Path, model: Path, task: str) -> list[str]:
-    """Compare a model's configuration with the base's; return what a user should know. Both: folders.
+    """Compare a model's configuration with the base's; return notes for the user. Both are folders.
 
-    Compared are `config.json`, in the words of the transformers that is installed, so that versions of one
-    configuration are equal, and open_clip's own. A folder without one is not compared. Raises InputError, with both
-    values, where they are other architectures: model type, heads, rotary embeddings, activation.
+    It compares open_clip's configurations, and `config.json` in the terms of the installed transformers, so that
+    versions of one configuration are equal. Folders without one are not compared. Raises InputError, with both
+    values, for another architecture: model type, heads, rotary embeddings, activation.
     """
     differences = differences_of(base, model)
     # a setting that only one of the two has may be the other's default
@@ -191,7 +187,7 @@ def check_configuration(base: Path, model: Path, task: str) -> list[str]:
 
 
 def differences_of(base: Path, model: Path) -> dict[str, tuple[Any, Any]]:
-    """List the settings of two folders that differ and that a forward pass may read: the base's value, the model's."""
+    """List settings of two folders that differ and may change a forward pass: the base's value, the model's."""
     differences: dict[str, tuple[Any, Any]] = {}
     ours, theirs = (_of_open_clip(folder) for folder in (base, model))
     if ours is not None and theirs is not None:
@@ -205,7 +201,7 @@ def differences_of(base: Path, model: Path) -> dict[str, tuple[Any, Any]]:
 
 
 def in_todays_words(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Give two configurations that differ in the words of the transformers that is installed, where it knows both."""
+    """Return two different configurations in the terms of the installed transformers, if it knows both."""
     if differing_settings(*_of_one_part(ours, theirs)):
         one, other = configured(ours), configured(theirs)
         if one is not None and other is not None:
@@ -214,14 +210,14 @@ def in_todays_words(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[
 
 
 def _of_open_clip(folder: Path) -> dict[str, Any] | None:
-    """Return what open_clip builds a model from."""
+    """Return the values from which open_clip builds a model."""
     content = read_config(folder / OPEN_CLIP)
     inner = None if content is None else content.get("model_cfg")
     return inner if isinstance(inner, dict) else None
 
 
 def _of_one_part(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what to compare: where one model is a part of the other, such as CLIP's image tower, that part's."""
+    """Return what to compare: if one model is a part of the other, such as CLIP's image tower, that part's."""
     if ours.get(TYPE) == theirs.get(TYPE):
         return ours, theirs
     return _part(ours, theirs.get(TYPE)), _part(theirs, ours.get(TYPE))
@@ -233,7 +229,7 @@ def _part(config: dict[str, Any], wanted: Any) -> dict[str, Any]:
 
 
 def key_of_part(config: Mapping[str, Any], wanted: Any) -> str | None:
-    """Find the configuration of a part by its model type; older ones leave that out, and its key says it."""
+    """Find a part's configuration by its model type; older configurations lack that, and use its key."""
     for key, inner in config.items():
         if isinstance(inner, dict):
             stands_for = f"{config.get(TYPE)}_{key.removesuffix('_config')}_model"
@@ -243,7 +239,7 @@ def key_of_part(config: Mapping[str, Any], wanted: Any) -> str | None:
 
 
 def differing_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """List the settings of two configurations that differ and that a forward pass may read, with both values."""
+    """List settings of two configurations that differ and may change a forward pass, with both values."""
     one, other = (dict(_values(config)) for config in (ours, theirs))
     keys = [key for key in {**one, **other} if not HARMLESS.fullmatch(_name(key))]
     pairs = {key: (one.get(key), other.get(key)) for key in keys}
@@ -251,7 +247,7 @@ def differing_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> di
 
 
 def _values(config: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
-    """Give each setting with its place; a nested configuration's behind a point."""
+    """Yield each setting with its place; nested settings have dotted places."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             if not HARMLESS.fullmatch(str(key)):
@@ -265,5 +261,5 @@ def _name(key: str) -> str:
 
 
 def list_settings(differences: Mapping[str, tuple[Any, Any]], who: str = "the base") -> str:
-    """List settings with both values: first the model's, then that of the base, or of who else has it."""
+    """List settings with both values: the model's, then the base's or another model's."""
     return some([f"{key} {theirs!r} ({who} {ours!r})" for key, (ours, theirs) in differences.items()], SHOWN)

@@ -1,8 +1,7 @@
-"""What each parameter is: a matrix (a linear map), a vector (anything else that is merged) or frozen.
+"""The kind of each parameter: a matrix (a linear map), a vector (any other merged parameter) or frozen.
 
-Decided once, when the deltas are extracted; every later stage reads the decision from the deltas' header.
-
-What to write so that a merge leaves out the parameters that do not fit.
+It is decided once, when the deltas are extracted; later stages read it from the deltas' header. For parameters that do
+not fit, messages say how to leave them out of the merge.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -75,15 +74,15 @@ def is_head(name: str, patterns: Sequence[str]) -> bool:
 
 
 def is_merged(name: str, dtype: str, rules: ParameterRules) -> bool:
-    """Tell whether a parameter is merged; the others, and all integers, stay as in the base."""
+    """Tell whether a parameter is merged; others, and all integers, stay the base's."""
     named = is_head(name, rules.merged) and not is_head(name, rules.heads)
     return dtype in FLOATS and named
 
 
 def is_quantised(name: str, spec: Spec, rules: ParameterRules) -> bool:
-    """Tell whether a tensor holds weights that would be merged if they were not stored as codes.
+    """Tell whether a tensor has quantised weights that would otherwise be merged.
 
-    Indices, such as positions, are of 64 bits, or have one dimension; masks are boolean.
+    Indices, such as positions, have 64 bits or one dimension; masks are boolean.
     """
     return spec.dtype in CODES and len(spec.shape) > 1 and is_merged(name, "F32", rules)
 
@@ -103,7 +102,7 @@ def parameter_kind(name: str, shape: Sequence[int], rules: ParameterRules) -> Ki
 
 
 def is_linear(name: str, shape: Sequence[int]) -> bool:
-    """Tell by its name whether a parameter is a linear map or a kernel, where `any_2d` counts an embedding as a matrix.
+    """Tell by its name whether a parameter is a linear map or a kernel; `any_2d` also takes embeddings as matrices.
 
     >>> is_linear("h.0.mlp.c_fc.weight", (768, 3072)), is_linear("wte.weight", (50257, 768))
     (True, False)
@@ -112,24 +111,24 @@ def is_linear(name: str, shape: Sequence[int]) -> bool:
 
 
 def bias_of(weight: str) -> str:
-    """Return the name of the bias that is added to what a linear map's weight gives."""
+    """Return the name of the bias of a linear map's weight."""
     return f"{weight.removesuffix('weight')}bias"
 
 
 def is_measured(name: str) -> bool:
-    """Tell by its name whether a parameter is a mean, a variance or a count that a layer measured, and no weight."""
+    """Tell by its name whether a parameter is a batch-normalisation statistic (mean, variance, count) and no weight."""
     return _is_like(name, MEASURED)
 
 
 def is_stack(name: str, spec: Spec) -> bool:
-    """Tell whether a parameter is a stack of linear maps, such as the experts of a layer, and no convolution."""
+    """Tell whether a parameter is a stack of linear maps, such as a layer's experts, and no convolution."""
     if spec.dtype not in FLOATS or len(spec.shape) != 3 or min(spec.shape[1:]) < 2 or _is_like(name, NO_STACKS):
         return False
     return _is_like(name, STACKS) or (spec.shape[0] > 1 and not _is_like(name, KERNELS))
 
 
 def applied_as_stored(specs: Mapping[str, Spec]) -> set[str]:
-    """Name the stacks of gated experts that are stored as in x out: their shapes tell, whatever the model.
+    """Name the stacks of gated experts stored as in x out, by their shapes.
 
     >>> specs = {"up.gate_up_proj": Spec("F32", (2, 16, 24)), "up.down_proj": Spec("F32", (2, 12, 16))}
     >>> sorted(applied_as_stored(specs))
@@ -160,12 +159,12 @@ def as_matrix(tensor: Tensor) -> Tensor:
 
 
 def delta_shape(shape: Sequence[int], kind: Kind) -> tuple[int, ...]:
-    """Return the shape in which a method is given a parameter's delta: (M, N) for a matrix, its own for a vector."""
+    """Return the shape of a parameter's delta in a method: (M, N) for a matrix, its own for a vector."""
     return (shape[0], prod(shape[1:])) if kind == "matrix" else tuple(shape)
 
 
 def added(weights: Tensor, delta: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Add a delta to a base's parameter in float32, rounding once: to the base's dtype where none is given."""
+    """Add a delta to a base's parameter in float32, with one rounding to a dtype, by default the base's."""
     wide, own = weights.to(torch.float32), delta.to(weights.device).reshape(weights.shape)
     in_place = wide is not weights and own.dtype == wide.dtype
     return (wide.add_(own) if in_place else wide + own).to(dtype or weights.dtype)
@@ -175,10 +174,10 @@ PATTERNS_SHOWN = 4  # patterns, at most
 
 
 def without(unfit: Collection[str], names: Collection[str], rules: ParameterRules, by_name: bool = False) -> str:
-    """Say how to merge without some parameters: the one prefix of all others where there is one, else their own.
+    """Explain how to merge without some parameters: by the common prefix of all others, or by their names.
 
-    `names`: all that would be merged; `by_name`: their own in any case. The words are those of params.yaml, or of the
-    command line.
+    `names`: all that would be merged; `by_name`: parameters to name in any case. The words are those of
+    params.yaml, or of the command line.
     """
     unfit, names = (dict.fromkeys(map(parameter_of, each)) for each in (unfit, names))
     left = {_first(name) for name in unfit}

@@ -145,7 +145,7 @@ BY_CONFIG: Ties = {
 
 
 def configured(config: Mapping[str, Any]) -> Any | None:
-    """Make a configuration of transformers' own class; None where it is not installed, or does not know the model."""
+    """Build the configuration's transformers class; None if it is not installed, or does not know the model."""
     try:
         from transformers import CONFIG_MAPPING
     except ImportError:
@@ -157,9 +157,9 @@ def configured(config: Mapping[str, Any]) -> Any | None:
 
 
 def todays_names(config: Mapping[str, Any], names: Collection[str]) -> dict[str, str]:
-    """Return the name that each tensor of a file gets when the installed transformers loads it; {} where it does not.
+    """Return the name of each tensor of a file after the installed transformers loads it; {} if it cannot.
 
-    By its tables of what earlier versions called a model's parts. The model is built without values.
+    It uses transformers' tables of earlier names. The model is built without values.
     """
     model = without_values(config)
     if model is None:
@@ -177,7 +177,7 @@ def todays_names(config: Mapping[str, Any], names: Collection[str]) -> dict[str,
 
 @dataclass(frozen=True)
 class ExpertConversion:
-    """How the installed transformers makes a stack of experts of the tensors of a file.
+    """How the installed transformers builds a stack of experts from a file's tensors.
 
     `parts`: the names of the experts' tensors, in their order, by the converter's patterns.
     """
@@ -192,7 +192,7 @@ class ExpertConversion:
         return len(next(iter(self.parts.values())))
 
     def stack(self, name: str, experts: Mapping[str, Sequence[Tensor]]) -> Tensor:
-        """Put tensors of experts, by the converter's patterns, into the stack that is loaded under a name."""
+        """Combine experts' tensors, by the converter's patterns, into the stack with a name in the loaded model."""
         converter = deepcopy(self.converter)
         for pattern, tensors in experts.items():
             for tensor in tensors:
@@ -201,7 +201,7 @@ class ExpertConversion:
         return made if isinstance(made, Tensor) else made[0]
 
     def apart(self, name: str, expert: Tensor) -> dict[str, Tensor]:
-        """Take one expert of a stack (1, M, N) apart into its tensors, by the converter's patterns."""
+        """Split one expert of a stack (1, M, N) into its tensors, by the converter's patterns."""
         reverse = deepcopy(self.converter).reverse_transform()
         today, pattern = reverse.rename_source_key(name)
         reverse.add_tensor(today, name, pattern, expert)
@@ -211,9 +211,10 @@ class ExpertConversion:
 
 
 def stacks_of(config: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, ExpertConversion], dict[str, str]]:
-    """Return the stacks of experts that the installed transformers makes of a file's tensors, by their names in it.
+    """Return the stacks of experts that the installed transformers builds from a file's tensors, by name in the file.
 
-    And the names in the file of what it loads as it is, by its own. Both are empty where it does not know the model.
+    Also returns the file's names of all other loaded parameters. Both are empty if transformers does not know the
+    model.
     """
     model = without_values(config)
     if model is None:
@@ -237,7 +238,7 @@ def stacks_of(config: Mapping[str, Any], names: Collection[str]) -> tuple[dict[s
 
 
 def _is_by_expert(conversion: ExpertConversion) -> bool:
-    """Tell whether a conversion stacks experts, all of them, and changes none by what another one is."""
+    """Tell whether a conversion stacks all experts, each changed independently of the others."""
     from transformers.core_model_loading import Concatenate, MergeModulelist, Transpose
 
     first, *others = conversion.converter.operations
@@ -253,13 +254,13 @@ def _is_by_expert(conversion: ExpertConversion) -> bool:
 
 
 def modules_of(config: Mapping[str, Any]) -> set[str] | None:
-    """Name the modules of the model that the installed transformers builds; None where it builds none."""
+    """Name the modules of the model that the installed transformers builds; None if it builds none."""
     model = without_values(config)
     return None if model is None else {name for name, _ in model.named_modules()}
 
 
 def without_values(config: Mapping[str, Any]) -> Any | None:
-    """Build a model of the class that a configuration names on the meta device; None where that is none."""
+    """Build a model of the class in a configuration on the meta device; None if there is no such class."""
     made, classes = configured(config), config.get("architectures")
     if made is None or not isinstance(classes, list) or not classes:
         return None

@@ -28,7 +28,7 @@ STACK = re.compile(r".+\.experts?\.(?!\d+\.).+")
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack of experts as a model has it that is loaded, made of a file's tensors of each."""
+    """A stack of experts as a loaded model has it, built from a file's tensors of each expert."""
 
     file: Checkpoint
     name: str
@@ -51,7 +51,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Expert:
-    """A tensor of one expert, taken out of a file's stack; `name`: the stack's in the model, `stack`: in the file."""
+    """One expert's tensor, taken from a file's stack; `name`: the stack's in the model, `stack`: in the file."""
 
     file: Checkpoint
     stack: str
@@ -74,7 +74,7 @@ class Expert:
 
 
 def with_experts_of(base: Checkpoint, tuned: Checkpoint) -> Checkpoint:
-    """Show a model's experts as the base's files have them: one by one, or in stacks; others are left as they are."""
+    """Show a model's experts in the layout of the base's files, one by one or in stacks; other layouts stay."""
     if base is tuned or not any(len(each.spec(name).shape) == 3 for each in (base, tuned) for name in each.names):
         return tuned
     config = architecture_beside(base).config
@@ -99,9 +99,9 @@ def with_experts_of(base: Checkpoint, tuned: Checkpoint) -> Checkpoint:
 
 
 def check_layouts(base: Checkpoint, tuned: Checkpoint, missing: Collection[str], task: str) -> None:
-    """Refuse experts in stacks on one side and one by one on the other that the installed transformers cannot convert.
+    """Refuse experts in stacks on one side and one by one on the other if transformers cannot convert them.
 
-    `missing`: what of the base is not found in the task's model.
+    `missing`: the base's parameters not found in the task's model.
     """
     one = re.compile(ONE), re.compile(STACK)
     for (kind, other), (first, second) in (
@@ -131,9 +131,9 @@ Finder = Callable[[str], str | None]  # from the base's name to the task's
 def matched(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: str) -> Checkpoint:
     """Return a task's checkpoint under the base's names.
 
-    All its names may have one prefix more than the base's, or one less (`model.`, `bert.`), and LayerNorm's parameters
-    the names of today or TensorFlow's; or both are those of versions of transformers, which knows them as one. A weight
-    that the task ties is there under each name that the base has for it. Raises InputError where two prefixes fit.
+    Its names may all have one prefix more than the base's, or one less (`model.`, `bert.`), TensorFlow's names of
+    LayerNorm's parameters, or the names of another version of transformers. A weight that the task ties is there
+    under each of the base's names for it. Raises InputError if two prefixes fit.
     """
     whole = unstacked(base)
     merged = [name for name in whole.names if is_merged(name, whole.spec(name).dtype, rules)]
@@ -149,9 +149,9 @@ def matched(base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, task: st
 
 
 def _finder(base: Checkpoint, tuned: Checkpoint, merged: Sequence[str], task: str, rules: ParameterRules) -> Finder:
-    """Choose how names are found: as they are, under the one prefix where all merged ones are, by transformers.
+    """Choose how names are matched: as they are, by one prefix, or by transformers.
 
-    Where none finds all, the one that finds the most.
+    If no way matches all names, it is the one that matches most.
     """
     or_tied = partial(_found_or_tied, tuned, cache(lambda: architecture_beside(tuned).tied is True))
     plain = partial(or_tied, partial(_found, tuned, "", ""))
@@ -177,7 +177,7 @@ def _finder(base: Checkpoint, tuned: Checkpoint, merged: Sequence[str], task: st
 
 
 def _found_or_tied(tuned: Checkpoint, is_tied: Callable[[], bool], find: Finder, name: str) -> str | None:
-    """Find a name of the base's, or the one under which the task has a weight that it ties."""
+    """Match a base's name, or find the name under which the task stores a weight that it ties."""
     if (stored_name := find(name) or tuned.dropped.get(name)) is not None:
         return stored_name
     other = next((stored_name for other in tied_names(name) if (stored_name := find(other)) is not None), None)
@@ -185,7 +185,7 @@ def _found_or_tied(tuned: Checkpoint, is_tied: Callable[[], bool], find: Finder,
 
 
 def _by_transformers(base: Checkpoint, tuned: Checkpoint) -> Finder | None:
-    """Find a name by the one that the installed transformers has for both; None where it knows one of them not."""
+    """Match a name by the installed transformers' name for both; None if it does not know one of them."""
     ours, theirs = (todays_names(architecture_beside(model).config, model.names) for model in (base, tuned))
     stored = {today: name for name, today in theirs.items()}
     return (lambda name: stored.get(ours.get(name, name))) if ours and theirs else None
@@ -195,7 +195,7 @@ DDP = re.compile(r"(?<![^.])module\.")
 
 
 def without_ddp(name: str) -> str:
-    """Return a name without DDP's wrapper, `module`, wherever it stands.
+    """Return a name without DDP's wrapper, `module`, at any place.
 
     >>> without_ddp("module.encoder.module.0.weight")
     'encoder.0.weight'
@@ -204,7 +204,7 @@ def without_ddp(name: str) -> str:
 
 
 def _without_ddp(base: Checkpoint, tuned: Checkpoint) -> Finder | None:
-    """Find a name by what it is without DDP's wrapper in both; None where no name has it, or two become one."""
+    """Match names after removing DDP's wrapper from both; None if no name has it, or if two become equal."""
     stored = {without_ddp(name): name for name in tuned.names}
     ours = {without_ddp(name) for name in base.names}
     if len(stored) < len(tuned.names) or len(ours) < len(base.names) or {*stored, *ours} == {*tuned.names, *base.names}:
@@ -213,20 +213,20 @@ def _without_ddp(base: Checkpoint, tuned: Checkpoint) -> Finder | None:
 
 
 def _keeps_apart(names: Sequence[str], find: Finder) -> bool:
-    """Tell whether no two names are found as one."""
+    """Tell whether all matched names differ."""
     stored = [name for name in map(find, names) if name is not None]
     return len(set(stored)) == len(stored)
 
 
 def _fits(names: Sequence[str], find: Finder) -> int:
-    """Count the names that are found."""
+    """Count the matched names."""
     return sum(find(name) is not None for name in names)
 
 
 def _prefixes(tuned: Checkpoint, missing: str) -> Iterator[tuple[str, str]]:
-    """List what may stand before a name in the base and in the task: in one of the two, or else one for the other.
+    """List possible prefixes in the base and in the task: in one of the two, or a replaced one.
 
-    What then stands behind it has three parts: a head's `dense.weight` is not another head's.
+    The rest of a replaced prefix's names has three parts: a head's `dense.weight` does not match another head's.
     """
     parts = missing.split(".")
     divided = [("".join(f"{part}." for part in parts[:n]), ".".join(parts[n:])) for n in range(len(parts))]
@@ -237,18 +237,18 @@ def _prefixes(tuned: Checkpoint, missing: str) -> Iterator[tuple[str, str]]:
 
 
 def _before(tuned: Checkpoint, end: str) -> Iterator[str]:
-    """List what the task has before names that end so."""
+    """List the prefixes of a task's names with this end."""
     yield from (name.removesuffix(end) for name in tuned.names if name == end or name.endswith(f".{end}"))
 
 
 def _found(tuned: Checkpoint, less: str, more: str, name: str) -> str | None:
-    """Find a name of the base's with `more` before it in place of the prefix `less`, if it has that."""
+    """Match a base's name after replacing the prefix `less`, if it has that, by `more`."""
     named = (more + s.removeprefix(less) if s.startswith(less) else s for s in _spellings(name))
     return next((stored for stored in named if stored in tuned), None)
 
 
 def _spellings(name: str) -> Iterator[str]:
-    """Give a name, and the one that it has in files that were made of TensorFlow's, or the other way round."""
+    """Yield a name, and its form in files converted from TensorFlow, or the reverse."""
     yield name
     for pair in SPELLINGS:
         for ours, theirs in (pair, pair[::-1]):
@@ -257,7 +257,7 @@ def _spellings(name: str) -> Iterator[str]:
 
 
 def _same_shapes(base: Checkpoint, tuned: Checkpoint, names: Sequence[str], find: Finder) -> bool:
-    """Tell whether all parameters have as many values: which way round they are is seen later."""
+    """Tell whether all parameters have the same number of values; their orientation is checked later."""
 
     def sizes(checkpoint: Checkpoint, name: str) -> list[int]:
         return sorted(checkpoint.spec(name).shape)
@@ -266,7 +266,7 @@ def _same_shapes(base: Checkpoint, tuned: Checkpoint, names: Sequence[str], find
 
 
 def _is_surplus(base: Checkpoint, tuned: Checkpoint, name: str, rules: ParameterRules, ties: Mapping[str, str]) -> bool:
-    """Tell whether a tensor that the base lacks is a constant, or a second name of one that it has."""
+    """Tell whether a tensor that the base lacks is a constant, or a second name of a parameter."""
     if name in base:
         return True  # there under another name
     spec, source = tuned.spec(name), ties.get(name)

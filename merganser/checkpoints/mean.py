@@ -1,4 +1,4 @@
-"""The mean of checkpoints: it takes the base's place when no base is available."""
+"""The mean of checkpoints, which replaces a base that is not available."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +21,10 @@ from merganser.progress import Progress, unwatched, watched
 
 @dataclass(frozen=True)
 class MeanCheckpoint(Checkpoint):
-    """The mean of models, parameter by parameter; of a parameter that only some have, the mean of theirs.
+    """The mean of models, parameter by parameter; a parameter that only some have is averaged over those.
 
-    What is not floating-point is the first model's. `heads`: patterns of what is each model's own and left out.
+    Other than floating-point tensors are the first model's. `heads`: patterns of each model's own parameters, left
+    out.
     """
 
     models: Mapping[str, Checkpoint]
@@ -31,7 +32,7 @@ class MeanCheckpoint(Checkpoint):
 
     @cached_property
     def specs(self) -> dict[str, Spec]:
-        """Return each parameter's dtype, the first model's, and shape; raise InputError where the shapes differ."""
+        """Return each parameter's dtype, the first model's, and shape; raise InputError if shapes differ."""
         specs: dict[str, Spec] = {}
         owners: dict[str, str] = {}
         for model, checkpoint in self.models.items():
@@ -58,7 +59,7 @@ class MeanCheckpoint(Checkpoint):
         return (total / len(owners)).to(dtype)
 
     def _blame(self, name: str, where: Tensor) -> None:
-        """Raise InputError for the first model that holds no numbers there, unless none does, as of a mask."""
+        """Raise InputError for the first model with non-finite values there, unless all have them, as in a mask."""
         owners = {owner: model for owner, model in self.models.items() if name in model}
         bad = [owner for owner, model in owners.items() if not model.read(name)[where].isfinite().all()]
         if len(bad) < len(owners):
@@ -73,7 +74,7 @@ def averageable(model: Checkpoint | Adapter, name: str) -> Checkpoint:
 
 
 def mean_model(models: Mapping[str, Checkpoint | Adapter], heads: Sequence[str] = ()) -> MeanCheckpoint:
-    """Return the mean of models, in the order of their names; experts are laid out as the first model's are.
+    """Return the mean of models, in the order of their names; experts have the first model's layout.
 
     Raises InputError for an adapter.
     """
@@ -89,10 +90,10 @@ def write_mean(
     progress: Progress = unwatched,
     modules: Sequence[str] = (),
 ) -> None:
-    """Write the mean of models into a folder, sharded as the first model is and with what stands beside its weights.
+    """Write the mean of models into a folder, with the first model's shards and the files next to its weights.
 
-    The order is that of the models' names, whatever the one given. Parameters that match `heads` are left out.
-    `modules`: those that all models have.
+    The order is that of the models' names. Parameters that match `heads` are left out. `modules`: those that all
+    models have.
     """
     ordered = {name: models[name] for name in sorted(models)}
     mean = mean_model({name: open_model(path, modules) for name, path in ordered.items()}, heads)

@@ -1,4 +1,4 @@
-"""How a merged model is written: in the base's dtypes and shards, or in others."""
+"""The format of a merged model: dtypes and shards, by default the base's."""
 
 import json
 from collections.abc import Mapping
@@ -24,30 +24,30 @@ CONFIG_KEYS = ("dtype", "torch_dtype")  # transformers' from version 5 on, and b
 
 @dataclass(frozen=True)
 class OutputFormat:
-    """The dtype of all floating-point parameters, and the bytes of a file of weights; as the base's where not given."""
+    """The dtype of all floating-point parameters, and the bytes per file; by default the base's."""
 
     dtype: Dtype | None = None
     max_shard_size: int | None = None
 
     def specs(self, base: Checkpoint) -> dict[str, Spec]:
-        """Return what is written of a base's parameters, as its file has them."""
+        """Return the written dtype and shape of each of a base's parameters, in the layout of its file."""
         return {
             name: Spec(NAMES_OF_DTYPES[self.dtype_of(spec.dtype)], spec.shape)
             for name, spec in stored_specs(base).items()
         }
 
     def shards(self, base: Checkpoint) -> dict[str, str]:
-        """Name the shard of each tensor; none where there is one file."""
+        """Name the shard of each tensor; empty for a single file."""
         if not self.max_shard_size:
             return shards_like(base)
         return shards_of(self.specs(base), self.max_shard_size, written_as(base))
 
     def dtype_of(self, stored: str) -> torch.dtype:
-        """Return the dtype that a parameter of this dtype is written in."""
+        """Return the written dtype for a stored one."""
         return TORCH[self.dtype] if self.dtype and stored in FLOATS else DTYPES[stored]
 
     def held(self, name: str, values: Tensor, stored: str) -> Tensor:
-        """Return values as they are written of a parameter stored so; raise InputError where that cannot hold them."""
+        """Convert values to the written dtype; raise InputError if it cannot represent them."""
         written = values.to(self.dtype_of(stored))
         if written.dtype == torch.float16 and not written.isfinite().all():  # bfloat16 has float32's range
             remedy = "write the merge in a wider dtype (merganser merge --dtype bfloat16 or float32), or scale it down"
@@ -55,7 +55,7 @@ class OutputFormat:
         return written
 
     def declare(self, folder: Path) -> None:
-        """Write the dtype into a model's configuration where that names one."""
+        """Write the dtype into a model's configuration if that has one."""
         config = read_config(folder / CONFIG) if self.dtype else None
         if config is None:
             return

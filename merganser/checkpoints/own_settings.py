@@ -1,8 +1,8 @@
-"""What a task's own model is built and read by: the base's files, as the task's say where they say otherwise.
+"""The files of a task's own model: the base's, with the settings in which the task's checkpoint differs.
 
-A merge has the base's. What is rebuilt of a task has its parameters under the base's names and shapes, and computes as
-the task's own checkpoint says: by the settings of its configuration, with its preparation of pictures and of texts and
-the tokens that begin and end them.
+A merge has the base's files. A model rebuilt for a task has its parameters under the base's names and shapes, but
+computes like the task's own checkpoint: with its configuration, its preparation of pictures and texts, and its tokens
+that begin and end them.
 """
 
 import json
@@ -45,7 +45,7 @@ HARMLESS = (
 
 @dataclass(frozen=True)
 class Group:
-    """Files that say one thing together, and what they say; None where none is there."""
+    """Files that hold one group of settings, and these settings; None if there are none."""
 
     files: Sequence[str]
     read: Callable[[Path], Any]
@@ -53,10 +53,10 @@ class Group:
 
 
 def write_own(base: Path, model: Path, folder: Path) -> bool:
-    """Write into a new folder what a task's own model is built and read by; tell whether that is not the base's.
+    """Write the files of a task's own model into a new folder; tell whether they differ from the base's.
 
-    `base`, `model`: folders. Where it is the base's no folder is made. Settings of tokens stay the base's where the
-    task's tokenizer numbers them otherwise: the rows of the embeddings are the base's.
+    `base`, `model`: folders. If nothing differs, no folder is made. Token settings stay the base's if the task's
+    tokenizer numbers tokens otherwise, since the rows of the embeddings are the base's.
     """
     of_tokens = has_rows_for(base, model)
     written = _configurations(base, model, of_tokens)
@@ -79,7 +79,7 @@ def write_own(base: Path, model: Path, folder: Path) -> bool:
 
 
 def has_rows_for(base: Path, model: Path) -> bool:
-    """Tell whether the rows of the base's embeddings are those of a model's tokens, as far as files say."""
+    """Tell whether the rows of the base's embeddings belong to a model's tokens, as far as files tell."""
     if _digests(base) == _digests(model):
         return True
     ours, theirs = vocabulary_of(base), vocabulary_of(model)
@@ -92,7 +92,7 @@ def has_rows_for(base: Path, model: Path) -> bool:
 
 
 def preparation_of(folder: Path) -> dict[str, Any] | None:
-    """Read how a model's pictures, sounds and films are resized, cut and scaled; None where no file says it."""
+    """Read how a model's pictures, sounds and videos are resized, cropped and scaled; None if no file tells."""
     own, whole = (read_config(folder / name) for name in PROCESSORS)
     settings = own if own is not None else _parts_of(whole or {})
     if settings is None:
@@ -101,14 +101,14 @@ def preparation_of(folder: Path) -> dict[str, Any] | None:
 
 
 def _parts_of(processor: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Read what a processor prepares pictures by, and behind their names what it prepares sounds and films by."""
+    """Read a processor's preparation of pictures, and under their own names that of sounds and videos."""
     others = ((f"{part}.", _without(_mapping(processor, part), HARMLESS)) for part in PARTS)
     inner = {prefix + key: value for prefix, content in others for key, value in content.items()}
     return {**_mapping(processor, "image_processor"), **inner} or None
 
 
 def _tokenizer_of(folder: Path) -> Any:
-    """Read what makes tokens of texts."""
+    """Read the settings that turn texts into tokens."""
     if not _files(folder, VOCABULARY):
         return None
     content = read_object(folder / "tokenizer.json", LIMIT)
@@ -120,7 +120,7 @@ def _tokenizer_of(folder: Path) -> Any:
 
 
 def _generated_by(folder: Path) -> dict[str, Any] | None:
-    """Read which tokens begin and end what a model writes; of an adapter's folder, which has no configuration, none."""
+    """Read which tokens begin and end generated text; an adapter's folder without configuration has none."""
     content = read_config(folder / GENERATION) or read_config(folder / CONFIG)
     return None if content is None else {key: content.get(key) for key in GENERATED_TOKENS}
 
@@ -140,7 +140,7 @@ def _differs(group: Group, base: Path, model: Path) -> bool:
 
 
 def _configurations(base: Path, model: Path, of_tokens: bool) -> dict[str, dict[str, Any]]:
-    """Give the base's configurations with the model's settings, by their files, as far as that changes one."""
+    """Yield the base's configurations with the model's settings, by file, if they differ."""
     configurations = {}
     ours, theirs = (read_config(folder / CONFIG) for folder in (base, model))
     if ours is not None and theirs is not None and (made := _with_settings(ours, theirs, of_tokens)) is not None:
@@ -155,10 +155,10 @@ def _configurations(base: Path, model: Path, of_tokens: bool) -> dict[str, dict[
 
 
 def _with_settings(ours: dict[str, Any], theirs: dict[str, Any], of_tokens: bool) -> dict[str, Any] | None:
-    """Give a configuration the other's settings that a forward pass reads; None where it has them.
+    """Return a configuration with another one's settings for the forward pass; None if it has them.
 
-    Where the other one's model is a part of this one's, such as an image tower, that part gets them. A token that the
-    other one does not name stays.
+    If the other model is a part of this one, such as an image tower, that part gets them. Tokens that the other
+    does not name stay.
     """
     ours, theirs = in_todays_words(ours, theirs)
     same = ours.get(TYPE) == theirs.get(TYPE)
@@ -177,7 +177,7 @@ def _with_settings(ours: dict[str, Any], theirs: dict[str, Any], of_tokens: bool
 
 
 def _replaced(one: Mapping[str, Any], other: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Take settings from another configuration, those of nested ones behind points; out where it lacks them."""
+    """Copy settings from another configuration, nested ones by dotted names; remove those that it lacks."""
     made = dict(one)
     for key in dict.fromkeys(name.partition(".")[0] for name in names):
         nested = [name.partition(".")[2] for name in names if name.startswith(f"{key}.")]
@@ -191,7 +191,7 @@ def _replaced(one: Mapping[str, Any], other: Mapping[str, Any], names: Collectio
 
 
 def _mapping(content: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return what stands under a key; nothing where that is no mapping."""
+    """Return the mapping under a key; empty if there is none."""
     value = content.get(key)
     return value if isinstance(value, dict) else {}
 

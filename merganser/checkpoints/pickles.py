@@ -1,4 +1,4 @@
-"""Scan a torch file's pickles before torch loads them: with `weights_only` too they may take any memory and time."""
+"""Scan a torch file's pickles before torch loads them: even with `weights_only` they may take any memory and time."""
 
 import pickletools
 import re
@@ -19,7 +19,7 @@ MOST = 10_000  # values in a tuple with the tuples in it: hashing one, as a key,
 
 
 def check_pickles(path: Path) -> None:
-    """Refuse what takes more memory or time than its file has bytes; raise InputError."""
+    """Refuse a file that takes more memory or time than its bytes explain; raise InputError."""
     refused = refusing(f"{path}: cannot be loaded as plain weights", "convert it to safetensors", Exception)
     with refused, path.open("rb") as file:
         if file.read(4) == b"PK\3\4" or zipfile.is_zipfile(path):
@@ -36,7 +36,7 @@ def check_pickles(path: Path) -> None:
 
 
 def _records(file: IO[bytes]) -> Iterator[bytes]:
-    """Give the pickles in an archive of torch's."""
+    """Yield the pickles in a torch archive."""
     with zipfile.ZipFile(file) as archive:
         records = archive.infolist()
         if any(record.compress_type != zipfile.ZIP_STORED for record in records):
@@ -52,7 +52,7 @@ def _check_growing(content: bytes | mmap) -> None:
 
 
 def _check_tuples(file: IO[bytes]) -> None:
-    """Refuse tuples that hold one another many times, by the counts of values on the stack of the pickle machine."""
+    """Refuse tuples that contain one another many times, by simulating the pickle machine's stack."""
     stack, marks, memo = list[int](), list[int](), dict[int, int]()
     argument: Any
     for code, argument, _ in pickletools.genops(file):
@@ -71,7 +71,7 @@ def _check_tuples(file: IO[bytes]) -> None:
 
 
 def _pop(stack: list[int], marks: list[int], code: pickletools.OpcodeInfo) -> list[int]:
-    """Take from the stack what an operation takes: some values, or some and all behind the last mark."""
+    """Pop the arguments of an opcode: some values, or some and all after the last mark."""
     some = len(code.stack_before)
     # the mark, and what is behind it, are two of them
     start = marks.pop() + 2 - some if pickletools.stackslice in code.stack_before else len(stack) - some

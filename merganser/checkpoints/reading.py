@@ -53,7 +53,7 @@ DESCRIPTION = "source.json"  # where a fetched checkpoint came from
 
 @dataclass(frozen=True)
 class ShardedCheckpoint(StoredCheckpoint):
-    """Shards named by an index, and the files of a model's modules in folders of their own."""
+    """Shards named by an index, and the weights of a model's modules in folders of their own."""
 
     shards: Mapping[str, FileCheckpoint]  # by tensor name
     folder: Path  # of the model
@@ -68,18 +68,18 @@ class ShardedCheckpoint(StoredCheckpoint):
         return self.shards[name].read(name_in_file(name))
 
     def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
-        """Read a tensor of this shape out of one stored flat, from the value at `start` on."""
+        """Read a tensor of this shape from a flat stored one, from the value at `start` on."""
         return self.shards[name].read_piece(name_in_file(name), start, shape)
 
     def memory(self, name: str) -> object:
-        """Return what tells the memory of one tensor from that of others."""
+        """Return a key of the tensor's memory, equal for tensors that share it."""
         return self.shards[name].memory(name_in_file(name))
 
 
 def place_of(checkpoint: Checkpoint, name: str) -> tuple[FileCheckpoint, str] | None:
-    """Return the file that has a tensor as it is shown, and its name there; None for one that is made when it is read.
+    """Return the file with a tensor in its shown layout, and its name there; None for a computed tensor.
 
-    Rows of what is in a file can be read alone.
+    Only rows of a tensor in a file can be read alone.
     """
     if isinstance(checkpoint, View):
         part = checkpoint.stored.get(name)
@@ -101,7 +101,7 @@ def read_part(checkpoint: Checkpoint, part: Part) -> Tensor:
 
 
 def read_pinned(checkpoint: Checkpoint, part: Part) -> Tensor:
-    """Read a tensor, or some of its rows, into page-locked memory, from which a GPU copies while others compute."""
+    """Read a tensor, or some of its rows, into page-locked memory, from which a GPU can copy in the background."""
     whole = checkpoint.spec(tensor_name(part))
     spec = whole if isinstance(part, str) else part.spec(whole)
     values = torch.empty(spec.shape, dtype=DTYPES[spec.dtype], pin_memory=True)
@@ -110,7 +110,7 @@ def read_pinned(checkpoint: Checkpoint, part: Part) -> Tensor:
 
 
 def read_into(values: Tensor, checkpoint: Checkpoint, part: Part) -> None:
-    """Read a tensor, or some of its rows, in any dtype and shape; straight from the file where it is stored so."""
+    """Read a tensor, or some of its rows, in any dtype and shape; directly from the file if it is stored so."""
     name, rows = (part, None) if isinstance(part, str) else (part.name, part)
     file, stored = place_of(checkpoint, name) or (None, name)
     if isinstance(file, SafetensorsFile) and values.is_contiguous():
@@ -124,7 +124,7 @@ def read_into(values: Tensor, checkpoint: Checkpoint, part: Part) -> None:
 def open_checkpoint(path: Path, modules: Sequence[str] = ()) -> Checkpoint:
     """Open a checkpoint folder or file, and some of the modules in its folder.
 
-    Raises InputError when it is missing, truncated or of no known kind.
+    Raises InputError if it is missing, truncated or of no known format.
     """
     stored = open_stored(path, modules)
     surplus = surplus_of(stored, architecture_of(path if path.is_dir() else path.parent))
@@ -133,9 +133,9 @@ def open_checkpoint(path: Path, modules: Sequence[str] = ()) -> Checkpoint:
 
 
 def open_for_merging(path: Path, modules: Sequence[str] = ()) -> Checkpoint:
-    """Open a checkpoint as methods take it: every linear map as out x in, those of a stack each by itself.
+    """Open a checkpoint for methods: every linear map as out x in, and stacks as their matrices.
 
-    `in_file` gives it back.
+    `in_file` converts back.
     """
     checkpoint, architecture = open_checkpoint(path, modules), architecture_of(path if path.is_dir() else path.parent)
     parts: dict[str, Part] = {}
@@ -152,7 +152,7 @@ def open_for_merging(path: Path, modules: Sequence[str] = ()) -> Checkpoint:
 
 
 def written_as(checkpoint: Checkpoint) -> str:
-    """Return what the files of a model of this kind are called, without their endings."""
+    """Return the stem of the files of this kind of model."""
     if isinstance(checkpoint, View):
         return written_as(checkpoint.inner)
     stored = next(iter(checkpoint.shards.values()), None) if isinstance(checkpoint, ShardedCheckpoint) else checkpoint
@@ -160,7 +160,7 @@ def written_as(checkpoint: Checkpoint) -> str:
 
 
 def architecture_beside(checkpoint: Checkpoint) -> Architecture:
-    """Read what stands beside a checkpoint's file of its architecture; nothing of one that is in none."""
+    """Read the architecture next to a checkpoint's file; empty for a checkpoint in memory."""
     if isinstance(checkpoint, View):
         return architecture_beside(checkpoint.inner)
     if isinstance(checkpoint, ShardedCheckpoint):
@@ -169,7 +169,7 @@ def architecture_beside(checkpoint: Checkpoint) -> Architecture:
 
 
 def wrappers_of(checkpoint: Checkpoint) -> frozenset[str]:
-    """Return the wrappers of training that a checkpoint's files have in their names, which it is read without."""
+    """Return the training wrappers that were removed from the names in a checkpoint's files."""
     if isinstance(checkpoint, View):
         return wrappers_of(checkpoint.inner)
     if isinstance(checkpoint, ShardedCheckpoint):
@@ -179,7 +179,7 @@ def wrappers_of(checkpoint: Checkpoint) -> frozenset[str]:
 
 
 def files_of(checkpoint: Checkpoint) -> dict[Path, FileCheckpoint]:
-    """Return the files that a checkpoint is read from, by their paths."""
+    """Return the files of a checkpoint, by path."""
     if isinstance(checkpoint, View):
         return files_of(checkpoint.inner)
     files = checkpoint.shards.values() if isinstance(checkpoint, ShardedCheckpoint) else [checkpoint]
@@ -200,7 +200,7 @@ def shard_names(checkpoint: Checkpoint) -> dict[str, str] | None:
 
 
 def open_stored(path: Path, modules: Sequence[str] = ()) -> StoredCheckpoint:
-    """Open a checkpoint folder or file with all that is in it, and some of the modules in its folder."""
+    """Open a checkpoint folder or file with everything in it, and some of the modules in its folder."""
     main = _open_whole(path)
     if not modules:
         return main
@@ -210,7 +210,7 @@ def open_stored(path: Path, modules: Sequence[str] = ()) -> StoredCheckpoint:
 
 
 def _files(stored: StoredCheckpoint) -> Iterator[tuple[str, FileCheckpoint]]:
-    """Give each tensor's file."""
+    """Return each tensor's file."""
     if isinstance(stored, ShardedCheckpoint):
         yield from stored.shards.items()
     elif isinstance(stored, FileCheckpoint):
@@ -232,7 +232,7 @@ def _open_whole(path: Path) -> StoredCheckpoint:
 
 
 def _open_main(path: Path, folder: Path) -> StoredCheckpoint:
-    """Open a model's file of weights or the index of its shards; `folder`: where its configuration lies."""
+    """Open a model's file of weights or the index of its shards; `folder`: that of its configuration."""
     if is_index(path.name):
         return _open_shards(path, folder)
     file = _open_file(path)
@@ -264,7 +264,7 @@ def _open_shards(index: Path, folder: Path) -> ShardedCheckpoint:
 
 
 def _check_twice(index: Path, shards: Mapping[str, FileCheckpoint]) -> None:
-    """Refuse a tensor that two shards hold with other values: transformers takes the last one, whatever is named."""
+    """Refuse a tensor with different values in two shards: transformers takes the last one."""
     holding: dict[str, str] = {}
     for file, shard in shards.items():
         for name in () if file.endswith(CHANGED) else shard.names:

@@ -1,6 +1,6 @@
-"""The files of sentence-transformers beside a model of transformers: how it pools its tokens' states and cuts texts.
+"""The files of sentence-transformers next to a transformers model: pooling and truncation of texts.
 
-Its versions from 6 on write other keys than earlier ones, and those of what is new with the values in `DEFAULTS`.
+Versions from 6 on write other keys than earlier ones; `DEFAULTS` has the values of new keys.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ EMBEDDING = "sentence_embedding"  # sentence-transformers' name of what is scale
 
 @dataclass(frozen=True)
 class SentenceEncoder:
-    """How a text's embedding is made of its tokens' states."""
+    """How a text's embedding is made from its tokens' states."""
 
     pooling: tuple[str, ...]  # modes, whose vectors stand one behind the other
     normalized: bool  # to length 1
@@ -49,7 +49,7 @@ class SentenceEncoder:
 
 
 def read_sentence_encoder(folder: Path) -> SentenceEncoder:
-    """Read how a folder's model embeds texts; raise InputError for a setting by which its embeddings would differ."""
+    """Read how a folder's model embeds texts; raise InputError for an unsupported setting."""
     places = _places(folder)
     normalized = len(places) == 3
     _check_encoder(folder, normalized)
@@ -68,7 +68,7 @@ def read_modules(folder: Path) -> list[tuple[str, str]]:
 
 
 def _places(folder: Path) -> list[str]:
-    """Return the folders of the modules, of which there are two or three."""
+    """Return the folders of the modules, two or three."""
     where = folder / MODULES
     if not where.is_file():
         what = "which says how a sentence encoder pools its tokens"
@@ -94,7 +94,7 @@ def _check_module(where: Path, number: int, kind: str, place: str) -> None:
 
 
 def _modes(folder: Path, place: str) -> tuple[str, ...]:
-    """Read how states are pooled."""
+    """Read the pooling modes."""
     where = folder / place / CONFIG
     if (content := read_config(where)) is None:
         raise InputError(f"{where}: missing, and says how the model pools its tokens; fetch the model again")
@@ -111,7 +111,7 @@ def _modes(folder: Path, place: str) -> tuple[str, ...]:
 
 
 def _check_encoder(folder: Path, normalized: bool) -> None:
-    """Refuse a model that is no encoder of sentences, puts a prompt before each text, or compares them otherwise."""
+    """Refuse a model that is no sentence encoder, adds a prompt to texts, or compares them in another way."""
     where, content, said = folder / ENCODER, read_config(folder / ENCODER) or {}, encoding_of(folder) or {}
     if (kind := content.get("model_type") or SUPPORTED) != SUPPORTED:
         raise InputError(f"{where}: the model is a {kind}; supported is {SUPPORTED}")
@@ -133,7 +133,7 @@ def _check_scaling(where: Path) -> None:
 
 
 def _sentences(folder: Path) -> dict[str, Any]:
-    """Read how texts are cut and put into lower case; raise InputError for a setting that is not supported."""
+    """Read truncation and lower-casing of texts; raise InputError for an unsupported setting."""
     read = ((folder / name, read_config(folder / name)) for name in (SENTENCES, *OLD_SENTENCES))
     where, content = next(((path, said) for path, said in read if said), (folder / SENTENCES, {}))
     for key, value in content.items():
@@ -146,14 +146,14 @@ def _sentences(folder: Path) -> dict[str, Any]:
 
 
 def _is_default(key: str, value: Any) -> bool:
-    """Tell whether a setting is as if it were not there; what is said of other inputs than texts does not matter."""
+    """Tell whether a setting has no effect; settings of inputs other than texts do not matter."""
     if key == "modality_config" and isinstance(value, dict):
         return value.get("text") == DEFAULTS[key]["text"]
     return value in (None, {}) or (key in DEFAULTS and value == DEFAULTS[key])
 
 
 def pooling_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Say how words are pooled in the words of sentence-transformers 6: earlier versions have a flag for each mode.
+    """Return the pooling in the keys of sentence-transformers 6; earlier versions have a flag per mode.
 
     >>> pooling_of({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "word_embedding_dimension": 8})
     {'pooling_mode': 'mean', 'embedding_dimension': 8}
@@ -164,14 +164,14 @@ def pooling_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def module_types(folder: Path) -> dict[str, Any] | None:
-    """Read the classes of a sentence encoder's modules in their order; None where no file says it."""
+    """Read the classes of a sentence encoder's modules in order; None without such a file."""
     if not (folder / MODULES).is_file():
         return None
     return {"modules": ", ".join(kind.rpartition(".")[2] for kind, _ in read_modules(folder))}
 
 
 def encoding_of(folder: Path) -> dict[str, Any] | None:
-    """Read what a sentence encoder puts before texts, and how it compares them; its defaults are as nothing."""
+    """Read a sentence encoder's prompts and similarity; defaults are left out."""
     content = read_config(folder / ENCODER)
     if content is None:
         return None
@@ -186,13 +186,13 @@ def encoding_of(folder: Path) -> dict[str, Any] | None:
 
 
 def pools_of(folder: Path) -> list[str]:
-    """List the configurations of a sentence encoder's modules, such as how it pools."""
+    """List the configurations of a sentence encoder's modules, such as its pooling."""
     inner = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and FOLDERS.fullmatch(path.name)]
     return [f"{name}/{CONFIG}" for name in inner]
 
 
 def settings_of(name: str, folder: Path) -> dict[str, Any] | None:
-    """Read how a model generates, or pools and cuts texts; what version wrote the file is of no interest."""
+    """Read settings of generation, or of pooling and truncation, without the version that wrote the file."""
     content = read_config(folder / name)
     if content is None:
         return None
@@ -209,13 +209,13 @@ def settings_of(name: str, folder: Path) -> dict[str, Any] | None:
 
 
 def _with_length(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Say the most tokens of a text, which sentence-transformers from 6 on leaves to the tokenizer's configuration."""
+    """Add the longest text, in tokens, which sentence-transformers 6 leaves to the tokenizer's configuration."""
     most = (read_config(folder / "tokenizer_config.json") or {}).get("model_max_length")
     return {"max_seq_length": most, **content}
 
 
 def embedding_of(folder: Path) -> dict[str, Any] | None:
-    """Read all that makes embeddings of tokens' states; None for a model that is no sentence encoder."""
+    """Read all settings that turn tokens' states into embeddings; None for other models."""
     if (modules := module_types(folder)) is None:
         return None
     files = {name: settings_of(name, folder) for name in (*pools_of(folder), SENTENCES, *OLD_SENTENCES)}
@@ -223,7 +223,7 @@ def embedding_of(folder: Path) -> dict[str, Any] | None:
 
 
 def longest_of(folder: Path) -> Any:
-    """Read how many tokens of a text a sentence encoder takes; None for other models."""
+    """Read a sentence encoder's longest text in tokens; None for other models."""
     if not (folder / MODULES).is_file():
         return None
     return _with_length(read_config(folder / SENTENCES) or {}, folder)["max_seq_length"]

@@ -55,7 +55,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a tensor: those of its first dimension from `start` to before `stop`, of so many."""
+    """Some rows of a tensor: of its first dimension, from `start` to before `stop`, of so many."""
 
     name: str
     start: int
@@ -74,7 +74,7 @@ class Rows:
         return Spec(whole.dtype, (self.stop - self.start, *whole.shape[1:]))
 
     def first(self, whole: Spec) -> int:
-        """Return how many values of the whole tensor come before these rows.
+        """Return the number of values before these rows in the whole tensor.
 
         >>> Rows("proj", 2, 5, 8).first(Spec("F32", (8, 6)))
         12
@@ -88,12 +88,12 @@ NUMBER = re.compile(r"\[\d+\]$")  # ends the name of one matrix of a stack
 
 
 def tensor_name(part: Part) -> str:
-    """Return the name of the tensor that is meant, or of which some rows are."""
+    """Return a tensor's name, or the name of the tensor that has the rows."""
     return part if isinstance(part, str) else part.name
 
 
 def name_in_file(name: str) -> str:
-    """Return what a tensor is called in its file.
+    """Return a tensor's name inside its file.
 
     >>> name_in_file("2_Dense//linear.weight"), name_in_file("proj.weight")
     ('linear.weight', 'proj.weight')
@@ -102,12 +102,12 @@ def name_in_file(name: str) -> str:
 
 
 def matrix_name(stack: str, number: int) -> str:
-    """Name one matrix of a stack."""
+    """Return the name of one matrix of a stack."""
     return f"{stack}[{number}]"
 
 
 def parameter_of(name: str) -> str:
-    """Return the parameter that a name is of, which is the stack for one of its matrices.
+    """Return a name's parameter, which is the stack for one of its matrices.
 
     >>> parameter_of("mlp.experts.down_proj[3]")
     'mlp.experts.down_proj'
@@ -121,12 +121,12 @@ def spec_of(tensor: Tensor) -> Spec:
 
 
 def to_bytes(tensor: Tensor) -> memoryview:
-    """View a tensor's values as bytes: its own memory, where it is contiguous and on the CPU."""
+    """View a tensor's values as bytes without copying, if it is contiguous and on the CPU."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 class Checkpoint(ABC):
-    """Named tensors, read one at a time; names, shapes and dtypes are known without reading them."""
+    """Named tensors, read one at a time; names, shapes and dtypes are known without reading values."""
 
     transposed: frozenset[str] = frozenset()  # the names of those that are shown with rows and columns swapped
     dropped: Mapping[str, str | None] = MappingProxyType({})  # left out: a second name of another, or a constant
@@ -158,28 +158,28 @@ class Checkpoint(ABC):
 
 
 class StoredCheckpoint(Checkpoint):
-    """A checkpoint as its files have it."""
+    """A checkpoint in the layout of its files."""
 
     def read(self, name: str) -> Tensor:
         """Read one tensor."""
         return self.read_piece(name, 0, self.specs[name].shape)
 
     def read_rows(self, rows: Rows) -> Tensor:
-        """Read some rows of a tensor, and no others."""
+        """Read only some rows of a tensor."""
         whole = self.specs[rows.name]
         return self.read_piece(rows.name, rows.first(whole), rows.spec(whole).shape)
 
     @abstractmethod
     def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
-        """Read a tensor of this shape out of one stored flat, from the value at `start` on."""
+        """Read a tensor of this shape from a flat stored one, from the value at `start` on."""
 
     def memory(self, name: str) -> object:
-        """Return what tells the memory of one tensor from that of others; None where each has its own."""
+        """Return a key of the tensor's memory, equal for tensors that share it; None if none do."""
         return None
 
 
 class FileCheckpoint(StoredCheckpoint):
-    """A checkpoint in one file. `wrappers`: those of training that its names had."""
+    """A checkpoint in one file. `wrappers`: training wrappers that were removed from its names."""
 
     path: Path
     wrappers: frozenset[str] = frozenset()
@@ -201,9 +201,9 @@ SHARDED = (
 
 
 def unwrapped(named: Mapping[str, Value], path: Path) -> dict[str, Value]:
-    """Return what has names of a checkpoint's tensors by these names without the wrappers of training.
+    """Rename a checkpoint's tensors by removing training wrappers from their names.
 
-    Raises InputError where two names become one, and for parameters that are flattened.
+    Raises InputError if two names become equal, and for flattened parameters.
 
     >>> unwrapped({"_orig_mod.layers.0._checkpoint_wrapped_module.weight": 1}, Path("model.safetensors"))
     {'layers.0.weight': 1}
@@ -224,7 +224,7 @@ def unwrapped(named: Mapping[str, Value], path: Path) -> dict[str, Value]:
 
 
 def wrappers_in(names: Iterable[str]) -> frozenset[str]:
-    """Return the wrappers of training that are in some names.
+    """Return the training wrappers in some names.
 
     >>> wrappers_in(["_orig_mod.a.weight", "b.weight"])
     frozenset({'_orig_mod'})
@@ -258,7 +258,7 @@ class SafetensorsFile(FileCheckpoint):
         return self._specs
 
     def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
-        """Read a tensor of this shape out of one stored flat, from the value at `start` on."""
+        """Read a tensor of this shape from a flat stored one, from the value at `start` on."""
         values = torch.empty(shape, dtype=DTYPES[self.specs[name].dtype])
         self.fill(values, name, start)
         return values
@@ -278,12 +278,12 @@ class SafetensorsFile(FileCheckpoint):
             self.digest.take(begin, read)
 
     def read_in_order(self) -> bool:
-        """Tell whether the tensors lie in the order of their names, in which a merge reads them."""
+        """Tell whether the tensors are stored in the order of their names, in which a merge reads them."""
         return sorted(self._offsets, key=lambda name: self._offsets[name]) == sorted(self._offsets)
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Read and check a safetensors header, and where the values begin; raise InputError when the file is not whole."""
+    """Read and check a safetensors header; return it and the values' position. Raises InputError for a cut file."""
     check_file(path)
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -318,7 +318,7 @@ def _refuse_quantised(path: Path, header: dict[str, Any]) -> None:
 
 
 def _checked_end(header: dict[str, Any]) -> int:
-    """Check all that a header says, and that the tensors lie side by side; return where the last one ends."""
+    """Check a header's entries, and that the tensors are adjacent; return the end of the last one."""
     metadata = header.get(METADATA, {})
     if not all(isinstance(text, str) for text in metadata.values()):
         raise ValueError("its metadata is not a map of texts")
@@ -331,7 +331,7 @@ def _checked_end(header: dict[str, Any]) -> int:
 
 
 def check_name_and_shape(name: str, shape: Sequence[int]) -> None:
-    """Raise ValueError for a name and for a shape that no tensor has."""
+    """Raise ValueError for an impossible tensor name or shape."""
     if not name.isprintable() or name == METADATA or not 0 < len(quote(name, safe="")) <= NAME_LIMIT:
         raise ValueError(f"{name[:NAME_LIMIT]!r} is not a name for a tensor")
     if len(shape) > DIMENSIONS or prod(max(n, 1) for n in shape) > ENTRIES:

@@ -1,4 +1,4 @@
-"""Torch weights, loaded with `weights_only`: a state dict, or what a training loop saved one in."""
+"""Torch weights, loaded with `weights_only`: a state dict, or a training checkpoint that contains one."""
 
 import zipfile
 from collections.abc import Mapping
@@ -45,11 +45,11 @@ class TorchCheckpoint(FileCheckpoint):
         return self.tensors[name]
 
     def read_piece(self, name: str, start: int, shape: tuple[int, ...]) -> Tensor:
-        """Read a tensor of this shape out of one laid out flat, from the value at `start` on."""
+        """Read a tensor of this shape from a flat one, from the value at `start` on."""
         return self.tensors[name].flatten()[start : start + prod(shape)].view(shape)
 
     def memory(self, name: str) -> object:
-        """Return where a tensor lies and how; the same for two names of one tied weight."""
+        """Return a tensor's memory and layout; equal for two names of one tied weight."""
         tensor = self.tensors[name]
         return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else None
 
@@ -89,7 +89,7 @@ def open_torch(path: Path) -> TorchCheckpoint:
 
 
 def _parameters(loaded: Any, path: Path) -> dict[Any, Tensor]:
-    """Return the tensors of a state dict, or of what a training loop saved one in."""
+    """Return the tensors of a state dict, or of a training checkpoint that contains one."""
     whole = loaded if isinstance(loaded, dict) else {}
     under = next((key for key in WRAPPERS if isinstance(whole.get(key), dict)), None)
     tensors = _tensors(whole if under is None else whole[under])
@@ -111,12 +111,12 @@ def _tensors(named: Mapping[Any, Any]) -> dict[Any, Tensor]:
 
 
 def _sets(value: Any) -> list[Any]:
-    """Return what may hold parameters: a value, and what is in it, as in a running average with its settings."""
+    """Return possible state dicts: a value, and the values inside it, as in a running average with its settings."""
     return [value, *(value.get(key) for key in WRAPPERS)] if isinstance(value, dict) else []
 
 
 def _is_another(tensors: Mapping[Any, Tensor], value: Any) -> bool:
-    """Tell whether a value holds all tensors by name and shape, with `module.` before or not, and not all are equal."""
+    """Tell whether a value has all tensors by name and shape, with or without `module.`, and other values."""
     if not isinstance(value, dict):
         return False
     others = {str(name).removeprefix("module."): tensor for name, tensor in _tensors(value).items()}
@@ -127,7 +127,7 @@ def _is_another(tensors: Mapping[Any, Tensor], value: Any) -> bool:
 
 
 def _is_plain(name: Any, tensor: Tensor) -> bool:
-    """Tell whether a tensor is one that safetensors could hold, and no view of fewer values than it announces."""
+    """Tell whether safetensors could store a tensor, and it is no view of fewer values than its shape."""
     if not isinstance(name, str) or tensor.layout is not torch.strided or tensor.dtype not in NAMES_OF_DTYPES:
         return False
     held = tensor.device.type == "cpu" and tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.itemsize

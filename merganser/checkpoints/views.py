@@ -1,6 +1,6 @@
-"""A checkpoint seen another way: fewer tensors, other names, stacks as their matrices, linear maps as out x in.
+"""Views of a checkpoint: fewer tensors, other names, stacks as their matrices, linear maps as out x in.
 
-Nothing is copied. What a view shows goes back into the layout of the file by `as_stored` and `in_file`.
+Nothing is copied. `as_stored` and `in_file` convert a view's tensors back to the file's layout.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from merganser.checkpoints.tensors import Checkpoint, Part, Rows, Spec, matrix_n
 
 @dataclass(frozen=True)
 class View(Checkpoint):
-    """Some of a checkpoint's tensors, under names of the view's own; `transposed`: with rows and columns swapped."""
+    """Some of a checkpoint's tensors, under other names; `transposed`: with rows and columns swapped."""
 
     inner: Checkpoint
     stored: Mapping[str, Part]  # what of the checkpoint each name shows: a tensor, or one matrix of a stack
@@ -37,7 +37,7 @@ class View(Checkpoint):
         return tensor.mT.contiguous() if name in self.transposed else tensor
 
     def read_rows(self, rows: Rows) -> Tensor:
-        """Read some rows of a tensor, and no others where they lie so below."""
+        """Read some rows of a tensor, and only these if the layout below allows it."""
         part = self.stored[rows.name]
         if isinstance(part, str) and rows.name not in self.transposed:
             return self.inner.read_rows(replace(rows, name=part))
@@ -45,19 +45,19 @@ class View(Checkpoint):
 
 
 class Made(Protocol):
-    """A tensor that is made of others when it is read."""
+    """A tensor that is computed from others when it is read."""
 
     @property
     def spec(self) -> Spec:
         """Return its dtype and shape."""
 
     def read(self, start: int, stop: int | None) -> Tensor:
-        """Read its rows from `start` to before `stop`; all from there on for None."""
+        """Read its rows from `start` to before `stop`; None: to the end."""
 
 
 @dataclass(frozen=True)
 class Composed(View):
-    """Some of a checkpoint's tensors, and others that are made of its tensors."""
+    """Some of a checkpoint's tensors, and others computed from them."""
 
     made: Mapping[str, Made] = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ class Composed(View):
         return self.made[name].read(0, None) if name in self.made else super().read(name)
 
     def read_rows(self, rows: Rows) -> Tensor:
-        """Read some rows of a tensor, and no others where they lie so below."""
+        """Read some rows of a tensor, and only these if the layout below allows it."""
         made = self.made.get(rows.name)
         return super().read_rows(rows) if made is None else made.read(rows.start, rows.stop)
 
@@ -81,18 +81,18 @@ def _shown(spec: Spec, part: Part) -> Spec:
 
 
 def place_in_stack(checkpoint: Checkpoint, name: str) -> Rows | None:
-    """Return which matrix of which stack a name shows; None for a tensor of its own."""
+    """Return the stack and the place of the matrix that a name shows; None for a tensor of its own."""
     part = checkpoint.stored.get(name) if isinstance(checkpoint, View) else None
     return part if isinstance(part, Rows) else None
 
 
 def matrices_of(stack: str, count: int) -> dict[str, Part]:
-    """Name the matrices of a stack, with their places in it."""
+    """Return the names of a stack's matrices, with their places in it."""
     return {matrix_name(stack, number): Rows(stack, number, number + 1, count) for number in range(count)}
 
 
 def unstacked(checkpoint: Checkpoint) -> Checkpoint:
-    """Show a checkpoint with its stacks whole, as its file has them."""
+    """Show a checkpoint with whole stacks, as in its file."""
     if not isinstance(checkpoint, View) or all(isinstance(part, str) for part in checkpoint.stored.values()):
         return checkpoint
     names = {
@@ -102,13 +102,13 @@ def unstacked(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def as_in_file(checkpoint: Checkpoint) -> Checkpoint:
-    """Show a checkpoint's linear maps and stacks as its file has them."""
+    """Show a checkpoint's linear maps and stacks in the layout of its file."""
     whole = unstacked(checkpoint)
     return View(whole.inner, whole.stored, dropped=whole.dropped) if isinstance(whole, View) else whole
 
 
 def laid_out_like(checkpoint: Checkpoint, other: Checkpoint) -> Checkpoint:
-    """Show a checkpoint's stacks and linear maps as those of another one are shown."""
+    """Show a checkpoint's stacks and linear maps in another one's layout."""
     stacks = {place.name: place.of for name in other.names if (place := place_in_stack(other, name))}
     names: dict[str, Part] = {}
     for name in checkpoint.names:
@@ -117,18 +117,18 @@ def laid_out_like(checkpoint: Checkpoint, other: Checkpoint) -> Checkpoint:
 
 
 def as_stored(checkpoint: Checkpoint, name: str, tensor: Tensor) -> Tensor:
-    """Return a tensor the way round that the checkpoint's file has one of this name."""
+    """Return a tensor in the orientation of the checkpoint's file."""
     return tensor.mT.contiguous() if name in checkpoint.transposed else tensor
 
 
 def part_in_file(checkpoint: Checkpoint, name: str, tensor: Tensor) -> tuple[Part, Tensor]:
-    """Return a tensor as the checkpoint's file has one of this name: a matrix of a stack with its place there."""
+    """Return a tensor in the layout of the checkpoint's file; a matrix of a stack with its place there."""
     stored, place = as_stored(checkpoint, name, tensor), place_in_stack(checkpoint, name)
     return (name, stored) if place is None else (place, stored.unsqueeze(0))
 
 
 def in_file(checkpoint: Checkpoint, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Give tensors as the checkpoint's file has them: the matrices of a stack together, those not given its own."""
+    """Yield tensors in the layout of the checkpoint's file: the matrices of a stack together, missing ones its own."""
     stacks: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors:
         part, stored = part_in_file(checkpoint, name, tensor)
@@ -149,7 +149,7 @@ def in_file(checkpoint: Checkpoint, tensors: Iterable[tuple[str, Tensor]]) -> It
 
 
 def from_file(checkpoint: Checkpoint, name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """Return what a checkpoint shows of a tensor that is laid out as in its file: the matrices of a stack apart."""
+    """Return the view of a tensor that has the layout of the file: a stack's matrices apart."""
     if name in checkpoint:
         return {name: as_stored(checkpoint, name, tensor)}
     named = matrices_of(name, len(tensor))
@@ -157,12 +157,12 @@ def from_file(checkpoint: Checkpoint, name: str, tensor: Tensor) -> dict[str, Te
 
 
 def stored_specs(checkpoint: Checkpoint) -> dict[str, Spec]:
-    """Return each tensor's dtype and shape as the checkpoint's file has them."""
+    """Return each tensor's dtype and shape in the checkpoint's file."""
     whole = unstacked(checkpoint)
     return {name: stored_spec(whole, name) for name in whole.names}
 
 
 def stored_spec(checkpoint: Checkpoint, name: str) -> Spec:
-    """Return one tensor's dtype and shape as the checkpoint's file has it."""
+    """Return one tensor's dtype and shape in the checkpoint's file."""
     spec = checkpoint.spec(name)
     return Spec(spec.dtype, spec.shape[::-1]) if name in checkpoint.transposed else spec

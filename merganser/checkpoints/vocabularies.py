@@ -1,6 +1,6 @@
-"""Read tokenizers and chat templates from their files alone, and compare the vocabularies of two models.
+"""Read tokenizers and chat templates from files alone, and compare the vocabularies of two models.
 
-Where a token has another number the rows of the embeddings mean other tokens, and no merge of them means anything.
+If a token has another number, rows of the embeddings stand for other tokens, and merging them makes no sense.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ Vocabulary = Mapping[str, int]
 
 
 class ResizedTablesError(InputError):
-    """Report `tables`, embeddings and heads with a row for each token, that have more or fewer rows than the base's."""
+    """Report `tables`, embeddings and heads with a row per token, with more or fewer rows than the base's."""
 
     def __init__(self, message: str, tables: Iterable[str]) -> None:
         self.tables = tuple(tables)
@@ -44,10 +44,10 @@ def check_vocabulary(
     opened: tuple[Checkpoint, Checkpoint | Adapter],
     rules: ParameterRules,
 ) -> list[str]:
-    """Compare a model's vocabulary with that of the base, or of `who`; return what a user should know.
+    """Compare a model's vocabulary with the base's, or with that of `who`; return notes for the user.
 
-    `opened`: the base and the model. Raises InputError naming the tokens where one has another number, and
-    ResizedTablesError if embeddings that are merged have other numbers of rows.
+    `opened`: the base and the model. Raises InputError naming tokens with another number, and ResizedTablesError if
+    merged embeddings have other numbers of rows.
     """
     _check_numbers(who, ours, theirs, task, rules)
     difference = _difference(who, ours, theirs)
@@ -59,12 +59,12 @@ def check_vocabulary(
 
 
 def has_vocabulary(folder: Path) -> bool:
-    """Tell whether a folder has a vocabulary that is read."""
+    """Tell whether a folder has a vocabulary in a supported format."""
     return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json", "vocab.txt"))
 
 
 def vocabulary_of(folder: Path) -> dict[str, int] | None:
-    """Read the numbers of a tokenizer's tokens; None where no file is there that is read."""
+    """Read the numbers of a tokenizer's tokens; None without a file in a supported format."""
     with _reading(folder):
         if (content := read_object(folder / FAST, LIMIT)) is not None:
             return numbers_in(content)
@@ -82,7 +82,7 @@ def _reading(folder: Path) -> AbstractContextManager[None]:
 
 
 def loaded_tokenizer(folder: Path) -> Any:
-    """Load a tokenizer by transformers, without code of its own; None where it has no files that it reads."""
+    """Load a tokenizer with transformers, without custom code; None if the folder has none that it reads."""
     if not any(match.is_file() for pattern in (FAST, *LOADED, "vocab.*") for match in folder.glob(pattern)):
         return None
     from transformers import AutoTokenizer
@@ -92,7 +92,7 @@ def loaded_tokenizer(folder: Path) -> Any:
 
 
 def any_vocabulary_of(folder: Path) -> dict[str, int] | None:
-    """Read the numbers of a tokenizer's tokens, SentencePiece's too, by transformers; None where there are none."""
+    """Read the numbers of a tokenizer's tokens with transformers, SentencePiece's too; None if there are none."""
     if (vocabulary := vocabulary_of(folder)) is not None:
         return vocabulary
     loaded = loaded_tokenizer(folder)
@@ -108,7 +108,7 @@ def template_of(folder: Path) -> str | None:
 
 
 def special_tokens_of(folder: Path) -> dict[str, Any] | None:
-    """Read which tokens begin, end, pad and separate texts; None where no file says it."""
+    """Read which tokens begin, end, pad and separate texts; None if no file tells."""
     files = [read_object(folder / name, LIMIT) for name in ("special_tokens_map.json", SETTINGS)]
     if all(content is None for content in files):
         return None
@@ -117,7 +117,7 @@ def special_tokens_of(folder: Path) -> dict[str, Any] | None:
 
 
 def division_of(folder: Path) -> dict[str, Any] | None:
-    """Read how `tokenizer.json` makes tokens of a text: each part's type, with a hash; None without that file."""
+    """Read how `tokenizer.json` splits a text into tokens: each part's type, with a hash; None without that file."""
     with _reading(folder):
         if (content := read_object(folder / FAST, LIMIT)) is None:
             return None
@@ -129,19 +129,19 @@ def division_of(folder: Path) -> dict[str, Any] | None:
 
 
 def _hashed(part: Any) -> str:
-    """Return a short hash of a JSON value, behind its type where it says that."""
+    """Return a short hash of a JSON value, after its type if it has one."""
     written = hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:8]
     return f"{part['type']} {written}" if isinstance(part, dict) and "type" in part else written
 
 
 def lower_case_of(folder: Path) -> dict[str, Any] | None:
-    """Read whether a tokenizer turns texts into lower case, and drops accents; None where its settings do not say."""
+    """Read whether a tokenizer lower-cases texts and strips accents; None if its settings do not tell."""
     settings = read_object(folder / SETTINGS, LIMIT) or {}
     return {key: settings[key] for key in ("do_lower_case", "strip_accents") if settings.get(key) is not None} or None
 
 
 def numbers_in(content: Mapping[str, Any]) -> dict[str, int]:
-    """Read `tokenizer.json`: words with their numbers, or (Unigram) in the order of their numbers with their scores."""
+    """Read `tokenizer.json`: words with their numbers, or (Unigram) with their scores, in the order of the numbers."""
     words = (content.get("model") or {}).get("vocab") or {}
     listed = words if isinstance(words, dict) else {entry[0]: number for number, entry in enumerate(words)}
     added = {entry["content"]: entry["id"] for entry in content.get("added_tokens") or []}
@@ -164,7 +164,7 @@ def _check_numbers(who: str, ours: Vocabulary, theirs: Vocabulary, task: str, ru
 
 
 def beyond_rows(who: str, vocabulary: Vocabulary, rows: int) -> list[str]:
-    """Name the tokens whose numbers are beyond the rows of a model's embeddings.
+    """Name tokens whose numbers are beyond the rows of a model's embeddings.
 
     >>> beyond_rows("the base", {"a": 0, "<bot>": 1}, 1)
     ["the base: its tokenizer has tokens without a row in its embeddings of 1 rows: '<bot>'"]
@@ -177,12 +177,12 @@ def beyond_rows(who: str, vocabulary: Vocabulary, rows: int) -> list[str]:
 
 
 def list_tokens(tokens: Iterable[object]) -> str:
-    """List the first of some tokens."""
+    """List the first few of some tokens."""
     return some([repr(token) for token in tokens], SHOWN)
 
 
 def _difference(who: str, ours: Vocabulary, theirs: Vocabulary) -> str:
-    """Say which tokens only one of two vocabularies has."""
+    """Describe the tokens that only one of two vocabularies has."""
     differences = []
     for has, one, other in (("it has", theirs, ours), ("it lacks", ours, theirs)):
         if tokens := sorted((number, token) for token, number in one.items() if token not in other):
@@ -193,7 +193,7 @@ def _difference(who: str, ours: Vocabulary, theirs: Vocabulary) -> str:
 def _check_rows(
     base: Checkpoint, model: Checkpoint | Adapter, task: str, difference: str, rules: ParameterRules
 ) -> None:
-    """Refuse embeddings that are merged and have other numbers of rows for another vocabulary."""
+    """Refuse merged embeddings with other numbers of rows and another vocabulary."""
     shapes = _shapes(base, model)
     resized = [name for name, shape in shapes.items() if _is_resized(base.spec(name), shape, name, rules)]
     if resized:
@@ -205,7 +205,7 @@ def _check_rows(
 
 
 def _shapes(base: Checkpoint, model: Checkpoint | Adapter) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that a model, or what an adapter changes, has by the base's names."""
+    """Return the shapes of a model, or of an adapter's changes, by the base's names."""
     if not isinstance(model, Adapter):
         return {name: model.spec(name).shape for name in base.names if name in model}
     ends = ((name, own) for name in base.names for own in model.updates if f".{name}".endswith(f".{own}"))
@@ -213,6 +213,6 @@ def _shapes(base: Checkpoint, model: Checkpoint | Adapter) -> dict[str, tuple[in
 
 
 def _is_resized(spec: Spec, other: tuple[int, ...], name: str, rules: ParameterRules) -> bool:
-    """Tell whether a parameter is merged, and has more or fewer rows than the base's and is the same otherwise."""
+    """Tell whether a merged parameter differs from the base's in the number of rows alone."""
     same = len(spec.shape) == len(other) == 2 and spec.shape[1] == other[1]
     return same and spec.shape[0] != other[0] and is_merged(name, spec.dtype, rules)

@@ -1,6 +1,6 @@
-"""Which files of a model's folder hold its weights, told by their names: those that its reader looks for.
+"""Find the weight files in a model's folder by name, as their readers do; and recognise folders in other formats.
 
-Folders and files that are no model as we read one: what each is, and which tool makes a model of it.
+For a folder or file that is no supported model, the messages say what it is, and which tool converts it.
 """
 
 import os
@@ -51,9 +51,9 @@ INDEX = re.compile(r"(?P<stem>.+)\.(?P<ending>safetensors|bin)\.index(\.(?P<vari
 
 
 def main_file(names: Collection[str]) -> str | None:
-    """Return the file that holds a folder's weights, or the index of its shards; None where no name is known.
+    """Return the file with a folder's weights, or the index of its shards; None if no name is known.
 
-    A variant is taken where it is the only one, and so is a single file of any name.
+    A variant is taken if it is the only one, and so is a single file of any name.
 
     >>> main_file(["model.safetensors", "model.fp16.safetensors", "pytorch_model.bin"])
     'model.safetensors'
@@ -68,7 +68,7 @@ def _found(names: list[str]) -> Iterator[str]:
 
 
 def candidates(names: Collection[str]) -> list[str]:
-    """Return the files of no usual name that may hold a folder's weights, all of one kind: the first there is.
+    """Return files with other names that may hold a folder's weights, all of the first kind that exists.
 
     >>> candidates(["training_args.bin", "b.safetensors", "a.safetensors", "c.bin"])
     ['a.safetensors', 'b.safetensors']
@@ -79,7 +79,7 @@ def candidates(names: Collection[str]) -> list[str]:
 
 
 def weight_names(names: Collection[str]) -> list[str]:
-    """Pick the files that hold a checkpoint's weights from the names in its folder; none when there are none."""
+    """Return the files of a checkpoint's weights among the names in its folder; empty if there are none."""
     main = main_file(names)
     index = INDEX.fullmatch(main or "")
     if main is None or index is None:
@@ -101,7 +101,7 @@ def is_index(name: str) -> bool:
 
 
 def written_like(name: str) -> str:
-    """Return what a model's files are called, without their endings, so that the reader of such a file finds them.
+    """Return the stem of a model's files, so that the reader of such a file finds them.
 
     >>> written_like("diffusion_pytorch_model.fp16.safetensors"), written_like("pytorch_model.bin")
     ('diffusion_pytorch_model', 'model')
@@ -162,7 +162,7 @@ SCALES = re.compile(r".+\.(alpha|dora_scale|lora_alpha|scale)")  # beside the fa
 
 
 def foreign(names: Collection[str]) -> str | None:
-    """Say which format a folder without weights that we read has, and what to do; None where no name is known.
+    """Name the format of a folder without supported weights, and the remedy; None if no name is known.
 
     >>> foreign(["checkpoint-20", "runs"])
     'a folder of training; give one of its checkpoints: checkpoint-20'
@@ -174,7 +174,7 @@ def foreign(names: Collection[str]) -> str | None:
 
 
 def adapter_in(names: Collection[str]) -> str | None:
-    """Say which adapter a file is, by the names of its tensors; None for a model.
+    """Name the kind of adapter in a file, by its tensors' names; None for a model.
 
     >>> adapter_in(["lora_te_text_model.lora_up.weight", "lora_te_text_model.alpha"])[:35]
     "a LoRA of kohya's sd-scripts or of "
@@ -187,7 +187,7 @@ def adapter_in(names: Collection[str]) -> str | None:
 
 
 def without_weights(path: Path, names: Collection[str]) -> str:
-    """Say what a folder is in which no weights are found, and what to give instead."""
+    """Describe a folder without weights, and what to give instead."""
     if PIPELINE in names:
         parts = [part.name for part in path.iterdir() if part.is_dir() and weight_names(os.listdir(part))]
         remedy = f"merge its components one by one, by their folders in all models: {', '.join(sorted(parts))}"
@@ -212,7 +212,7 @@ def without_weights(path: Path, names: Collection[str]) -> str:
 
 
 def both_in(names: Collection[str], main: str | None) -> str | None:
-    """Say that a folder has a whole model and an adapter; None where it has one of them. `main`: its weights."""
+    """Return a message if a folder has a whole model and an adapter; None otherwise. `main`: its weights."""
     adapter = next((name for name in ADAPTER_FILES if name in names and ADAPTER_CONFIG in names), None)
     if adapter is None or main is None or (main not in NAMES and main in candidates(names)):
         return None
@@ -227,16 +227,16 @@ ENDINGS = (".safetensors", ".safetensors.index.json")
 
 
 def main_in(folder: Path, names: Collection[str]) -> str | None:
-    """Return the file that holds a folder's weights, or the index of its shards, as a path from the folder on.
+    """Return the file with a folder's weights, or the index of its shards, as a relative path.
 
-    `names`: of the files in the folder. None where no name is known.
+    `names`: of the files in the folder. None if no name is known.
     """
     named = (read_config(folder / CONFIG) or {}).get(KEY)
     return main_file(names) if named is None else _checked(named, folder)
 
 
 def weights_in(folder: Path, names: Collection[str]) -> list[str]:
-    """Return the files of a folder's weights as paths from the folder on: the file, or the index and all its shards."""
+    """Return the files of a folder's weights as relative paths: the file, or the index and all its shards."""
     main = main_in(folder, names)
     if main is None or not is_index(main):
         return [main] if main else []
@@ -244,7 +244,7 @@ def weights_in(folder: Path, names: Collection[str]) -> list[str]:
 
 
 def lacking(folder: Path, names: Collection[str]) -> list[str]:
-    """Return the weights that a folder's configuration or its index names and that are not there, as of a download."""
+    """Return the weights that a folder's configuration or index names but that are missing, as after a cut download."""
     named = (read_config(folder / CONFIG) or {}).get(KEY)
     if isinstance(named, str) and not (folder / named).exists():
         return [_inside(named, folder, folder / CONFIG)]
@@ -252,9 +252,9 @@ def lacking(folder: Path, names: Collection[str]) -> list[str]:
 
 
 def weight_map(index: Path, folder: Path) -> dict[str, str]:
-    """Return the shard of each tensor as an index says it, as a path from the model's folder on.
+    """Return the shard of each tensor by an index, as a path relative to the model's folder.
 
-    Raises InputError where one leads out of the folder.
+    Raises InputError if a path leads out of the folder.
     """
     check_link(index, folder)
     with refusing(f"{index}: not an index of shards", "fetch it again"):
@@ -264,7 +264,7 @@ def weight_map(index: Path, folder: Path) -> dict[str, str]:
 
 
 def _checked(named: Any, folder: Path) -> str:
-    """Return the path that `transformers_weights` names; raise InputError for one that transformers would not load."""
+    """Return the path in `transformers_weights`; raise InputError if transformers would not load it."""
     where = f"{folder / CONFIG}: {KEY}"
     if not isinstance(named, str) or not named.endswith(ENDINGS):
         raise InputError(f"{where}: {named!r} is neither a safetensors file nor an index of such, {ENDINGS[1]}")
@@ -275,7 +275,7 @@ def _checked(named: Any, folder: Path) -> str:
 
 
 def _inside(name: str, folder: Path, where: Path) -> str:
-    """Return a file's path from a folder on, where it lies in it; raise InputError where it leads out."""
+    """Return a file's path relative to a folder; raise InputError if it leads out."""
     place = os.path.normpath(folder / name)
     inner = os.path.relpath(place, folder)
     if not name.isprintable() or inner in ("", ".") or inner.split(os.sep)[0] == "..":

@@ -1,4 +1,4 @@
-"""Write checkpoints as safetensors: streamed, one tensor in memory at a time, whole or not at all, in shards."""
+"""Write checkpoints as safetensors: streamed, one tensor in memory at a time, complete or not at all, in shards."""
 
 import json
 import re
@@ -23,7 +23,7 @@ PYTORCH = {"format": "pt"}  # transformers before version 5 refuses a file that 
 def write_checkpoint(path: Path, specs: Mapping[str, Spec], tensors: Tensors, metadata: str | None = None) -> None:
     """Stream tensors into a new safetensors file, one in memory at a time, in any order.
 
-    `metadata` goes into the header under the key `merganser`. The file appears under its name only when whole and on
+    `metadata` goes into the header under the key `merganser`. The file gets its name when it is complete and on
     disk.
     """
     _stream({path: specs}, tensors, {} if metadata is None else {"merganser": metadata})
@@ -37,10 +37,10 @@ def write_single(path: Path, specs: Mapping[str, Spec], tensors: Tensors) -> Non
 def write_model(
     folder: Path, specs: Mapping[str, Spec], tensors: Tensors, files: Mapping[str, str], stem: str = MODEL
 ) -> None:
-    """Stream a model into a folder as its reader looks for it, one tensor in memory at a time, in any order.
+    """Stream a model into a folder with the file names of its reader, one tensor in memory at a time, in any order.
 
-    `files`: the shard of each tensor; none for one file. `stem`: what the files are called, without their endings. A
-    module's tensors go into a file in its folder. The index is written when all shards are there.
+    `files`: the shard of each tensor; None for one file. `stem`: the files' name without suffix. A module's tensors
+    go into a file in its folder. The index is written after all shards.
     """
     shards: dict[Path, dict[str, Spec]] = {}
     for name in sorted(specs):
@@ -59,7 +59,7 @@ def write_model(
 
 
 def _stream(files: Mapping[Path, Mapping[str, Spec]], tensors: Tensors, metadata: Mapping[str, str]) -> None:
-    """Write each tensor to its place in its file; the files appear when all of them are whole."""
+    """Write each tensor to its place in its file; the files get their names when all are complete."""
     places: dict[str, tuple[BinaryIO, int, Spec]] = {}
     left = {name: spec.nbytes for specs in files.values() for name, spec in specs.items()}
     with ExitStack() as stack:
@@ -84,16 +84,16 @@ def _stream(files: Mapping[Path, Mapping[str, Spec]], tensors: Tensors, metadata
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: str | None = None) -> None:
-    """Write tensors that are in memory anyway as one safetensors file."""
+    """Write tensors in memory as one safetensors file."""
     write_checkpoint(path, {name: spec_of(t) for name, t in tensors.items()}, tensors.items(), metadata)
 
 
 def layout(
     specs: Mapping[str, Spec], metadata: Mapping[str, str], order: Sequence[str]
 ) -> tuple[bytes, dict[str, int]]:
-    """Make the header of a safetensors file whose tensors follow in this order, and each tensor's offset.
+    """Build the header of a safetensors file with tensors in this order; return it and each tensor's offset.
 
-    The order must have falling alignment: readers view a tensor in place.
+    The order must have descending alignment, since readers view tensors in place.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     offsets, position = {}, 0
@@ -112,7 +112,7 @@ SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([KMGT]I?)?B?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Read a size such as 5GB or 500MiB in bytes; raise InputError for anything else."""
+    """Parse a size such as 5GB or 500MiB in bytes; raise InputError for anything else."""
     match = SIZE.fullmatch(text.strip())
     size = int(float(match[1]) * UNITS[(match[2] or "").upper()]) if match else 0
     if size < 1:
@@ -121,7 +121,7 @@ def parse_size(text: str) -> int:
 
 
 def shards_like(checkpoint: Checkpoint) -> dict[str, str]:
-    """Name the safetensors shard of each tensor as in a checkpoint; return nothing for a single file."""
+    """Return the safetensors shard of each tensor as in a checkpoint; empty for a single file."""
     files = shard_names(checkpoint) or {}
     used = sorted(set(files.values()))
     if len(used) < 2:
@@ -131,9 +131,9 @@ def shards_like(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def shards_of(specs: Mapping[str, Spec], size: int, stem: str = MODEL) -> dict[str, str]:
-    """Divide tensors in the order of their names into shards of at most `size` bytes; none where one file is enough.
+    """Divide tensors by name into shards of at most `size` bytes; empty if one file is enough.
 
-    A tensor that is larger has a shard for itself.
+    A larger tensor has a shard to itself.
     """
     numbers: dict[str, int] = {}
     number, held = 1, 0

@@ -1,1 +1,1 @@
-"""The command `merganser`: what needs no repository, and the way to a repository's own command line."""
+"""The command `merganser`: commands that need no repository, and the start of a repository's own command line."""

@@ -25,7 +25,7 @@ from merganser.terminal.secrets import say
 
 
 class Listed(TyperCommand):
-    """A command that takes `--models a=A b=B` for `--models a=A --models b=B`, and `--data` likewise."""
+    """A command that accepts `--models a=A b=B` for `--models a=A --models b=B`, and the same for `--data`."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Repeat the option before each further value."""
@@ -105,7 +105,7 @@ def import_mergekit(
 
 
 def example(command: str, *more: str) -> str:
-    """Give an example of a command, and more paragraphs, to stand there."""
+    """Return an example of a command, and further paragraphs, for its help."""
     return "\n\n".join([f"Example: {command}", *more])
 
 
@@ -139,7 +139,7 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def main() -> None:
-    """Run the command line of what needs no repository; every error ends in a line and an exit code."""
+    """Run the commands that need no repository; every error ends in a line and an exit code."""
     app = empty_app()
     add_commands(app)
     with boundary(), naming_extras():
@@ -157,4 +157,4 @@ def _options(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Take the options that come before a command."""
+    """Handle the options before a command."""

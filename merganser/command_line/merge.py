@@ -141,7 +141,7 @@ def merge(
 
 
 def _dry_run(recipe: "Recipe", where: Path, as_json: bool) -> None:
-    """Do what a merge does before its work, and print what is known then."""
+    """Check a merge without running it, and print the result."""
     from merganser.command_line.check import show
     from merganser.standalone.check import check_merge
 
@@ -149,7 +149,7 @@ def _dry_run(recipe: "Recipe", where: Path, as_json: bool) -> None:
 
 
 def _recipe(method: str, given: dict[str, Any]) -> "Recipe":
-    """Write down as a recipe what the options say."""
+    """Return the options as a recipe."""
     from merganser.checkpoints.writing import parse_size
     from merganser.config.recipes import Recipe, source_named
     from merganser.config.sections import NAME

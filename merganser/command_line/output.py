@@ -1,7 +1,4 @@
-"""Progress of long work: on a terminal a bar with the time left, elsewhere a line every half minute.
-
-Plain-text tables, one line per row at any terminal width.
-"""
+"""Plain-text tables, one line per row at any terminal width; and progress: a bar, or a line every half minute."""
 
 import shutil
 import sys
@@ -60,7 +57,7 @@ EVERY_S = 30.0
 
 @contextmanager
 def progress_bar(console: Console | None = None, every_s: float = EVERY_S) -> Iterator[Progress]:
-    """Show on standard error what is being done, how much of it, and the time left or spent."""
+    """Show on standard error what is done, how much of it, and the time left or spent."""
     console = console or Console(stderr=True)
     with _bar(console) if console.is_terminal else _lines(console, every_s) as progress:
         yield progress

@@ -1,4 +1,4 @@
-"""Start `merganser`: the command line of a repository where there is one, else what needs none."""
+"""Start `merganser`: the command line of a repository if there is one, else the commands that need none."""
 
 import os
 import sys
@@ -46,9 +46,9 @@ def start() -> None:
 
 
 def code_around(folder: Path) -> Path | None:
-    """Return the comparison or the clone of Merganser's repository that a folder is in; None where it is in neither.
+    """Return the comparison or clone of Merganser's repository around a folder; None if there is neither.
 
-    A comparison in a repository of its own has no code: it runs by the installed package.
+    A comparison in its own repository has no code: the installed package runs it.
     """
     folder = folder.resolve()
     return next((each for each in (folder, *folder.parents) if (each / RECORD).is_file() or repository_at(each)), None)
@@ -67,7 +67,7 @@ def repository_at(folder: Path) -> Path | None:
 
 
 def other_package(root: Path) -> str:
-    """Say that the environment's package is another than the repository's, and what to do."""
+    """Return a message if the environment's package is not the repository's, with the remedy."""
     return (
         f"warning: this environment's merganser is that of {OWN}, but this runs the code of the repository {root}; "
         f"run `make venv` there, or switch this environment to it: `pip install -e packages/dvcfleet -e .`"
@@ -75,7 +75,7 @@ def other_package(root: Path) -> str:
 
 
 def untrusted(root: Path) -> str:
-    """Say that a clone's own code does not run in this environment, and what to do."""
+    """Return a message that a clone's own code does not run in this environment, with the remedy."""
     return str(
         InputError(
             f"{root} is another clone of Merganser with other code, and this environment is not its own: if you "
@@ -92,7 +92,7 @@ def light_commands() -> list[str]:
 
 
 def advice(command: str, root: Path | None, lacking: Sequence[str], light: Sequence[str]) -> str:
-    """Say what a command of a repository needs: where to stand, or what to install."""
+    """Return what a repository's command needs: a folder to run in, or packages to install."""
     is_clone = root is not None and repository_at(root) is not None
     what = f"-e '{root}/{ENGINE}' -e '{root}[pipeline]'" if is_clone else "'merganser[pipeline]'"
     more = f"; without it there are {', '.join(light)}{did_you_mean(command, light)}"
@@ -101,7 +101,7 @@ def advice(command: str, root: Path | None, lacking: Sequence[str], light: Seque
 
 
 def _run_its_own(root: Path) -> NoReturn:
-    """Become the command line of a repository, with its own code."""
+    """Replace this process by the command line of a repository, with its own code."""
     places = [str(root), str(root / ENGINE), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(places)
     sys.stderr.flush()
@@ -109,7 +109,7 @@ def _run_its_own(root: Path) -> NoReturn:
 
 
 def _option(words: Sequence[str], name: str) -> str | None:
-    """Return the value that a command line gives an option."""
+    """Return an option's value on a command line."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word == name and following:
             return following

@@ -33,39 +33,39 @@ Inputs = Mapping[str, Tensor]
 
 
 class Network(Protocol):
-    """An architecture, built once, that takes the parameters of one model after another.
+    """An architecture, built once, that loads the parameters of one model after another.
 
-    Parameters have the checkpoint's names everywhere: a family maps them to its module's own inside.
+    Parameters have the checkpoint's names everywhere; the family maps them to its module's own names.
     """
 
     module: Module
     device: torch.device
 
     def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
+        """Load all parameters of a model; raise InputError naming a missing, unknown or misshapen one."""
 
     def logits(self, inputs: Inputs) -> Tensor:
-        """Score every class, for inference: (B, C)."""
+        """Return the class logits, for inference: (B, C)."""
 
     def features(self, inputs: Inputs) -> Tensor:
-        """Return what the head sees, for inference: (B, D)."""
+        """Return the head's inputs, for inference: (B, D)."""
 
     def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Score every class with these parameters in place of the loaded ones; differentiable: (B, C)."""
+        """Return the class logits (B, C) with these parameters instead of the loaded ones; differentiable."""
 
     def linear_maps(self) -> Mapping[str, Side]:
-        """Name the weights W of linear maps, sorted, each with the side that its inputs x lie on.
+        """Return the names of linear maps' weights W, sorted, each with the side of its inputs x.
 
         It is `columns` for x W^T, as in torch's Linear and in convolutions, and `rows` for x W.
         """
 
     def parts(self) -> Collection[str]:
-        """Name the loaded tensors that are parts of the module's parameters, as an expert's are: no linear maps."""
+        """Name the loaded tensors that are parts of the module's parameters, such as an expert's: no linear maps."""
 
     def watch(self, extra: Extra) -> AbstractContextManager[object]:
-        """While the block runs, give each linear map's name and its input rows (N, in) whenever it is applied.
+        """In the block, call `extra` with each linear map's name and input rows (N, in) when it is applied.
 
-        What `extra` returns is added to the map's output (N, out); nothing where it is None, nor to a convolution's.
+        Its result is added to the map's output (N, out), unless it is None, and except for convolutions.
         """
 
 
@@ -74,12 +74,12 @@ class TakesImages(Protocol):
     """A network whose inputs are `pixels`, uint8 (B, 3, H, W)."""
 
     def pixels(self, images: Sequence[Any]) -> Tensor:
-        """Resize and crop PIL images or uint8 arrays (height, width, 3) as the family's own transform does."""
+        """Resize and crop PIL images or uint8 arrays (height, width, 3) by the family's own transform."""
 
 
 @runtime_checkable
 class ClassifiesImages(Protocol):
-    """A network of pictures whose logits are those of a head of the task's own."""
+    """A network of pictures whose logits come from a head of the task's own."""
 
     def head_parameters(self) -> Collection[str]:
         """Name the loaded parameters of the head."""
@@ -87,78 +87,79 @@ class ClassifiesImages(Protocol):
 
 @runtime_checkable
 class TakesSounds(Protocol):
-    """A network whose inputs are what its feature extractor makes of sounds."""
+    """A network whose inputs are its feature extractor's output for sounds."""
 
     def sampling_rate(self) -> int:
-        """Return how many samples of a sound a second has."""
+        """Return the number of samples per second."""
 
     def sound_inputs(self) -> list[str]:
         """Name the arrays that `encode_sounds` makes."""
 
     def encode_sounds(self, sounds: Sequence[Any], longest: int) -> dict[str, Tensor]:
-        """Make the inputs of sounds, float32 (samples,) each, padded as one of `longest` samples is."""
+        """Return the inputs of sounds, float32 (samples,) each, padded like a sound of `longest` samples."""
 
 
 @runtime_checkable
 class TakesTexts(Protocol):
-    """A network whose inputs are what its tokenizer makes of texts."""
+    """A network whose inputs are its tokenizer's output for texts."""
 
     tokenizer: Any
 
     def encode(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> dict[str, Tensor]:
-        """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens."""
+        """Tokenise texts, or pairs of texts, padded to the longest; longer ones are cut to `max_length` tokens."""
 
 
 @runtime_checkable
 class EmbedsTexts(Protocol):
-    """A network that embeds texts where its features are, so that texts can make a class head.
+    """A network that embeds texts in the space of its features, so that texts can form a class head.
 
-    Its family's `open_network` is annotated to return it: `has_ability` reads that.
+    Its family's `open_network` is annotated to return it, which `has_ability` reads.
     """
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Return the loaded model's unit embedding of each text (N, D)."""
 
     def head(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Make the class head (C, D) of each class's prompts, which `logits` uses from now on, until the next one."""
+        """Build the class head (C, D) from each class's prompts; `logits` uses it until the next one."""
 
 
 @runtime_checkable
 class ChangesFeatures(Protocol):
-    """A network with a head after its features, which are one vector an example."""
+    """A network with a head after its features, which are one vector per example."""
 
     def changing(self, change: Change) -> AbstractContextManager[object]:
-        """While the block runs, give the head what `change` makes of the features (..., D) to score."""
+        """In the block, give the head the result of `change` on the features (..., D)."""
 
 
 @runtime_checkable
 class ScoresWords(Protocol):
-    """A network that scores every token of a text: its logits are (B, L, C), of which padding has zeros."""
+    """A network that scores every token of a text: its logits are (B, L, C), with zeros for padding."""
 
     def encode_words(self, texts: Sequence[Sequence[str]], max_length: int) -> tuple[dict[str, Tensor], Tensor]:
         """Tokenise texts that are split into words; longer ones are cut to `max_length` tokens.
 
-        Returns also the place of each word's first token (B, W): -1 for a word that has none, and beyond the last one.
+        Also returns the place of each word's first token (B, W): -1 for a word without one, and beyond the last
+        word.
         """
 
 
 @runtime_checkable
 class FindsAnswers(Protocol):
-    """A network that scores every token of a question and its context as the first and last of an answer: (B, L, 2)."""
+    """A network that scores each token of a question's context as the answer's first and last: (B, L, 2)."""
 
     def encode_windows(
         self, questions: Sequence[str], contexts: Sequence[str], max_length: int, stride: int
     ) -> tuple[dict[str, Tensor], Tensor, list[int]]:
         """Tokenise each question with its context, a long one in windows that share `stride` tokens.
 
-        Returns also the characters of the context that each token is (F, L, 2), from the first to before the second, -1
-        for any other token, and the question of each of F windows.
+        Also returns each token's characters in the context (F, L, 2), from the first to before the second, -1
+        for other tokens; and the question of each of F windows.
         """
 
 
 @runtime_checkable
 class EncodesSentences(Protocol):
-    """A network whose scores of a text are its embedding."""
+    """A network whose logits for a text are its embedding."""
 
     def sentence_embeddings(self, inputs: Inputs) -> Tensor:
         """Embed texts, for inference: (B, D)."""
@@ -169,7 +170,7 @@ class Generates(Protocol):
     """A network that writes text."""
 
     def room(self, tokens: int) -> int | None:
-        """Return how many tokens the network can write to a text of so many; None: any number."""
+        """Return how many tokens the network can generate after a text of so many; None: any number."""
 
     def generate(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
         """Continue each input greedily."""
@@ -195,13 +196,13 @@ class Family(Protocol):
     def open_network(
         self, folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
     ) -> Network:
-        """Build what the configuration in a folder describes, without weights."""
+        """Build the architecture in a folder's configuration, without weights."""
 
     def check(self, folder: Path, checkpoint: Checkpoint) -> Collection[str] | None:
-        """Refuse a checkpoint that is not of this family, from its configuration and headers alone.
+        """Refuse a checkpoint of another family, by its configuration and headers alone.
 
-        Returns the parameters that a base may lack and this one does, for each task brings its own, by the network's
-        names; None where no head is a task's own.
+        Returns the parameters, by the network's names, that a base may lack and this one does, because each
+        task has its own; None if no head is a task's own.
         """
 
 
@@ -211,7 +212,7 @@ def family_names() -> list[str]:
 
 
 def get_family(name: str) -> Family:
-    """Return a family's module; raise InputError with the nearest name when there is none of this one."""
+    """Return a family's module; raise InputError with the nearest name if there is none."""
     if name not in family_names():
         known = f"known: {', '.join(family_names())}"
         raise InputError(f"base.family: {name!r} is not a model family; {known}{did_you_mean(name, family_names())}")
@@ -220,19 +221,19 @@ def get_family(name: str) -> Family:
 
 
 def families_with(ability: type) -> list[str]:
-    """List the families whose networks have an ability: one of the protocols here."""
+    """List the families whose networks have an ability, which is one of the protocols here."""
     return [name for name in family_names() if has_ability(name, ability)]
 
 
 def has_ability(family: str, ability: type) -> bool:
-    """Tell whether a family's networks have an ability's methods, by what its `open_network` is annotated to return."""
+    """Tell whether a family's networks have an ability, by the annotation of its `open_network`."""
     made = get_type_hints(get_family(family).open_network)["return"]
     methods = [name for name, value in vars(ability).items() if isfunction(value) and not name.startswith("_")]
     return any(all(hasattr(network, name) for name in methods) for network in get_args(made) or (made,))
 
 
 def text_family_of(folder: Path) -> str:
-    """Return the family that embeds texts by the model in a folder; raise InputError where none does."""
+    """Return the family that embeds texts with the model in a folder; raise InputError if none does."""
     checkpoint, reasons = open_checkpoint(folder), []
     own = own_configurations()
     for name in sorted(
@@ -258,7 +259,7 @@ def open_network(
     device: DeviceName = "cpu",
     precision: Precision = "float32",
 ) -> Network:
-    """Build what the configuration in a folder describes; raise InputError for a family that is not known.
+    """Build the architecture in a folder's configuration; raise InputError for an unknown family.
 
     `outputs`: the classes of a task's own head, 1 for regression; None for the language model or the dual encoder.
     """

@@ -51,7 +51,7 @@ class AudioClassifier(NamedModule):
         return [*self._names, LENGTH]
 
     def encode_sounds(self, sounds: Sequence[Any], longest: int) -> dict[str, Tensor]:
-        """Make the inputs of sounds, float32 (samples,) each, with their length; padded as one of `longest` samples is.
+        """Return the inputs of sounds, float32 (samples,) each, and their lengths, padded like `longest` samples.
 
         Raises InputError for a sound that is too short for the feature extractor or the network.
         """
@@ -65,23 +65,23 @@ class AudioClassifier(NamedModule):
 
     @torch.inference_mode()
     def logits(self, inputs: Inputs) -> Tensor:
-        """Score every class, for inference: (B, C)."""
+        """Return the class logits, for inference: (B, C)."""
         return self._batched(self._run, inputs)
 
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
-        """Return what the head sees, the mean over a sound's frames, for inference: (B, D)."""
+        """Return the head's inputs, the mean over a sound's frames, for inference: (B, D)."""
         return self._batched(self._features, inputs)
 
     def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Score with these parameters instead of the loaded ones of the same names; differentiable: (B, C)."""
+        """Return the logits (B, C) with these parameters instead of the loaded ones; differentiable."""
         return self.with_parameters(parameters, lambda: self._batched(self._run, inputs))
 
     def changing(self, change: Change) -> AbstractContextManager[object]:
-        """While the block runs, give the head what `change` makes of the features (B, D).
+        """In the block, give the head the result of `change` on the features (B, D).
 
-        The head's projection is linear: the mean of what it makes of the frames is what it makes of their mean. So each
-        frame is given the changed mean.
+        The head's projection is linear, so the mean of its outputs is its output for the mean. So each frame
+        gets the changed mean.
         """
 
         def changed(_: Module, args: Any) -> Any:
@@ -92,12 +92,12 @@ class AudioClassifier(NamedModule):
 
     @cached_property
     def _names(self) -> list[str]:
-        """Name what the feature extractor makes of a sound, here of a second of silence."""
+        """Return the feature extractor's array names, from a second of silence."""
         return list(self._encoded(np.zeros(self.sampling_rate(), dtype=np.float32)))
 
     @cached_property
     def _extractor(self) -> Any:
-        """Open the folder's feature extractor; raise InputError for one that is not known, huge or adds noise."""
+        """Open the folder's feature extractor; raise InputError if it is unknown, huge or adds noise."""
         with quoting(f"{self.folder}: transformers cannot make the feature extractor"):
             said, _ = SequenceFeatureExtractor.get_feature_extractor_dict(self.folder, local_files_only=True)
             _check_extractor(said)
@@ -108,13 +108,13 @@ class AudioClassifier(NamedModule):
         return made
 
     def _encoded(self, sound: Any) -> dict[str, Tensor]:
-        """Make the inputs of a sound alone, without the dimension of a batch."""
+        """Return the inputs of one sound, without a batch dimension."""
         extracted = self._extractor(sound, sampling_rate=self.sampling_rate(), return_tensors="pt")
         return {name: value[0] for name, value in extracted.items()}
 
     @torch.inference_mode()
     def _check_shortest(self, sound: Any) -> None:
-        """Refuse a sound from which no frame is made: tried on the network, whatever its convolutions are called."""
+        """Refuse a sound that gives no frame, by running the network on it."""
         if self._read is not None and len(sound) >= self._read:
             return
         with quoting(f"{self.naming.architecture} cannot read a sound of {len(sound)} samples (leave out short ones)"):
@@ -147,7 +147,7 @@ class AudioClassifier(NamedModule):
         return seen[0]
 
     def _mean(self, states: Tensor) -> Tensor:
-        """Return the mean over the frames that are no padding: (B, D) of (B, T, D); of one vector a sound, itself."""
+        """Return the mean over the frames without padding: (B, D) of (B, T, D); a single vector stays itself."""
         if states.dim() == 2 or self._mask is None:
             return states if states.dim() == 2 else states.mean(dim=1)
         shown = self.module._get_feature_vector_attention_mask(states.shape[1], self._mask)[..., None]
@@ -159,7 +159,7 @@ class AudioClassifier(NamedModule):
 
 
 def _check_extractor(said: dict[str, Any]) -> None:
-    """Raise ValueError for a feature extractor that would take much memory, or whose inputs vary."""
+    """Raise ValueError for a feature extractor that needs much memory, or whose inputs vary."""
     seconds = ("chunk_length", SECONDS)
     for key, most in (*LARGEST.items(), seconds):
         if isinstance(value := said.get(key), int | float) and not 0 < value <= most:
@@ -169,12 +169,12 @@ def _check_extractor(said: dict[str, Any]) -> None:
 
 
 def _padded(values: Tensor, length: int) -> Tensor:
-    """Add zeros behind, along the first dimension."""
+    """Append zeros along the first dimension."""
     return pad(values, (0, 0) * (values.dim() - 1) + (0, length - len(values)))
 
 
 def _by_length(inputs: Inputs) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Give the sounds of each length: their places, and their inputs without padding."""
+    """Yield the sounds of each length: their places, and their inputs without padding."""
     lengths = inputs[LENGTH]
     for length in lengths.unique().tolist():
         places = (lengths == length).nonzero()[:, 0]

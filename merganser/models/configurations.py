@@ -1,6 +1,6 @@
-"""Read the configurations that transformers writes beside a checkpoint, and build what they describe.
+"""Read the configurations that transformers writes next to a checkpoint, and build their architectures.
 
-Nothing that came with a checkpoint is run, nothing is downloaded.
+No code of a checkpoint is run, and nothing is downloaded.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +34,8 @@ Make = Callable[..., Any]  # of a configuration and a dtype, a module
 def read_family_config(family: str, folder: Path) -> Any:
     """Read a folder's configuration.
 
-    Raises InputError where there is none, where it asks for foreign code, or naming the right family where it is of
-    another one.
+    Raises InputError if there is none, if it needs foreign code, or, naming the right family, if it is of another
+    family.
     """
     if not (folder / CONFIG).exists():
         own = described_elsewhere()
@@ -54,7 +54,7 @@ def read_family_config(family: str, folder: Path) -> Any:
 
 
 def _hint(model_type: str) -> str:
-    """Name the families that build a type of model, or say why none does."""
+    """Name the families that support a model type, or say why none does."""
     families = {name: get_family(name) for name in family_names()}
     if fitting := [name for name, family in families.items() if model_type in family.MODEL_TYPES]:
         return f"set base.family to {' or '.join(fitting)}"
@@ -64,7 +64,7 @@ def _hint(model_type: str) -> str:
 
 @contextmanager
 def _in_silence() -> Iterator[None]:
-    """Let transformers log no warning while the block runs: it warns of tokens that its own defaults name, SigLIP's."""
+    """Silence transformers' warnings in the block; it warns of tokens in its own defaults (SigLIP's)."""
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
@@ -74,7 +74,7 @@ def _in_silence() -> Iterator[None]:
 
 
 def _refuse_code(file: Path) -> None:
-    """Refuse a configuration that names code, that of the checkpoint's own repository or of another one."""
+    """Refuse a configuration that names code, from the checkpoint's repository or another one."""
     content = architecture.read_config(file, LARGEST) or {}
     for part in (content, *(value for value in content.values() if isinstance(value, dict))):
         if "auto_map" in part:
@@ -96,8 +96,8 @@ def build(
 ) -> Any:
     """Build an architecture for inference, without weights; on the CPU, where its buffers are computed.
 
-    `tensors`: how many the checkpoint in the folder has, where that is known. Raises InputError where the configuration
-    is of a model that its checkpoint cannot hold.
+    `tensors`: the number of tensors in the folder's checkpoint, if known. Raises InputError if the configuration's
+    model is larger than the checkpoint can be.
     """
     what = f"{folder / CONFIG}: transformers cannot build this model"
     with quoting(what), no_init_weights(), bounded(weight_bytes(folder), tensors):
@@ -118,7 +118,7 @@ def check_parameter_names(
     may_lack: Sequence[str] = (),
     prefix: str | None = None,
 ) -> list[str]:
-    """Refuse a checkpoint with a missing, strange or misshapen parameter, from its headers and configuration alone.
+    """Refuse a checkpoint with a missing, unknown or misshapen parameter, by its headers and configuration alone.
 
     Returns the parameters that it lacks and may lack, by the module's names.
     """
@@ -128,7 +128,7 @@ def check_parameter_names(
 
 
 def check_names(module: Any, naming: Naming, checkpoint: Checkpoint, may_lack: Sequence[str]) -> list[str]:
-    """Refuse a checkpoint that does not have the parameters of a module, which may be on the device `meta`."""
+    """Refuse a checkpoint without the parameters of a module, which may be on the device `meta`."""
     ties = tied_parameter_names(module)
     headers = ((name, torch.empty(checkpoint.spec(name).shape, device="meta")) for name in checkpoint.names)
     own = {name for name, _, _ in naming.own_values(headers)}

@@ -1,4 +1,4 @@
-"""The device that params.yaml declares, and what is copied to it ahead of its use."""
+"""The declared device, and copies to it ahead of use."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ from merganser.models import DeviceName
 
 
 def usable(device: DeviceName, place: str) -> DeviceName:
-    """Return a device that is here; raise InputError naming the place in params.yaml that declares a GPU."""
+    """Return an available device; raise InputError naming the place in params.yaml that declares a missing GPU."""
     if device == "cuda" and not torch.cuda.is_available():
         remedy = "run it where torch.cuda.is_available() says True, or set it to cpu"
         raise InputError(f"{place}: cuda, and this stage sees no usable GPU; {remedy}")
@@ -19,9 +19,9 @@ def usable(device: DeviceName, place: str) -> DeviceName:
 
 
 def copied_ahead(batches: Iterator[Mapping[str, Tensor]], device: torch.device) -> Iterator[Mapping[str, Tensor]]:
-    """Give batches on a device: while one is computed with, a thread reads the next and copies it to a GPU.
+    """Yield batches on a device; a thread reads the next batch and copies it to a GPU during this one's computation.
 
-    The copy comes from page-locked memory, on a stream of its own. On the CPU the batches are given as they are.
+    The copy is from page-locked memory, on its own stream. On the CPU the batches stay as they are.
     """
     if device.type == "cpu":
         yield from batches

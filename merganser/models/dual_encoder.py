@@ -1,4 +1,4 @@
-"""What dual encoders of pictures and texts share: class heads made of prompts, and the pictures they take.
+"""Dual encoders of pictures and texts: class heads from prompts, and the pictures' preparation.
 
 Shape legend: B images, C classes, D features, N texts.
 """
@@ -29,9 +29,9 @@ _heads: dict[str, Tensor] = {}  # by what they were computed from
 
 
 class DualEncoder(NamedModule, WithBlocks, ABC):
-    """A base of dual encoders: a class head of prompts, and features that are changed on the way to it.
+    """The base class of dual encoders: a class head from prompts, and features that may be changed before it.
 
-    `image_side` begins the names of the parameters that are not the text tower's.
+    `image_side`: the prefixes of parameters outside the text tower.
     """
 
     image_side: ClassVar[str]
@@ -40,21 +40,21 @@ class DualEncoder(NamedModule, WithBlocks, ABC):
     _change: Change | None = None
 
     def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
+        """Load all parameters of a model; raise InputError naming a missing, unknown or misshapen one."""
         super().load(parameters)
         config = self.naming.where / self.naming.config
         self._text, self._head = text_digest(self.module, config, self.image_side), None
 
     def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Score every class with these parameters in place of the loaded ones of their names; differentiable (B, C).
+        """Return the class logits (B, C) with these parameters instead of the loaded ones; differentiable.
 
-        The class heads stay those of the loaded text side.
+        The class heads stay those of the loaded text tower.
         """
         return self._scored(self.with_parameters(parameters, lambda: self._features(inputs)))
 
     @torch.inference_mode()
     def logits(self, inputs: Inputs) -> Tensor:
-        """Score every class: (B, C)."""
+        """Return the class logits: (B, C)."""
         return self._scored(self._features(inputs))
 
     @torch.inference_mode()
@@ -63,13 +63,13 @@ class DualEncoder(NamedModule, WithBlocks, ABC):
         return self._features(inputs)
 
     def head(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Make the class head (C, D) of each class's prompts, times the scale."""
+        """Build the class head (C, D) from each class's prompts, times the scale."""
         self._head = class_head(prompts, self._text, self.embed, self.module.logit_scale)
         return self._head
 
     @contextmanager
     def changing(self, change: Change) -> Iterator[None]:
-        """While the block runs, give the head what `change` makes of the features (B, D)."""
+        """In the block, give the head the result of `change` on the features (B, D)."""
         self._change = change
         try:
             yield
@@ -85,7 +85,7 @@ class DualEncoder(NamedModule, WithBlocks, ABC):
         """Return the unit embeddings of images (B, D)."""
 
     def _scored(self, features: Tensor) -> Tensor:
-        """Score every class, given features (B, D) before they are changed: (B, C)."""
+        """Return the class logits (B, C) of features (B, D), before they are changed."""
         assert self._head is not None, "logits need a class head: call `head` after each `load`"
         head = self._head if torch.is_inference_mode_enabled() else self._head.clone()
         return (features if self._change is None else self._change(features)) @ head.T
@@ -94,9 +94,9 @@ class DualEncoder(NamedModule, WithBlocks, ABC):
 def class_head(
     prompts: Sequence[Sequence[str]], tower: bytes, embed: Callable[[Sequence[str]], Tensor], scale: Tensor
 ) -> Tensor:
-    """Make a class head (C, D) of each class's prompts, once a process for one text tower and one set of prompts.
+    """Build a class head (C, D) from each class's prompts, once per process for a text tower and prompts.
 
-    The text tower is frozen in most comparisons, and its prompts can take longer to encode than the images.
+    The text tower is frozen in most comparisons, and encoding its prompts can take longer than the images.
     """
     key = sha256(json.dumps(prompts).encode() + tower).hexdigest()
     if key not in _heads:
@@ -115,9 +115,9 @@ def _directions(prompts: Sequence[Sequence[str]], embed: Callable[[Sequence[str]
 
 
 def text_digest(module: Module, config: Path, image_side: str) -> bytes:
-    """Hash a text tower: its configuration, the tokenizer beside it, its parameters, their device and dtype.
+    """Hash a text tower: its configuration, tokenizer and parameters, with their device and dtype.
 
-    `image_side` begins the names of other parameters.
+    `image_side`: the prefixes of other parameters.
     """
     digest = sha256()
     for file in sorted({config, *(file for pattern in TOKENIZER for file in config.parent.glob(pattern))}):

@@ -1,7 +1,7 @@
-"""Dual encoders of transformers: the text side makes the class heads, the vision side the features.
+"""Dual encoders of transformers: the text tower gives the class heads, the vision tower the features.
 
-A task's checkpoint is often the vision side alone, with or without `vision_model.` before its names; the text side and
-what follows both sides are then the base's. Shape legend: B images, C classes, D features.
+A task's checkpoint is often the vision tower alone, with or without `vision_model.` before its names; the text tower
+and both projections are then the base's. Shape legend: B images, C classes, D features.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ class DualEncoderModule(PictureModule, DualEncoder):
 
 
 def build_whole(family: str, folder: Path, device: DeviceName, precision: Precision) -> Any:
-    """Build the dual encoder that a folder describes, without weights; refuse a folder of one side alone."""
+    """Build the dual encoder in a folder's configuration, without weights; refuse a single tower."""
     config = read_family_config(family, folder)
     if not _is_whole(config):
         raise InputError(f"{folder / CONFIG}: the vision side alone; as a base take the whole model")
@@ -69,7 +69,7 @@ def build_whole(family: str, folder: Path, device: DeviceName, precision: Precis
 
 
 def check_side_or_whole(family: str, folder: Path, checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint that is neither a family's model nor its vision side, from configuration and headers."""
+    """Refuse a checkpoint that is neither a family's model nor its vision tower, by configuration and headers."""
     config, make = read_family_config(family, folder), transformers.AutoModel.from_config
     may_lack = TEXT_SIDE if _is_whole(config) else ()
     check_parameter_names(make, config, folder, checkpoint, may_lack=may_lack, prefix=PREFIX)

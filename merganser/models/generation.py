@@ -1,4 +1,4 @@
-"""Continue texts greedily, and weigh given continuations. Shape legend: B texts, L tokens, V words."""
+"""Continue texts greedily, and score given continuations. Shape legend: B texts, L tokens, V words."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ BEFORE = "a"  # a word before an answer
 
 
 def greedy(folder: Path, config: Any) -> GenerationConfig:
-    """Return the settings of greedy decoding, with the tokens that a folder names."""
+    """Return the settings of greedy decoding, with the special tokens in a folder."""
     with quoting(f"{folder / GENERATION}: transformers cannot read it"):
         named: Any = config
         if (folder / GENERATION).is_file():
@@ -34,7 +34,7 @@ def generated(module: Any, inputs: dict[str, Tensor], settings: GenerationConfig
 
 
 def step_logits(module: Any, inputs: dict[str, Tensor], settings: GenerationConfig, token: int, count: int) -> Tensor:
-    """Return the logits (B, count * V) of an answer's first tokens, each of which is then this one."""
+    """Return the logits (B, count * V) of an answer's first tokens, with this token after each."""
 
     def choose(_: Tensor, scores: Tensor) -> Tensor:
         return torch.full_like(scores, float("-inf")).index_fill(1, torch.tensor([token], device=scores.device), 0)
@@ -46,9 +46,10 @@ def step_logits(module: Any, inputs: dict[str, Tensor], settings: GenerationConf
 
 
 def answer_tokens(tokenizer: Any, answer: str) -> list[int]:
-    """Return the tokens of an answer behind a prompt.
+    """Return the tokens of an answer that follows a prompt.
 
-    A tokenizer that puts a space before every text, as Llama 2's, would give an answer that begins with one two.
+    A tokenizer that adds a space before every text, as Llama 2's, would add a second one to an answer that starts
+    with a space.
     """
     alone: list[int] = tokenizer(answer, add_special_tokens=False).input_ids
     if not answer.startswith(" "):
@@ -58,6 +59,6 @@ def answer_tokens(tokenizer: Any, answer: str) -> list[int]:
 
 
 def log_likelihood(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Return the log-likelihood (B,) of tokens (B, L), each by the logits (B, L, V) at its place."""
+    """Return the log-likelihood (B,) of tokens (B, L) by the logits (B, L, V) at their places."""
     each = log_softmax(logits.float(), dim=-1).gather(-1, tokens.unsqueeze(-1))
     return each.squeeze(-1).sum(dim=-1)

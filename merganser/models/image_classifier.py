@@ -38,12 +38,12 @@ class ImageClassifier(PictureModule, NamedModule, WithBlocks):
 
     @torch.inference_mode()
     def logits(self, inputs: Inputs) -> Tensor:
-        """Score every class, for inference: (B, C)."""
+        """Return the class logits, for inference: (B, C)."""
         return self._run(inputs)
 
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
-        """Return what the head sees, for inference: (B, D); raise InputError for a network of two heads."""
+        """Return the head's inputs, for inference: (B, D); raise InputError for a network with two heads."""
         seen: list[Tensor] = []
         hook = self._only_head().register_forward_pre_hook(lambda _, args: seen.append(args[0]))
         try:
@@ -53,11 +53,11 @@ class ImageClassifier(PictureModule, NamedModule, WithBlocks):
         return seen[0]
 
     def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Score with these parameters instead of the loaded ones of the same names; differentiable: (B, C)."""
+        """Return the logits (B, C) with these parameters instead of the loaded ones; differentiable."""
         return self.with_parameters(parameters, lambda: self._run(inputs))
 
     def changing(self, change: Change) -> AbstractContextManager[object]:
-        """While the block runs, give the head what `change` makes of the features (B, D)."""
+        """In the block, give the head the result of `change` on the features (B, D)."""
         return self._only_head().register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]))
 
     def _only_head(self) -> Linear:
@@ -71,7 +71,7 @@ class ImageClassifier(PictureModule, NamedModule, WithBlocks):
         return logits
 
     def _weights(self) -> Maps:
-        """Return all weights but the head's, whatever it is called."""
+        """Return all weights except the head's."""
         head = self.head_parameters()
         return {name: value for name, value in super()._weights().items() if self.stored_name(name) not in head}
 

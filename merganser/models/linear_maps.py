@@ -1,6 +1,4 @@
-"""The MLPs of a network's blocks, and what is added to their linear maps by what each example looks like there.
-
-Watch what a network's linear maps are applied to, whatever its modules are called and built of.
+"""Observe the inputs of a network's linear maps, whatever its modules, and add to the outputs of blocks' MLPs.
 
 Shape legend: B examples, N tokens, D features.
 """
@@ -25,7 +23,7 @@ _PRODUCTS = {_aten.mm.default: (0, 1), _aten.addmm.default: (1, 2), _aten.bmm.de
 
 
 class _Watch(TorchDispatchMode):
-    """Find weights by where their values lie: a transposed one lies there too."""
+    """Recognise weights by their memory, which a transposed view shares."""
 
     def __init__(self, names: dict[int, str], extra: Extra) -> None:
         super().__init__()
@@ -54,23 +52,23 @@ class _Watch(TorchDispatchMode):
 
 
 def _patches(images: Tensor, kernel: Tensor, stride: Any, padding: Any, dilation: Any) -> Tensor:
-    """Cut images into what a kernel is multiplied by: (N, in * height * width); one number is of both sides."""
+    """Cut images into the inputs of a convolution kernel: (N, in * height * width); one number is for both sides."""
     of_sides = (2 // len(values) * tuple(values) for values in (dilation, padding, stride))
     cut = unfold(images, kernel.shape[2:], *of_sides)
     return cut.transpose(1, 2).reshape(-1, cut.shape[1])
 
 
 class Watcher:
-    """Knows where weights lie while they are watched: a module's own, and those given in their place."""
+    """Knows the memory of weights while they are watched: of a module's own, and of replacements."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
 
     @contextmanager
     def watch(self, weights: Mapping[str, Tensor], extra: Extra) -> Iterator[None]:
-        """Add what `extra` makes of a named weight's input rows (N, in) to its output (N, out), convolutions' apart.
+        """Add the result of `extra` on a weight's input rows (N, in) to its output (N, out), except for convolutions.
 
-        Attention is computed step by step meanwhile: in one piece its maps would not be seen.
+        Attention is computed step by step meanwhile, since its fused form hides its maps.
         """
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
@@ -82,7 +80,7 @@ class Watcher:
 
     @contextmanager
     def using(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
-        """Know these values of named weights while the block runs."""
+        """Recognise these values as the named weights while the block runs."""
         places = {weight.data_ptr(): name for name, weight in weights.items()}
         before = {place: self._names[place] for place in places if place in self._names}
         self._names |= places
@@ -95,7 +93,7 @@ class Watcher:
 
 
 class WithBlocks:
-    """A base of networks whose blocks have MLPs of two linear layers, which `mlps` names by the ends of their names.
+    """The base class of networks with blocks; `mlps` names their MLPs' two linear layers by the ends of their names.
 
     Its family's `open_network` is annotated to return it.
     """
@@ -105,19 +103,20 @@ class WithBlocks:
     mlps: Sequence[tuple[str, str]] = ()
 
     def stored_name(self, own: str) -> str:
-        """Return what the loaded checkpoint calls a parameter of the module."""
+        """Return the loaded checkpoint's name of a module's parameter."""
         return own
 
     def blocks(self) -> dict[str, tuple[str, ...]]:
-        """Name each block's MLP by the weights of its linear maps, in the order in which they are applied."""
+        """Return the weights of each block's MLP, in the order in which they are applied."""
         return {block: tuple(name for name, _ in maps) for block, maps in self._mlps().items()}
 
     @contextmanager
     def blending(self, blend: Blend) -> Iterator[None]:
-        """While the block runs, add to the outputs of the blocks' MLPs' linear maps what `blend` makes; differentiable.
+        """In the block, add the results of `blend` to the outputs of MLPs' linear maps; differentiable.
 
-        It takes a block's name, what enters its MLP (B, N, in) and which tokens are not padding (B, N), and returns a
-        function of a linear map's name and input (B, N, in) that gives what is added (B, N, out), None for nothing.
+        `blend` takes a block's name, its MLP's input (B, N, in) and a mask of tokens without padding (B, N). It
+        returns a function of a linear map's name and input (B, N, in), which returns the addition (B, N, out)
+        or None.
         """
         inputs: dict[str, Tensor] = {}
 
@@ -156,15 +155,15 @@ class WithBlocks:
         return blocks
 
     def _block_of(self, first: str) -> str:
-        """Return the name of a block, given what the checkpoint calls the weight of its MLP's first linear map."""
+        """Return a block's name, given the checkpoint's name of its MLP's first weight."""
         ends = [f".{each[0]}.weight" for each in self.mlps]
         return next((first.removesuffix(end) for end in ends if first.endswith(end)), first)
 
 
 class _Added:
-    """The additions of one block, from the input of its MLP's first linear map on.
+    """The additions to one block, computed from the input of its MLP's first linear map.
 
-    `inputs`: the network's own, if it is run as a whole.
+    `inputs`: the network's own, if the whole network runs.
     """
 
     def __init__(self, block: str, blend: Blend, inputs: Mapping[str, Tensor]) -> None:
@@ -172,7 +171,7 @@ class _Added:
         self.extra: Callable[[str, Tensor], Tensor | None] | None = None
 
     def hook(self, name: str, first: bool) -> Callable[[Module, Any, Tensor], Tensor]:
-        """Return the hook of one linear map."""
+        """Return the forward hook of one linear map."""
 
         def hook(_: Module, args: Any, output: Tensor) -> Tensor:
             rows = args[0].reshape(len(args[0]), -1, args[0].shape[-1])  # a grid's places are tokens too
@@ -185,7 +184,7 @@ class _Added:
         return hook
 
     def _tokens(self, rows: Tensor) -> Tensor:
-        """Mark the tokens of each example that are not padding, which some networks add to at the end: (B, N)."""
+        """Mark each example's tokens without padding, which some networks append: (B, N)."""
         whole, mask = torch.ones(rows.shape[:2], device=rows.device), self.inputs.get("attention_mask")
         examples = next((len(each) for each in self.inputs.values() if isinstance(each, Tensor)), len(rows))
         if len(rows) != examples or (mask is not None and mask.shape[1] > rows.shape[1]):

@@ -1,6 +1,6 @@
-"""A module that takes parameters by the names that checkpoints give them, and keeps what is tied tied.
+"""A module that loads parameters by checkpoints' names, and keeps tied parameters tied.
 
-A checkpoint may leave out what is tied to another parameter, or hold such an alias alone. Shape legend: N rows.
+A checkpoint may leave out tied parameters, or hold only one of their names. Shape legend: N rows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ Maps = dict[str, tuple[Tensor, Side]]  # the weights of linear maps, with the si
 
 
 class NamedModule:
-    """A module with the names of the checkpoint that was loaded last."""
+    """A module with the names of the last loaded checkpoint."""
 
     reads = "*"  # the pattern of the parameters that a forward pass reads
 
@@ -40,7 +40,7 @@ class NamedModule:
         self._maps: Maps | None = None  # found once for each model
 
     def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
+        """Load all parameters of a model; raise InputError naming a missing, unknown or misshapen one."""
         for alias, source in self._ties.items():
             _set(self.module, alias, self.module.get_parameter(source))
         state = self.module.state_dict(keep_vars=True)
@@ -63,13 +63,13 @@ class NamedModule:
         self._parts = _parts_of(self.naming, shapes)
 
     def stored_name(self, own: str) -> str:
-        """Return what the loaded checkpoint calls a parameter of the module."""
+        """Return the loaded checkpoint's name of a module's parameter."""
         return self._stored.get(own, (own,))[0]
 
     def linear_maps(self) -> dict[str, Side]:
-        """Name the weights of linear maps, sorted: of those that are merged as matrices, so of no head.
+        """Return the names of linear maps' weights that are merged as matrices, sorted, so without heads.
 
-        Each with the side that its inputs lie on: the rows of GPT-2's, which are applied as x W.
+        Each has the side of its inputs: the rows for GPT-2's, which are applied as x W.
         """
         return {name: side for name, (_, side) in sorted(self._known_maps().items())}
 
@@ -78,17 +78,17 @@ class NamedModule:
         return frozenset(name for shapes in self._parts.values() for name in shapes)
 
     def watch(self, extra: Extra) -> AbstractContextManager[object]:
-        """While the block runs, add to a linear map's output (N, out) what `extra` makes of its name and input rows."""
+        """In the block, add the result of `extra` on a linear map's name and input rows to its output (N, out)."""
         return self._watcher.watch({name: weight for name, (weight, _) in self._known_maps().items()}, extra)
 
     def with_parameters(self, parameters: Inputs, run: Callable[[], Tensor]) -> Tensor:
-        """Run with these parameters in place of the loaded ones of their names; differentiable, nothing is copied."""
+        """Run with these parameters instead of the loaded ones; differentiable, without copies."""
         given = {f"module.{name}": value for name, value in self._own(parameters).items()}
         with self._watcher.using({name: parameters[name] for name in self.linear_maps() if name in parameters}):
             return functional_call(_Run(self.module, run), given, ())
 
     def _own(self, parameters: Inputs) -> dict[str, Tensor]:
-        """Return parameters by the module's own names; what is made of parts keeps those that are not given."""
+        """Return parameters by the module's own names; stacked ones keep the parts that are not given."""
         own, gathered = dict[str, Tensor](), dict[str, dict[str, Tensor]]()
         for name, value in parameters.items():
             target = self.naming.made_of_parts(name)
@@ -101,7 +101,7 @@ class NamedModule:
         return own
 
     def _made(self, target: str, parts: Inputs) -> dict[str, Tensor]:
-        """Make parameters of parts, differentiably; those that are not given are the loaded ones."""
+        """Combine parts into parameters, differentiably; parts that are not given are the loaded ones."""
         assert self.naming.conversion is not None
         first = next(iter(parts.values()))
         others = {name: shape for name, shape in self._parts.get(target, {}).items() if name not in parts}
@@ -114,7 +114,7 @@ class NamedModule:
         return {own: torch.where(given[own] > 0, value, self.module.get_parameter(own)) for own, value in made.items()}
 
     def _load_tied(self, tied: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Fill what several names share from those that are there; where they differ, they are no longer tied."""
+        """Fill tied parameters from the given names; if their values differ, untie them."""
         for source, values in tied.items():
             shared = self.module.get_parameter(source)
             first = values[source] if source in values else next(iter(values.values()))
@@ -133,9 +133,9 @@ class NamedModule:
         return self._maps
 
     def _weights(self) -> Maps:
-        """Return the weights of what may be a linear map, by the module's own names.
+        """Return weights of possible linear maps, by the module's own names.
 
-        A convolution in groups, such as ConvNeXt's, is none: each group of its outputs reads channels of its own.
+        A convolution in groups, such as ConvNeXt's, is none: each group of outputs has its own input channels.
         """
         from transformers.pytorch_utils import Conv1D  # takes a second, which a network that has none saves
 
@@ -150,7 +150,7 @@ class NamedModule:
 
 
 def _noting(parameters: Iterable[tuple[str, Tensor]], shapes: dict[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
-    """Note the shape of each tensor that passes."""
+    """Record the shape of each tensor that passes."""
     for name, value in parameters:
         shapes[name] = value.shape
         yield name, value
@@ -167,7 +167,7 @@ def _parts_of(naming: Naming, shapes: Mapping[str, torch.Size]) -> dict[str, Sha
 
 
 class _Run(Module):
-    """A function of a module, as a module: what `functional_call` can run with other parameters."""
+    """A function of a module, as a module that `functional_call` can run with other parameters."""
 
     def __init__(self, module: Module, run: Callable[[], Tensor]) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class _Run(Module):
 
 
 def tied_parameter_names(module: Module) -> dict[str, str]:
-    """Return the first name of each parameter that has several, by the others."""
+    """Return the first name of each parameter with several names, by the others."""
     first: dict[int, str] = {}
     named = module.named_parameters(remove_duplicate=False)
     return {name: first[id(value)] for name, value in named if first.setdefault(id(value), name) != name}

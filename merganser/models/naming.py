@@ -49,7 +49,7 @@ class Conversion:
         self._recorded: dict[tuple[Any, ...], Recorded] = {}
 
     def target(self, name: str) -> tuple[str, str | None]:
-        """Return the parameter that a tensor goes to, and the pattern of the operation that makes it of several.
+        """Return the parameter that a tensor becomes, and the pattern of the operation that combines several.
 
         The pattern is None for a tensor that is only renamed.
         """
@@ -68,9 +68,9 @@ class Conversion:
         return bare if bare[0] in self._shapes else (renamed[0], None)
 
     def is_complete(self, target: str, parts: Parts) -> bool:
-        """Tell whether these tensors have as many numbers as the parameter that they go to.
+        """Tell whether these tensors have as many values as the parameter that they form.
 
-        If several tensors make several parameters, only the end of the checkpoint tells.
+        If several tensors form several parameters, only the end of the checkpoint tells.
         """
         converter = self._converter(next(iter(parts)))
         if len(converter.source_patterns) > 1 and len(converter.target_patterns) > 1:
@@ -78,12 +78,12 @@ class Conversion:
         return sum(part.numel() for part in parts.values()) >= prod(self._shapes[target])
 
     def converted(self, target: str, parts: Parts) -> dict[str, Tensor]:
-        """Make the module's parameters of these tensors; raise InputError if transformers' operation cannot."""
+        """Form the module's parameters from these tensors; raise InputError if transformers' operation cannot."""
         with quoting(f"transformers cannot make {target} of {name_tensors(parts)}"):
             return self._run(target, ordered_experts(parts))
 
     def differentiable(self, target: str, parts: Parts) -> dict[str, Tensor]:
-        """Make the module's parameters of these tensors, with gradients, which transformers' operations cut off."""
+        """Form the module's parameters from these tensors with gradients, which transformers' operations lose."""
         from torch.fx.experimental.proxy_tensor import make_fx  # a second, which learners and Fisher statistics need
 
         ordered = ordered_experts(parts)
@@ -118,7 +118,7 @@ def name_tensors(names: Sequence[str] | Parts) -> str:
 
 
 def ordered_experts(parts: Parts) -> dict[str, Tensor]:
-    """Order tensors as transformers does, expert 2 before expert 10."""
+    """Sort tensors as transformers does, expert 2 before expert 10."""
     from transformers.core_model_loading import dot_natural_key
 
     return {name: parts[name] for name in sorted(parts, key=dot_natural_key)}
@@ -130,7 +130,7 @@ OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm
 
 @dataclass(frozen=True)
 class Naming:
-    """A module's names and shapes, and what else a checkpoint for it may hold."""
+    """A module's names and shapes, and the other tensors that its checkpoints may have."""
 
     where: Path  # the folder, for messages
     architecture: str
@@ -143,9 +143,9 @@ class Naming:
     conversion: Conversion | None = field(default=None, compare=False)  # of a module of transformers
 
     def own_values(self, parameters: Iterable[tuple[str, Tensor]]) -> Iterator[Named]:
-        """Give the module's parameters that a checkpoint's tensors make, each as soon as it is complete.
+        """Yield the module's parameters from a checkpoint's tensors, each as soon as it is complete.
 
-        Raises InputError for a tensor that is unknown or of another shape, and for parts that make no whole.
+        Raises InputError for a tensor that is unknown or has another shape, and for incomplete parts.
         """
         gathered: dict[str, dict[str, Tensor]] = {}
         for name, value in parameters:
@@ -163,7 +163,7 @@ class Naming:
             yield from self._made(target, parts)
 
     def made_of_parts(self, name: str) -> str | None:
-        """Return the module's parameter that this tensor is stacked or split into; None if it is a parameter itself."""
+        """Return the module's parameter that this tensor becomes a part of; None if it is a parameter itself."""
         if self.conversion is None:
             return None
         target, pattern = self.conversion.target(name)
@@ -179,9 +179,9 @@ class Naming:
             yield own, tuple(parts), value
 
     def own(self, name: str, shape: Sequence[int]) -> str | None:
-        """Return the module's name of a checkpoint's parameter, None for one that it does without.
+        """Return the module's name of a checkpoint's parameter; None for one that it does not need.
 
-        Raises InputError where it is unknown, or of another shape.
+        Raises InputError if it is unknown, or has another shape.
         """
         todays = name if self.conversion is None else self.conversion.target(name)[0]
         for candidate in (todays, *self._spellings(name)):
@@ -205,10 +205,7 @@ class Naming:
         return name, f"{self.prefix}.{name}", name.removeprefix(f"{self.prefix}.")
 
     def check_missing(self, given: Iterable[str], may_lack: Sequence[str] = ()) -> list[str]:
-        """Refuse a checkpoint that lacks a parameter of the module, but for those of the patterns in `may_lack`.
-
-        Returns these.
-        """
+        """Refuse a checkpoint that lacks a parameter of the module, except those matching `may_lack`; return these."""
         present = {*given, *self.computed}
         missing = [name for name in self.shapes if name not in present]
         if needed := [name for name in missing if not _matches(name, may_lack)]:
@@ -219,7 +216,7 @@ class Naming:
 def naming_of(
     module: Any, folder: Path, left_out: Sequence[str] = (), prefix: str | None = None, config: str = CONFIG
 ) -> Naming:
-    """Describe a module; where no prefix is given it is one of transformers, with that of its own inner model."""
+    """Describe a module; without a prefix it is one of transformers, with the prefix of its inner model."""
     shapes = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     return Naming(
         where=folder,
@@ -235,7 +232,7 @@ def naming_of(
 
 
 def computed_parameters(module: Any) -> list[str]:
-    """Name the tables of sines, which are parameters of a few architectures; Marian's are in no checkpoint.
+    """Name sinusoidal tables, which are parameters in a few architectures; Marian's are in no checkpoint.
 
     >>> from tests.transformers_models import tiny
     >>> computed_parameters(tiny("MarianMTModel"))

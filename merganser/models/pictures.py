@@ -1,4 +1,4 @@
-"""Pictures as a checkpoint's own image processor prepares them, kept as bytes and normalised when they are read.
+"""Pictures prepared by a checkpoint's own image processor, stored as bytes and normalised on reading.
 
 Shape legend: B pictures of H x W pixels.
 """
@@ -22,18 +22,18 @@ SAMPLE = (45, 60)  # height and width of the picture that an image processor is 
 
 
 class PictureModule:
-    """A base of networks that read pictures, with the image processor of transformers in their folder."""
+    """The base class of networks of pictures, with the transformers image processor of their folder."""
 
     module: Any
     device: torch.device
     folder: Path
 
     def pixels(self, images: Sequence[Any]) -> Tensor:
-        """Resize and crop PIL images or uint8 arrays (height, width, 3), as the folder's processor: (B, 3, H, W)."""
+        """Resize and crop PIL images or uint8 arrays (height, width, 3) by the folder's processor: (B, 3, H, W)."""
         return _as_bytes(self._processor, [picture(image).convert("RGB") for image in images])
 
     def _normalised(self, inputs: Inputs) -> Tensor:
-        """Scale and normalise pixels by what the processor makes of each level: bit for bit its own."""
+        """Scale and normalise pixels by the processor's value for each level: bit for bit its own result."""
         return _by_level(inputs["pixels"].to(self.device), self._levels, next(self.module.parameters()).dtype)
 
     @cached_property
@@ -42,10 +42,10 @@ class PictureModule:
 
     @cached_property
     def _processor(self) -> Any:
-        """Open the folder's image processor: the one over PIL, which OpenAI's and open_clip's transforms agree with.
+        """Open the folder's image processor in its PIL version, which agrees with OpenAI's and open_clip's transforms.
 
-        The one over torchvision, the default of transformers 5, resizes to levels that are one higher or lower. Raises
-        InputError if what it makes of a picture is not made of each byte alone, once the picture is resized.
+        The torchvision version, the default of transformers 5, resizes to levels that are one higher or lower.
+        Raises InputError if, after resizing, the processor's result is not a function of each byte alone.
         """
         import transformers  # seconds, which a command that runs no model saves
 
@@ -66,7 +66,7 @@ class PictureModule:
 
 
 def _as_bytes(processor: Any, images: Sequence[Any]) -> Tensor:
-    """Resize and crop PIL images as a processor does before it scales them: uint8 (B, 3, H, W)."""
+    """Resize and crop PIL images as a processor does before scaling: uint8 (B, 3, H, W)."""
     # EfficientNet's divides by the deviation once more, whatever is said of normalising
     more = {"include_top": False} if hasattr(processor, "include_top") else {}
     pixels: Tensor = processor(
@@ -76,14 +76,14 @@ def _as_bytes(processor: Any, images: Sequence[Any]) -> Tensor:
 
 
 def _levels_of(processor: Any) -> Tensor:
-    """Return what a processor makes of each level of each channel: (3, 256)."""
+    """Return a processor's value for each level of each channel: (3, 256)."""
     made = processor([ramp()], do_resize=False, do_center_crop=False, return_tensors="pt")
     levels: Tensor = made.pixel_values[0, :, :, 0].contiguous()
     return levels
 
 
 def _by_level(pixels: Tensor, levels: Tensor, dtype: torch.dtype) -> Tensor:
-    """Give each byte of pixels (B, 3, H, W) the value of its level and channel."""
+    """Replace each byte of pixels (B, 3, H, W) by the value of its level and channel."""
     made = torch.empty(pixels.shape, dtype=dtype, device=pixels.device)
     for channel, values in enumerate(levels):
         looked_up = values.index_select(0, pixels[:, channel].flatten().int())
@@ -92,7 +92,7 @@ def _by_level(pixels: Tensor, levels: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def ramp() -> Any:
-    """Make a picture of all levels, one a row and the same in each channel: 256 x 1 pixels."""
+    """Return a picture of all levels, one per row, equal in all channels: 256 x 1 pixels."""
     return picture(np.arange(256, dtype=np.uint8).reshape(256, 1, 1).repeat(3, axis=2))
 
 
@@ -103,7 +103,7 @@ def stacked(images: Iterable[Any]) -> Tensor:
 
 
 def picture(image: Any) -> Any:
-    """Return a PIL image, of a uint8 array (height, width, 3) too."""
+    """Return a PIL image, also from a uint8 array (height, width, 3)."""
     from PIL import Image
 
     if isinstance(image, np.ndarray):

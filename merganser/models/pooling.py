@@ -1,6 +1,6 @@
-"""One vector of a text's tokens, as sentence-transformers pools them: by name, with padding on either side.
+"""Pool a text's tokens to one vector as sentence-transformers does, by mode, with padding on either side.
 
-Sums are in float32 at least, and the vectors of the states' own precision. Shape legend: B texts, L tokens, D features.
+Sums are in float32 or wider, results in the states' dtype. Shape legend: B texts, L tokens, D features.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ Pool = Callable[[Tensor, Tensor], Tensor]  # of states (B, L, D) and what is no 
 
 
 def pooled(states: Tensor, mask: Tensor, modes: Sequence[str]) -> Tensor:
-    """Pool states (B, L, D) in each mode, and put the M modes' vectors one behind the other: (B, M D).
+    """Pool states (B, L, D) in each mode, and concatenate the M modes' vectors: (B, M D).
 
     >>> states, mask = torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[1, 1, 0]])
     >>> pooled(states, mask, ["cls", "max", "mean", "lasttoken"])
@@ -51,7 +51,7 @@ def _mean_by_place(states: Tensor, mask: Tensor) -> Tensor:
 
 
 def _weighted(states: Tensor, weights: Tensor, total: Tensor) -> Tensor:
-    """Add up states by weights (B, L), and divide by a total of each text (B,)."""
+    """Sum states with weights (B, L), and divide by a total per text (B,)."""
     exact = torch.promote_types(states.dtype, torch.float32)
     sums = (states.to(exact) * weights.to(exact)[..., None]).sum(dim=1)
     return (sums / total.to(exact)[:, None]).to(states.dtype)

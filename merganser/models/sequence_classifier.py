@@ -22,7 +22,7 @@ HEADS = ("classifier", "score", "classification_head", "logits_proj", "sequence_
 
 
 class SequenceClassifier(TextModule):
-    """A language model with its head, classes or one number."""
+    """A language model with its head, for classes or one number."""
 
     def __init__(self, module: Any, folder: Path, left_out: tuple[str, ...]) -> None:
         """Take a module as it was built, with the tokenizer of its folder."""
@@ -32,7 +32,7 @@ class SequenceClassifier(TextModule):
 
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
-        """Return what the head sees, for inference: (B, D)."""
+        """Return the head's inputs, for inference: (B, D)."""
         return self._batched(self._features, inputs)
 
     def _features(self, inputs: Inputs) -> Tensor:
@@ -48,7 +48,7 @@ class SequenceClassifier(TextModule):
         return states[:, 0] if scores.dim() == 2 else self._last(states, inputs)
 
     def changing(self, change: Change) -> AbstractContextManager[object]:
-        """While the block runs, give the head what `change` makes of the features (..., D)."""
+        """In the block, give the head the result of `change` on the features (..., D)."""
         return self._head().register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]))
 
     def _head(self) -> Module:
@@ -60,19 +60,19 @@ class SequenceClassifier(TextModule):
         return logits
 
     def _last(self, states: Tensor, inputs: Inputs) -> Tensor:
-        """Return the states of the last token that is not padding, which is what a decoder's head is applied to."""
+        """Return the states of the last token without padding, the input of a decoder's head."""
         tokens = ready(inputs, self.device)["input_ids"]
         places = torch.arange(tokens.shape[1], device=self.device) * (tokens != self.module.config.pad_token_id)
         return states[torch.arange(len(states), device=self.device), places.argmax(dim=1)]
 
 
 def has_head(checkpoint: Checkpoint) -> bool:
-    """Tell whether a language model's checkpoint has the head of a task."""
+    """Tell whether a language model's checkpoint has a task's head."""
     return any(fnmatchcase(name, pattern) for name in checkpoint.names for pattern in HEAD_NAMES)
 
 
 def build_classifier(config: Any, folder: Path, outputs: int | None, device: DeviceName, precision: Precision) -> Any:
-    """Build a classifier with so many outputs, those of the configuration itself where none are given."""
+    """Build a classifier with so many outputs, by default those in the configuration."""
     if outputs is not None:
         config.num_labels = outputs
     return build(AutoModelForSequenceClassification.from_config, config, folder, device, precision)

@@ -1,11 +1,7 @@
-"""What all networks of texts share: the tokenizer, scores by whatever the module's `_run` gives, and padding.
+"""Networks of texts: tokenizer, padding, and batches of texts with the same logits as alone.
 
-Whether a network scores a text in a batch as it does alone, and smaller batches for one that does not.
-
-FNet mixes all tokens and RWKV reads them one after another: neither looks at an attention mask, so that padding changes
-their outputs. It is measured on the network itself, once it has parameters, and not listed by name.
-
-Shape legend: B texts, C classes or words, L tokens.
+FNet mixes all tokens and RWKV reads them one after another: neither uses an attention mask, so padding changes their
+outputs. This is measured on the loaded network, and such networks get smaller batches without padding.
 """
 
 import re
@@ -35,7 +31,7 @@ TOLERANCE, OF_HALVES = 1e-4, {torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
 def ordinary_tokens(tokenizer: Any) -> list[int]:
-    """Return tokens from all over a vocabulary that are not special."""
+    """Return tokens from all parts of a vocabulary that are not special."""
     step = max(1, len(tokenizer) // LONG)
     return [token for token in range(0, len(tokenizer), step) if token not in tokenizer.all_special_ids]
 
@@ -55,9 +51,9 @@ def probes(tokenizer: Any) -> list[str]:
 def measure_batching(
     score: Callable[[Inputs], Tensor], encode: Encode, texts: Sequence[str], dtype: torch.dtype
 ) -> Batching | None:
-    """Find the largest batches in which a short and a long text are scored as they are alone; None for NaN.
+    """Find the largest batches in which a short and a long text have the same logits as alone; None for NaN.
 
-    `dtype`: of the network's parameters, which says how much rounding may differ.
+    `dtype`: of the network's parameters, which sets the tolerance for rounding.
     """
     batch = encode(texts, MOST_TOKENS)
     lengths = batch[MASK].sum(dim=1)
@@ -74,13 +70,13 @@ def measure_batching(
 
 
 def is_alike(together: Tensor, alone: Tensor, dtype: torch.dtype) -> bool:
-    """Tell whether outputs (B, ...) of a batch and of its texts one by one differ by rounding alone."""
+    """Tell whether outputs (B, ...) of a batch and of its texts alone differ by rounding only."""
     tolerance = OF_HALVES.get(dtype, TOLERANCE)
     return torch.allclose(together, alone, rtol=0, atol=tolerance * float(alone.abs().max()))
 
 
 def in_groups(inputs: Inputs, run: Callable[[Inputs], Iterable[Result]], batching: Batching) -> list[Result]:
-    """Run texts in batches without padding, of one length or of one text; give the results in order."""
+    """Run texts in batches without padding, of one length or of one text; return the results in order."""
     lengths = inputs[MASK].sum(dim=1)
     groups = lengths if batching == "equal" else torch.arange(len(lengths), device=lengths.device)
     by_row: dict[int, Result] = {}
@@ -95,7 +91,7 @@ POSITIONS = re.compile(r"(?!.*(vis|image|audio))(.*\.)?(\w*position\w*|pos_\w+|w
 
 
 def positions_of(module: Module) -> int | None:
-    """Return how many tokens a text may have by the table of positions that a network learned; None without one."""
+    """Return the longest text in tokens by a network's learned table of positions; None without one."""
     tables = [
         part for name, part in module.named_modules() if isinstance(part, Embedding) and POSITIONS.fullmatch(name)
     ]
@@ -123,16 +119,16 @@ class TextModule(NamedModule, ABC):
             self.tokenizer.model_input_names = [*self.tokenizer.model_input_names, MASK]
 
     def load(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Take all parameters of a model; raise InputError naming one that is missing, strange or misshapen."""
+        """Load all parameters of a model; raise InputError naming a missing, unknown or misshapen one."""
         super().load(parameters)
         if self.batching is None:
             self.batching = self._measured()
 
     @torch.inference_mode()
     def _measured(self) -> Batching | None:
-        """Measure in which batches texts are scored as they are alone; without a cache if transformers' own fails.
+        """Measure in which batches texts have the same logits as alone; without a cache if transformers' own fails.
 
-        It has none for a RecurrentGemma without a layer of attention.
+        It fails for a RecurrentGemma without an attention layer.
         """
         dtype, texts = next(self.module.parameters()).dtype, probes(self.tokenizer)
         try:
@@ -145,16 +141,16 @@ class TextModule(NamedModule, ABC):
             return measure_batching(self._probed, self.encode, texts, dtype)
 
     def encode(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> dict[str, Tensor]:
-        """Tokenise texts, or pairs of them, padded to the longest; longer ones are cut to `max_length` tokens.
+        """Tokenise texts, or pairs of texts, padded to the longest; longer ones are cut to `max_length` tokens.
 
-        Raises InputError where the network has no position for a token.
+        Raises InputError if the network has no position for a token.
         """
         columns = list(zip(*texts, strict=True)) if texts and not isinstance(texts[0], str) else [texts]
         how = {"padding": True, "truncation": True, "max_length": max_length, "return_tensors": "pt"}
         return self.within_positions(self.tokenizer(*map(list, columns), **how))
 
     def within_positions(self, encoded: Inputs) -> dict[str, Tensor]:
-        """Return tokenised texts; raise InputError where the network has no position for a token."""
+        """Return tokenised texts; raise InputError if the network has no position for a token."""
         tokens = encoded["input_ids"].shape[1]
         if self.positions is not None and tokens > self.positions:
             has = f"a text has {tokens} tokens, and the network positions for {self.positions}"
@@ -162,26 +158,26 @@ class TextModule(NamedModule, ABC):
         return dict(encoded)
 
     def room(self, tokens: int) -> int | None:
-        """Return how many tokens the network can write to a text of so many; None: any number."""
+        """Return how many tokens the network can generate after a text of so many; None: any number."""
         return self.positions
 
     @torch.inference_mode()
     def logits(self, inputs: Inputs) -> Tensor:
-        """Score every class, or every word as the next one, for inference: (B, C)."""
+        """Return the logits of every class, or of every next token, for inference: (B, C)."""
         return self._batched(self._run, inputs)
 
     def forward(self, parameters: Inputs, inputs: Inputs) -> Tensor:
-        """Score with these parameters in place of the loaded ones of their names; differentiable: (B, C)."""
+        """Return the logits (B, C) with these parameters instead of the loaded ones; differentiable."""
         return self.with_parameters(parameters, lambda: self._batched(self._run, inputs))
 
     def _batched(self, run: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
-        """Run a batch (B, ...), in parts if its texts are not scored as they are alone."""
+        """Run a batch (B, ...), in parts if padding or other texts change a text's logits."""
         if self.batching in ("padded", None):
             return run(inputs)
         return torch.stack(in_groups(inputs, run, self.batching))
 
     def _probed(self, inputs: Inputs) -> Tensor:
-        """Return outputs (B, ...) that tell whether texts are scored in a batch as they are alone."""
+        """Return outputs (B, ...) that show whether texts in a batch have the same logits as alone."""
         return self._run(inputs)
 
     @abstractmethod
@@ -190,10 +186,10 @@ class TextModule(NamedModule, ABC):
 
 
 def open_tokenizer(folder: Path, config: Any, side: Literal["left", "right"] = "right", **options: Any) -> Any:
-    """Open the tokenizer of a folder, which pads and cuts texts on one side; `options` are its own.
+    """Open the tokenizer of a folder, which pads and cuts texts on one side; `options`: its own options.
 
-    It and the configuration pad with one token: the tokenizer's own, else the configuration's, else the one that ends a
-    text. Raises InputError where there is no tokenizer, or none of these.
+    It and the configuration pad with one token: the tokenizer's own, else the configuration's, else the one that
+    ends a text. Raises InputError if there is no tokenizer, or no such token.
     """
     if not any(file for pattern in VOCABULARIES for file in folder.glob(pattern)):
         raise InputError(f"{folder}: no tokenizer.json nor another vocabulary; the checkpoint's folder must hold one")
@@ -215,7 +211,7 @@ def _padding(tokenizer: Any, configured: int | None) -> str | None:
 
 
 def ready(inputs: Inputs, device: torch.device) -> dict[str, Tensor]:
-    """Put a batch on a device without the columns in which it is all padding: (B, L) each."""
+    """Move a batch to a device without columns that are all padding: (B, L) each."""
     used = inputs[MASK].any(dim=0).nonzero()
     start, stop = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
     return {name: value[:, start:stop].to(device, torch.long) for name, value in inputs.items()}

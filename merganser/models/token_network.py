@@ -32,7 +32,7 @@ class TokenNetwork(TextModule):
 
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
-        """Return the mean over a text's tokens of what the head sees, for inference: (B, D)."""
+        """Return the mean over a text's tokens of the head's inputs, for inference: (B, D)."""
         return self._batched(self._features, inputs)
 
     def _features(self, inputs: Inputs) -> Tensor:
@@ -49,19 +49,19 @@ class TokenNetwork(TextModule):
 
     @abstractmethod
     def _scores(self, answer: Any) -> Tensor:
-        """Return the scores in what the module gives: (B, L, C)."""
+        """Return the scores in the module's output: (B, L, C)."""
 
     def _probed(self, inputs: Inputs) -> Tensor:
-        """Return the mean of the tokens' scores (B, C): texts of other lengths have as many."""
+        """Return the mean of the tokens' scores (B, C), comparable between texts of different length."""
         return _mean(self._run(inputs), inputs)
 
 
 def _widened(values: Tensor, inputs: Inputs) -> Tensor:
-    """Give values of the tokens that were run (B, L', C) the places of all, zeros for padding: (B, L, C)."""
+    """Put values of the computed tokens (B, L', C) at their places among all, with zeros for padding: (B, L, C)."""
     shown = inputs[MASK].to(values.device).bool()
     return pad(values, (0, 0, 0, shown.shape[1] - values.shape[1])).masked_fill(~shown[..., None], 0)
 
 
 def _mean(values: Tensor, inputs: Inputs) -> Tensor:
-    """Return the mean over a text's tokens: (B, C) of (B, L, C) whose padding is zeros."""
+    """Return the mean over a text's tokens: (B, C) of (B, L, C) with zeros for padding."""
     return values.sum(dim=1) / inputs[MASK].to(values.device).sum(dim=1, keepdim=True)

@@ -1,1 +1,1 @@
-"""Sources: fetch checkpoints and data, follow branches of a hub."""
+"""Sources: download checkpoints and data, and follow branches of a hub."""

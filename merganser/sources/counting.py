@@ -1,4 +1,4 @@
-"""Facts of sources by headers alone, before anything is downloaded: examples of a split, pictures, dtypes."""
+"""Facts about sources by headers alone, before a download: numbers of examples, picture sizes, dtypes."""
 
 import os
 import re
@@ -20,9 +20,9 @@ _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def count_examples(source: Path, split: str) -> int:
-    """Return how many examples a split of a data set has: at a hub by the footers of the files that bear its name.
+    """Return the number of examples in a data set's split; on a hub by the footers of its files.
 
-    Raises LookupError where there are none, and whatever the hub, `datasets` and Arrow raise.
+    Raises LookupError if there are none, and whatever the hub, `datasets` and Arrow raise.
     """
     path = lying(source)
     if path is not None:
@@ -43,7 +43,7 @@ def _examples(source: Path, pointer: HubPointer, split: str) -> int:
 
 
 def _rows(hub: str, name: str, revision: str, size: int) -> int:
-    """Return how many rows a Parquet file at a hub has, by what it ends with."""
+    """Return the number of rows of a Parquet file on a hub, by its footer."""
     import pyarrow
     import pyarrow.parquet
     from huggingface_hub import hf_hub_url
@@ -58,7 +58,7 @@ def _rows(hub: str, name: str, revision: str, size: int) -> int:
 
 
 def picture_of(source: Path) -> tuple[int, int] | None:
-    """Return the pixels a side of a model's pictures and of their patches; None where its configuration has none.
+    """Return the side in pixels of a model's pictures and of their patches; None if its configuration has none.
 
     Raises what its hub raises.
     """
@@ -71,7 +71,7 @@ def picture_of(source: Path) -> tuple[int, int] | None:
 
 
 def bytes_a_value(source: Path) -> int:
-    """Return how many bytes a model's values have in its files, by the dtype that its configuration says: 4 by default.
+    """Return the bytes per value in a model's files, by the dtype in its configuration; 4 by default.
 
     Raises what its hub raises.
     """
@@ -104,7 +104,7 @@ def _configurations(source: Path) -> Iterator[Any]:
 
 
 def _sections(content: Any) -> Iterator[Mapping[str, Any]]:
-    """Give a mapping and all within it."""
+    """Yield a mapping and all mappings inside it."""
     if isinstance(content, dict):
         yield content
         for inner in content.values():

@@ -43,11 +43,11 @@ DataCheck = Callable[[Mapping[str, Any], Path], None]  # of the splits of a data
 
 
 def fetch_checkpoint(source: Path, folder: Path, pad_token_id: int | None = None) -> dict[str, Any]:
-    """Bring a checkpoint into an empty folder: safetensors weights, configuration files, `source.json`.
+    """Fetch a checkpoint into an empty folder: safetensors weights, configuration files, `source.json`.
 
-    One file of weights becomes `model.safetensors`, whatever its name and kind were; shards stay shards. Of an adapter
-    come its configuration and its tensors, as `adapter_model.safetensors`. Returns what was left out, by its kind.
-    `pad_token_id` is written into the configuration.
+    A single file of weights becomes `model.safetensors`, whatever its name and format; shards stay shards. An
+    adapter's configuration and tensors are fetched, as `adapter_model.safetensors`. Returns what was left out, by
+    kind. `pad_token_id` is written into the configuration.
     """
     pointer = read_pointer(source)
     left: dict[str, Any] = {}
@@ -73,9 +73,9 @@ def fetch_checkpoint(source: Path, folder: Path, pad_token_id: int | None = None
 
 
 def fetch_data_set(source: Path, folder: Path, check: DataCheck, columns: Mapping[str, str] | None = None) -> None:
-    """Bring a data set into an empty folder as `datasets` saves it, with `source.json` beside it.
+    """Fetch a data set into an empty folder as `datasets` saves it, with `source.json`.
 
-    `check` refuses one that is not of the task's kind; `columns`: what a column is renamed to, and from.
+    `check` refuses data of another kind of task; `columns`: new column names, and the old ones.
     """
     pointer = read_pointer(source)
     if isinstance(pointer, OpenClipPointer):
@@ -94,7 +94,7 @@ def fetch_data_set(source: Path, folder: Path, check: DataCheck, columns: Mappin
 
 
 def origin_of(pointer: Pointer | None, source: Path) -> Path:
-    """Return where the files of a source lie on this disk, with the version and the digest that its pointer says."""
+    """Return the path of a source's files on this disk, with the version and digest in its pointer."""
     if isinstance(pointer, PackagePointer):
         return verified_package_path(pointer, source)
     assert pointer is None, f"{source}: {pointer_kind(pointer)} has no branch in origin_of"
@@ -109,10 +109,10 @@ def write_source_description(
     left: Mapping[str, Any] | None = None,
     facts: Mapping[str, list[str]] | None = None,
 ) -> None:
-    """Write `source.json`: the source as it was given and every fetched file's size and hash; no times, no hosts.
+    """Write `source.json`: the source as given and every fetched file's size and hash; no times or hosts.
 
-    `mean_of`: the models in the source whose mean the folder holds; `left`: what of the source is not there;
-    `facts`: what its card says of its licence, data and base model.
+    `mean_of`: the models whose mean the folder holds; `left`: what was left out; `facts`: licence, data and base
+    model in its card.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     description: dict[str, Any] = {
@@ -129,7 +129,7 @@ def write_source_description(
 
 
 def description_of(source: Path, pointer: Pointer | None) -> dict[str, Any]:
-    """Return what `source.json` says of a source before it is fetched: how it was given, and what its pointer names."""
+    """Return the content of `source.json` before a source is fetched: the source as given, and its pointer's target."""
     if pointer is None:
         return {"source": str(source), "kind": "local"}
     kind = "hub" if repositories(pointer) else pointer_kind(pointer)
@@ -137,7 +137,7 @@ def description_of(source: Path, pointer: Pointer | None) -> dict[str, Any]:
 
 
 def known_facts(source: Path) -> dict[str, list[str]]:
-    """Return what a model says of its licence where it lies, or where an earlier download put it; asks no hub."""
+    """Return a model's licence facts from its folder, or from an earlier download; asks no hub."""
     pointer = read_pointer(source)
     if isinstance(pointer, HubPointer):
         return downloaded_facts(pointer, "model")
@@ -185,7 +185,7 @@ def _save_hub_data_set(
 
 
 def _load(pointer: HubPointer, source: Path) -> dict[str, Any]:
-    """Load the splits that are taken of a repository's data set, by configuration; '' where none or one is named."""
+    """Load the chosen splits of a repository's data set, by configuration; '' if at most one is named."""
     from datasets import DatasetDict
     from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
     from huggingface_hub.errors import HTTPError
@@ -230,7 +230,7 @@ def _load(pointer: HubPointer, source: Path) -> dict[str, Any]:
 
 
 def _stores(pointer: HubPointer) -> tuple[Path, Path]:
-    """Return the folders into which a repository's files are downloaded, and archives unpacked."""
+    """Return the folders of downloaded files and unpacked archives."""
     from datasets import config
     from huggingface_hub.file_download import repo_folder_name
 
@@ -239,7 +239,7 @@ def _stores(pointer: HubPointer) -> tuple[Path, Path]:
 
 
 def _pooled(configurations: Mapping[str, Any]) -> Any:
-    """Put each split of a data set's configurations together; raise ValueError where these differ."""
+    """Concatenate each split of a data set's configurations; raise ValueError if their columns differ."""
     from datasets import DatasetDict, concatenate_datasets
 
     shapes = {name: {split: rows.features for split, rows in each.items()} for name, each in configurations.items()}
@@ -255,7 +255,7 @@ def _pooled(configurations: Mapping[str, Any]) -> Any:
 
 
 def _save(data: Any, folder: Path) -> None:
-    """Save a data set with fingerprints of its content in place of those `datasets` draws: same input, same bytes."""
+    """Save a data set with fingerprints of its content instead of `datasets`' own, for reproducible bytes."""
     data.save_to_disk(folder)
     for state in folder.glob("*/state.json"):
         content = parse_json(read_small(state))

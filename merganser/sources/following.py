@@ -1,4 +1,4 @@
-"""Sources that move: put a pointer that follows a branch at the commit where the branch is now."""
+"""Follow branches: pin a pointer to the branch's latest commit."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -34,10 +34,10 @@ class HubAwayError(Exception):
 
 
 def follow(source: Path, repo_type: RepoType) -> dict[str, str]:
-    """Pin what a pointer file follows to the branch's commit, if what we read of it differs there.
+    """Pin a pointer file to the latest commit of its branch, if the files that we read differ there.
 
-    Returns the new revisions by repository; none where the pointer stays as it is, or follows nothing. Raises
-    InputError where the hub has no such repository or branch, and HubAwayError where it does not answer.
+    Returns the new revisions by repository; empty if nothing changes, or if it follows no branch. Raises InputError
+    if the repository or branch does not exist, and HubAwayError if the hub does not answer.
     """
     named = repositories(read_pointer(source))
     heads = {member: head for member, pointer in named.items() if (head := _moved(source, pointer, repo_type))}
@@ -47,7 +47,7 @@ def follow(source: Path, repo_type: RepoType) -> dict[str, str]:
 
 
 def _moved(source: Path, pointer: HubPointer, repo_type: RepoType) -> str | None:
-    """Return the commit of the branch that is followed, if what is read differs there."""
+    """Return the latest commit of the followed branch, if the files that we read differ there."""
     from huggingface_hub.errors import HTTPError
 
     if pointer.follow is None:
@@ -66,16 +66,16 @@ def _moved(source: Path, pointer: HubPointer, repo_type: RepoType) -> str | None
 
 @dataclass(frozen=True)
 class Seen:
-    """What a hub says of a source: the commit its branch is at, and the bytes of what is fetched."""
+    """A source as its hub shows it: the branch's latest commit, and the bytes to download."""
 
     head: str
     size: int
 
 
 def look(source: Path, pointer: HubPointer, repo_type: RepoType) -> Seen:
-    """Ask the hub for a source as its pointer names it; of a pinned one for the commit of main too.
+    """Ask the hub for the source of a pointer; for a pinned one also for the latest commit of main.
 
-    Raises InputError where the hub has no such repository, revision or files, HubAwayError where it does not answer.
+    Raises InputError if the repository, revision or files do not exist, HubAwayError if the hub does not answer.
     """
     from huggingface_hub.errors import HTTPError
 
@@ -99,10 +99,9 @@ def look(source: Path, pointer: HubPointer, repo_type: RepoType) -> Seen:
 def pin(
     source: Path, revisions: Mapping[str, str], *, keep_following: bool = False, within: Iterable[str] = ()
 ) -> None:
-    """Pin a pointer file's repositories, by member of the group, to commits, and leave the rest of it as it stands.
+    """Pin a pointer file's repositories, by member of the group, to commits; the rest of the file stays.
 
-    They follow no branch any more, unless they are to be kept following. `within`: where the pointer stands in a file
-    of many.
+    They stop following a branch, unless `keep_following`. `within`: the pointer's place in a file of many.
     """
     yaml = YAML()
     yaml.preserve_quotes, yaml.width = True, 10_000
@@ -130,7 +129,7 @@ def _differs(api: "HfApi", pointer: HubPointer, head: str, repo_type: RepoType, 
 
 
 def _contents(api: "HfApi", pointer: HubPointer, revision: str, repo_type: RepoType, source: Path) -> dict[str, str]:
-    """Return the checksum of each file that would be fetched at a commit."""
+    """Return the checksum of each file to download at a commit."""
     files = files_at(api, pointer, revision, repo_type, source)
     return {name: file.lfs.sha256 if file.lfs else file.blob_id for name, file in files.items()}
 
@@ -138,7 +137,7 @@ def _contents(api: "HfApi", pointer: HubPointer, revision: str, repo_type: RepoT
 def files_at(
     api: "HfApi", pointer: HubPointer, revision: str, repo_type: RepoType, source: Path
 ) -> dict[str, "RepoFile"]:
-    """Return each file that would be fetched at a commit, by its name from the pointer's folder on."""
+    """Return each file to download at a commit, by its name relative to the pointer's folder."""
     files = list_repository_files(api, pointer.hub, revision, repo_type)
     if repo_type == "dataset":
         taken = {name: file for name, file in files.items() if name not in _NOT_READ and _is_read(name, pointer, files)}
@@ -150,7 +149,7 @@ def files_at(
 
 
 def _is_read(name: str, pointer: HubPointer, names: Iterable[str]) -> bool:
-    """Tell whether a file of a data set is read: not one in another configuration's folder, if each has its own."""
+    """Tell whether a data set's file is read: not if it is in another configuration's folder."""
     chosen = pointer.name if isinstance(pointer.name, list) else [pointer.name]
     own = tuple(f"{each}/" for each in chosen)
     return "/" not in name or name.startswith(own) or not any(each.startswith(own) for each in names)

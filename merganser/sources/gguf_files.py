@@ -1,4 +1,4 @@
-"""Check a GGUF file before and after transformers reads it: it follows counts and offsets that a file only states."""
+"""Check a GGUF file before and after transformers reads it, since it trusts the file's counts and offsets."""
 
 import os
 import struct
@@ -18,7 +18,7 @@ OUTPUT = "output.weight"  # left out, or there again, in a model that ties it to
 
 
 def check_gguf(file: Path) -> dict[str, int]:
-    """Return how many values each tensor of a GGUF file has; raise InputError if the file is not whole."""
+    """Return the number of values of each tensor in a GGUF file; raise InputError if the file is cut off."""
     with refusing(f"{file}: not a whole GGUF file", AGAIN, (*MALFORMED, struct.error)):
         with file.open("rb") as opened:
             _check_header(opened)
@@ -34,7 +34,7 @@ def check_gguf(file: Path) -> dict[str, int]:
 
 
 def _check_header(file: IO[bytes]) -> None:
-    """Walk over the metadata of a GGUF file, whose readers would make a list of each array."""
+    """Walk through the metadata of a GGUF file, whose readers would build a list for each array."""
     version, _, fields = _read(file, "4xIQQ")
     if version not in VERSIONS:
         raise ValueError(f"it is of version {version}, and {VERSIONS} are read")
@@ -71,9 +71,9 @@ def _read(file: IO[bytes], form: str) -> tuple[int, ...]:
 
 
 def check_all_read(file: Path, values: Mapping[str, int], model: Any, loading: Mapping[str, Any]) -> None:
-    """Refuse a GGUF file of which transformers left tensors out, or that lacks parameters, which it then draws.
+    """Refuse a GGUF file if transformers left out tensors, or initialised missing parameters at random.
 
-    `values`: in each tensor of the file; `loading`: what transformers says of the loading.
+    `values`: of each tensor in the file; `loading`: transformers' report.
     """
     for name, stored, wanted in sorted(loading["mismatched_keys"]):
         raise InputError(f"{file}: {name} has the shape {list(stored)}, and {list(wanted)} by its metadata; {AGAIN}")

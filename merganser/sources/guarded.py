@@ -1,9 +1,8 @@
-"""The hub's client with checks on answers: they come in time, have the stated size, and names that stay in the cache.
+"""The hub's client with limits: answers come in time, have the stated size, and names stay inside the cache.
 
-huggingface_hub takes an answer's headers for names of files, waits as long as it is told to, and follows a listing to
-its end. Whoever answers at HF_ENDPOINT could so write anywhere, and keep a command for ever.
-
-Where downloads are kept: a folder for each address of a hub, since file names hold repository and commit alone.
+huggingface_hub uses an answer's headers as file names, waits as long as it is told to, and follows a listing to its
+end. So whoever answers at HF_ENDPOINT could write anywhere, and make a command hang. Each hub's address has its own
+folder of downloads.
 """
 
 import hashlib
@@ -28,14 +27,14 @@ OTHERS = "endpoints"  # in a cache: those of other addresses
 
 
 def hub_cache() -> Path:
-    """Return the folder of what huggingface_hub downloads from the address in HF_ENDPOINT."""
+    """Return the folder of huggingface_hub's downloads from the address in HF_ENDPOINT."""
     from huggingface_hub import constants
 
     return _of_address(Path(constants.HF_HUB_CACHE))
 
 
 def data_set_cache() -> Path:
-    """Return the folder of what `datasets` makes of downloads from the address in HF_ENDPOINT."""
+    """Return the folder of `datasets`' files from the address in HF_ENDPOINT."""
     from datasets import config
 
     return _of_address(Path(config.HF_DATASETS_CACHE))
@@ -43,7 +42,7 @@ def data_set_cache() -> Path:
 
 @contextmanager
 def in_hub_cache() -> Iterator[None]:
-    """Have libraries that take no folder for their downloads, as `datasets` does, use that of HF_ENDPOINT's address."""
+    """Have `datasets` and other libraries without an option for it download to the folder of HF_ENDPOINT's address."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_CACHE
@@ -55,7 +54,7 @@ def in_hub_cache() -> Iterator[None]:
 
 
 def _of_address(cache: Path) -> Path:
-    """Return the public hub's cache as it is, so that all programs share it, and a folder in it for any other hub."""
+    """Return the public hub's cache unchanged, to share it with other programs, and a folder in it for other hubs."""
     address = os.environ.get("HF_ENDPOINT", "").rstrip("/") or PUBLIC_HUB
     if address == PUBLIC_HUB:
         return cache
@@ -83,7 +82,7 @@ _installed: list[Any] = []
 
 @dataclass
 class HubRequest:
-    """What a request is for, and when it was made."""
+    """The purpose of a request, and its start time."""
 
     path: str
     is_said: bool  # what the hub says of its files, and no file
@@ -92,7 +91,7 @@ class HubRequest:
 
 
 class _Here(threading.local):
-    """How far the requests of a thread have got."""
+    """The state of a thread's requests."""
 
     deadline: float | None = None  # for the next bytes
     failing: tuple[float, float] | None = None  # since when, and the last time
@@ -104,7 +103,7 @@ _sizes: dict[str, int] = {}  # by path, of the files that were asked for
 
 
 def guard() -> None:
-    """Have the hub's client of this process keep to the limits; a hub of one's own is asked by plain requests alone."""
+    """Apply the limits to this process's client of the hub; a private hub gets plain requests alone."""
     from huggingface_hub import constants
     from huggingface_hub.utils import set_client_factory
 
@@ -117,7 +116,7 @@ def guard() -> None:
 
 
 def _client() -> Any:
-    """Return the client that huggingface_hub would make, with the limits."""
+    """Return huggingface_hub's own client with the limits."""
     from huggingface_hub.utils._http import default_client_factory
 
     client = default_client_factory()
@@ -137,7 +136,7 @@ def _client() -> Any:
 
 
 def _check_request(request: Any) -> None:
-    """Give a request its time, and ask for plain bytes; refuse one that has failed for too long."""
+    """Start a request's clock, and ask for uncompressed bytes; refuse one that has failed for too long."""
     request.headers["Accept-Encoding"] = "identity"  # a compressed answer may have any size
     now = time.monotonic()
     if _here.failing is not None and now - _here.failing[1] > WAIT_S + ANSWER_S:
@@ -153,7 +152,7 @@ def _check_request(request: Any) -> None:
 
 
 def _check_response(response: Any) -> None:
-    """Refuse an answer that names what could lead out of the cache, or is too long; bound the rest of it."""
+    """Refuse an answer whose names could lead out of the cache, or that is too long; limit its content."""
     request, headers, asked = response.request, response.headers, response.request.extensions[MARK]
     _check_names(request, headers)
     _check_wait(request, headers)
@@ -180,14 +179,14 @@ def _check_response(response: Any) -> None:
 
 
 def _most(asked: HubRequest, length: int | None) -> int:
-    """Return how many bytes may come."""
+    """Return the largest number of bytes that an answer may have."""
     if asked.is_said:
         return SAID
     return next((size for size in (length, asked.size) if size is not None), UNTOLD)
 
 
 def _check_names(request: Any, headers: Mapping[str, str]) -> None:
-    """Refuse what huggingface_hub would make names of files of."""
+    """Refuse headers that huggingface_hub would turn into unsafe file names."""
     for name in ("ETag", "X-Linked-Etag"):
         value = headers.get(name)
         if value is None or "/resolve/" not in request.url.path:
@@ -210,7 +209,7 @@ def _check_wait(request: Any, headers: Mapping[str, str]) -> None:
 
 
 def _check_redirect(request: Any, headers: Mapping[str, str]) -> None:
-    """Refuse to follow what is no address of a web server."""
+    """Refuse a redirect to anything but a web server's address."""
     told = headers.get("Location", "")
     try:
         address = urlsplit(urljoin(str(request.url), told))
@@ -222,7 +221,7 @@ def _check_redirect(request: Any, headers: Mapping[str, str]) -> None:
 
 
 def _check_page(request: Any, asked: HubRequest, headers: Mapping[str, str]) -> None:
-    """Refuse a listing without an end."""
+    """Refuse an endless listing."""
     if 'rel="next"' not in headers.get("Link", ""):
         _here.listing = None
         return
@@ -244,7 +243,7 @@ def _number(request: Any, headers: Mapping[str, str], name: str) -> int | None:
 
 
 def _refusal(message: str) -> InputError:
-    """Say what is wrong with an answer; the request that met it is at its end."""
+    """Return the error for an answer; its request is not repeated."""
     _here.deadline = _here.failing = _here.listing = None
     return InputError(message)
 
@@ -254,7 +253,7 @@ def _told(request: Any) -> str:
 
 
 class _Bounded(httpx2.SyncByteStream):
-    """The content of an answer, in its time and of its size."""
+    """The content of an answer, limited in time and size."""
 
     def __init__(self, response: Any, asked: HubRequest, most: int) -> None:
         self.inner, self.request, self.asked, self.most = response.stream, response.request, asked, most
@@ -280,7 +279,7 @@ class _Bounded(httpx2.SyncByteStream):
 
 
 class _Through:
-    """Give what is inside, but for what a class does itself."""
+    """Delegate to an inner object everything that a class does not define."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -290,7 +289,7 @@ class _Through:
 
 
 class _Network(_Through):
-    """A network whose reading ends at the deadline of the thread's request, however the bytes trickle."""
+    """A network stream whose reads end at the deadline of the thread's request, however slowly bytes arrive."""
 
     def connect_tcp(self, host: str, port: int, timeout: float | None = None, *given: Any, **options: Any) -> Any:
         seconds = CONNECT_S if timeout is None else min(timeout, CONNECT_S)

@@ -1,4 +1,4 @@
-"""Download a model from a Hugging Face hub, or say why it cannot be downloaded."""
+"""Download a model from a Hugging Face hub, or explain why that fails."""
 
 import errno
 import glob
@@ -30,14 +30,14 @@ LARGEST = 2**46  # bytes of a file
 
 
 def hub_errors() -> tuple[type[Exception], ...]:
-    """Return what the hub's client raises for what the hub does not have, or does not show."""
+    """Return the errors of the hub's client for things that the hub lacks or hides."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     return RepositoryNotFoundError, RevisionNotFoundError, GatedRepoError
 
 
 def missing(source: Path, hub: str, revision: str, error: Exception | None = None) -> str:
-    """Say that the hub does not have, or does not show, a repository at a revision."""
+    """Return the message that the hub lacks or hides a repository at a revision."""
     from huggingface_hub.errors import GatedRepoError
 
     # `datasets` raises an error of its own without the hub's as its cause
@@ -51,7 +51,7 @@ def missing(source: Path, hub: str, revision: str, error: Exception | None = Non
 
 
 def hub_api() -> "HfApi":
-    """Return the client of the hub at HF_ENDPOINT, held to the limits on what a hub may answer."""
+    """Return the client of the hub at HF_ENDPOINT, with limits on the hub's answers."""
     from huggingface_hub import HfApi
 
     from merganser.sources.guarded import guard
@@ -61,7 +61,7 @@ def hub_api() -> "HfApi":
 
 
 def head_of(api: "HfApi", hub: str, branch: str, repo_type: RepoType) -> str:
-    """Return the commit of a branch; raise InputError where the hub answers with something else."""
+    """Return the commit of a branch; raise InputError if the hub answers with anything else."""
     head = api.repo_info(hub, revision=branch, repo_type=repo_type).sha
     if not isinstance(head, str) or not COMMIT.fullmatch(head):
         raise InputError(f"{hub}: the hub says that {branch} is at {str(head)[:80]!r}, which is not a commit")
@@ -69,7 +69,7 @@ def head_of(api: "HfApi", hub: str, branch: str, repo_type: RepoType) -> str:
 
 
 def list_repository_files(api: "HfApi", hub: str, revision: str, repo_type: RepoType) -> "dict[str, RepoFile]":
-    """Return each file of a repository at a commit, by its name; raise InputError where there are too many."""
+    """Return each file of a repository at a commit, by name; raise InputError if there are too many."""
     from huggingface_hub import RepoFile
 
     files: dict[str, RepoFile] = {}
@@ -89,7 +89,7 @@ def list_repository_files(api: "HfApi", hub: str, revision: str, repo_type: Repo
 
 
 def check_entries(files: "Iterable[RepoFile]", source: Path) -> None:
-    """Refuse files of a listing whose names lead out of a folder, or whose sizes or hashes are not valid."""
+    """Refuse a listing with names that lead out of a folder, or invalid sizes or hashes."""
     for file in files:
         parts = file.path.split("/")
         if not file.path.isprintable() or "\\" in file.path or any(not _is_plain(part) for part in parts):
@@ -108,9 +108,9 @@ def _is_plain(part: str) -> bool:
 
 
 def names_at(pointer: HubPointer, files: Mapping[str, object], source: Path) -> tuple[str, list[str], list[str]]:
-    """Pick a pointer's folder in a repository, the names of what is fetched from there, and of what is left out.
+    """Return a pointer's folder in a repository, and the names to download and to leave out.
 
-    The names begin at the folder.
+    The names are relative to the folder.
     """
     place, single = pointer.path or "", pointer.path in files
     if single:
@@ -130,7 +130,7 @@ def names_at(pointer: HubPointer, files: Mapping[str, object], source: Path) -> 
 
 
 def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
-    """Download a model into the hub's own cache; return its folder or file there, and the names of what is left out."""
+    """Download a model into the hub's own cache; return its folder or file there, and the left-out names."""
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     api, revision = hub_api(), pinned(pointer, source)
@@ -159,7 +159,7 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
 
 
 def _snapshot(api: "HfApi", pointer: HubPointer, files: "Collection[RepoFile]", source: Path) -> Path:
-    """Download files of a repository into the hub's own cache, and check them; return the commit's folder there."""
+    """Download and check files of a repository in the hub's own cache; return the commit's folder there."""
     from huggingface_hub import snapshot_download
 
     check_entries(files, source)
@@ -172,19 +172,19 @@ def _snapshot(api: "HfApi", pointer: HubPointer, files: "Collection[RepoFile]", 
 
 
 def _further(folder: Path, place: str, files: Collection[str]) -> list[str]:
-    """List the weights that what was downloaded of a model names, and that are not here, by their names at the hub."""
+    """List weights that a downloaded model refers to and that are missing here, by their names on the hub."""
     names = lacking(folder, [path.name for path in folder.iterdir()])
     return [name for name in (f"{place}/{name}" if place else name for name in names) if name in files]
 
 
 def _said_in(files: Iterable[str], place: str) -> list[str]:
-    """Pick the cards and the licence files of a repository, and of a model's folder in it."""
+    """Return the cards and licence files of a repository, and of a model's folder in it."""
     named = [(name.rpartition("/"), name) for name in files]
     return [name for (folder, _, own), name in named if folder in ("", place) and (own == CARD or licence_files([own]))]
 
 
 def hub_refusal(source: Path, hub: str, error: BaseException | None) -> str | None:
-    """Say that a hub refused a request, which may lie behind an error; None for other troubles."""
+    """Return the message for a refused request, which may be an error's cause; None for other errors."""
     while error is not None:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
@@ -195,7 +195,7 @@ def hub_refusal(source: Path, hub: str, error: BaseException | None) -> str | No
 
 @contextmanager
 def answering(source: Path) -> Iterator[None]:
-    """Raise ConnectionError, which names the source and the hub's last answer, where a hub fails in the block."""
+    """Raise ConnectionError, which names the source and the hub's last answer, if a hub fails in the block."""
     from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 
     try:
@@ -209,7 +209,7 @@ def answering(source: Path) -> Iterator[None]:
 
 
 def _check_download(snapshot: Path, expected: "Mapping[str, RepoFile]") -> None:
-    """Compare what was downloaded with what the hub announced; take a bad file out of the download cache."""
+    """Compare downloaded files with the hub's listing; remove a bad file from the cache."""
     for name, entry in expected.items():
         path = (snapshot / name).resolve()
         path_size = path.stat().st_size

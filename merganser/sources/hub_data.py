@@ -1,8 +1,6 @@
-"""Data sets of a hub, checked before `datasets` loads them: which files they name, and how large they are.
+"""Check a hub's data sets before `datasets` loads them: the files that they name, and their size; rename columns.
 
 A repository's card may name files of this machine and addresses as its data, and a small file may expand without end.
-
-Columns of a data set under the names that the task's kind reads.
 """
 
 import bz2
@@ -61,9 +59,9 @@ TEXTS, ROWS = 2**16, 32  # rows of a Parquet file that are looked at at a time: 
 
 
 def load_checked(pointer: HubPointer, name: str | None, revision: str, source: Path) -> Any:
-    """Load a data set of a hub by `datasets`; raise InputError where its files are not its own, or expand too much.
+    """Load a hub's data set by `datasets`; raise InputError if its files are not its own, or expand too much.
 
-    Downloads go to the cache in use. Raises what `datasets` and the hub's client raise.
+    Downloads go to the current cache. Raises what `datasets` and the hub's client raise.
     """
     from datasets import load_dataset_builder
 
@@ -81,7 +79,7 @@ def load_checked(pointer: HubPointer, name: str | None, revision: str, source: P
 
 
 def _check_card(pointer: HubPointer, revision: str, source: Path) -> None:
-    """Refuse configurations whose files are named by a path from the root, or by an address."""
+    """Refuse configurations that name files by an absolute path or an address."""
     from huggingface_hub import DatasetCard
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -104,7 +102,7 @@ def _check_card(pointer: HubPointer, revision: str, source: Path) -> None:
 
 
 def _leaves(content: Any) -> Iterator[str]:
-    """Give the texts in what is nested."""
+    """Yield all texts in nested content."""
     inner = content.values() if isinstance(content, Mapping) else content if isinstance(content, list) else ()
     for inner_value in inner:
         yield from _leaves(inner_value)
@@ -134,7 +132,7 @@ def _download(builder: Any, pointer: HubPointer, revision: str, source: Path) ->
 
 
 def _check_files(files: list[Path]) -> None:
-    """Refuse files that would expand to more than they can hold."""
+    """Refuse files that would expand beyond a limit."""
     for path in files:
         start = _start_of(path)
         if path.suffix == ".parquet":
@@ -153,7 +151,7 @@ def _start_of(path: Path) -> bytes:
 
 
 def _check_nesting(path: Path) -> None:
-    """Refuse JSON that is nested so deeply that its parsers, which recurse, crash the process."""
+    """Refuse JSON nested so deeply that its recursive parsers would crash the process."""
     depth = 0
     for line in chain.from_iterable(_parts(path)):
         for token in map(itemgetter(0), TOKENS.finditer(line)):
@@ -163,10 +161,10 @@ def _check_nesting(path: Path) -> None:
 
 
 def _check_parquet(path: Path) -> None:
-    """Refuse a Parquet file by what its footer announces, then by its values, a few rows at a time.
+    """Refuse a Parquet file by its footer's claims, then by its values, a few rows at a time.
 
-    A value of a dictionary page may stand in any number of rows; it is counted in each, and copied only where it is
-    nested, for so many rows as are looked at at a time.
+    A dictionary page's value may be used in any number of rows. It counts in each, but is copied only if it is
+    nested, for the rows in memory.
     """
     import pyarrow
     import pyarrow.parquet
@@ -188,7 +186,7 @@ def _check_parquet(path: Path) -> None:
 
 
 def _bytes_of(array: Any) -> int:
-    """Count the bytes of an Arrow array's values once those of a dictionary are written out."""
+    """Count the bytes of an Arrow array's values with dictionaries expanded."""
     import pyarrow
     from pyarrow import compute
 
@@ -204,7 +202,7 @@ def _bytes_of(array: Any) -> int:
 
 
 def _check_archive(path: Path) -> None:
-    """Expand an archive, and keep nothing, until it is more than it may be."""
+    """Expand an archive without storing anything, up to a limit."""
     size, expanded = path.stat().st_size, 0
     kinds = (OSError, EOFError, ValueError, lzma.LZMAError, zipfile.BadZipFile, RuntimeError)
     with refusing(f"{path.name}: not a whole archive", "fetch it again", kinds):
@@ -215,7 +213,7 @@ def _check_archive(path: Path) -> None:
 
 
 def _parts(path: Path) -> Iterator[IO[bytes]]:
-    """Give the files in an archive, or a file itself, decompressed if it is compressed."""
+    """Yield the files in an archive, or the file itself, decompressed."""
     start = _start_of(path)
     if start.startswith(ZIP):
         with zipfile.ZipFile(path) as archive:

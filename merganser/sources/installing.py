@@ -1,8 +1,6 @@
-"""Install a model in a folder: safetensors weights, and the other files of the model.
+"""Copy or convert a model into a folder: its weights as safetensors, in one file or its shards, and its other files.
 
-Models in llama.cpp's format: transformers reads them, and they are written dequantised, in folders.
-
-Bring a model's weights into a folder as safetensors, one file or the shards it has.
+Models in llama.cpp's format are read by transformers and written dequantised.
 """
 
 import json
@@ -43,7 +41,7 @@ INSTALL = "a GGUF file, which transformers reads by the package gguf: pip instal
 
 
 def gguf_in(path: Path) -> Path | None:
-    """Return the file of a model in llama.cpp's format: this one, or the only one in a folder without other weights."""
+    """Return a llama.cpp model's file: this one, or the only one in a folder without other weights."""
     if path.is_dir():
         files = sorted(path.glob(f"*{SUFFIX}"))
         alone = len(files) == 1 and main_file([file.name for file in path.iterdir() if file.is_file()]) is None
@@ -57,10 +55,10 @@ def _begins_so(path: Path) -> bool:
 
 
 def write_dequantised(file: Path, folder: Path) -> str:
-    """Write a model as transformers reads it, in float32, with its configuration and tokenizer, into a folder.
+    """Write a llama.cpp model as transformers reads it, in float32, with configuration and tokenizer, to a folder.
 
-    Returns what was done. Raises InputError where the package `gguf` is not installed, and where transformers does not
-    know the architecture.
+    Returns what was done. Raises InputError if the package `gguf` is missing, or if transformers does not know the
+    architecture.
     """
     check_file(file)
     if find_spec("gguf") is None:
@@ -91,7 +89,7 @@ def write_dequantised(file: Path, folder: Path) -> str:
 
 
 def dequantised(models: Mapping[str, Path], folder: Path) -> tuple[dict[str, Path], list[str]]:
-    """Write those of some models that are GGUF files into folders of their names; return all, and what was done."""
+    """Write GGUF models into folders with their names; return all models, and what was done."""
     read, notes = dict(models), list[str]()
     for name, path in models.items():
         if (file := gguf_in(path)) is not None:
@@ -102,10 +100,10 @@ def dequantised(models: Mapping[str, Path], folder: Path) -> tuple[dict[str, Pat
 
 
 def install_weights(path: Path, folder: Path, strip: str = "") -> Checkpoint:
-    """Copy a checkpoint's safetensors files, or write it as such where it is torch weights or its names change.
+    """Copy a checkpoint's safetensors files, or convert it if it is torch weights or its names change.
 
-    `path`: its folder, or its file. One file gets the name that its reader looks for. Returns the checkpoint as it was
-    read. Raises InputError for missing, truncated and misplaced shards.
+    `path`: its folder or file. A single file gets the name that its reader expects. Returns the opened checkpoint.
+    Raises InputError for missing, truncated and misplaced shards.
     """
     checkpoint = open_checkpoint(path)
     shown = _stripped(checkpoint, strip, path) if strip else checkpoint
@@ -123,7 +121,7 @@ def install_weights(path: Path, folder: Path, strip: str = "") -> Checkpoint:
 
 
 def _index_of(path: Path, checkpoint: Checkpoint) -> Path | None:
-    """Return the index of a folder's shards, or the index that is given, where all can be copied under their names."""
+    """Return the index of a folder's shards, or a given index, if all can be copied under their names."""
     if not isinstance(checkpoint, ShardedCheckpoint):
         return None
     place = path if path.is_dir() else path.parent
@@ -139,7 +137,7 @@ def _copy_shards(index: Path, folder: Path) -> None:
 
 
 def _stripped(checkpoint: Checkpoint, prefix: str, path: Path) -> View:
-    """Take a prefix off names; raise InputError where none has it, or two names become one."""
+    """Remove a prefix from names; raise InputError if none has it, or if two names become equal."""
     stored = {name.removeprefix(prefix): name for name in checkpoint.names}
     if len(stored) < len(checkpoint.names):
         raise InputError(f"{path}: strip: without {prefix!r} in front two parameters have one name")
@@ -153,7 +151,7 @@ SETTINGS_LIMIT = 2**25  # bytes: a tokenizer's lists its added tokens
 
 
 def install_model(origin: Path, source: Path, folder: Path, strip: str = "") -> dict[str, Any]:
-    """Bring a model's folder or file here; return what was left out of it."""
+    """Copy a model's folder or file into this one; return what was left out."""
     check_model(origin)
     if (gguf := gguf_in(origin)) is not None:
         return {"dequantised": [write_dequantised(gguf, folder)]}
@@ -178,7 +176,7 @@ def install_model(origin: Path, source: Path, folder: Path, strip: str = "") -> 
 
 
 def _left(installed: Checkpoint, **more: list[str]) -> dict[str, Any]:
-    """Say what was left out, or is not merged, by its kind; nothing of a kind that there is none of."""
+    """Return what was left out, or is not merged, by kind."""
     aliases = {alias: name for alias, name in installed.dropped.items() if name is not None}
     constants = [name for name, first in installed.dropped.items() if first is None]
     left = {"tied": aliases, "constants": constants, "wrappers": sorted(wrappers_of(installed)), **more}
@@ -197,9 +195,9 @@ def _install_adapter(origin: Path, names: list[str], folder: Path) -> None:
 
 
 def set_padding(folder: Path, pad_token_id: int) -> None:
-    """Write into a model's configuration which token texts are padded with.
+    """Write the padding token into a model's configuration.
 
-    Raises InputError where the tokenizer has a padding token, which comes first.
+    Raises InputError if the tokenizer has one, which takes precedence.
     """
     for name in TOKENIZER_FILES:
         if (read_object(folder / name, SETTINGS_LIMIT) or {}).get("pad_token") is not None:
@@ -211,9 +209,9 @@ def set_padding(folder: Path, pad_token_id: int) -> None:
 
 
 def install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> dict[str, list[str]]:
-    """Fetch one of open_clip's pretrained models by open_clip's own downloader, with the configuration it implies.
+    """Fetch one of open_clip's pretrained models by its own downloader, with its configuration.
 
-    Returns what its card says, if it is from a hub.
+    Returns the facts in its card, if it is from a hub.
     """
     import open_clip
 
@@ -240,7 +238,7 @@ def install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> d
 
 
 def _facts_beside(downloaded: Path, hub: str) -> dict[str, list[str]]:
-    """Return what the card of a repository says at the commit that a file was downloaded at; nothing if it was not."""
+    """Return the facts in a repository's card at the commit of a downloaded file; empty for other files."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 

@@ -1,6 +1,6 @@
-"""What the licence files beside a model name: by their first lines only, since texts are changed at will.
+"""The licence of a source, and its data and base model: from its card (README.md) and licence files.
 
-What a source says of its licence and of what it was made of: its card (README.md) and its licence files.
+Licence files are recognised by their first lines only, since their texts vary.
 """
 
 import re
@@ -32,12 +32,12 @@ _NAMES = {
 
 
 def licence_files(names: Iterable[str]) -> list[str]:
-    """Pick the files that hold a licence from the names in a folder."""
+    """Return the licence files among the names in a folder."""
     return sorted(name for name in names if FILES.fullmatch(name))
 
 
 def facts_of_files(folder: Path) -> dict[str, list[str]]:
-    """Return the licence files of a folder with their sha256, and the ids of licences that these name in the clear."""
+    """Return a folder's licence files with their sha256, and the ids of the licences that they name."""
     names = licence_files(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     files, ids = list[str](), list[str]()
     for name in names:
@@ -52,7 +52,7 @@ def facts_of_files(folder: Path) -> dict[str, list[str]]:
 
 
 def named_in(text: str) -> str | None:
-    """Return the id of the licence that the first lines of a text name; None where they name none that is known.
+    """Return the licence's id by the first lines of a text; None if they name no known one.
 
     >>> named_in("Attribution-NonCommercial 4.0 International")
     'cc-by-nc-4.0'
@@ -76,7 +76,7 @@ LONGEST = 500  # characters of a fact
 
 
 def read_facts(card: Path) -> dict[str, list[str]]:
-    """Return what the metadata of a card says, as lists by name; nothing where there is no card that can be read."""
+    """Return the facts in a card's metadata, as lists by name; empty if there is no readable card."""
     from huggingface_hub import metadata_load
 
     try:
@@ -93,14 +93,14 @@ def read_facts(card: Path) -> dict[str, list[str]]:
 
 
 def facts_in(folder: Path) -> dict[str, list[str]]:
-    """Return what the card and licence files in a folder say; nothing of a file: what lies beside it is no input."""
+    """Return the facts in a folder's card and licence files; empty for a file, whose neighbours are no input."""
     return read_facts(folder / CARD) | facts_of_files(folder)
 
 
 def downloaded_facts(pointer: HubPointer, repo_type: RepoType) -> dict[str, list[str]]:
-    """Return what the card of a data set's repository says, or what a model's does, its own folder's before the rest's.
+    """Return the facts in a downloaded repository's cards; for a model, its own folder's come first.
 
-    That is what was downloaded with the rest: the hub is asked for nothing.
+    These were downloaded with the rest, so that the hub is not asked.
     """
     from huggingface_hub.file_download import repo_folder_name
 
@@ -113,7 +113,7 @@ def downloaded_facts(pointer: HubPointer, repo_type: RepoType) -> dict[str, list
 
 
 def join_facts(facts: Iterable[Mapping[str, list[str]]]) -> dict[str, list[str]]:
-    """Put what several cards say together, each once."""
+    """Combine the facts of several cards, each once."""
     several = list(facts)
     names = dict.fromkeys(name for each in several for name in each)
     return {name: list(dict.fromkeys(text for each in several for text in each.get(name, []))) for name in names}

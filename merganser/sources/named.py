@@ -1,7 +1,4 @@
-"""Models by name: the folder or file where one lies, or its name on a hub, as it is written on the command line.
-
-The files that a merge reads of a model on disk, with their hashes.
-"""
+"""Models by name on the command line: a folder or file, or a name on a hub; and the hashes of files that are read."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +23,8 @@ HEAD = "main"
 def hub_name(text: str) -> tuple[str, str | None] | None:
     """Split `org/name@revision` into name and revision; None for a path.
 
-    What lies here is a path; so is a name without a revision whose first part is a folder here, or that ends as a file.
+    An existing path is a path, and so is a name without revision whose first part is a folder here, or that ends
+    like a file.
     """
     match = HUB_NAME.fullmatch(text)
     if match is None or Path(text).exists():
@@ -37,9 +35,9 @@ def hub_name(text: str) -> tuple[str, str | None] | None:
 
 
 def fetch_named(hub: str, revision: str | None) -> tuple[Path, HubPointer, list[str]]:
-    """Download a model into the hub's own cache; return where it is, its commit, and the files that were left out.
+    """Download a model into the hub's own cache; return its path, its commit, and the left-out files.
 
-    Raises InputError where the hub has no such model or revision, refuses it, or does not answer.
+    Raises InputError if the model or revision does not exist, or if the hub refuses it or does not answer.
     """
     from huggingface_hub.errors import HTTPError
 
@@ -58,7 +56,7 @@ def fetch_named(hub: str, revision: str | None) -> tuple[Path, HubPointer, list[
 
 
 def _trouble(source: Path, error: Exception) -> str:
-    """Say whether the hub does not answer, or what is wrong with what it sent."""
+    """Return whether the hub does not answer, or what is wrong with its answer."""
     from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 
     if isinstance(error, HTTPError | LocalEntryNotFoundError | ConnectionError):
@@ -67,9 +65,9 @@ def _trouble(source: Path, error: Exception) -> str:
 
 
 def read_files(path: Path, copied: bool = False) -> list[str]:
-    """Name the files that are read of a model's folder or file: its weights and configuration, from its folder on.
+    """Name the files that are read of a model's folder or file, relative to the folder: weights and configuration.
 
-    `copied`: also what a merge onto this base has from there. Raises InputError where there is no model.
+    `copied`: also the files that a merge onto this base gets. Raises InputError if there is no model.
     """
     if (gguf := gguf_in(path)) is not None:
         return [gguf.name]
@@ -81,13 +79,13 @@ def read_files(path: Path, copied: bool = False) -> list[str]:
 
 
 def hashes(path: Path, names: Iterable[str], digest: Callable[[Path], str] = sha256_of) -> dict[str, str]:
-    """Hash files of a model; `digest` gives the sha256 of one."""
+    """Hash files of a model; `digest` returns the sha256 of one."""
     folder = path if path.is_dir() else path.parent
     return {name: digest(folder / name) for name in names}
 
 
 def is_weights(name: str) -> bool:
-    """Tell by its name whether a file holds parameters, or what an adapter's are scaled by."""
+    """Tell by its name whether a file holds parameters, or an adapter's scales."""
     return name.endswith(SUFFIXES) or name == ADAPTER_CONFIG
 
 

@@ -1,6 +1,6 @@
-"""Pointer files: a few lines of YAML that name something remote, or a package's, at a pinned revision or version.
+"""Pointer files: a few lines of YAML that name a remote source, or files of a package, at a pinned version.
 
-Sources that are files of installed packages: where they lie, and whether they are what the pointer says.
+For files of an installed package it also finds their path, and checks that they match the pointer.
 """
 
 from importlib.metadata import PackageNotFoundError, distribution
@@ -45,7 +45,7 @@ class HubPointer(BaseModel):
 
 
 class OpenClipPointer(BaseModel):
-    """Names a pretrained model by open_clip's own tags."""
+    """A pretrained model by open_clip's own tags."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     open_clip: str
@@ -53,16 +53,16 @@ class OpenClipPointer(BaseModel):
 
 
 class GroupPointer(BaseModel):
-    """Names several data sets that a task has together, and what each is called among them."""
+    """Several data sets that belong to one task, with their names in the task."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     group: Annotated[dict[Annotated[str, Field(min_length=1)], HubPointer], Field(min_length=1)]
 
 
 class PackagePointer(BaseModel):
-    """Names a file or folder of an installed package, by its path from where packages are installed.
+    """A file or folder of an installed package, by its path relative to the folder of packages.
 
-    `sha256`: of a file, or of the names and contents of a folder's (`merganser.hashes.sha256_of_tree`).
+    `sha256`: of a file, or of the names and contents of a folder's files (`merganser.hashes.sha256_of_tree`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -78,19 +78,19 @@ _KINDS: dict[str, type[Pointer]] = {next(iter(each.model_fields)): each for each
 
 
 def pointer_kind(pointer: Pointer) -> str:
-    """Return the key that a pointer is recognised by, such as `package`."""
+    """Return the key that identifies a kind of pointer, such as `package`."""
     return next(iter(type(pointer).model_fields))
 
 
 def repositories(pointer: Pointer | None) -> dict[str, HubPointer]:
-    """Return what a pointer names at a hub: the members of a group, or one by the name ''; nothing of the others."""
+    """Return a pointer's targets on a hub: the members of a group, or one under the name ''; empty for others."""
     if isinstance(pointer, GroupPointer):
         return dict(pointer.group)
     return {"": pointer} if isinstance(pointer, HubPointer) else {}
 
 
 def read_pointer(source: Path) -> Pointer | None:
-    """Read a pointer file; return None for anything that lies here itself; raise InputError for a bad pointer."""
+    """Read a pointer file; return None for a local source; raise InputError for a bad pointer."""
     if not source.exists():
         raise InputError(f"{source}: no such source; give a folder, a file, or a pointer file ({{hub, revision}})")
     if source.suffix not in POINTER_SUFFIXES or source.is_dir():
@@ -99,7 +99,7 @@ def read_pointer(source: Path) -> Pointer | None:
 
 
 def pointer_of(content: Any, source: Path) -> Pointer:
-    """Return the pointer that a file's content is; raise InputError, which names the file, for a bad one."""
+    """Parse a pointer file's content; raise InputError, which names the file, for a bad one."""
     known = [kind for key, kind in _KINDS.items() if isinstance(content, dict) and key in content]
     if not known:
         raise InputError(f"{source}: expected a pointer with one of the keys {', '.join(_KINDS)}; see docs/params.md")
@@ -129,9 +129,9 @@ def pinned(pointer: HubPointer, source: Path) -> str:
 
 
 def lying(source: Path) -> Path | None:
-    """Return where a source lies on this disk: itself, or what a pointer names of a package; None for the others.
+    """Return the path of a source on this disk: itself, or the target of a package pointer; None for others.
 
-    Raises InputError for a bad pointer, and for a package that is not there, of another version, or without the path.
+    Raises InputError for a bad pointer, and for a package that is missing, of another version, or without the path.
     """
     pointer = read_pointer(source)
     if pointer is None:
@@ -140,7 +140,7 @@ def lying(source: Path) -> Path | None:
 
 
 def installed(pointer: PackagePointer, source: Path) -> Path:
-    """Return where what a pointer names of a package lies; its bytes are not looked at. Raises as `lying` does."""
+    """Return the path of a package pointer's target, without checking its bytes. Raises as `lying` does."""
     named = f"{pointer.package} {pointer.version}"
     try:
         package = distribution(pointer.package)
@@ -155,7 +155,7 @@ def installed(pointer: PackagePointer, source: Path) -> Path:
 
 
 def verified_package_path(pointer: PackagePointer, source: Path) -> Path:
-    """Return where what a pointer names of a package lies, as `installed` does; refuse other bytes than it says."""
+    """Return the path of a package pointer's target, as `installed` does; refuse bytes with another hash."""
     path = installed(pointer, source)
     digest = sha256_of_tree(path)
     if digest != pointer.sha256:
@@ -165,5 +165,5 @@ def verified_package_path(pointer: PackagePointer, source: Path) -> Path:
 
 
 def _install(pointer: PackagePointer, more: str = "") -> str:
-    """Say what installs a package; what it needs to run is not needed to read its files."""
+    """Return the command that installs a package; reading its files needs none of its dependencies."""
     return f"pip install --no-deps {more}{pointer.package}=={pointer.version}"

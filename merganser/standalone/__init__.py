@@ -1,1 +1,1 @@
-"""Merging without the pipeline: checkpoints in, checkpoints out."""
+"""Merging without the pipeline: from checkpoints on disk to checkpoints on disk."""

@@ -1,6 +1,6 @@
-"""What models are, whether they belong together, and what merging them would do and take, before any work.
+"""Describe models and their compatibility, and what merging them would do and cost, before a merge.
 
-Known from configurations, tokenizers and headers: of the tensors only second names of tied weights are compared.
+Configurations, tokenizers and headers tell; tensors are read only to compare the names of tied weights.
 """
 
 import tempfile
@@ -53,10 +53,10 @@ Described = dict[str, Any]
 
 @dataclass
 class ModelCheck:
-    """What a check found, as plain data with stable keys.
+    """The result of a check, as plain data with stable keys.
 
-    `models`: what each is. `merge`: what a merge of them would merge, copy, write and take; None where they do not fit.
-    `notes`: what a user should know. `refused`: why they are not merged, all that was found.
+    `models`: descriptions. `merge`: the parameters and files that a merge would merge, copy and write, and its
+    cost; None if the models do not fit. `notes`: for the user. `refused`: all reasons why they cannot be merged.
     """
 
     models: dict[str, Described] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class ModelCheck:
 
     @contextmanager
     def noting_refusal(self) -> Iterator[None]:
-        """Note what is refused, and go on with what comes next."""
+        """Record a refusal in the block, and continue with the next check."""
         try:
             yield
         except InputError as error:
@@ -83,9 +83,9 @@ def check_models(
 ) -> ModelCheck:
     """Describe models, and compare the others with the first one, which stands for their base.
 
-    `models`: folders or files, by names. `costs`: of the methods whose time and memory are expected. `compared`: the
-    models as they are merged, where that is not as they are. `origin`: whose files a merge gets beside its weights, and
-    their folder, if not the first model's, which is no base then.
+    `models`: folders or files, by name. `costs`: of the methods to estimate. `compared`: the models in the form in
+    which they are merged, if that differs. `origin`: the model whose files a merge gets, and its folder, if not the
+    first model, which is then no base.
     """
     check = ModelCheck()
     for name, path in models.items():
@@ -105,10 +105,10 @@ def check_models(
 
 
 def check_merge(recipe: Recipe, where: Path) -> ModelCheck:
-    """Check a recipe's merge as `check_models` does; without a base the first model stands for the models' mean.
+    """Check a recipe's merge as `check_models` does; without a base, the first model stands for the models' mean.
 
-    Where rows are matched by token, the tables are written into a temporary folder. Raises InputError where the recipe
-    is wrong whatever its models are.
+    If rows are matched by token, the tables are written into a temporary folder. Raises InputError if the recipe
+    itself is wrong.
     """
     plan = plan_merge(recipe, where)
     with tempfile.TemporaryDirectory(prefix="merganser-") as made:
@@ -126,7 +126,7 @@ def check_merge(recipe: Recipe, where: Path) -> ModelCheck:
 def _compare(
     check: ModelCheck, models: Mapping[str, Path], rules: ParameterRules, output: OutputFormat, costs: Collection[Cost]
 ) -> Sequence[str]:
-    """Compare models with the first one, and expect what their merge takes; return the modules that all have."""
+    """Compare models with the first one, and estimate their merge; return the modules that all have."""
     (_, start), *others = models.items()
     modules = shared_modules(models.values())
     base, agreement = open_for_merging(start, modules), Agreement(start, rules)
@@ -150,7 +150,7 @@ def _compare(
 
 
 def describe_model(path: Path) -> Described:
-    """Say what a model is, by its folder or file; raise InputError where it is none that can be merged."""
+    """Describe a model's folder or file; raise InputError if it cannot be merged."""
     check_model(path)
     model, folder = open_model(path), path if path.is_dir() else path.parent
     is_adapter = isinstance(model, Adapter)
@@ -181,7 +181,7 @@ def describe_model(path: Path) -> Described:
 def _merge_of(
     base: Checkpoint, deltas: ModelDeltas, output: OutputFormat, moved: int, costs: Collection[Cost]
 ) -> Described:
-    """Say what a merge would merge, copy, write and take."""
+    """Describe a merge: parameters and files that it would merge, copy and write, and its cost."""
     specs, shards, kinds = output.specs(base), output.shards(base), Counter(deltas.kinds.values())
     written = sum(spec.nbytes for spec in specs.values())
     return {
@@ -196,7 +196,7 @@ def _merge_of(
 
 
 def _expected(deltas: ModelDeltas, moved: int, cost: Cost) -> Described:
-    """Expect the seconds of one core and the bytes of memory that a merge of this cost takes, about."""
+    """Estimate the seconds on one core and the bytes of memory of a merge of this cost."""
     matrices = [shape for name, shape in deltas.shapes.items() if deltas.kinds[name] == "matrix"]
     decomposed = sum(prod(shape) * min(shape) for shape in matrices) * len(deltas.tasks) * BY_COST.get(cost, 0)
     computed = decomposed / flop_a_second("cpu") if decomposed else 0.0

@@ -1,4 +1,4 @@
-"""Evaluate a model in a folder on a task without the pipeline, by the pipeline's own steps."""
+"""Evaluate a model's folder on a task without the pipeline, by the steps of the pipeline."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ class Declared:
 
 
 def declared_task(name: str, params: Path) -> Declared:
-    """Return a task of a params.yaml; its paths are those from that file's folder on."""
+    """Return a task of a params.yaml, whose paths are relative to that file's folder."""
     known = read_params(params)
     task = declared(known.tasks, name, "tasks")
     data = task.data.model_copy(update={"source": str(params.parent / task.data.source)})
@@ -57,7 +57,7 @@ def declared_task(name: str, params: Path) -> Declared:
 
 
 def task_of(settings: Mapping[str, Any], name: str, model: Path) -> Task:
-    """Check a task's settings as those of a params.yaml; one without a source has its head in the model itself."""
+    """Check a task's settings as in a params.yaml; without a source, the model itself has the head."""
     content = {"source": str(model), **settings}
     if mistakes := mistakes_in(content, Task, ("tasks", name)):
         raise MistakesError(mistakes)
@@ -65,7 +65,7 @@ def task_of(settings: Mapping[str, Any], name: str, model: Path) -> Task:
 
 
 def evaluate_model(model: Path, about: Declared) -> Score:
-    """Score a model's folder on a task: data fetched and prepared into a temporary folder, then as the stage does."""
+    """Score a model's folder on a task: fetch and prepare its data in a temporary folder, then run the stage's code."""
     check_model(model)
     family, task = get_family(about.family), about.task
     if mistakes := kind_mistakes(("tasks", about.name), task, about.family):
@@ -101,9 +101,9 @@ def evaluate_model(model: Path, about: Declared) -> Score:
 
 
 def _own_settings(model: Path, about: Declared, made: Path) -> Path:
-    """Return the folder that a task's model, rebuilt of a merge, is built by: what the task's own checkpoint says.
+    """Return the folder with the configuration of a task's model that was rebuilt from a merge.
 
-    That is the task's source, else the model that the merge's recipe names, if there is one; else it is the merge's.
+    It is the task's source, else the model in the merge's recipe if it exists, else the merge's folder.
     """
     source, recipe = Path(about.task.source), model / RECIPE
     if source == model:
@@ -117,7 +117,7 @@ def _own_settings(model: Path, about: Declared, made: Path) -> Path:
 
 
 def _here(source: Path, folder: Path) -> Path:
-    """Return where a checkpoint lies on this disk: one that a pointer names is fetched into the folder, once."""
+    """Return the path of a checkpoint on this disk; a pointer's target is fetched into the folder, once."""
     if read_pointer(source) is None:
         return source
     fetched = folder / "checkpoint"
@@ -128,7 +128,7 @@ def _here(source: Path, folder: Path) -> Path:
 
 
 def _head_of(about: Declared, folder: Path) -> Head:
-    """Read a task's head from its own checkpoint; nothing where no parameter is a task's own."""
+    """Read a task's head from its own checkpoint; nothing if no parameter is a task's own."""
     if not about.heads:
         return Head({}, [], [])
     source = _here(Path(about.task.source), folder)

@@ -1,9 +1,8 @@
-"""Write what fine-tuning changed of a model as a LoRA adapter in PEFT's format.
+"""Extract the difference between a fine-tuned model and its base as a LoRA adapter in PEFT's format.
 
-Each matrix's delta is cut to a rank, the best approximation there is (Eckart and Young, 1936). Norms, embeddings and
-heads have no low-rank part: they are saved whole where that is asked for, and named where it is not.
-
-Shape legend: M rows, N columns, Q rank of a layer's update.
+Each matrix's delta is truncated to a rank, its best approximation (Eckart and Young, 1936). Norms, embeddings and heads
+have no low-rank part: they are saved whole on request, and listed otherwise. Shape legend: M rows, N columns, Q rank of
+a layer's update.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +38,7 @@ MODEL = "the model"
 
 @dataclass(frozen=True)
 class Cut:
-    """How far a delta is kept: the singular values of at most `rank`, or as few as hold the share `energy`.
+    """The truncation of deltas: at most `rank` singular values, or the fewest with the share `energy`.
 
     `energy`: of the sum of their squares, which is the squared Frobenius norm of the delta.
     """
@@ -66,9 +65,9 @@ class Cut:
 
 @dataclass(frozen=True)
 class LayerError:
-    """What an adapter has of a parameter: `rank` of its update, None where it is whole, 0 where it has nothing.
+    """An adapter's version of a parameter: the `rank` of its update, None if it is whole, 0 if it has none.
 
-    `norm`, `error`: Frobenius norms of the delta, and of what the adapter lacks of it; 0 for a new head.
+    `norm`, `error`: Frobenius norms of the delta, and of its difference from the adapter's; 0 for a new head.
     """
 
     name: str
@@ -79,7 +78,7 @@ class LayerError:
 
 @dataclass(frozen=True)
 class ExtractedParameter:
-    """What an adapter keeps of one parameter: factors of its delta, or its own values."""
+    """An adapter's version of one parameter: factors of its delta, or its own values."""
 
     report: LayerError
     factors: tuple[Tensor, Tensor] | None = None
@@ -149,9 +148,9 @@ def extract_adapter(
 def _own_heads(
     base: Checkpoint, tuned: Checkpoint, rules: ParameterRules, saved: Sequence[str], path: Path
 ) -> list[str]:
-    """List the parameters of a model's head that the base has not, or in another shape; they are saved whole.
+    """List parameters of a model's head that the base lacks, or has in another shape; they are saved whole.
 
-    Raises InputError for one that is not to be saved and not left out.
+    Raises InputError for one that is neither saved nor left out.
     """
     named = matched(base, tuned, rules, MODEL)
     other = [name for name in named.names if name not in base or named.spec(name).shape != base.spec(name).shape]
@@ -166,7 +165,7 @@ def _own_heads(
 
 
 def _second_names(folder: Path) -> dict[str, str]:
-    """List the parameters that a model's class in transformers ties to another one, with that one's name."""
+    """List the parameters that a model's transformers class ties to another one, with that one's name."""
     config = read_config(folder / CONFIG) or {}
     if not architecture_of(folder).tied:
         return {}
@@ -179,7 +178,7 @@ def _second_names(folder: Path) -> dict[str, str]:
 
 
 def _modules(names: Mapping[str, str], saved: Sequence[str]) -> list[str]:
-    """List the modules of parameters that are saved whole: PEFT saves a module with all that is in it.
+    """List the modules of parameters that are saved whole: PEFT saves whole modules.
 
     `names`: today's name of each parameter.
     """
@@ -188,10 +187,10 @@ def _modules(names: Mapping[str, str], saved: Sequence[str]) -> list[str]:
 
 
 def _kept(deltas: ModelDeltas, cut: Cut, is_whole: bool, is_loaded: bool, name: str) -> ExtractedParameter:
-    """Read a parameter's delta and say what an adapter keeps of it.
+    """Read a parameter's delta and return the adapter's version of it.
 
-    `is_whole`: it is asked for whole. `is_loaded`: PEFT finds a module for it, as it does not for one of experts that
-    the installed transformers holds in one tensor.
+    `is_whole`: it should be saved whole. `is_loaded`: PEFT finds its module, unlike those of experts that the
+    installed transformers stacks in one tensor.
     """
     layer, tuned = deltas.layer(name), deltas.models[MODEL]
     assert isinstance(layer, LayerDeltas)

@@ -55,7 +55,7 @@ AGAIN = (
 
 @dataclass(frozen=True)
 class _Merge:
-    """The models of a recipe where they lie, and how they are merged, whatever the method."""
+    """The models of a recipe on disk, and the settings of the merge that do not depend on its method."""
 
     recipe: Recipe
     models: Mapping[str, Path]
@@ -66,7 +66,7 @@ class _Merge:
     digests: ModelDigests
 
     def opened(self, base: Path, start: Path) -> tuple[ModelDeltas, list[str]]:
-        """Open the models' deltas, and say what a user should know of them; refuse those that do not fit."""
+        """Open the models' deltas and return notes about them; refuse models that do not fit."""
         rules = self.recipe.rules
         opened: dict[str, Checkpoint | Adapter] = {  # an adapter stays one where its base is what the deltas start from
             task: open_model(path, self.modules) if start == base else open_whole(path, base, rules, task, self.modules)
@@ -85,7 +85,7 @@ class _Merge:
         return deltas, notes
 
     def start_by(self, method: Method, base: Path, out: Path) -> Path:
-        """Merge the models by a method with its defaults, for difference vectors to start from."""
+        """Merge the models by a method with its defaults, as the start of difference vectors."""
         values = method.validate(method.name, {})
         source, _ = self.opened(base, base)
         out.mkdir()
@@ -96,10 +96,10 @@ class _Merge:
 
 @dataclass(frozen=True)
 class MergePlan:
-    """What a recipe comes to: where its models lie, its method, and the parameters that it does not state.
+    """A recipe resolved: the paths of its models, its method, and default parameters.
 
-    `named`: the models' folders and files, the base's under "(base)"; `given`: the same as they are read, dequantised;
-    `pointers`: those that are from a hub. `merged`: the method whose merge takes the base's place.
+    `named`: the models' folders and files, the base's under "(base)"; `given`: the same after dequantisation;
+    `pointers`: of models on a hub. `merged`: the method whose merge replaces the base.
     """
 
     method: Method
@@ -119,12 +119,12 @@ class MergePlan:
 
     @property
     def origin(self) -> tuple[str, Path]:
-        """Return whose files the merge gets beside its weights, the first model's without a base, and their folder."""
+        """Return the model whose files the merge gets, the first one without a base, and its folder."""
         first = min(self.models)
         return ("the base", self.given[BASE]) if BASE in self.given else (first, self.models[first])
 
     def written(self, folder: Path) -> tuple[Path | None, dict[str, Path]]:
-        """Return the base, if there is one, and the models, written in one vocabulary where one is chosen."""
+        """Return the base, if there is one, and the models, written in one vocabulary if one is chosen."""
         return write_models(self.vocabulary, folder) if self.vocabulary else (self.given.get(BASE), self.models)
 
 
@@ -145,7 +145,7 @@ def plan_merge(recipe: Recipe, where: Path) -> MergePlan:
 
 
 def readable(plan: MergePlan, recipe: Recipe, folder: Path) -> MergePlan:
-    """Dequantise GGUF into a folder, and find out what the choice of a tokenizer comes to."""
+    """Dequantise GGUF models into a folder, and plan the vocabulary for the chosen tokenizer."""
     given, done = dequantised(plan.named, folder)
     plan = replace(plan, given=given, notes=[*plan.notes, *done])
     if recipe.choice is None:
@@ -238,9 +238,9 @@ def merge_by(
 def _with_choice(
     plan: MergePlan, choice: TokenizerChoice, folder: Path, progress: Progress
 ) -> tuple[Path, dict[str, Path], Sequence[str]]:
-    """Return the base, or the models' mean, and the models as they are merged: with the tokenizer that is chosen.
+    """Return the base, or the models' mean, and the models as they are merged: with the chosen tokenizer.
 
-    And their modules, which all of them have.
+    Also returns the modules that all of them have.
     """
     given, models = plan.written(folder / "vocabulary")
     base, modules = given or folder / "base", shared_modules([*models.values(), *([given] if given else [])])
@@ -260,9 +260,9 @@ def _with_choice(
 
 
 def _located(recipe: Recipe, where: Path) -> tuple[list[str], dict[str, Path], dict[str, HubPointer]]:
-    """Return what a user should know of a recipe's models, where they lie, and where on a hub they are from.
+    """Return notes about a recipe's models, their paths, and their pointers if they are on a hub.
 
-    Both by their names, the base's under "(base)", which comes first.
+    Both are by name, with the base's under "(base)" first.
     """
     sources = ({BASE: recipe.base} if recipe.base else {}) | dict(recipe.models)
     notes, paths, pointers = list[str](), dict[str, Path](), dict[str, HubPointer]()
@@ -280,7 +280,7 @@ def _located(recipe: Recipe, where: Path) -> tuple[list[str], dict[str, Path], d
 
 
 def _start_of(method: Method, merged: str | None) -> str | None:
-    """Return the method whose merge the deltas start from, None for the base itself; refuse one that gives no model."""
+    """Return the method whose merge the deltas start from, None for the base; refuse one that gives no single model."""
     if merged is None:
         return "average" if method.reads == "differences" else None
     start = registry.get(str(merged))
@@ -291,7 +291,7 @@ def _start_of(method: Method, merged: str | None) -> str | None:
 
 
 def _origins(given: Mapping[str, Path], recipe: Recipe) -> dict[str, ModelOrigin]:
-    """Name where the models are from: a hub, or the last part of a path, which says nothing of this machine."""
+    """Return the models' origins: a hub, or the last part of a path, which says nothing about this machine."""
     origins = {BASE: ModelOrigin(f"the mean of {', '.join(recipe.models)}", "mean")}
     for name, path in given.items():
         source = recipe.models[name] if name != BASE else recipe.base or Source(path="")

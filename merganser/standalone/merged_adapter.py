@@ -20,9 +20,9 @@ ROUNDINGS = 4  # of the merged weights to their dtype: what a sum of low-rank up
 
 
 def write_merged_adapter(merged: Path, out: Path) -> None:
-    """Write what a merge of adapters adds to their base as one adapter, of at most the sum of their ranks.
+    """Write the change of a merge of adapters as one adapter, of at most the sum of their ranks.
 
-    Raises InputError where the merge is not one of adapters alone, or not of so low a rank: trimmed entries are not.
+    Raises InputError if other models were merged, or if its rank is higher, as with trimmed entries.
     """
     check_model(merged)
     file = merged / RECIPE
@@ -48,7 +48,7 @@ def write_merged_adapter(merged: Path, out: Path) -> None:
 
 
 def _ranks(file: Path, recipe: Recipe, base: Checkpoint) -> dict[str, int]:
-    """Return the sum of the adapters' ranks for each parameter that they change and the merge merges."""
+    """Return the sum of the adapters' ranks for each merged parameter that they change."""
     ranks: dict[str, int] = {}
     for task, source in recipe.models.items():
         path = path_of(source, file.parent)
@@ -65,7 +65,7 @@ def _ranks(file: Path, recipe: Recipe, base: Checkpoint) -> dict[str, int]:
 
 
 def _update(base: Checkpoint, merged: Checkpoint, name: str, rank: int, where: Path) -> tuple[Tensor, Tensor] | None:
-    """Return the factors of what was added to a parameter; None where that is nothing."""
+    """Return the factors of a parameter's change; None if it did not change."""
     weights = merged.read(name)
     delta = as_matrix(weights.float() - base.read(name).float())
     if not delta.any():

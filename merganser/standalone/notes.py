@@ -1,4 +1,4 @@
-"""What a merge has as the base has it, and what of the models it lacks: said at its end, and in its recipe."""
+"""Notes about a merge: what it takes from the base unchanged, and what of the models it lacks."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ SHOWN = 8
 
 
 def notes_on_parameters(deltas: ModelDeltas) -> list[str]:
-    """Name the tensors that are copied from the base, and those that are not written."""
+    """Name tensors that are copied from the base, and tensors that are not written."""
     copied = dict.fromkeys(parameter_of(name) for name in deltas.base.names if name not in deltas.all_kinds)
     second = sorted(deltas.base.dropped)
     listed = {
@@ -29,7 +29,7 @@ def notes_on_parameters(deltas: ModelDeltas) -> list[str]:
 
 
 def notes_on_patterns(deltas: ModelDeltas, rules: ParameterRules) -> list[str]:
-    """Name the patterns that match no parameter of the base and the models: one may be misspelt."""
+    """Name patterns that match no parameter of the base and the models: one may be misspelt."""
     names = {*deltas.base.names, *deltas.base.dropped}
     for model in deltas.models.values():
         names.update(model.updates if isinstance(model, Adapter) else model.names)
@@ -41,9 +41,9 @@ def notes_on_patterns(deltas: ModelDeltas, rules: ParameterRules) -> list[str]:
 def notes_on_files(
     base: Path, models: Mapping[str, Path], modules: Sequence[str], owner: str = "the base"
 ) -> list[str]:
-    """Name what is merged, copied and left out of the folders beside the weights.
+    """Name the files of the models' folders that are merged, copied and left out.
 
-    `modules`: those that are merged. `owner`: whose folder `base` is, a model's where there is no base.
+    `modules`: the merged ones. `owner`: the owner of the folder `base`, a model if there is no base.
     """
     if not base.is_dir():
         return []
@@ -66,12 +66,12 @@ def notes_on_files(
 
 
 def _not_read(path: Path) -> list[str]:
-    """List the safetensors files of a model's folder that no reader of its weights looks at, such as a head's."""
+    """List safetensors files in a model's folder that its reader ignores, such as a head's."""
     names = list_model_files(path) if path.is_dir() else []
     read = {*adapter_names(names), *weights_in(path, names)} if names else set[str]()
     return [name for name in names if name.endswith(".safetensors") and "/" not in name and name not in read]
 
 
 def _listed(names_of: Mapping[str, Collection[str]]) -> list[str]:
-    """Write each list in a line, shortened, where there is anything in it."""
+    """Write each non-empty list on a line, shortened."""
     return [f"{what}: {some(list(names), SHOWN)}" for what, names in names_of.items() if names]

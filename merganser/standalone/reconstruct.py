@@ -32,7 +32,7 @@ SINGLE = ".safetensors"
 
 @dataclass(frozen=True)
 class Own:
-    """A task's model as far as it was not merged, such as its head, and its names for what was."""
+    """The parameters of a task's model that were not merged, such as its head, and its names for merged ones."""
 
     folder: Path | None  # with its configuration; None of an adapter, which has the base's
     model: Checkpoint
@@ -42,10 +42,10 @@ class Own:
 
 
 def write_model_of(merged: Path, task: str, out: Path) -> list[str]:
-    """Write a task's own model, as a folder or as one safetensors file; return what a user should know.
+    """Write a task's own model, as a folder or as one safetensors file; return notes for the user.
 
-    A folder has what of the task's model was not merged, such as its head, and its configuration, where the recipe of
-    the merge says where it lies.
+    A folder also has the model's parameters that were not merged, such as its head, and its configuration, if the
+    merge's recipe names the model.
     """
     check_model(merged)
     modules = modules_in(opened_parts(merged, task).parameters)
@@ -67,7 +67,7 @@ def write_model_of(merged: Path, task: str, out: Path) -> list[str]:
 
 
 def opened_parts(merged: Path, task: str) -> OverlayFile:
-    """Open the parts of a merge; raise InputError where it has none, none of this task, or is not a model with them."""
+    """Open the parts of a merge; raise InputError if it has none, none of this task, or is no model with parts."""
     overlays = open_overlays(merged)
     if overlays is None:
         if addition := addition_of(merged):
@@ -95,7 +95,7 @@ def _write_weights(merged: Path, task: str, own: Own | None, folder: Path, modul
 
 
 def _tensors(merged: Iterator[tuple[str, Tensor]], own: Own) -> Iterator[tuple[str, Tensor]]:
-    """Yield what was merged with the task's part, then the rest of the task's model."""
+    """Yield the merged parameters with the task's part, then the rest of the task's model."""
     for name, tensor in merged:
         if name in own.names:
             yield own.names[name], tensor
@@ -104,9 +104,9 @@ def _tensors(merged: Iterator[tuple[str, Tensor]], own: Own) -> Iterator[tuple[s
 
 
 def _own(merged: Path, task: str, modules: Sequence[str], made: Path) -> Own | None:
-    """Open a task's model as its merge's recipe names it; None where there is no recipe, or the model does not fit.
+    """Open the task's model in the merge's recipe; None if there is no recipe, or the model does not fit.
 
-    `made`: a folder for the model with the merge's tokens, where the merge's rows were matched by token.
+    `made`: a folder for the model in the merge's vocabulary, if rows were matched by token.
     """
     file = merged / RECIPE
     recipe = read_recipe(file) if file.is_file() else None
@@ -140,7 +140,7 @@ def _own(merged: Path, task: str, modules: Sequence[str], made: Path) -> Own | N
 
 
 def _of_adapter(adapter: Adapter, shared: Checkpoint, taken: list[str], task: str, output: OutputFormat) -> Own | None:
-    """Put an adapter's own parameters, such as a head that it was trained with, onto the shared model."""
+    """Add an adapter's own parameters, such as a head trained with it, to the shared model."""
     try:
         whole = Adapted(shared, bind(adapter, shared, ParameterRules(), task))
     except InputError:  # a head that the base lacks
@@ -150,9 +150,9 @@ def _of_adapter(adapter: Adapter, shared: Checkpoint, taken: list[str], task: st
 
 
 def write_adapter_of(merged: Path, task: str, out: Path) -> None:
-    """Write a task's parts as an adapter in PEFT's format, which is loaded onto the shared model.
+    """Write a task's parts as an adapter in PEFT's format, to load onto the shared model.
 
-    Raises InputError where a part is not low-rank, or is of what PEFT has no adapter for.
+    Raises InputError if a part is not low-rank, or PEFT has no adapter for its parameter.
     """
     check_model(merged)
     overlays, shared = opened_parts(merged, task), open_for_merging(merged)

@@ -1,4 +1,4 @@
-"""Results as frames: the tables of a report, and the scores that stages wrote."""
+"""Results as pandas frames: a report's tables, and the stages' scores."""
 
 import json
 from dataclasses import dataclass
@@ -22,37 +22,37 @@ SCORE = ("metric", "value", "stderr", "count", "device", "known", "router", "spr
 
 @dataclass(frozen=True)
 class Report:
-    """The tables of a report as frames, each read when it is asked for."""
+    """A report's tables as frames, each read on first use."""
 
     folder: Path
 
     @cached_property
     def results(self) -> DataFrame:
-        """Return a row an entry: its method, its scores by task, `mean`, costs."""
+        """Return one row per entry: its method, its scores by task, `mean`, costs."""
         return _table(self.folder / "results.csv")
 
     @cached_property
     def pairs(self) -> DataFrame:
-        """Return a row for each two entries: the difference of their scores, and the p-value of a paired test."""
+        """Return one row per pair of entries: the difference of their scores, and a paired test's p-value."""
         return read_parquet(self.folder / "pairs.parquet")
 
     @cached_property
     def studies(self) -> dict[str, DataFrame]:
-        """Return a frame for each study: a row a point; a sweep `scaling` is called `sweeps.scaling`."""
+        """Return one frame per study, with a row per point; a sweep `scaling` is called `sweeps.scaling`."""
         content = json.loads((self.folder / "studies.json").read_text(encoding="utf-8"))
         return {
             name: DataFrame(table["data"], columns=table["columns"]) for name, table in study_tables(content).items()
         }
 
     def _repr_html_(self) -> str:
-        """Show the entries and their scores, the best mean first, as a notebook does."""
+        """Show the entries and their scores, best mean first, in a notebook."""
         shown = self.results.drop(columns=[name for name in HIDDEN if name in self.results])
         html: str = shown.sort_values("mean", ascending=False).to_html(index=False, float_format="{:.3f}".format)
         return html
 
 
 def report_folder(path: Path) -> Path:
-    """Return the folder of a report, given it or a comparison's; raise InputError where there is none."""
+    """Return a report's folder, given it or a comparison's; raise InputError if there is none."""
     for folder in (path, path / "report"):
         if (folder / "results.csv").is_file():
             return folder
@@ -60,7 +60,7 @@ def report_folder(path: Path) -> Path:
 
 
 def load_results(path: Path) -> DataFrame:
-    """Read a table of a report, or a folder of scores, as a frame; raise InputError where there is neither."""
+    """Read a report's table, or a folder of scores, as a frame; raise InputError if there is neither."""
     if path.is_file():
         return _table(path)
     tables = [path / name for name in RESULTS if (path / name).is_file()]

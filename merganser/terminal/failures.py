@@ -1,7 +1,7 @@
-"""How every command ends: an error becomes one line that says what went wrong, where, and what to do.
+"""Exit of commands: an error becomes one line that says what is wrong, where, and the remedy.
 
-An error with an `exit_code` has a message for the user. Errors of libraries are recognised by their classes' names:
-importing the libraries takes seconds. An unexpected error leaves its traceback in a file, which the line names.
+An error with an `exit_code` has a message for the user. Libraries' errors are recognised by the names of their classes,
+since importing the libraries takes seconds. An unexpected error's traceback goes to a file, which the line names.
 """
 
 import errno
@@ -56,7 +56,7 @@ _KEPT_TRACEBACKS = 20
 
 @dataclass(frozen=True)
 class Failure:
-    """How a command ends by an error: a line for the user, empty if there is nothing to say, and its exit code."""
+    """The exit of a command after an error: a line for the user, empty if there is nothing to say, and its code."""
 
     message: str
     code: int
@@ -67,9 +67,9 @@ def boundary(
     known: Words = lambda error: None,
     state_folder: Callable[[], Path | None] = lambda: None,
 ) -> Iterator[None]:
-    """End the process by the line and the exit code of what the block raises.
+    """End the process with the line and the exit code of an error in the block.
 
-    `known` is as in `failure_of`; `state_folder` returns where to keep a traceback.
+    `known` is as in `failure_of`; `state_folder` returns the folder for a traceback.
     """
     open_streams()
     try:
@@ -94,10 +94,10 @@ def failure_of(
     known: Words = lambda error: None,
     state_folder: Callable[[], Path | None] = lambda: None,
 ) -> Failure:
-    """Return how a command ends by an error.
+    """Return the exit of a command after an error.
 
-    `known` returns what further libraries' errors mean. The traceback of an unexpected error is kept in the folder that
-    `state_folder` returns, else in the system's temporary folder.
+    `known` explains errors of further libraries. The traceback of an unexpected error goes to the folder that
+    `state_folder` returns, else to the system's temporary folder.
     """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -114,7 +114,7 @@ def failure_of(
 
 
 def is_mistake(error: BaseException) -> bool:
-    """Tell whether an error is the user's mistake: its class has the `exit_code` 2, as a usage error of click has."""
+    """Tell whether an error is a user error: its class has the `exit_code` 2, like click's usage error."""
     return getattr(error, "exit_code", None) == MISTAKE
 
 
@@ -129,7 +129,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def space_words(path: Path | None = None) -> str:
-    """Say how little is free on the disk of a path, by default the current folder; empty if there is enough."""
+    """Return how little space is free on a path's disk, by default the current folder's; empty if there is enough."""
     place = (path or Path()).absolute()
     existing = next((each for each in (place, *place.parents) if each.exists()), Path("/"))
     free = shutil.disk_usage(existing).free
@@ -137,7 +137,7 @@ def space_words(path: Path | None = None) -> str:
 
 
 def _words(error: BaseException) -> str | None:
-    """Say what an error of the system, or of a library that commands use, means; None if it is not known."""
+    """Explain an error of the system, or of a library that commands use; None for other errors."""
     if is_a(error, "httpx.HTTPError", "prefect.exceptions.PrefectException"):
         return f"Prefect's server refused a request ({_first_line(error)}){space_words()}"
     if isinstance(error, sqlite3.Error):
@@ -164,7 +164,7 @@ def _system_words(error: OSError) -> str:
 
 
 def _file_at(error: BaseException) -> Path | None:
-    """Return the file that was being read when an error was raised, by the variables of the code that read it."""
+    """Return the file that was being read when an error was raised, from the local variables of the reading code."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame in reversed(frames):
         for name, value in frame.f_locals.items():

@@ -22,7 +22,7 @@ _LONGEST_NAME = 60
 
 
 def _unless_of_a_tokenizer(match: re.Match[str]) -> str:
-    """Replace the value of a credential; leave a tokenizer's special tokens, whose names end in `token` as well."""
+    """Mask a credential's value; keep a tokenizer's special tokens, whose names also end in `token`."""
     name = f"{match.string[max(0, match.start() - _LONGEST_NAME) : match.start()]}{match[1]}".rstrip("\"'=: \t\n")
     before, ending = name[:-5], name[-5:].lower()
     if ending == "token" and (_OF_A_TOKENIZER.search(before) or _is_special(before, match[2])):
@@ -31,7 +31,7 @@ def _unless_of_a_tokenizer(match: re.Match[str]) -> str:
 
 
 def _is_special(before: str, value: str) -> bool:
-    """Tell whether a value is a special token, or the number of one; `before`: what its name has before `token`."""
+    """Tell whether a value is a special token, or its number; `before`: the part of its name before `token`."""
     is_named = bool(re.search(r"\w[_-]?$", before)) and not _CREDENTIALS.search(before)
     return bool(_SPECIAL.fullmatch(value.rstrip(",;"))) or (is_named and value.isdecimal() and len(value) <= 7)
 
@@ -75,9 +75,9 @@ def masked(text: str) -> str:
 
 
 class LineMask:
-    """Replaces credentials by *** in text that comes in blocks of lines, each line as `masked` does it alone.
+    """Mask credentials in text that arrives in blocks of lines, each line as by `masked`.
 
-    And all lines of a private key, of which `masked` sees only the first.
+    It also masks all lines of a private key, of which `masked` sees only the first.
     """
 
     def __init__(self) -> None:
@@ -105,12 +105,12 @@ def may_hold_credential(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """Escape control characters, lone surrogates and the like, except line ends and tabs."""
+    """Escape control characters, lone surrogates and the like, except newlines and tabs."""
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 def say(*lines: object) -> None:
-    """Print lines that may have names of any origin: without credentials, and nothing that a terminal would obey."""
+    """Print lines with names of any origin, without credentials and terminal control characters."""
     for line in lines:
         print(printable(masked(str(line))))
 

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, that cannot be written, or whose encoding has not all characters."""
+"""Standard streams that are closed, cannot be written, or lack characters in their encoding."""
 
 import errno
 import io
@@ -11,10 +11,10 @@ _NAMES = ("stdin", "stdout", "stderr")
 
 
 def open_streams() -> None:
-    """Open closed standard streams on /dev/null, and have the others escape what their encoding does not have.
+    """Open closed standard streams on /dev/null; have the others escape characters that their encoding lacks.
 
-    Schedulers start jobs with closed streams. Python leaves these out, and the next file that is opened gets the number
-    of the closed one: what a command then prints would be written into it.
+    Schedulers start jobs with closed streams. Python leaves these out, so the next opened file gets the number of
+    the closed one, and a command's output would be written into that file.
     """
     for number, name in enumerate(_NAMES):
         stream = getattr(sys, name)
@@ -40,7 +40,7 @@ def _opened(number: int) -> TextIO:
 
 
 def drop_unwritten(stream: TextIO) -> None:
-    """Drop what a stream could not take: flushing it again would fail again."""
+    """Discard unwritten output of a stream: flushing it again would fail again."""
     with suppress(OSError, ValueError, AttributeError):
         try:
             stream.flush()
@@ -49,9 +49,9 @@ def drop_unwritten(stream: TextIO) -> None:
 
 
 class StandardOutput:
-    """Standard output as a run writes it: stages go on if it cannot be written, as on a full disk.
+    """Standard output of a run: stages continue if it cannot be written, as on a full disk.
 
-    `close` says so, once. A reader who wants no more of it, such as `head`, is nothing to speak of.
+    `close` reports that once. A reader that stops reading, such as `head`, is not reported.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -62,17 +62,17 @@ class StandardOutput:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write a text as far as possible; return its length."""
+        """Write as much of a text as possible; return its length."""
         with suppress(ValueError):  # closed
             self._try(self._stream.write, text)
         return len(text)
 
     def flush(self) -> None:
-        """Write what is in the buffer as far as possible."""
+        """Write as much of the buffer as possible."""
         self._try(self._stream.flush)
 
     def close(self) -> None:
-        """Drop what could not be written, and name the error on standard error."""
+        """Discard unwritten output, and name the error on standard error."""
         self.flush()
         drop_unwritten(self._stream)
         if self._error and not isinstance(self._error, BrokenPipeError):

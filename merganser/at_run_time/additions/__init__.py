@@ -1,1 +1,1 @@
-"""Additions to a network, each a module named as the file that a merge keeps for it."""
+"""Additions to a network: each module has the name of its file in a merge's folder."""

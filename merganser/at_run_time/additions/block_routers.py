@@ -1,4 +1,4 @@
-"""WEMoE's blocks at evaluation: in each MLP every example takes as much of each task as the block's router says."""
+"""WEMoE's block routers at evaluation: in each MLP, they decide how much of each task an example gets."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -32,9 +32,9 @@ TASK_GIVEN = False
 
 @contextmanager
 def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Running]:
-    """Load the shared model; while the block runs, mix in each MLP the tasks' vectors as its router says.
+    """Load the shared model; in the block, mix the tasks' vectors in each MLP by its router's weights.
 
-    What was chosen is each example's task of the largest weight, block by block.
+    The chosen task is each example's task of the largest weight, block by block.
     """
     shared, overlays = open_for_merging(merged), OverlayFile(merged / OVERLAYS)
     routers = read_block_routers(merged, overlays.tasks)
@@ -54,7 +54,7 @@ def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Ru
 
 
 def write(folder: Path, values: Mapping[str, Any], source: LayerSource, read: Path) -> None:
-    """Write the routers that were learned for a merge."""
+    """Write the learned routers of a merge."""
     assert source.table.learned is not None, "a method with such routers is registered with a learner"
     write_block_routers(folder, source.table.learned.values, source.tasks)
 

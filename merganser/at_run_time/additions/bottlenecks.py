@@ -1,4 +1,4 @@
-"""Representation Surgery: a small bottleneck per task that takes from a merged model's features what is not its own.
+"""Representation Surgery: a small bottleneck per task that corrects the features of a merged model.
 
 Legend: N examples, D features, R rank.
 """
@@ -59,16 +59,16 @@ class Trained:
 
     @property
     def best_step(self) -> int:
-        """Return the step after which the loss was lowest: the bottleneck is that step's."""
+        """Return the step with the lowest loss, to which the bottleneck belongs."""
         return min(self.losses, key=lambda step: (self.losses[step], step))
 
 
 def train(
     merged: Tensor, own: Tensor, seed: int, task: str, *, rank: int, steps: int, batch_size: int, lr: float
 ) -> Trained:
-    """Bring the merged model's features (N, D) near those of the task's own model, by the mean absolute difference.
+    """Move the merged model's features (N, D) towards the task's own model's, by the mean absolute difference.
 
-    Start from no change, and return the best found at the steps that were looked at. Raises InputError at a NaN.
+    It starts from no change, and returns the best of the checked steps. Raises InputError at a NaN.
     """
     size = merged.shape[1]
     drawn = torch.rand(rank, size, generator=generator_of(seed, task, "surgery")).mul_(2).sub_(1).div_(size**0.5)
@@ -109,7 +109,7 @@ def write_bottlenecks(folder: Path, bottlenecks: Mapping[str, Bottleneck]) -> No
 
 
 def read_bottleneck(folder: Path, task: str) -> Bottleneck:
-    """Read a task's bottleneck out of a merged model's folder."""
+    """Read a task's bottleneck from a merged model's folder."""
     file = SafetensorsFile(folder / FILE)
     if f"{task}/{DOWN}" not in file:
         raise InputError(f"{file.path}: no bottleneck for the task {task!r}; merge again")
@@ -117,13 +117,13 @@ def read_bottleneck(folder: Path, task: str) -> Bottleneck:
 
 
 def write(folder: Path, values: Mapping[str, Any], source: LayerSource, read: Path) -> None:
-    """Keep the bottlenecks that the stage `surgery` trained with a merge."""
+    """Copy the bottlenecks of the stage `surgery` into a merge."""
     shutil.copyfile(read / FILE, folder / FILE)
 
 
 @contextmanager
 def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Running]:
-    """Load the task's model; while the block runs, its features pass through the task's bottleneck."""
+    """Load the task's model; in the block, its features pass through the task's bottleneck."""
     bottleneck = read_bottleneck(merged, task)
     network.load(head.put_on(task_model(merged, task)))
     with can_change(network, f"{merged / FILE}").changing(bottleneck):
@@ -131,7 +131,7 @@ def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Ru
 
 
 def can_change(network: Network, where: str) -> ChangesFeatures:
-    """Return a network that lets its features be changed; raise InputError, naming the place, for any other."""
+    """Return a network whose features can be changed; raise InputError, naming the place, for any other."""
     if isinstance(network, ChangesFeatures):
         return network
     reason = "a bottleneck changes what a head sees, and this family's network has no features with a head after them"

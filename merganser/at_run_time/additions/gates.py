@@ -1,8 +1,6 @@
-"""SMILE's gates: for each token and linear map, the expert whose right singular vectors its input lies along most.
+"""SMILE's gates: for each token and linear map, the expert whose right singular vectors best match the input.
 
-They need no bytes of their own but the number of those vectors.
-
-Legend: N rows (tokens), T tasks, K triples.
+They only store the number of those vectors. Legend: N rows (tokens), T tasks, K triples.
 """
 
 import json
@@ -34,9 +32,9 @@ TASK_GIVEN = False
 
 
 def chosen(rows: Tensor, experts: Sequence[LowRank | None], k_gate: int) -> Tensor:
-    """Return each row's expert (N,), by its number: the largest projection onto the first `k_gate` right vectors.
+    """Return the number of each row's expert (N,): the largest projection onto its first `k_gate` right vectors.
 
-    A task without an expert comes last, of several with the same norm the first one.
+    A task without an expert comes last; of several with the same norm the first one is chosen.
     """
     norms = [
         torch.full((len(rows),), -1.0, device=rows.device)
@@ -48,7 +46,7 @@ def chosen(rows: Tensor, experts: Sequence[LowRank | None], k_gate: int) -> Tens
 
 
 def applied(rows: Tensor, experts: Sequence[LowRank | None], choice: Tensor) -> Tensor | None:
-    """Return what each row's own expert makes of it (N, M); None where there are no experts."""
+    """Return the output of each row's own expert (N, M); None without experts."""
     width = next((expert.u.shape[0] for expert in experts if expert is not None), None)
     if width is None:
         return None
@@ -63,9 +61,9 @@ def applied(rows: Tensor, experts: Sequence[LowRank | None], choice: Tensor) -> 
 
 @contextmanager
 def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Running]:
-    """Load the shared model; while the block runs, add to each linear map's output what each row's expert makes.
+    """Load the shared model; in the block, add the output of each row's expert to each linear map's output.
 
-    That is its matrix's product with the row, and its bias.
+    That is the product of the expert's matrix with the row, plus its bias.
     """
     overlays, k_gate = OverlayFile(merged / OVERLAYS), read_gates(merged)
     network.load(head.put_on(own_model(open_for_merging(merged), None)))
@@ -91,7 +89,7 @@ def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Ru
 
 @contextmanager
 def _without_padding(network: Network) -> Iterator[None]:
-    """While the block runs, score texts of one length together: padding would be counted as tokens."""
+    """In the block, score texts of one length together: padding would be counted as tokens."""
     if getattr(network, "batching", None) != "padded":
         yield
         return
@@ -103,7 +101,7 @@ def _without_padding(network: Network) -> Iterator[None]:
 
 
 def _biases(overlays: OverlayFile, maps: Iterable[str], shared: Checkpoint) -> dict[str, Tensor]:
-    """Read what each task adds to the biases (T, M) of the linear maps that have one, by the maps' names."""
+    """Read the tasks' additions (T, M) to the biases of linear maps, by the maps' names."""
     stacked = {}
     for name in (name for name in maps if bias_of(name) in overlays.parameters):
         shape = shared.spec(bias_of(name)).shape
@@ -113,9 +111,10 @@ def _biases(overlays: OverlayFile, maps: Iterable[str], shared: Checkpoint) -> d
 
 
 def write(folder: Path, values: Mapping[str, Any], source: LayerSource, read: Path) -> None:
-    """Write what the gates of a merge are.
+    """Write the settings of a merge's gates.
 
-    Raises InputError for a merge without experts, which would be the base, and for gates that choose by rounding alone.
+    Raises InputError for a merge without experts, which would be the base, and for gates whose choice is only
+    rounding.
     """
     overlays = OverlayFile(folder / OVERLAYS)
     experts = [name for name in overlays.parameters if overlays.kind(name) == LowRank.kind]
@@ -132,7 +131,7 @@ def write(folder: Path, values: Mapping[str, Any], source: LayerSource, read: Pa
 
 
 def read_gates(folder: Path) -> int:
-    """Read how many right singular vectors a gate has."""
+    """Read the number of a gate's right singular vectors."""
     try:
         k_gate = parse_json(read_small(folder / FILE))["k_gate"]
         if type(k_gate) is int and k_gate > 0:

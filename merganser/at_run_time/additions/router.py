@@ -1,4 +1,4 @@
-"""A router of examples: by the shared model's features, how much of each task's part an example takes.
+"""A router of examples: it decides from the shared model's features how much of each task's part an example gets.
 
 Legend: N examples, B of them in a batch, T tasks, C classes, D features.
 """
@@ -44,14 +44,14 @@ class Router:
     bias: Tensor  # (T,)
 
     def probabilities(self, features: Tensor) -> Tensor:
-        """Return each example's probability of each task, in float64: (N, T)."""
+        """Return each example's probabilities of the tasks, in float64: (N, T)."""
         return torch.softmax(features.double() @ self.weight.double().T + self.bias.double(), dim=1)
 
 
 def shares(probabilities: Tensor) -> Tensor:
-    """Round each example's probabilities (N, T) to hundredths that add up to one: the likeliest task takes the rest.
+    """Round each example's probabilities (N, T) to hundredths that add up to one; the likeliest task gets the rest.
 
-    So examples that are clearly of one task have that task's model alone, and run together.
+    So examples that clearly belong to one task get that task's model alone, and run together.
 
     >>> shares(torch.tensor([[0.996, 0.004], [0.333, 0.667]], dtype=torch.float64)).tolist()
     [[1.0, 0.0], [0.33, 0.67]]
@@ -82,13 +82,13 @@ def read_router(folder: Path) -> Router:
 
 
 def write(folder: Path, values: Mapping[str, Any], source: LayerSource, read: Path) -> None:
-    """Keep the router that the stage `route` fitted with a merge."""
+    """Copy the router of the stage `route` into a merge."""
     shutil.copyfile(read / FILE, folder / FILE)
 
 
 @contextmanager
 def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Running]:
-    """Load the shared model; while the block runs, score each example by it and what it takes of each task's part."""
+    """Load the shared model; in the block, score each example by it plus its shares of the tasks' parts."""
     check_scores(network, f"{merged / FILE}")
     shared, overlays, router = open_for_merging(merged), OverlayFile(merged / OVERLAYS), read_router(merged)
     if set(router.tasks) != set(overlays.tasks):
@@ -99,7 +99,7 @@ def put_in(network: Network, merged: Path, task: str, head: Head) -> Iterator[Ru
 
 
 class MixedNetwork:
-    """A network with the shared model, that scores each example by its mixture of the tasks' parts."""
+    """A network with the shared model that scores each example by its mixture of the tasks' parts."""
 
     def __init__(self, network: Network, router: Router, mixtures: Mixtures, order: tuple[str, ...]) -> None:
         """Take the tasks in the order of the mixtures' weights."""
@@ -113,7 +113,7 @@ class MixedNetwork:
 
     @torch.inference_mode()
     def logits(self, inputs: Inputs) -> Tensor:
-        """Score every class, the examples of the same shares of the tasks (B, T) together: (B, C)."""
+        """Return the class logits (B, C); examples with the same shares of the tasks run together."""
         probabilities = self.router.probabilities(self.network.features(inputs).float().cpu())
         self.counts.take(probabilities.argmax(dim=1))
         kinds, kind_of = shares(probabilities)[:, self.order].unique(dim=0, return_inverse=True)
@@ -129,7 +129,7 @@ class MixedNetwork:
 
 
 def check_scores(network: Network, where: str) -> None:
-    """Refuse a network that writes text, naming the place: its answers are not scored example by example."""
+    """Refuse a network that generates text, naming the place: its answers are not scored example by example."""
     if isinstance(network, Generates):
         raise InputError(
             f"{where}: routing works only for tasks with classes or numbers, not for tasks that generate text"

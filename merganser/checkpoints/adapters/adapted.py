@@ -1,4 +1,4 @@
-"""An adapter put onto its base: the fine-tuned model whole, where its difference from another model is wanted."""
+"""An adapter applied to its base: the whole fine-tuned model, to subtract another model from it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from merganser.checkpoints.tensors import Checkpoint, Spec
 
 @dataclass(frozen=True)
 class Adapted(Checkpoint):
-    """A base with a bound adapter's updates added, in float32 where there are any."""
+    """A base plus a bound adapter's updates; updated tensors are in float32."""
 
     base: Checkpoint
     adapter: Adapter
 
     @cached_property
     def specs(self) -> dict[str, Spec]:
-        """Return the base's dtypes and shapes, of what the adapter changes in float32."""
+        """Return the base's dtypes and shapes; tensors that the adapter changes are in float32."""
         changed = {name: Spec("F32", self.base.spec(name).shape) for name in self.adapter.updates}
         return {**self.base.specs, **changed}
 
@@ -37,7 +37,7 @@ class Adapted(Checkpoint):
 
 
 def open_whole(path: Path, base: Path, rules: ParameterRules, task: str, modules: Sequence[str] = ()) -> Checkpoint:
-    """Open a task's model, an adapter's put onto the base it was trained on."""
+    """Open a task's model; an adapter is applied to the base that it was trained on."""
     model = open_model(path, modules)
     if not isinstance(model, Adapter):
         return model

@@ -1,4 +1,4 @@
-"""Find an adapter's layers in its base, by names and shapes."""
+"""Match an adapter's layers with its base's parameters, by names and shapes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -20,11 +20,11 @@ ONE_BY_ONE = "if it stores experts one by one, save it again by save_pretrained(
 
 
 def bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) -> Adapter:
-    """Return an adapter with its updates of merged parameters under the base's names.
+    """Return an adapter whose updates of merged parameters have the base's names.
 
-    It may have been trained on a part of the base: then one prefix to its names makes all of them fit; or on the base
-    as another version of transformers names it. Raises InputError when none does, or more than one, and when nothing
-    that it touches is merged.
+    It may have been trained on a part of the base, so that all its names need one prefix, or on the base under the
+    names of another version of transformers. Raises InputError if no prefix fits, if several do, or if the adapter
+    changes no merged parameter.
     """
     whole = unstacked(base)
     adapter = _as_layers_are(adapter, whole)
@@ -39,9 +39,9 @@ def bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) -
 
 
 def _as_layers_are(adapter: Adapter, base: Checkpoint) -> Adapter:
-    """Turn updates of linear maps by the layers' classes, as PEFT does: its `fan_in_fan_out` is that of one of them.
+    """Transpose updates of linear maps by the layers' classes, as PEFT does; `fan_in_fan_out` is that of one layer.
 
-    Where nothing is known of the base, the adapter's own word counts.
+    If nothing is known of the base, the adapter's own setting counts.
     """
     architecture = architecture_beside(base)
     if architecture.model_type is None:
@@ -55,14 +55,14 @@ def _as_layers_are(adapter: Adapter, base: Checkpoint) -> Adapter:
 
 
 def _is_of_linear_map(adapter: Adapter, key: str) -> bool:
-    """Tell by its factor A whether an update is of a linear map, and of no embedding or convolution."""
+    """Tell by the shape of factor A whether an update is for a linear map, and not an embedding or convolution."""
     return "lora_embedding_" not in key and len(adapter.tensors.spec(key).shape) == 2
 
 
 def _by_transformers(adapter: Adapter, base: Checkpoint) -> Adapter | None:
-    """Give an adapter's updates the base's names where the installed transformers knows both as one; None if no other.
+    """Rename an adapter's updates to the base's names by the installed transformers; None if none change.
 
-    The files of a model may have the names of an earlier version, and PEFT takes those of the model that is loaded.
+    A model's files may have the names of an earlier version, while PEFT uses those of the loaded model.
     """
     config = architecture_beside(base).config
     ours, theirs = todays_names(config, base.names), todays_names(config, adapter.updates)
@@ -74,9 +74,9 @@ def _by_transformers(adapter: Adapter, base: Checkpoint) -> Adapter | None:
 
 
 def _tied_name(today: str, stored: Mapping[str, str]) -> str | None:
-    """Name a second name of a tied weight, which no file of the base holds, as that version does; None if it is none.
+    """Return the second name of a tied weight, which the base's files lack; None if it is none.
 
-    `stored`: the names in the base's files by today's.
+    `stored`: the names in the base's files by today's names.
     """
     firsts = (stored[first] for first in tied_names(today) if first in stored)
     return next((other for first in firsts for other in tied_names(first) if other.endswith(today)), None)
@@ -111,7 +111,7 @@ def _bind(adapter: Adapter, base: Checkpoint, rules: ParameterRules, task: str) 
 
 
 def _prefixes(adapter: Adapter, base: Checkpoint) -> set[str]:
-    """List what could stand before the adapter's names: what stands before one of its modules' names in the base."""
+    """List possible prefixes of the adapter's names: those of its modules' names in the base."""
     low_rank = [own for own, update in adapter.updates.items() if update.of_layer] or list(adapter.updates)
     inside = {name.rpartition(".")[0] for name in low_rank}
     modules = {f".{name.rpartition('.')[0]}" for name in base.names}
@@ -119,7 +119,7 @@ def _prefixes(adapter: Adapter, base: Checkpoint) -> set[str]:
 
 
 def _target(adapter: Adapter, base: Checkpoint, prefix: str, own: str) -> str | None:
-    """Find the base's parameter that an update is for; None when there is none.
+    """Return the base's parameter for an update; None if there is none.
 
     nn.MultiheadAttention has one matrix for its three projections, and no `weight`.
     """
@@ -129,7 +129,7 @@ def _target(adapter: Adapter, base: Checkpoint, prefix: str, own: str) -> str | 
 
 
 def _misfits(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: str) -> Iterator[tuple[str, str]]:
-    """List what is merged and does not fit the base under a prefix: its name in the base, and what is wrong."""
+    """List merged updates that do not fit the base under a prefix: the base's name, and what is wrong."""
     for own in (own for own in adapter.updates if not is_head(own, rules.heads)):
         ours_named = _target(adapter, base, prefix, own)
         name = ours_named or f"{prefix}{own}"
@@ -151,12 +151,12 @@ def _misfits(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: 
 
 
 def _hint(adapter: Adapter, own: str) -> str:
-    """Say what else may be the matter where the base lacks a parameter of experts that PEFT puts an adapter on."""
+    """Return a further possible cause if the base lacks a parameter of experts that PEFT adapts."""
     return f"; {ONE_BY_ONE}" if adapter.updates[own].computed and "expert" in own else ""
 
 
 def _is_optional(adapter: Adapter, base: Checkpoint, prefix: str, own: str) -> bool:
-    """Tell whether an update is of a parameter that its module need not have: the base has another one of it."""
+    """Tell whether an update is of a parameter that its module may lack: the base has its other one."""
     computed = adapter.updates[own].computed
     if computed is None or not computed.optional:
         return False
@@ -166,7 +166,7 @@ def _is_optional(adapter: Adapter, base: Checkpoint, prefix: str, own: str) -> b
 
 
 def _is_copy(adapter: Adapter, base: Checkpoint, own: str, source: str, first: str) -> bool:
-    """Tell whether an update of a tied weight's second name is that of its first, or changes nothing.
+    """Tell whether an update of a tied weight's second name equals that of its first, or changes nothing.
 
     `source`: the weight's name in the base; `first`: in the adapter.
     """
@@ -186,7 +186,7 @@ def _is_copy(adapter: Adapter, base: Checkpoint, own: str, source: str, first: s
 
 
 def _content(adapter: Adapter, name: str) -> dict[str, Tensor]:
-    """Read all that an update consists of."""
+    """Read all values of an update."""
     update = adapter.updates[name]
     tensors = {part: adapter.tensors.read(key) for part in ("whole", "added") if (key := getattr(update, part))}
     if update.tokens is not None:
@@ -199,15 +199,15 @@ def _content(adapter: Adapter, name: str) -> dict[str, Tensor]:
 
 
 def _is_unchanged(adapter: Adapter, base: Checkpoint, own: str, name: str) -> bool:
-    """Tell whether an update gives a parameter the values that it has."""
+    """Tell whether an update gives a parameter the values that it already has."""
     weights = base.read(name)
     return adapter.shapes(own) == {tuple(weights.shape)} and not adapter.delta(own, weights).any()
 
 
 def _is_of_one_name(adapter: Adapter, base: Checkpoint, own: str, others: Mapping[str, str]) -> bool:
-    """Tell whether an update is for one name of a weight that the base ties: PEFT leaves the others as they were.
+    """Tell whether an update is for one name of a weight that the base ties; PEFT does not change the others.
 
-    `others`: the names that the weight may have in the base, with those in the adapter.
+    `others`: the weight's possible names in the base, with those in the adapter.
     """
     if not others or any(other in base or theirs in adapter.updates for other, theirs in others.items()):
         return False
@@ -221,7 +221,7 @@ def _is_untied(adapter: Adapter, base: Checkpoint, own: str, name: str, others: 
 
 
 def moved_together(adapter: Adapter, base: Checkpoint) -> list[str]:
-    """List the tied weights of which an adapter has a low-rank update under one name."""
+    """List tied weights with a low-rank update under only one of their names."""
     own = [name for name, update in adapter.updates.items() if update.of_layer and name in base]
     return [name for name in own if _is_of_one_name(adapter, base, name, {other: other for other in tied_names(name)})]
 
@@ -240,7 +240,7 @@ def _bound(adapter: Adapter, base: Checkpoint, rules: ParameterRules, prefix: st
 
 
 def _apart(adapter: Adapter, base: Checkpoint) -> Adapter:
-    """Divide the values of stacks into those of their matrices, where the base shows these."""
+    """Split the values of stacks into those of their matrices, if the base shows these."""
     places = {name: place for name in base.names if (place := place_in_stack(base, name)) is not None}
     stacked = {name: place for name, place in places.items() if place.name in adapter.updates}
     if not stacked:
@@ -261,7 +261,7 @@ def _apart(adapter: Adapter, base: Checkpoint) -> Adapter:
 
 
 def _oriented(update: Update, base: Checkpoint, name: str) -> Update:
-    """Turn an update round where the base shows its parameter so."""
+    """Transpose an update if the base shows its parameter transposed."""
     if name not in base.transposed:
         return update
     return replace(update, transposed=not update.transposed, whole_transposed=update.whole is not None)

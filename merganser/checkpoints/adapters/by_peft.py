@@ -1,7 +1,7 @@
-"""What an adapter makes of its base's weights, computed by PEFT itself, a module at a time.
+"""Let PEFT compute an adapter's changes to its base, one module at a time.
 
-PEFT's tuner is put on a model without values. Where it needs the base's weights for that (DoRA, PiSSA), each module is
-put on when it is read. So no more than the adapter and one module are ever in memory.
+PEFT's tuner is applied to a model without values. If it needs the base's weights (DoRA, PiSSA), each module gets them
+when it is read. So memory holds the adapter and one module at most.
 """
 
 import warnings
@@ -29,7 +29,7 @@ ONE_AT_A_TIME = Lock()  # PEFT takes torch's random numbers, which all threads s
 
 
 class Holder(nn.Module):
-    """A tuner where a PeftModel has it, so that tensors have the same names."""
+    """Holds a tuner like a PeftModel, so that tensors have the same names."""
 
     def __init__(self, tuner: nn.Module, config: Any) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Holder(nn.Module):
 
 @dataclass
 class ByPeft:
-    """An adapter of any kind over the modules that it changes."""
+    """An adapter of any kind, and the modules that it changes."""
 
     path: Path
     kind: PeftKind
@@ -59,14 +59,14 @@ class ByPeft:
     last: tuple[str, dict[str, Tensor]] | None = None
 
     def delta(self, module: str, parameter: str) -> Tensor:
-        """Return what the adapter adds to a parameter of the base in float32, as the base's file has it."""
+        """Return the adapter's change of a base's parameter in float32, in the layout of the base's file."""
         with ONE_AT_A_TIME:
             if self.last is None or self.last[0] != module:
                 self.last = module, self._deltas(module, self.put_on)
             return self.last[1][parameter]
 
     def check(self) -> None:
-        """Put the adapter on; raise InputError where PEFT cannot, or computes other values each time."""
+        """Apply the adapter; raise InputError if PEFT cannot, or if it computes other values each time."""
         with ONE_AT_A_TIME:
             first = next(iter(self.sources))
             one, two = self._deltas(first, self.put_on), self._deltas(first, PutOn(self, seed=1))
@@ -83,17 +83,17 @@ class ByPeft:
 
     @cached_property
     def put_on(self) -> "PutOn":
-        """Return the tuner on a model without values."""
+        """Return the tuner, applied to a model without values."""
         return PutOn(self, seed=0)
 
     @property
     def embeddings(self) -> set[str]:
-        """Return the modules that are embeddings by the names of their tensors."""
+        """Return the embedding modules, by the names of their tensors."""
         return {module for key, module in self.keys.items() if "lora_embedding_" in key}
 
     @property
     def wrapped(self) -> set[str]:
-        """Return the modules of which the adapter is put on parameters."""
+        """Return the modules with adapted parameters."""
         return {module for module in self.sources if self.kind.wrapping.parameters(module)}
 
     def _deltas(self, module: str, put_on: "PutOn") -> dict[str, Tensor]:
@@ -115,7 +115,7 @@ class ByPeft:
 
     @contextmanager
     def refusing(self, where: str) -> Iterator[None]:
-        """Raise InputError in PEFT's own words where it refuses what the block asks of it."""
+        """Raise InputError in PEFT's words if it fails inside the block."""
         try:
             with quiet():
                 yield
@@ -132,14 +132,14 @@ class ByPeft:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Take no gradients, give no warnings, and leave torch's own random numbers as they were."""
+    """Disable gradients and warnings, and restore torch's random state."""
     with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         yield
 
 
 class PutOn:
-    """PEFT's tuner on a model without values; `one_by_one`: its layers are made when they are merged."""
+    """PEFT's tuner on a model without values; `one_by_one`: its layers are built when they are merged."""
 
     def __init__(self, of: ByPeft, seed: int) -> None:
         self.of, self.seed = of, seed
@@ -157,13 +157,13 @@ class PutOn:
 
     @property
     def limit(self) -> int:
-        """Return how many entries a tensor of the adapter may have."""
+        """Return the largest number of entries of one of the adapter's tensors."""
         largest = max((len_of(shape) for module in self.of.shapes.values() for shape in module.values()), default=0)
         held = max((len_of(self.of.tensors.spec(key).shape) for key in self.of.keys), default=0)
         return 2 * max(largest, held) + SPARE
 
     def _make(self) -> bool:
-        """Put the tuner on a model without values; tell whether that can be done without values."""
+        """Apply the tuner to a model without values; tell whether it needs no values."""
         of = self.of
         self.calls.clear()
         self.model, known = model_of(of.shapes, of.architecture, of.embeddings)
@@ -183,7 +183,7 @@ class PutOn:
         return True
 
     def _tuner(self) -> Any:
-        """Return PEFT's tuner, which finds the modules that the adapter has tensors of."""
+        """Return PEFT's tuner, which finds the modules that have tensors in the adapter."""
         calls, later = self.calls, self.one_by_one
         modules = frozenset(self.of.sources) - self.of.wrapped
 
@@ -202,7 +202,7 @@ class PutOn:
         return Tuner
 
     def _load(self, keys: Mapping[str, str]) -> None:
-        """Load some of the adapter's tensors; raise InputError where PEFT would leave any of them out."""
+        """Load some of the adapter's tensors; raise InputError if PEFT would skip one of them."""
         from peft import set_peft_model_state_dict
 
         state = {key: self.of.tensors.read(key) for key in keys}
@@ -215,11 +215,11 @@ class PutOn:
             raise InputError(f"{self.of.path}: it has no {missing[0]}; save the adapter again")
 
     def _is_shared(self, key: str) -> bool:
-        """Tell whether a tensor is of several layers, of which not all need have it."""
+        """Tell whether several layers, but perhaps not all of them, share a tensor."""
         return not key.startswith(ROOT)
 
     def _is_of_adapter(self, key: str, missing: list[str]) -> bool:
-        """Tell whether PEFT would have loaded a tensor, which is no second name of one that it has loaded."""
+        """Tell whether PEFT should have loaded a tensor, which is no second name of a loaded one."""
         if not (self.of.kind.prefix in key and f".{NAME}" in key):
             return False
         held = self.holder.state_dict(keep_vars=True)
@@ -227,7 +227,7 @@ class PutOn:
         return key in held and held[key].data_ptr() not in others
 
     def merged(self, module: str, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return a module's parameters with the adapter merged into these."""
+        """Return a module's parameters with the adapter merged into these values."""
         if module not in self.calls:
             raise InputError(f"{self.of.path}: {module} is not among the modules that its configuration targets")
         torch.manual_seed(self.seed)
@@ -239,7 +239,7 @@ class PutOn:
             return _values(_merge(layer), values)
 
     def _merged_now(self, module: str, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Put the adapter on one module that has its values, and take it off again."""
+        """Apply the adapter to one module with values, and remove it again."""
         parent, _, name = module.rpartition(".")
         tuner: Any = self.holder.base_model
         above, plain = self.model.get_submodule(parent), self.model.get_submodule(module)
@@ -259,7 +259,7 @@ class PutOn:
 
 
 def _merge(layer: Any) -> nn.Module:
-    """Merge a layer as PEFT's merge_and_unload does, and return the module that is left; the layer can merge again."""
+    """Merge a layer as PEFT's merge_and_unload does, and return the resulting module; the layer can merge again."""
     if hasattr(layer, "unload_and_optionally_merge_module"):
         left = layer.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
     else:
@@ -277,5 +277,5 @@ def _values(module: nn.Module, values: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def len_of(shape: Any) -> int:
-    """Return how many entries a shape has."""
+    """Return the number of entries of a shape."""
     return int(torch.Size(shape).numel())

@@ -1,10 +1,7 @@
-"""An adapter's tensors, and what each is to the model it was trained on.
+"""An adapter's tensors, and the role of each in the model that it was trained on.
 
-Which of an adapter's tensors PEFT computes with, and which parameters it changes by them.
-
-Rows of an embedding that an adapter has trained, for some tokens alone (PEFT's trainable tokens).
-
-Shape legend: M rows, N columns, Q rank of the adapter.
+Some are factors or plain values; PEFT computes with the others; some are rows of an embedding for trained tokens
+(PEFT's trainable tokens). Shape legend: M rows, N columns, Q rank of the adapter.
 """
 
 import re
@@ -28,7 +25,7 @@ INSIDE = ".base_layer"  # of a module that PEFT has put something around
 
 @dataclass(frozen=True)
 class Computed:
-    """A parameter of a module, by the names that it has where the adapter was trained, or one matrix of a stack."""
+    """A module's parameter that PEFT computes, or one matrix of a stack, by its name in training."""
 
     module: str
     parameter: str
@@ -36,7 +33,7 @@ class Computed:
     optional: bool = False  # a module need not have it
 
     def of(self, peft: ByPeft, transposed: bool) -> Tensor:
-        """Return what is added to the base's, the way round that the base is shown."""
+        """Return the update, in the base's orientation."""
         delta = peft.delta(self.module, self.parameter)
         shown = delta if self.place is None else delta[self.place]
         return shown.mT.contiguous() if transposed else shown
@@ -45,9 +42,9 @@ class Computed:
 def computed_of(
     path: Path, kind: PeftKind, names: Sequence[str], wrapped_alone: bool
 ) -> tuple[dict[str, Computed], dict[str, str]]:
-    """Return the parameters that PEFT computes, and the tensors that it computes them with, by their modules.
+    """Return the parameters that PEFT computes, and the tensors that it needs for them, by module.
 
-    `wrapped_alone`: of low-rank updates those that are put on parameters; the others are read as they are.
+    `wrapped_alone`: for low-rank updates, only those on parameters; the others are read without PEFT.
     """
     computed: dict[str, Computed] = {}
     keys: dict[str, str] = {}
@@ -72,7 +69,7 @@ def computed_of(
 
 
 def _check(path: Path, kind: PeftKind, module: str, is_wrapped: bool) -> None:
-    """Raise InputError for a module that PEFT would not put the adapter on."""
+    """Raise InputError for a module that PEFT would not adapt."""
     if is_wrapped and kind.wrapping.is_listed(module):
         raise InputError(f"{path}: target_modules and target_parameters both name {module}, which PEFT refuses")
     if f"{INSIDE}." in module:
@@ -89,14 +86,14 @@ LARGEST = 2**40
 
 @dataclass(frozen=True)
 class Tokens:
-    """The rows of some tokens: their new values, and their numbers."""
+    """The trained rows of some tokens: their values and numbers."""
 
     name: str  # of the parameter
     key: str  # of the tensor with the values
     rows: tuple[int, ...]
 
     def put(self, delta: Tensor, values: Tensor, weights: Tensor) -> None:
-        """Write into a parameter's delta what makes its rows these values."""
+        """Write the difference of these rows into a parameter's delta."""
         if values.shape[1:] != weights.shape[1:] or max(self.rows) >= len(weights):
             shapes = f"shape {list(values.shape)}, for {list(weights.shape)}"
             raise InputError(f"{self.name}: the rows of trained tokens have {shapes}; give the base it was trained on")
@@ -105,7 +102,7 @@ class Tokens:
 
 
 def find_token_rows(path: Path, tensors: Checkpoint, config: Mapping[str, Any]) -> dict[str, Tokens]:
-    """Find the tensors that are rows of tokens; raise InputError where the configuration does not fit them."""
+    """Find the tensors with rows of tokens; raise InputError if the configuration does not fit them."""
     token_rows = {}
     for key in tensors.names:
         end = next((end for end in ENDS if key.endswith(end)), None)
@@ -143,9 +140,9 @@ UNTRAINED = ".original_module."  # what it was before it was trained whole, save
 
 @dataclass(frozen=True)
 class Update:
-    """What an adapter does to one parameter, by the names of its tensors; what there is of these adds up.
+    """The changes of one parameter, by the names of the adapter's tensors; several changes add up.
 
-    What PEFT computes begins with the values that take the base's place.
+    Values that replace the base's come first, and PEFT computes from them.
     """
 
     whole: str | None = None  # takes the place of the base's values
@@ -159,13 +156,13 @@ class Update:
 
     @property
     def of_layer(self) -> bool:
-        """Tell whether it is what an adapter adds to a layer, which no base is without."""
+        """Tell whether the update adds to a layer's weights, so that the base must have the layer."""
         return self.factors is not None or self.computed is not None
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter and its updates: by the names of the model it was trained on, or once bound by those of the base."""
+    """An adapter and its updates: by the names of the model it was trained on, or, once bound, by the base's names."""
 
     path: Path
     tensors: Checkpoint
@@ -181,7 +178,7 @@ class Adapter:
         return update.factors is not None and update.whole is None and update.tokens is None
 
     def shapes(self, name: str) -> set[tuple[int, ...]]:
-        """Return the shapes that an update is for: one, unless its tensors disagree; none where they do not tell."""
+        """Return the shapes that an update fits: one, unless its tensors disagree; none if they do not tell."""
         update = self.updates[name]
         shapes = {self.tensors.spec(key).shape for key in (update.whole, update.added) if key}
         if update.factors is None:
@@ -196,7 +193,7 @@ class Adapter:
         return (a.mT, update.scale * b.mT) if update.transposed else (update.scale * b, a)
 
     def delta(self, name: str, weights: Tensor) -> Tensor:
-        """Return what an update adds to the base's weights of a parameter, in float32 and their shape."""
+        """Return an update of the base's weights of a parameter, in float32 and their shape."""
         update, delta = self.updates[name], torch.zeros(weights.shape)
         if update.computed is not None:
             assert self.peft is not None, "an adapter is bound before it is read"
@@ -215,15 +212,15 @@ class Adapter:
 
 
 def adapter_names(names: Collection[str]) -> list[str]:
-    """Pick an adapter's files from the names in a folder, configuration and tensors; none where there is no adapter."""
+    """Return an adapter's files, configuration and tensors, among the names in a folder; empty if it has none."""
     tensors = [name for name in ADAPTER_FILES if name in names]
     return [ADAPTER_CONFIG, tensors[0]] if ADAPTER_CONFIG in names and tensors else []
 
 
 def open_model(path: Path, modules: Sequence[str] = ()) -> Checkpoint | Adapter:
-    """Open a task's model: a checkpoint, and some of the modules in its folder, or an adapter's folder.
+    """Open a task's model: a checkpoint with some of the modules in its folder, or an adapter's folder.
 
-    Raises InputError for what cannot be read as either.
+    Raises InputError for anything else.
     """
     if path.name in ADAPTER_FILES:
         raise InputError(f"{path}: an adapter's tensors alone; give its folder, with {ADAPTER_CONFIG} in it")
@@ -235,7 +232,7 @@ def open_model(path: Path, modules: Sequence[str] = ()) -> Checkpoint | Adapter:
 
 
 def _adapter(path: Path, tensors: Checkpoint, config: Mapping[str, Any], where: Path) -> Adapter:
-    """Say what each tensor of an adapter is: to be read as it is, or one of those that PEFT computes with."""
+    """Assign each tensor of an adapter: read as it is, or used by PEFT."""
     refuse_unmergeable(where, config)
     tokens, plainly = find_token_rows(path, tensors, config), is_plain(config)
     rest = [key for key in tensors.names if UNTRAINED not in key and key not in tokens]
@@ -257,9 +254,9 @@ def _adapter(path: Path, tensors: Checkpoint, config: Mapping[str, Any], where: 
 
 
 def _updates(path: Path, tensors: Checkpoint, names: Sequence[str], settings: Settings | None) -> dict[str, Update]:
-    """Find what each tensor is: half of a product, or a parameter's own values (modules_to_save, trained biases).
+    """Assign each tensor: half of a product, or a parameter's own values (modules_to_save, trained biases).
 
-    `settings`: of low-rank updates, where the adapter is one of these.
+    `settings`: those of low-rank updates, if the adapter is one.
     """
     updates: dict[str, Update] = {}
     sides: dict[str, dict[str, str]] = {}
@@ -289,7 +286,7 @@ def _updates(path: Path, tensors: Checkpoint, names: Sequence[str], settings: Se
 
 
 def _product(path: Path, tensors: Checkpoint, settings: Settings, module: str, keys: Mapping[str, str]) -> Update:
-    """Put a module's factors together; raise InputError when they are not two, or of the wrong shapes."""
+    """Combine a module's factors; raise InputError unless there are two of matching shapes."""
     missing = {"A", "B"} - keys.keys()
     if missing:
         raise InputError(f"{path}: {module} has no lora_{missing.pop()}; save the adapter again")

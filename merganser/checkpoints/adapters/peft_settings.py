@@ -1,4 +1,4 @@
-"""PEFT's kinds of adapters: which can be merged, and the configuration of one, from a file that nobody vouches for."""
+"""PEFT's kinds of adapters: which can be merged, and the configuration of one, read from an untrusted file."""
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -59,17 +59,17 @@ WEIGHTS_ALONE = frozenset(
 
 @dataclass(frozen=True)
 class Wrapping:
-    """The parameters that an adapter is put on by their own names (`target_parameters`)."""
+    """The parameters that an adapter changes by their own names (`target_parameters`)."""
 
     names: tuple[str, ...] = ()
     listed: tuple[str, ...] | None = None  # modules that it is put on otherwise; None: not known
 
     def is_listed(self, module: str) -> bool:
-        """Tell whether a module is among those that are named, where they are."""
+        """Tell whether a module is among the listed ones, if there is a list."""
         return self.listed is not None and any(f".{module}".endswith(f".{each}") for each in self.listed)
 
     def parameters(self, module: str) -> list[str]:
-        """List a module's own parameters that are meant, one that names no module in any that is not listed."""
+        """List a module's adapted parameters; a pattern without a module matches in unlisted modules."""
         names_used = []
         for name in self.names:
             of, _, own = name.rpartition(".")
@@ -79,7 +79,7 @@ class Wrapping:
 
 
 def wrapping_of(path: Path, config: Mapping[str, Any]) -> Wrapping:
-    """Read which parameters an adapter is put on; raise InputError where they are no names."""
+    """Read which parameters an adapter changes; raise InputError if the values are no names."""
     names, listed = config.get("target_parameters") or [], config.get("target_modules") or []
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         raise InputError(f"{path}: target_parameters are no names; save the adapter again")
@@ -99,7 +99,7 @@ def _names(path: Path, field: str, value: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class PeftKind:
-    """One of PEFT's kinds of adapters, with the configuration of an adapter of that kind."""
+    """One of PEFT's kinds of adapters, with an adapter's configuration."""
 
     name: str
     tuner: Any
@@ -112,7 +112,7 @@ class PeftKind:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Return the parameters of a module that change; all but the first only in modules that have them."""
+        """Return the parameters of a module that change; all but the first only if the module has them."""
         if self.name == "BEFT":
             return ("bias",)
         is_weight = self.name in WEIGHTS_ALONE or (self.name == "LORA" and not self.settings.get("lora_bias"))
@@ -120,11 +120,11 @@ class PeftKind:
 
     @property
     def is_shared(self) -> bool:
-        """Tell whether layers share what PEFT makes for all of them together."""
+        """Tell whether layers share values that PEFT creates once."""
         return bool(getattr(self.tuner, "uses_shared_state", False))
 
     def config(self, modules: Sequence[str]) -> Any:
-        """Make PEFT's configuration for these modules."""
+        """Create PEFT's configuration for these modules."""
         config = self.config_class(**self.settings)
         for name, value in FOUND_OTHERWISE.items():
             if hasattr(config, name):
@@ -133,7 +133,7 @@ class PeftKind:
         return config
 
     def check_targets(self, path: Path, modules: Collection[str]) -> None:
-        """Raise InputError for a module that PEFT would leave out; nothing is said where patterns are intricate."""
+        """Raise InputError for a module that PEFT would skip; intricate patterns are not checked."""
         targets = self.settings.get("target_modules")
         if not targets or targets == "all-linear" or self.settings.get("ensure_weight_tying"):
             return
@@ -154,7 +154,7 @@ class PeftKind:
             raise InputError(f"{path}: {reason}; save the adapter again")
 
     def check_order(self, path: Path, known: bool) -> None:
-        """Raise InputError where layers share what their order decides, and the order is not known."""
+        """Raise InputError if layers share values by their order, and the order is not known."""
         if not known and self.is_shared and self.name not in ANY_ORDER:
             order = (
                 "depends on the order of the model's layers, and the base's config.json names no class of transformers"
@@ -163,7 +163,7 @@ class PeftKind:
 
 
 def refuse_unmergeable(path: Path, settings: Mapping[str, Any]) -> None:
-    """Raise InputError for an adapter of a kind that nobody can merge, or that is not read."""
+    """Raise InputError for an adapter of a kind that cannot be merged, or is not supported."""
     kind = str(settings["peft_type"])
     if kind in UNMERGEABLE:
         raise InputError(f"{path}: an adapter of type {kind} {UNMERGEABLE[kind]}, {NOT_MERGED}")
@@ -178,7 +178,7 @@ def refuse_unmergeable(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def peft_kind(path: Path, settings: Mapping[str, Any]) -> PeftKind:
-    """Return PEFT's kind of an adapter by its configuration; raise InputError where the installed PEFT has none."""
+    """Return PEFT's kind of an adapter by its configuration; raise InputError if the installed PEFT lacks it."""
     refuse_unmergeable(path, settings)
     with naming_extras():
         import peft

@@ -1,4 +1,4 @@
-"""Let PEFT put an adapter on its base: once for each base, which may be asked for many times."""
+"""Let PEFT apply an adapter to its base, once per base."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from merganser.errors import InputError
 
 
 def put_on(adapter: Adapter, base: Checkpoint, named: Mapping[str, Update]) -> ByPeft:
-    """Return what computes an adapter's parameters; raise InputError where PEFT cannot put it on the base.
+    """Return an object that computes an adapter's parameters; raise InputError if PEFT cannot apply it to the base.
 
     `named`: the adapter's updates by the base's names.
     """

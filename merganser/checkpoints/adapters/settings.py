@@ -1,4 +1,4 @@
-"""What `adapter_config.json` says of an adapter's tensors."""
+"""The settings in `adapter_config.json` that concern an adapter's tensors."""
 
 import math
 import re
@@ -36,7 +36,7 @@ INTRICATE = re.compile(r"\)[*+?{]|\(\?|\\[0-9]|([*+?{].*){4}", re.DOTALL)
 
 
 def check_pattern(pattern: str) -> str:
-    """Refuse an invalid pattern of modules' names, and one that could take for ever to match."""
+    """Refuse an invalid pattern of module names, and one that could take forever to match."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -67,7 +67,7 @@ class Settings(BaseModel):
     modules_to_save: list[str] | None = None
 
     def leaves_out(self, module: str) -> str | None:
-        """Name the setting by which PEFT puts nothing on a module; None if a pattern is too intricate to try."""
+        """Return the setting by which PEFT skips a module; None if a pattern is too intricate to try."""
         if not self.target_modules or self.target_modules == "all-linear" or self.ensure_weight_tying:
             return None
         given = _given(module)
@@ -83,7 +83,7 @@ class Settings(BaseModel):
         return next((name for name, left in left_by.items() if left), None)
 
     def _is_in_layers(self, module: str) -> bool:
-        """Tell whether a module is in one of the layers that are listed: none need be, nor for a whole name."""
+        """Tell whether a module is in a listed layer; without a list, or for a whole name, any module is."""
         listed, named, pattern = self.layers_to_transform, self.target_modules or [], self.layers_pattern or []
         if listed is None or listed == [] or isinstance(named, str) or module in named:
             return True
@@ -98,14 +98,14 @@ class Settings(BaseModel):
         return int(_matching(self.rank_pattern, _given(module), self.r))
 
     def scale(self, module: str) -> float:
-        """Return the factor on a module's update: alpha over its rank, or over the rank's root (rsLoRA)."""
+        """Return the factor on a module's update: alpha over its rank, or over the rank's square root (rsLoRA)."""
         rank, alpha = self.rank(module), _matching(self.alpha_pattern, _given(module), self.lora_alpha)
         doubled = module != _given(module) and _version(self.peft_version) <= LAST_TO_DOUBLE
         return (2 if doubled else 1) * alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
 
 def read_adapter_config(path: Path) -> dict[str, Any]:
-    """Read `adapter_config.json`; raise InputError when it is not that of an adapter."""
+    """Read `adapter_config.json`; raise InputError if it is not an adapter's."""
     with refusing(f"{path}: not the configuration of a PEFT adapter", "save it again", (*MALFORMED, OSError)):
         config = parse_json(read_small(path))
         if not isinstance(config.get("peft_type"), str):
@@ -114,9 +114,9 @@ def read_adapter_config(path: Path) -> dict[str, Any]:
 
 
 def is_plain(config: Mapping[str, Any]) -> bool:
-    """Tell whether an adapter is one of low-rank updates, which are read without PEFT.
+    """Tell whether an adapter has plain low-rank updates, which are read without PEFT.
 
-    What PEFT's later versions add is switched on by a value that is not empty, false or 0.
+    Additions of later PEFT versions are switched on by a value that is not empty, false or 0.
     """
     if config["peft_type"] != "LORA" or config.get("init_lora_weights", True) not in STARTS:
         return False
@@ -124,7 +124,7 @@ def is_plain(config: Mapping[str, Any]) -> bool:
 
 
 def read_settings(path: Path, config: Mapping[str, Any]) -> Settings:
-    """Return the settings of low-rank updates; raise InputError when they are malformed."""
+    """Return the settings of low-rank updates; raise InputError if they are malformed."""
     try:
         return Settings.model_validate(config)
     except ValidationError as error:
@@ -133,25 +133,25 @@ def read_settings(path: Path, config: Mapping[str, Any]) -> Settings:
 
 
 def adapter_base(folder: Path) -> str | None:
-    """Read the name of the model that an adapter was trained on; None where it does not say."""
+    """Return the name of an adapter's base model; None if the adapter does not say."""
     named = parse_json(read_small(folder / ADAPTER_CONFIG)).get("base_model_name_or_path")
     return named if isinstance(named, str) and named else None
 
 
 def _given(module: str) -> str:
-    """Name the module that the settings are for: PEFT wraps nn.MultiheadAttention as one, with its out_proj."""
+    """Return the module that the settings name: PEFT adapts nn.MultiheadAttention as one, with its out_proj."""
     return module.split(".base_layer.")[0]
 
 
 def _is_named(module: str, names: list[str] | str) -> bool:
-    """Tell whether names are a module's, as PEFT takes them: the ends of names, or a pattern of the whole name."""
+    """Tell whether a module matches names as PEFT reads them: the ends of names, or one pattern of the whole name."""
     if isinstance(names, str):
         return re.fullmatch(check_pattern(names), module) is not None
     return any(f".{module}".endswith(f".{name}") for name in names)
 
 
 def _is_inside(module: str, name: str) -> bool:
-    """Tell whether a module is in one that a name, or a pattern, means."""
+    """Tell whether a module is inside one that matches a name or a pattern."""
     return re.match(rf"(^|.*\.){check_pattern(name)}($|\..*)", module) is not None
 
 
@@ -160,7 +160,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _matching(patterns: Mapping[str, float] | None, module: str, otherwise: float) -> float:
-    """Return the value of the first pattern that a module's name ends with, as PEFT looks it up."""
+    """Return the value of the first pattern that the end of a module's name matches, as PEFT looks it up."""
     for pattern, value in (patterns or {}).items():
         if re.match(rf"(.*\.)?({pattern})$", module):
             return value

@@ -1,6 +1,6 @@
-"""A model that an adapter can be put on: the base's modules under their names, in their shapes, without their values.
+"""A stand-in for the base that an adapter can be applied to: its modules with their names and shapes, without values.
 
-PEFT reads shapes, classes and names of a model's modules when it puts an adapter on it, and of most kinds no weights.
+PEFT reads the shapes, classes and names of modules when it applies an adapter, and for most kinds no weights.
 """
 
 import re
@@ -23,11 +23,11 @@ SHAPE_ALONE = re.compile(r"aten::(new_\w+|\w+_like)$")  # what takes a tensor fo
 
 
 class WeightsWantedError(Exception):
-    """PEFT wants to read the base's weights when it puts an adapter on."""
+    """PEFT needs the base's weights to apply an adapter."""
 
 
 class Watched(TorchDispatchMode):
-    """Raise WeightsWantedError where a stand-in's values are read, and MemoryError where more is made than a limit."""
+    """Raise WeightsWantedError if a stand-in's values are read, and MemoryError above a limit."""
 
     def __init__(self, stand_in: Tensor | None, limit: int) -> None:
         super().__init__()
@@ -60,10 +60,10 @@ def _entries(name: str, args: Sequence[Any]) -> int:
 
 
 def model_of(shapes: Shapes, architecture: Architecture, embeddings: Collection[str]) -> tuple[nn.Module, bool]:
-    """Make a model with these modules; tell whether it is the whole of one that the installed transformers builds.
+    """Build a model with these modules; tell whether it is a complete one that the installed transformers builds.
 
-    Its parameters are on the meta device, and of no use before they are given values by `placed`.
-    `embeddings`: the modules that are known to be embeddings.
+    Its parameters are on the meta device, until `placed` gives them values. `embeddings`: the known embedding
+    modules.
     """
     known = without_values(architecture.config)
     named = dict(known.named_modules()) if known is not None else {}
@@ -88,7 +88,7 @@ def _by_numbers(name: str) -> list[tuple[int, str]]:
 
 
 def _like(named: Mapping[str, nn.Module], name: str) -> nn.Module | None:
-    """Find a module of the whole model that has this name inside a part of it, or inside which the name has more."""
+    """Find the whole model's module with this name inside one of its parts, or with a part of this name."""
     parts = name.split(".")
     shorter = (".".join(parts[start:]) for start in range(len(parts)))
     suffix = next((own for own in shorter if own in named), None)
@@ -97,7 +97,7 @@ def _like(named: Mapping[str, nn.Module], name: str) -> nn.Module | None:
 
 
 def _made(name: str, shapes: Mapping[str, Sequence[int]], architecture: Architecture, embedding: bool) -> Any:
-    """Make a module of the class that its parameters' names and shapes tell."""
+    """Build a module whose class follows from its parameters' names and shapes."""
     from transformers.pytorch_utils import Conv1D
 
     shape, bias = shapes.get("weight"), "bias" in shapes

@@ -1,4 +1,5 @@
-"""Merge models of other vocabularies: the rows of their embeddings and heads are matched by token.
+"""Merge models with different vocabularies: rows of embeddings and heads are matched by token.
 
-`plan` says what a merge's tokens are and which row of each model is which, `writing` brings the models into it.
+`plan` chooses the merge's tokens and matches each model's rows with them; `writing` writes the models in that
+vocabulary.
 """

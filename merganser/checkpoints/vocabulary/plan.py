@@ -1,7 +1,7 @@
-"""Which tokens a merge has, and which row of each model is which token's: known before anything is written.
+"""Choose a merge's tokens, and match each model's rows with them, before anything is written.
 
-A model that lacks a token is taken to have the reference's row, so that its delta there is zero. The reference's row is
-the base's; of a token that the base lacks, the mean of those of the models that have it.
+A model that lacks a token gets the reference's row, so that its delta is zero there. The reference's row is the base's;
+for a token that the base lacks, it is the mean of the rows of all models that have it.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ class TokenizerChoice:
 
 @dataclass(frozen=True)
 class Member:
-    """A model, its tokens, and its own names of tables by those of the reference; of an adapter what it changes."""
+    """A model, its tokens, and its own names of the reference's tables; for an adapter, of those that it changes."""
 
     name: str
     folder: Path
@@ -68,7 +68,7 @@ class Member:
         return {key for key in self.keys if isinstance(key, str)}
 
     def table(self, name: str, axis: int, lead: Tensor) -> Tensor:
-        """Read what the reference has under a name, rows first; `lead`: the base's own, which an adapter changes."""
+        """Read the table with a reference's name, rows first; `lead`: the base's own, which an adapter changes."""
         own = self.tables.get(name)
         if own is None:
             return lead
@@ -81,10 +81,10 @@ class Member:
 
 @dataclass(frozen=True)
 class OneVocabulary:
-    """The vocabulary of a merge, and the models that are brought into it.
+    """The vocabulary of a merge, and the models to write in it.
 
-    `lead`: the base, or where there is none the model whose names and files the merge has. `new`: the numbers of tokens
-    that are added to the lead's.
+    `lead`: the base, or without one the model whose names and files the merge has. `new`: the numbers of tokens
+    added to the lead's.
     """
 
     choice: TokenizerChoice
@@ -95,17 +95,17 @@ class OneVocabulary:
 
     @property
     def has_base(self) -> bool:
-        """Tell whether the lead is a base, and not one of the tasks' models."""
+        """Tell whether the lead is a base, and not a task's model."""
         return self.lead.name == BASE
 
     @property
     def chosen(self) -> Member:
-        """Return the model whose tokenizer the merge has, or begins with."""
+        """Return the model whose tokenizer the merge has, or extends."""
         return self._named(self.choice.tokenizer) or self.lead
 
     @property
     def template(self) -> Member:
-        """Return the model whose chat template the merge has."""
+        """Return the model with the merge's chat template."""
         return self._named(self.choice.chat_template) or self.chosen
 
     def _named(self, name: str | None) -> Member | None:
@@ -138,20 +138,20 @@ class OneVocabulary:
         return arranged(lead, known, absent).movedim(0, axis).contiguous()
 
     def has_all(self, member: Member) -> bool:
-        """Tell whether a model's tables are already as they are to be."""
+        """Tell whether a model's tables already have the vocabulary's rows and order."""
         return not self.choice.rows and member.keys == self.keys
 
     def places(self, member: Member) -> Tensor:
-        """Return which of a model's rows each one of the vocabulary is; `ABSENT` where it has the reference's."""
+        """Return the number of a model's row for each token of the vocabulary; `ABSENT` for the reference's."""
         return row_numbers(member.keys, self.keys, without=self.choice.rows)
 
     def _allowed(self, member: Member, wanted: Sequence[Key]) -> Tensor:
-        """Return which of a model's rows the wanted ones are, without those that a rule says are another's."""
+        """Return a model's rows for the wanted tokens, without those that a rule assigns to another model."""
         others = [token for token, name in self.choice.rows.items() if name != member.name]
         return row_numbers(member.keys, wanted, others)
 
     def notes(self) -> Iterator[str]:
-        """Say how many tokens the merge has, which are lost, and which a model does not know."""
+        """Report how many tokens the merge has, which are lost, and which a model does not know."""
         known = {key for key in self.keys if isinstance(key, str)}
         yield f"tokenizer {self.choice.tokenizer}: {len(known)} tokens, in tables of {len(self.keys)} rows"
         for each in (*([self.lead] if self.has_base else []), *self.tasks):
@@ -168,7 +168,7 @@ class OneVocabulary:
                 yield f"{each.name}: its chat template is not that of the merge"
 
     def _collisions(self) -> Iterator[str]:
-        """Name rows that are one token to one task, and another to another, neither of the base's, where both stay."""
+        """Name rows that stand for different tokens in two tasks and for none in the base, if both stay."""
         known, kept = self.lead.tokens, {*self.keys}
         for number, one in enumerate(self.tasks):
             for other in self.tasks[number + 1 :]:
@@ -182,15 +182,16 @@ class OneVocabulary:
 
 
 def tables_of(model: Checkpoint, rows: int) -> dict[str, int]:
-    """Find a model's tables of so many rows, and the dimension of the rows."""
+    """Find a model's tables with so many rows, and the dimension of the rows."""
     axes = {name: axis_of(name, model.spec(name), rows) for name in model.names}
     return {name: axis for name, axis in axes.items() if axis is not None}
 
 
 def in_one_vocabulary(base: Path | None, models: Mapping[str, Path], choice: TokenizerChoice) -> OneVocabulary:
-    """Find out what a choice of a tokenizer comes to, from configurations, tokenizers and headers alone.
+    """Plan the vocabulary for a choice of tokenizer, from configurations, tokenizers and headers alone.
 
-    Raises InputError where a model has no tokenizer or tables that are read, tables do not fit, or a name is unknown.
+    Raises InputError if a model has no supported tokenizer or tables, if tables do not fit, or if a name is
+    unknown.
     """
     paths = ({BASE: base} if base else {}) | dict(models)
     check_model_names(choice, paths)
@@ -208,7 +209,7 @@ def in_one_vocabulary(base: Path | None, models: Mapping[str, Path], choice: Tok
 
 
 def check_model_names(choice: TokenizerChoice, models: Collection[str]) -> None:
-    """Refuse names of models that there are not; `models`: those that there are, with the base."""
+    """Refuse unknown names of models; `models`: the known ones, with the base."""
     named = [("tokenizer", choice.tokenizer), ("chat_template", choice.chat_template)]
     for key, name in [*named, *(("rows", name) for name in choice.rows.values())]:
         known = [*models, *([UNION] if key == "tokenizer" else [])]
@@ -220,7 +221,7 @@ def check_model_names(choice: TokenizerChoice, models: Collection[str]) -> None:
 
 
 def check_template(choice: TokenizerChoice, models: Mapping[str, Path]) -> None:
-    """Refuse to take a chat template of a model that has none; `models`: with the base."""
+    """Refuse the chat template of a model without one; `models`: with the base."""
     if choice.chat_template and template_of(models[choice.chat_template]) is None:
         raise InputError(f"{choice.key('chat_template')} {choice.chat_template}: that model has no chat template")
 
@@ -239,7 +240,7 @@ def _lead(name: str, path: Path) -> Member:
 
 
 def _member(name: str, path: Path, lead: Member) -> Member:
-    """Open a task's model; one without a tokenizer of its own has the lead's."""
+    """Open a task's model; one without a tokenizer uses the lead's."""
     if name == lead.name:
         return lead
     model, vocabulary = open_model(path), any_vocabulary_of(path) if path.is_dir() else None
@@ -275,7 +276,7 @@ def _of_adapter(adapter: Adapter, lead: Member) -> dict[str, str]:
 
 
 def _rows(name: str, model: Checkpoint | Adapter, tables: Mapping[str, str], lead: Member) -> int:
-    """Return how many rows a model's tables have; raise InputError where they have several, or another width."""
+    """Return the number of rows of a model's tables; raise InputError if they differ, or have another width."""
     assert isinstance(lead.model, Checkpoint)
     axes, axis_of_rows = tables_of(lead.model, lead.rows), {}
     for table, own in tables.items():
@@ -295,7 +296,7 @@ def _rows(name: str, model: Checkpoint | Adapter, tables: Mapping[str, str], lea
 
 
 def _check_adapter(name: str, theirs: Vocabulary, ours: Vocabulary) -> None:
-    """Refuse an adapter that is trained with the base's embeddings and another order of its tokens."""
+    """Refuse an adapter trained with the base's embeddings and another order of its tokens."""
     moved = sorted(token for token, number in theirs.items() if ours.get(token, number) != number)
     if moved:
         numbers = f"the number {theirs[moved[0]]}, that of the base {ours[moved[0]]}"
@@ -306,7 +307,7 @@ def _check_adapter(name: str, theirs: Vocabulary, ours: Vocabulary) -> None:
 
 
 def _new(lead: Member, tasks: Sequence[Member]) -> dict[str, int]:
-    """Number the tokens that tasks add to the lead's, in the tasks' order, each task's in its own."""
+    """Number the tokens that tasks add to the lead's, in the tasks' order, each task's in its own order."""
     first = 1 + max(lead.vocabulary.values(), default=-1)
     ordered = (token for each in tasks for token in sorted(each.vocabulary, key=each.vocabulary.__getitem__))
     added = dict.fromkeys(token for token in ordered if token not in lead.vocabulary)
@@ -314,13 +315,13 @@ def _new(lead: Member, tasks: Sequence[Member]) -> dict[str, int]:
 
 
 def _without_row(lead: Member, tasks: Sequence[Member]) -> list[int]:
-    """Return the numbers of the lead's tokens that have a row in a task's tables and none in its own."""
+    """Return the numbers of the lead's tokens with a row in a task's tables and none in its own."""
     owned = {token for each in tasks for token in each.tokens}
     return [number for token, number in lead.vocabulary.items() if number >= lead.rows and token in owned]
 
 
 def _check_rules(plan: OneVocabulary) -> None:
-    """Refuse a rule for a token that the merge, or the model that it names, has not."""
+    """Refuse a rule for a token that the merge, or the model in the rule, lacks."""
     for token, name in plan.choice.rows.items():
         owner = next(each for each in (plan.lead, *plan.tasks) if each.name == name)
         for who, keys in (("the merge's tokenizer", plan.keys), (name, owner.keys)):

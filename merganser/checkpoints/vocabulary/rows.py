@@ -1,4 +1,4 @@
-"""The rows of a model's embeddings and heads, each with its token: which there are, and in another order.
+"""The rows of a model's embeddings and heads, by token, and in another order.
 
 A *table* is a parameter with a row for each token: an embedding, a language model's head, or that head's biases.
 """
@@ -28,14 +28,14 @@ OTHERS = ("*position*", "*token_type*", "*wpe.*", "*_norm*", "*layernorm*")
 
 
 def rows_in(config: Mapping[str, Any]) -> int | None:
-    """Return how many rows a model's tables have, as its configuration says, or the one of its texts in it."""
+    """Return the number of rows of a model's tables, by its configuration or by that of its text part."""
     inner = [config.get("text_config"), *config.values()]
     said = (part.get("vocab_size") for part in (config, *inner) if isinstance(part, dict))
     return next((number for number in said if isinstance(number, int)), None)
 
 
 def axis_of(name: str, spec: Spec, rows: int) -> int | None:
-    """Return along which dimension a parameter has a row for each token; None for one that is no table.
+    """Return the dimension of a parameter with a row for each token; None if it is no table.
 
     >>> axis_of("model.embed_tokens.weight", Spec("F32", (40, 16)), 40), axis_of("norm.weight", Spec("F32", (16,)), 40)
     (0, None)
@@ -50,7 +50,7 @@ def axis_of(name: str, spec: Spec, rows: int) -> int | None:
 
 
 def keys_of(vocabulary: Mapping[str, int], rows: int) -> list[Key]:
-    """Give each row of a table its token; a row that has none, as those beyond the tokenizer's, its number.
+    """Return each row's token; a row without one, as those beyond the tokenizer's, has its number.
 
     >>> keys_of({"a": 0, "b": 2, "beyond": 9}, 4)
     ['a', 1, 'b', 3]
@@ -63,7 +63,7 @@ def keys_of(vocabulary: Mapping[str, int], rows: int) -> list[Key]:
 
 
 def row_numbers(own: Sequence[Key], wanted: Sequence[Key], without: Collection[Key] = ()) -> Tensor:
-    """Return which of a model's own rows each wanted one is; `ABSENT` where there is none, or it is not to be taken.
+    """Return the number of a model's own row for each wanted one; `ABSENT` if there is none, or it is excluded.
 
     >>> row_numbers(["a", "b", 2], ["b", "c", 2], without=["a"]).tolist()
     [1, -1, 2]
@@ -73,7 +73,7 @@ def row_numbers(own: Sequence[Key], wanted: Sequence[Key], without: Collection[K
 
 
 def arranged(table: Tensor, rows: Tensor, absent: Tensor) -> Tensor:
-    """Put a table's rows into another order, with those of `absent`, in that order, where it has none.
+    """Reorder a table's rows; missing ones are taken from `absent`, which has that order.
 
     The result has the dtype that holds both.
 

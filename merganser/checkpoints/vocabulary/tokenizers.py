@@ -1,4 +1,4 @@
-"""The files of a tokenizer in a model's folder: taken from another model, or made of several models' together."""
+"""The files of a tokenizer in a model's folder: copied from another model, or combined from several."""
 
 import json
 import re
@@ -45,12 +45,12 @@ TOKEN_KEYS = re.compile(rf"{SIZE}|\w*_token_(ids?|index)")
 
 
 def take_tokenizer(origin: Path, folder: Path) -> None:
-    """Put a model's tokenizer and chat template in the place of a folder's own."""
+    """Replace a folder's tokenizer and chat template by a model's."""
     _take(origin, folder, (*FILES, *TEMPLATES))
 
 
 def take_template(origin: Path, folder: Path) -> None:
-    """Put a model's chat template in the place of a folder's own."""
+    """Replace a folder's chat template by a model's."""
     _take(origin, folder, TEMPLATES)
     ours, theirs = (read_object(place / SETTINGS, LIMIT) or {} for place in (folder, origin))
     if ours.get(TEMPLATE_KEY) != theirs.get(TEMPLATE_KEY):
@@ -60,7 +60,7 @@ def take_template(origin: Path, folder: Path) -> None:
 
 
 def tokenizer_names(names: Iterable[str], patterns: Sequence[str] = (*FILES, *TEMPLATES)) -> list[str]:
-    """Pick a tokenizer's files from the names in a folder."""
+    """Return the files of a tokenizer among the names in a folder."""
     return [name for name in sorted(names) if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
@@ -74,9 +74,9 @@ def _take(origin: Path, folder: Path, patterns: Sequence[str]) -> None:
 
 
 def write_union(origin: Path, others: Mapping[str, Path], new: Vocabulary, folder: Path) -> None:
-    """Put a model's tokenizer, with the tokens that others add under these numbers, in the place of a folder's own.
+    """Replace a folder's tokenizer by a model's, plus the tokens that others add with these numbers.
 
-    Raises InputError where tokens cannot be added: words to a tokenizer of another kind, or one that is not read.
+    Raises InputError if tokens cannot be added: words to a tokenizer of another kind, or to an unsupported one.
     """
     contents = {task: content_of(path, task) for task, path in others.items()}
     content = united(content_of(origin, "the base"), contents, new)
@@ -88,7 +88,7 @@ def write_union(origin: Path, others: Mapping[str, Path], new: Vocabulary, folde
 
 
 def content_of(folder: Path, who: str) -> dict[str, Any]:
-    """Return a tokenizer as `tokenizer.json` has it; raise InputError where there is none that can be read so."""
+    """Return a tokenizer's `tokenizer.json`; raise InputError if there is none in a supported form."""
     if (content := read_object(folder / FAST, LIMIT)) is None:
         backend = getattr(loaded_tokenizer(folder), "backend_tokenizer", None)
         content = parse_json(backend.to_str()) if backend else None
@@ -100,10 +100,10 @@ def content_of(folder: Path, who: str) -> dict[str, Any]:
 
 
 def united(content: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]], new: Vocabulary) -> dict[str, Any]:
-    """Add tokens under these numbers to a tokenizer, as the first of the others that has each says it.
+    """Add tokens with these numbers to a tokenizer, each as the first of the others that has it defines it.
 
-    What is added whole to another's words is added whole here. Words themselves go into the tokenizer's own, with the
-    merges of pairs that make them (BPE), or with their scores (Unigram).
+    Tokens added to another tokenizer's words are added here too. Its words become words, with the merges of pairs
+    that make them (BPE), or with their scores (Unigram).
     """
     union, model = deepcopy(dict(content)), deepcopy(content["model"])
     entries = {entry["content"]: entry for each in reversed([*others.values()]) for entry in each["added_tokens"]}
@@ -128,9 +128,9 @@ def united(content: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]], 
 
 
 def _pinned(words: Vocabulary, added: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the added tokens that must stand among the words to keep their numbers.
+    """Return added tokens that must be among the words to keep their numbers.
 
-    The library numbers added tokens from the number of words on, whatever `id` the file gives them.
+    The library numbers added tokens from the number of words on, whatever `id` the file has.
 
     >>> _pinned({"a": 0}, [{"content": "<s>", "id": 1}]), _pinned({"a": 0, "b": 2}, [{"content": "<s>", "id": 1}])
     ({}, {'<s>': 1})
@@ -148,7 +148,7 @@ def _words(model: Mapping[str, Any]) -> Collection[str]:
 def _scored(
     pieces: Sequence[Any], models: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str, Any]], new: Vocabulary
 ) -> list[list[Any]]:
-    """Return what follows a Unigram model's pieces, in the order of the numbers; a token added whole scores 0."""
+    """Return the pieces to append to a Unigram model, in the order of the numbers; an added token scores 0."""
     scores = {piece: score for model in reversed(models) for piece, score in model["vocab"]}
     tokens = {entry["id"]: entry["content"] for entry in added} | {number: token for token, number in new.items()}
     numbers = range(len(pieces), max(new.values()) + 1)
@@ -157,14 +157,14 @@ def _scored(
 
 
 def _merges(known: Sequence[Any], models: Sequence[Mapping[str, Any]], words: Collection[str]) -> list[Any]:
-    """Return the pairs that make new words, as the known ones are written: as a text, or as a list of two."""
+    """Return the pairs that make new words, in the format of the known ones: texts, or lists of two."""
     pairs = (tuple(pair.split(" ") if isinstance(pair, str) else pair) for model in models for pair in model["merges"])
     merges = dict.fromkeys(pair for pair in pairs if "".join(pair) in words)
     return [" ".join(pair) if known and isinstance(known[0], str) else list(pair) for pair in merges]
 
 
 def _check_numbers(content: Mapping[str, Any], numbers: Vocabulary) -> None:
-    """Refuse a united tokenizer that gives a token, the base's or a new one, another number."""
+    """Refuse a united tokenizer that gives the base's or a new token another number."""
     from tokenizers import Tokenizer
 
     with refusing("the tokenizers cannot be put together", ONE_OF_THEM, Exception):
@@ -183,11 +183,11 @@ def _refuse_moved(known: Vocabulary, numbers: Vocabulary, who: str) -> None:
 
 
 def check_written(folder: Path, origin: Path, numbers: Vocabulary) -> None:
-    """Read a written tokenizer back as transformers loads it, and compare every token's number with its row.
+    """Read a written tokenizer back with transformers, and compare every token's number with its row.
 
-    `origin`: the model whose tokenizer it is, or begins with; `numbers`: the tokens by their rows. Raises InputError
-    where a token has another number, or where a token that the configurations name by its number, as `image_token_id`
-    does, is another one than in `origin`.
+    `origin`: the model whose tokenizer it is, or extends; `numbers`: the tokens by row. Raises InputError if a
+    token has another number, or if a number in the configurations, such as `image_token_id`, stands for another
+    token than in `origin`.
     """
     loaded = loaded_tokenizer(folder) if find_spec("transformers") else None
     known = vocabulary_of(folder) if loaded is None else loaded.get_vocab()
@@ -201,9 +201,9 @@ def check_written(folder: Path, origin: Path, numbers: Vocabulary) -> None:
 
 
 def misnumbered(folder: Path, vocabulary: Vocabulary) -> dict[str, str]:
-    """Find special tokens that a folder's configurations number otherwise than its tokenizer does.
+    """Find special tokens whose numbers in a folder's configurations differ from its tokenizer's.
 
-    Returns what to say of each, by its key, such as `image_token_id`.
+    Returns a message for each, by its key, such as `image_token_id`.
     """
     files = [read_object(folder / name, LIMIT) or {} for name in NAMING]
     named = {key: value for content in files for key, value in content.items() if NAMED_TOKEN.fullmatch(key)}
@@ -220,7 +220,7 @@ def misnumbered(folder: Path, vocabulary: Vocabulary) -> dict[str, str]:
 
 
 def numbers_beyond(folder: Path, rows: int) -> list[str]:
-    """Say which numbers of tokens in a folder's configurations are beyond the rows of its model's embeddings."""
+    """Report token numbers in a folder's configurations that are beyond the rows of its model's embeddings."""
     wrong = []
     for file in (CONFIG, GENERATION):
         for key, number in _token_numbers(read_config(folder / file) or {}):
@@ -231,7 +231,7 @@ def numbers_beyond(folder: Path, rows: int) -> list[str]:
 
 
 def _token_numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Walk the keys of a configuration, and of those inside it, that name a token by its number."""
+    """Yield the keys of a configuration, and of nested ones, that hold a token's number."""
     for key, value in config.items():
         if isinstance(value, dict):
             yield from _token_numbers(value)
@@ -240,7 +240,7 @@ def _token_numbers(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def token_settings(folder: Path, otherwise: Path, vocabulary: Vocabulary, rows: int) -> dict[str, dict[str, Any]]:
-    """Return what a tokenizer's model says of tokens by number in its configurations, for tables of so many rows.
+    """Return the token settings of a tokenizer's model in its configurations, for tables of so many rows.
 
     An adapter has none: then they are the base's, `otherwise`, with the special tokens of the adapter's tokenizer.
     """
@@ -257,13 +257,13 @@ def token_settings(folder: Path, otherwise: Path, vocabulary: Vocabulary, rows: 
 
 
 def _sized(config: Mapping[str, Any], before: int | None, rows: int) -> dict[str, Any]:
-    """Say how many rows the tables have, where a configuration, or one inside it, says how many they had."""
+    """Set the number of rows in a configuration, and in nested ones, that had the old number."""
     inner = {key: _sized(value, before, rows) for key, value in config.items() if isinstance(value, dict)}
     return {**config, **inner, **({SIZE: rows} if config.get(SIZE) == before else {})}
 
 
 def apply_token_settings(folder: Path, settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write what is said of tokens into a model's configurations, as far as it has these."""
+    """Write token settings into a model's configurations, for the keys that these have."""
     for name, theirs in settings.items():
         ours = read_config(folder / name)
         if ours is not None and (written := _with_tokens(ours, theirs)) != ours:

@@ -1,8 +1,6 @@
-"""Write models in one vocabulary: their tables anew, with the files of the merge's tokenizer; links to other weights.
+"""Write models in one vocabulary: new tables, and the files of the merge's tokenizer; links to all other weights.
 
-What merges them afterwards finds tables of one order, and needs to know nothing of tokens.
-
-Write a model with some tensors of its own: the others stay where they lie, and links lead there.
+A merge then finds tables in one order, and needs to know nothing about tokens.
 """
 
 import json
@@ -39,9 +37,9 @@ Made = tuple[Spec, Callable[[], Tensor]]  # a tensor that is made when it is wri
 
 
 def write_linked(stored: StoredCheckpoint, changed: Mapping[str, Made], folder: Path) -> None:
-    """Write a checkpoint's weights into a folder, those that change as files of their own.
+    """Write a checkpoint into a folder: changed tensors as new files, and links to the others.
 
-    Which shard each tensor is of stays as it was. Raises InputError where the weights lie in no files that are linked.
+    Each tensor stays in its shard. Raises InputError if the weights are in no files that can be linked.
     """
     files = {name: _file(stored, name) for name in stored.names}
     index: dict[str, str] = {}
@@ -69,9 +67,9 @@ VOCABULARY = "vocabulary"  # in a fetched base's description: that it was brough
 
 
 def write_models(plan: OneVocabulary, folder: Path) -> tuple[Path | None, dict[str, Path]]:
-    """Write the models in their vocabulary; return the base's folder, None where there is no base, and the tasks'.
+    """Write the models in their vocabulary; return the folders of the base, None without one, and the tasks.
 
-    Inside the new folder each lies as it did before: the parts of its path say which model it is.
+    Each keeps its path inside the new folder, so that the parts of the path still name it.
     """
     reference = _place(folder / "base", plan.lead)
     _write_reference(plan, reference)
@@ -86,7 +84,7 @@ def write_models(plan: OneVocabulary, folder: Path) -> tuple[Path | None, dict[s
 
 
 def like(base: Path, rules: Iterable[str], name: str, model: Path, folder: Path) -> Path:
-    """Write a model in the vocabulary that a base has; return its place inside the folder.
+    """Write a model in the base's vocabulary; return its place inside the folder.
 
     `rules`: the tokens whose rows are the base's by a rule.
     """
@@ -97,7 +95,7 @@ def like(base: Path, rules: Iterable[str], name: str, model: Path, folder: Path)
 
 
 def like_base(base: Path, name: str, model: Path, folder: Path) -> Path:
-    """Bring a fetched model into the vocabulary of a base that was brought into one; return where the model is then."""
+    """Write a fetched model in the vocabulary of its base; return the model's new place."""
     said = (read_object(base / DESCRIPTION, CONFIG_LIMIT) or {}).get(VOCABULARY)
     return model if said is None else like(base, said["rows"], name, model, folder)
 
@@ -110,7 +108,7 @@ def write_with_template(model: Path, template: Path, folder: Path) -> None:
 
 
 def write_member(plan: OneVocabulary, member: Member, reference: Path, folder: Path) -> None:
-    """Write a task's model, or its adapter, in the vocabulary of a reference that is written."""
+    """Write a task's model, or its adapter, in the vocabulary of a written reference."""
     rows = open_checkpoint(reference)
     if isinstance(member.model, Adapter):
         shutil.copyfile(member.folder / ADAPTER_CONFIG, folder / ADAPTER_CONFIG)
@@ -132,7 +130,7 @@ def write_member(plan: OneVocabulary, member: Member, reference: Path, folder: P
 
 
 def _copy_beside(model: Path, folder: Path) -> None:
-    """Copy what lies beside a model's weights, modules with weights of their own too."""
+    """Copy the files next to a model's weights, and modules with weights of their own."""
     copy_companions(model, folder)
     for module in module_folders(model):
         (folder / module).mkdir(exist_ok=True)
@@ -142,7 +140,7 @@ def _copy_beside(model: Path, folder: Path) -> None:
 
 
 def stored_tables(member: Member, model: Checkpoint) -> dict[str, str]:
-    """Return the reference's names of a model's tables as its files have them, second names of tied ones too."""
+    """Return the reference's names of a model's tables in its files, including second names of tied ones."""
     tables: dict[str, str] = {}
     for table, own in sorted(member.tables.items(), key=lambda pair: _alike(*pair)):
         tables[own] = table
@@ -192,7 +190,7 @@ def _settings(plan: OneVocabulary) -> Mapping[str, Mapping[str, object]]:
 
 
 def _spec(plan: OneVocabulary, spec: Spec, axis: int, dtype: str) -> Spec:
-    """Return what a table becomes beside a reference of this dtype: it holds the rows of both."""
+    """Return the spec of a table next to a reference of this dtype: its dtype holds the rows of both."""
     shape = (*spec.shape[:axis], len(plan.keys), *spec.shape[axis + 1 :])
     return Spec(NAMES_OF_DTYPES[torch.promote_types(DTYPES[spec.dtype], DTYPES[dtype])], shape)
 
@@ -206,7 +204,7 @@ def _table(plan: OneVocabulary, member: Member, name: str, reference: Checkpoint
 
 
 def _write_adapter(plan: OneVocabulary, member: Member, adapter: Adapter, reference: Checkpoint, path: Path) -> None:
-    """Write an adapter's tensors, those of tables in the vocabulary's order: what it lacks it does not change."""
+    """Write an adapter's tensors, with tables in the vocabulary's order; rows that it lacks do not change."""
     tensors = {name: adapter.tensors.read(name) for name in adapter.tensors.names}
     for name, own in member.tables.items():
         update, axis = adapter.updates[own], plan.axes[name]
@@ -222,7 +220,7 @@ def _write_adapter(plan: OneVocabulary, member: Member, adapter: Adapter, refere
 
 
 def _changes(update: Update, axis: int) -> dict[str, int]:
-    """Return the tensors of an update that have a row for each token, and the dimension of these."""
+    """Return an update's tensors with a row for each token, and the dimension of the rows."""
     b, a = update.factors or (None, None)
     places = {a: 1} if update.transposed else {b: 0}
     return {key: place for key, place in {**places, update.added: axis}.items() if key}

@@ -1,6 +1,6 @@
-"""Classifiers of sounds with a task's own head: wav2vec2, HuBERT, WavLM, Whisper's encoder, AST, more of transformers.
+"""Sound classifiers with a task's own head: wav2vec2, HuBERT, WavLM, Whisper's encoder, AST and others of transformers.
 
-A whole Whisper is a base too: its decoder is left out.
+A whole Whisper can be the base; its decoder is left out.
 """
 
 from pathlib import Path
@@ -57,7 +57,7 @@ def check(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def _config_of(folder: Path) -> Any:
-    """Read a configuration; refuse one whose head reads all layers: a trunk trained with such a head is the base's."""
+    """Read a configuration; refuse a head that reads all layers: then the trunk needs the base's own head."""
     config = read_family_config("audio", folder)
     if getattr(config, "use_weighted_layer_sum", False):
         what = "use_weighted_layer_sum: the head reads every layer, which Merganser does not do"

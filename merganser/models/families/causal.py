@@ -56,12 +56,12 @@ class CausalNetwork(TextModule):
         self._settings: GenerationConfig = greedy(folder, module.config)
 
     def room(self, tokens: int) -> int | None:
-        """Return how many tokens the network can write behind a text of so many; None: any number."""
+        """Return how many tokens the network can generate after a text of so many; None: any number."""
         return None if self.positions is None else self.positions - tokens
 
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
-        """Return the state that the next word is chosen by (B, D)."""
+        """Return the state from which the next token is predicted (B, D)."""
         return self._batched(self._features, inputs)
 
     def _features(self, inputs: Inputs) -> Tensor:
@@ -75,7 +75,7 @@ class CausalNetwork(TextModule):
 
     @torch.inference_mode()
     def generate(self, inputs: Inputs, max_new_tokens: int) -> list[str]:
-        """Continue each text greedily; only what is new is returned."""
+        """Continue each text greedily; only new tokens are returned."""
         if self.batching in ("padded", None):
             return self._continued(inputs, max_new_tokens)
         return in_groups(inputs, lambda batch: self._continued(batch, max_new_tokens), self.batching)
@@ -117,7 +117,7 @@ class CausalNetwork(TextModule):
 
 
 def _placed(batch: Inputs) -> dict[str, Tensor]:
-    """Add the tokens' places, counted from the first that is not padding, where there is any."""
+    """Add the tokens' positions, counted from the first one that is not padding, if there is padding."""
     named = {name: batch[name] for name in ("input_ids", "attention_mask")}
     if batch["attention_mask"].all():
         return named

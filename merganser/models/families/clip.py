@@ -1,4 +1,4 @@
-"""CLIP as transformers has it: a dual encoder, whose texts are padded to the longest."""
+"""CLIP of transformers: a dual encoder whose texts are padded to the longest."""
 
 from pathlib import Path
 
@@ -15,10 +15,10 @@ PIPELINES = {"CLIPModel": "zero-shot-image-classification"}
 def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
 ) -> DualEncoderModule:
-    """Build the dual encoder that a folder describes; its class heads are made of prompts, whatever their number."""
+    """Build the dual encoder in a folder's configuration; its class heads come from prompts of any number."""
     return DualEncoderModule(build_whole("clip", folder, device, precision), folder)
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint that is neither a CLIP nor its vision side, from its configuration and headers alone."""
+    """Refuse a checkpoint that is neither a CLIP nor its vision tower, by its configuration and headers alone."""
     check_side_or_whole("clip", folder, checkpoint)

@@ -1,8 +1,8 @@
-"""open_clip dual encoders: the text tower makes the class heads, the image tower the features.
+"""open_clip's dual encoders: the text tower gives the class heads, the image tower the features.
 
-Built from `open_clip_config.json` beside the weights; nothing is downloaded. The library takes seconds to import, and
-is imported only where a network is built: a folder is checked without it.
-Shape legend: B images, C classes, P prompts, D embedding.
+They are built from `open_clip_config.json` next to the weights, without downloads. The library takes seconds to import
+and is only imported to build a network, not to check a folder. Shape legend: B images, C classes, P prompts, D
+embedding.
 """
 
 import logging
@@ -68,7 +68,7 @@ class OpenClipNetwork(DualEncoder):
 
     @cached_property
     def _resize(self) -> Callable[[Any], Any]:
-        """Return open_clip's own transform up to where it leaves pictures: without the scaling and normalisation."""
+        """Return open_clip's transform without the final scaling and normalisation."""
         from open_clip.transform import PreprocessCfg, image_transform_v2
         from torchvision.transforms import Compose, Normalize, ToTensor
 
@@ -85,7 +85,7 @@ class OpenClipNetwork(DualEncoder):
         return torch.cat([encode(batch, normalize=True) for batch in tokens.split(TEXT_BATCH)])
 
     def _weights(self) -> Maps:
-        """Return all weights of both towers; their projections are parameters of their own, applied as x W."""
+        """Return all weights of both towers; their projections are separate parameters, applied as x W."""
         named = self.module.named_parameters()
         return {n: (value, "rows" if n.rpartition(".")[2] in APPLIED_AS_THEY_ARE else "columns") for n, value in named}
 
@@ -94,7 +94,7 @@ class OpenClipNetwork(DualEncoder):
         return features
 
     def _normalised(self, inputs: Inputs) -> Tensor:
-        """Scale and normalise pixels, as open_clip's transform does once they are tensors."""
+        """Scale and normalise pixels, as open_clip's transform does for tensors."""
         pixels = inputs["pixels"].to(self.device).float().div_(255)
         return pixels.sub_(self._mean).div_(self._std).to(self.dtype)
 
@@ -113,19 +113,19 @@ class OpenClipNetwork(DualEncoder):
 def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
 ) -> OpenClipNetwork:
-    """Build the architecture that a folder describes; its class heads are made of prompts, whatever their number."""
+    """Build the architecture in a folder's configuration; its class heads come from prompts of any number."""
     return OpenClipNetwork(folder, device, precision)
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint without open_clip's configuration, or with one that leads elsewhere."""
+    """Refuse a checkpoint without open_clip's configuration, or with one that refers elsewhere."""
     if not (folder / CONFIG).exists():
         raise InputError(f"{folder}: no {CONFIG}, which models of the family open_clip need next to their weights")
     _check_config(folder / CONFIG)
 
 
 def _build(folder: Path) -> Any:
-    """Build the architecture without weights (open_clip would warn, on the root logger, that there are none)."""
+    """Build the architecture without weights, and without open_clip's warning about that on the root logger."""
     import open_clip
 
     check_files(folder)
@@ -140,7 +140,7 @@ def _build(folder: Path) -> Any:
 
 
 def _check_pictures_and_texts(vision: Mapping[str, Any], text: Mapping[str, Any], path: Path) -> None:
-    """Refuse more patches of a picture, or tokens of a text, than a model has: whole tables of them are computed."""
+    """Refuse more patches per picture, or tokens per text, than any model has: whole tables of them are built."""
     size, patch = (
         value[0] if isinstance(value, list) else value for value in map(vision.get, ("image_size", "patch_size"))
     )
@@ -156,7 +156,7 @@ def _check_pictures_and_texts(vision: Mapping[str, Any], text: Mapping[str, Any]
 
 
 def _check_config(path: Path) -> None:
-    """Refuse a configuration that makes open_clip look elsewhere or run foreign code; it came with a checkpoint."""
+    """Refuse an untrusted configuration that makes open_clip look elsewhere or run foreign code."""
     with refusing(f"{path}: not the configuration of a model", "fetch it again"):
         config = (read_config(path, SMALL) or {})["model_cfg"]
         vision, text = config["vision_cfg"], config["text_cfg"]

@@ -31,15 +31,15 @@ HEAD_NAMES = tuple(f"{head}.*" for head in HEADS)  # a task's own, which a base 
 
 
 class Reader(TokenNetwork):
-    """An encoder that scores each token as the first and as the last of the answer."""
+    """An encoder that scores each token as the answer's first and last."""
 
     def encode_windows(
         self, questions: Sequence[str], contexts: Sequence[str], max_length: int, stride: int
     ) -> tuple[dict[str, Tensor], Tensor, list[int]]:
         """Tokenise each question with its context, a long one in windows that share `stride` tokens.
 
-        Returns also the characters of the context that each token is (F, L, 2), from the first to before the second, -1
-        for any other token; and the question of each of F windows.
+        Also returns each token's characters in the context (F, L, 2), from the first to before the second, -1
+        for other tokens; and the question of each of F windows.
         """
         cut = {"truncation": "only_second", "stride": stride, "return_overflowing_tokens": True}
         how = {"padding": True, "max_length": max_length, "return_offsets_mapping": True, "return_tensors": "pt"}

@@ -1,6 +1,6 @@
-"""Encoders that embed texts, as sentence-transformers saves them: BERT, RoBERTa, MPNet and others of transformers.
+"""Text encoders saved by sentence-transformers: BERT, RoBERTa, MPNet and others of transformers.
 
-The network ends where texts are compared: its scores are the embeddings. Shape legend: B texts, L tokens, D features.
+The network ends at the embeddings, which are its logits. Shape legend: B texts, L tokens, D features.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class SentenceNetwork(TextModule):
 
     @property
     def longest(self) -> int:
-        """Return the most tokens of a text that sentence-transformers gives the model."""
+        """Return the longest text in tokens that sentence-transformers gives the model."""
         if self._how.longest is not None:
             return self._how.longest
         positions = getattr(self.module.config, "max_position_embeddings", -1)  # -1: any number of tokens
@@ -56,7 +56,7 @@ class SentenceNetwork(TextModule):
         return longest if positions in (-1, None) else min(longest, positions)
 
     def encode(self, texts: Sequence[str] | Sequence[tuple[str, str]], max_length: int) -> dict[str, Tensor]:
-        """Tokenise texts; longer ones are cut to `max_length` tokens, or to as many as the model is made for."""
+        """Tokenise texts; longer ones are cut to `max_length` tokens, or to the model's own limit."""
         return super().encode(texts, min(max_length, self.longest))
 
     def sentence_embeddings(self, inputs: Inputs) -> Tensor:
@@ -74,7 +74,7 @@ class SentenceNetwork(TextModule):
 
 
 def _put_into_lower_case(tokenizer: Any) -> None:
-    """Let a tokenizer put texts into lower case first, as sentence-transformers' `do_lower_case` does."""
+    """Have a tokenizer lower-case texts first, as sentence-transformers' `do_lower_case` does."""
     if not tokenizer.is_fast:
         tokenizer.do_lower_case = True
         return
@@ -86,7 +86,7 @@ def _put_into_lower_case(tokenizer: Any) -> None:
 
 
 def make(config: Any, **how: Any) -> Any:
-    """Build an encoder, without the pooler that is not applied where its architecture can do without."""
+    """Build an encoder, without the unused pooler if its architecture allows that."""
     made: Any = modeling_auto.MODEL_MAPPING[type(config)]
     without = {"add_pooling_layer": False} if "add_pooling_layer" in signature(made).parameters else {}
     return AutoModel.from_config(config, **without, **how)

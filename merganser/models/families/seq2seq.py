@@ -43,7 +43,7 @@ MAKE = AutoModelForSeq2SeqLM.from_config
 
 
 class Seq2SeqNetwork(TextModule):
-    """A model that reads a text and writes another."""
+    """A model that reads a text and generates another one."""
 
     def __init__(self, module: Any, folder: Path) -> None:
         """Take a module as it was built, with the tokenizer of its folder."""
@@ -55,7 +55,7 @@ class Seq2SeqNetwork(TextModule):
 
     @torch.inference_mode()
     def features(self, inputs: Inputs) -> Tensor:
-        """Return the decoder's state at the first word of the answer (B, D)."""
+        """Return the decoder's state at the first token of the answer (B, D)."""
         return self._batched(self._features, inputs)
 
     def _features(self, inputs: Inputs) -> Tensor:

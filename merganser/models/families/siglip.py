@@ -23,8 +23,8 @@ PIPELINES = {"SiglipModel": "zero-shot-image-classification"}
 class SiglipNetwork(DualEncoderModule):
     """A dual encoder whose logits have a bias.
 
-    The queries, keys and values of its pooling head are one parameter, and no linear map: the queries are made of what
-    the head has learned, the others of the picture.
+    The query, key and value projections of its pooling head are one parameter, which is no linear map: queries come
+    from a learned vector, the others from the picture.
     """
 
     padding = "max_length"
@@ -36,10 +36,10 @@ class SiglipNetwork(DualEncoderModule):
 def open_network(
     folder: Path, *, outputs: int | None = None, device: DeviceName = "cpu", precision: Precision = "float32"
 ) -> SiglipNetwork:
-    """Build the dual encoder that a folder describes; its class heads are made of prompts, whatever their number."""
+    """Build the dual encoder in a folder's configuration; its class heads come from prompts of any number."""
     return SiglipNetwork(build_whole("siglip", folder, device, precision), folder)
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint that is not a SigLIP nor the vision side of one, from its configuration and headers alone."""
+    """Refuse a checkpoint that is neither a SigLIP nor its vision tower, by its configuration and headers alone."""
     check_side_or_whole("siglip", folder, checkpoint)

@@ -34,7 +34,7 @@ LEFT_OUT = ("*relative_position_index", "*relative_coords_table", "*attn_mask") 
 
 
 class TimmClassifier(ImageClassifier):
-    """A classifier of timm, with timm's own transform of its `pretrained_cfg`."""
+    """A classifier of timm, with timm's own transform for its `pretrained_cfg`."""
 
     def pixels(self, images: Sequence[Any]) -> Tensor:
         """Resize and crop PIL images or uint8 arrays (height, width, 3) as timm's transform: uint8 (B, 3, H, W)."""
@@ -48,7 +48,7 @@ class TimmClassifier(ImageClassifier):
 
     @cached_property
     def _steps(self) -> tuple[Any, Any]:
-        """Return timm's transform for inference in two parts: to resize and crop, and to scale and normalise."""
+        """Return timm's transform for inference in two parts: resize and crop, then scale and normalise."""
         from timm.data import create_transform, resolve_model_data_config
         from torchvision.transforms import Compose
 
@@ -74,14 +74,14 @@ def open_network(
 
 
 def check(folder: Path, checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint that is not of timm, or lacks a parameter but the head's, by configuration and headers."""
+    """Refuse a checkpoint that is not timm's, or lacks a parameter besides the head's, by configuration and headers."""
     with torch.device("meta"):
         module = _build(folder, tensors=len(checkpoint.names))
     check_names(module, _naming(module, folder), checkpoint, [f"{head}.*" for head in heads_of(module)])
 
 
 def heads_of(module: Any) -> tuple[str, ...]:
-    """Name the modules of a model that score classes, by its `pretrained_cfg`: two of a distilled DeiT."""
+    """Name the modules of a model that score classes, by its `pretrained_cfg`; a distilled DeiT has two."""
     named = module.pretrained_cfg.get("classifier") or ()
     return (named,) if isinstance(named, str) else tuple(named)
 
@@ -91,7 +91,7 @@ def _naming(module: Any, folder: Path) -> Naming:
 
 
 def _build(folder: Path, outputs: int | None = None, tensors: int | None = None) -> Any:
-    """Build a model for inference; raise InputError for an architecture or an argument that leads elsewhere."""
+    """Build a model for inference; raise InputError for an architecture or argument that refers elsewhere."""
     import timm
 
     config, where = read_family_config("timm", folder), folder / CONFIG

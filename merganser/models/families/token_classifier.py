@@ -31,12 +31,13 @@ HEAD_NAMES = tuple(f"{head}.*" for head in HEADS)  # a task's own, which a base 
 
 
 class WordClassifier(TokenNetwork):
-    """An encoder with a head for the class of each word, which is that of its first token."""
+    """An encoder with a head for each word's class, which is that of its first token."""
 
     def encode_words(self, texts: Sequence[Sequence[str]], max_length: int) -> tuple[dict[str, Tensor], Tensor]:
         """Tokenise texts that are split into words; longer ones are cut to `max_length` tokens.
 
-        Returns also the place of each word's first token (B, W): -1 for a word that has none, and beyond the last one.
+        Also returns the place of each word's first token (B, W): -1 for a word without one, and beyond the last
+        word.
         """
         rows = [list(words) for words in texts]
         how = {"padding": True, "truncation": True, "max_length": max_length, "return_tensors": "pt"}
@@ -46,7 +47,7 @@ class WordClassifier(TokenNetwork):
 
     @property
     def _splitting(self) -> Any:
-        """Return the tokenizer that takes the first word as the others, as if a space stood before it."""
+        """Return a tokenizer that treats the first word like the others, as if a space preceded it."""
         if getattr(self.tokenizer, "add_prefix_space", True):
             return self.tokenizer
         return open_tokenizer(self.naming.where, self.module.config, add_prefix_space=True)
@@ -57,7 +58,7 @@ class WordClassifier(TokenNetwork):
 
 
 def _first_tokens(words: Sequence[int | None], count: int) -> Tensor:
-    """Return the place of the first token of each of so many words, given each token's word; -1 for one without.
+    """Return the place of each word's first token, given each token's word; -1 for a word without one.
 
     >>> _first_tokens([None, 0, 0, 2, None], 4).tolist()
     [1, -1, 3, -1]

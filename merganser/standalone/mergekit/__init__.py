@@ -1,1 +1,1 @@
-"""Configurations of mergekit, turned into merges by Merganser."""
+"""Convert mergekit's configurations into merges by Merganser."""

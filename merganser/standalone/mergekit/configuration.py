@@ -1,7 +1,7 @@
-"""Read a configuration of mergekit; refuse by name what no merge of whole models by one method can say.
+"""Read a mergekit configuration; refuse by name what a merge of whole models by one method cannot express.
 
-mergekit writes `slices` of layers, each with parameters of its own. A merge of whole models can have several of them
-as long as every slice names the same models and keeps each layer in its place.
+mergekit writes `slices` of layers, each with its own parameters. A merge of whole models can have several slices if
+every slice names the same models and keeps each layer in its place.
 """
 
 import re
@@ -38,7 +38,7 @@ AFTER_LAYERS = ("*lm_head*", "*embed_out*", "*norm*", "*ln_f*")
 
 @dataclass(frozen=True)
 class Reference:
-    """A model as mergekit names it: a path or a name on a hub, and an adapter of it."""
+    """A model in mergekit's notation: a path or a name on a hub, and an adapter of it."""
 
     model: str
     revision: str | None = None
@@ -58,21 +58,21 @@ class Reference:
 
 @dataclass(frozen=True)
 class Slice:
-    """Consecutive layers of all models, and the parameters there: of all models, and each model's own."""
+    """Consecutive layers of all models, with their parameters: common ones, and each model's own."""
 
     models: Mapping[Reference, Parameters]
     parameters: Parameters = field(default_factory=dict)
     layers: tuple[int, int] | None = None  # the first, and the one after the last; None: all
 
     def depth_of(self, layer: int) -> float:
-        """Return where a layer lies from the slice's first (0) to its last (1)."""
+        """Return a layer's relative place in the slice, from 0 (first) to 1 (last)."""
         first, end = self.layers or (0, 1)
         return (layer - first) / (end - first - 1) if end - first > 1 else 1.0
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A merge of whole models as mergekit's configuration says it."""
+    """A merge of whole models, from a mergekit configuration."""
 
     method: str
     slices: Sequence[Slice]
@@ -92,9 +92,9 @@ class Configuration:
         return [*self.parameters, *(each for part in self.slices for each in (part.parameters, *part.models.values()))]
 
     def slice_of(self, parameter: str) -> Slice:
-        """Return the slice that a parameter's values come from, as mergekit has it.
+        """Return the slice of a parameter's values, as mergekit chooses it.
 
-        The embeddings' values are those of the first slice, the last norm's and the head's those of the last.
+        Embeddings take the values of the first slice, the last norm and the head those of the last one.
         """
         layer = layer_of(parameter)
         if layer is not None:
@@ -131,7 +131,7 @@ def read_configuration(path: Path) -> Configuration:
 
 
 def _base_of(content: Mapping[str, Any], parts: Mapping[str, Any]) -> Reference | None:
-    """Return the base, which slices may name instead, if all name the same."""
+    """Return the base, which slices may name instead if all name the same."""
     in_slices = [part.get("base_model") for part in _as_list(parts.get("slices")) if isinstance(part, dict)]
     same = in_slices[0] if in_slices and all(each == in_slices[0] for each in in_slices) else None
     given = content.get("base_model") or same
@@ -139,7 +139,7 @@ def _base_of(content: Mapping[str, Any], parts: Mapping[str, Any]) -> Reference 
 
 
 def _unread(content: Mapping[str, Any], known: Sequence[str], place: str = "") -> list[str]:
-    """Name the keys that mergekit does not read; refuse one that looks misspelt."""
+    """Name the keys that mergekit ignores; refuse one that looks misspelt."""
     notes = []
     for key in sorted(content.keys() - set(known), key=str):
         if near := did_you_mean(str(key), known, MISSPELT):
@@ -149,7 +149,7 @@ def _unread(content: Mapping[str, Any], known: Sequence[str], place: str = "") -
 
 
 def _maps_in(parts: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Sequence[str]]]:
-    """Give each model's, slice's and source's map with its place and the keys that mergekit reads there."""
+    """Yield each map of a model, slice and source with its place and the keys that mergekit reads there."""
     for number, model in enumerate(_as_list(parts.get("models"))):
         yield f"models[{number}].", model, MODEL_KEYS
     for number, part in enumerate(_as_list(parts.get("slices"))):
@@ -163,7 +163,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _one_module(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], Parameters]:
-    """Return the map with `models` or `slices`, which may be that of the one module, and the module's parameters."""
+    """Return the map with `models` or `slices`, perhaps inside the only module, and the module's parameters."""
     modules = content.get("modules")
     if not modules:
         return content, {}
@@ -176,9 +176,9 @@ def _one_module(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], Paramete
 
 
 def reference_of(value: Any, place: str) -> Reference:
-    """Read how mergekit names a model: `model@revision+adapter`, or the same as a map.
+    """Parse mergekit's notation of a model: `model@revision+adapter`, or the same as a map.
 
-    `override_architecture` only chooses mergekit's list of names; here the names are those of the files.
+    `override_architecture` only chooses mergekit's list of names; here names come from the files.
     """
     if isinstance(value, dict) and set(value) <= {"model", "lora", "override_architecture"} and "model" in value:
         parts = [_path_text(value[key], place) for key in ("model", "lora") if value.get(key)]
@@ -206,7 +206,7 @@ def _parameters(value: Any, place: str) -> Parameters:
 
 
 def _each_model(listed: Any, place: str) -> dict[Reference, Parameters]:
-    """Read models with their parameters; refuse one that is named twice."""
+    """Read models with their parameters; refuse one that is listed twice."""
     by_model: dict[Reference, Parameters] = {}
     for number, listed_model in enumerate(_as_list(listed)):
         where = f"{place}[{number}]"
@@ -220,7 +220,7 @@ def _each_model(listed: Any, place: str) -> dict[Reference, Parameters]:
 
 
 def _slices(listed: Any, base: Reference | None) -> list[Slice]:
-    """Read slices that together are all layers of the same models, each layer in its place; refuse others."""
+    """Read slices that together have all layers of the same models, in place; refuse others."""
     if not isinstance(listed, list) or not all(isinstance(listed_slice, dict) for listed_slice in listed):
         raise InputError(f"slices: expected a list of maps with sources, got {listed!r}")
     slices_read = list[Slice]()
@@ -244,7 +244,7 @@ def _slices(listed: Any, base: Reference | None) -> list[Slice]:
 
 
 def _range_of(sources: Any, first: int, place: str) -> tuple[int, int]:
-    """Return the layers of a slice, which must be the same of each model and go on at `first`."""
+    """Return the layers of a slice, which must be the same for each model and start at `first`."""
     ranges = [pair.get("layer_range") for pair in sources]
     for number, pair in enumerate(ranges):
         if not (isinstance(pair, list) and len(pair) == 2 and all(type(end) is int for end in pair)):

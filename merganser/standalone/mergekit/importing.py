@@ -1,4 +1,4 @@
-"""Turn a configuration of mergekit into a recipe of `merganser merge`, and into a comparison's params.yaml."""
+"""Convert a mergekit configuration to a recipe of `merganser merge`, and to a comparison's params.yaml."""
 
 import os
 import re
@@ -42,7 +42,7 @@ ABOUT = """\
 
 @dataclass(frozen=True)
 class Imported:
-    """A merge that was brought over: its models by name, our method and its parameters."""
+    """A converted merge: its models by name, our method and its parameters."""
 
     base: Reference
     models: Mapping[str, Reference]
@@ -54,9 +54,9 @@ class Imported:
 
 
 def imported(path: Path) -> Imported:
-    """Read a configuration as a merge of ours; raise InputError naming what cannot be expressed, and why.
+    """Convert a configuration; raise InputError naming what cannot be expressed, and why.
 
-    Its models are not read, but for the names of the base's parameters where values differ between them.
+    Models are not read, except the base's parameter names if values differ between parameters.
     """
     config = read_configuration(path)
     kin = kin_of(config.method)
@@ -79,7 +79,7 @@ def imported(path: Path) -> Imported:
 
 
 def _named(references: list[Reference]) -> dict[str, Reference]:
-    """Name models by the ends of their paths; of equal ones the later get a number."""
+    """Name models after the ends of their paths, with a number for repeated names."""
     named: dict[str, Reference] = {}
     for reference in references:
         last = Path(reference.adapter or reference.model).name
@@ -99,7 +99,7 @@ def _check_adapters(named: Mapping[str, Reference], base: Reference) -> None:
 
 
 def _parameter_notes(config: Configuration, kin: Kin) -> list[str]:
-    """Say which parameters count for nothing; refuse one that looks misspelt."""
+    """Report parameters without effect; refuse one that looks misspelt."""
     notes = []
     for key in sorted({str(key) for each in config.all_parameters for key in each}):
         if key not in PARAMETERS and (near := did_you_mean(key, PARAMETERS, MISSPELT)):
@@ -112,7 +112,7 @@ def _parameter_notes(config: Configuration, kin: Kin) -> list[str]:
 
 
 def _entry(config: Configuration, kin: Kin, named: Mapping[str, Reference], base: Reference) -> tuple[str, Any]:
-    """Return our method and its parameters, by layer where mergekit's differ between parameters."""
+    """Return our method and its parameters, by layer if mergekit's differ between parameters."""
     base_name = next((name for name, each in named.items() if each == config.base), None)
     tuned = tuple(name for name in named if name != base_name)
 
@@ -133,7 +133,7 @@ def _entry(config: Configuration, kin: Kin, named: Mapping[str, Reference], base
 def _read(
     config: Configuration, named: Mapping[str, Reference], parameter: Parameter | None, key: str, model: Any
 ) -> Any:
-    """Find a parameter's value: that of a model in the slice first, then the slice's, then those of all."""
+    """Look up a parameter's value: the model's in the slice first, then the slice's, then the common one."""
     part = config.slices[0]
     if len(config.slices) > 1:
         if parameter is None:
@@ -192,14 +192,14 @@ def _recipe(config_read: Imported, out: Path) -> Recipe:
 
 
 def _own(reference: Reference) -> tuple[str, str | None]:
-    """Return what is a model's own: its adapter where it has one."""
+    """Return the adapter of a model if it has one, else the model."""
     if reference.adapter:
         return reference.adapter, reference.adapters_revision
     return reference.model, reference.revision
 
 
 def _source(text: str, revision: str | None, out: Path) -> Source:
-    """Name a model in a recipe: its path from the recipe's folder on, or its name on a hub."""
+    """Return a model for a recipe: its path relative to the recipe's folder, or its name on a hub."""
     if Path(text).exists():
         return Source(path=text if Path(text).is_absolute() else Path(os.path.relpath(text, out)).as_posix())
     named = hub_name(text)
@@ -209,7 +209,7 @@ def _source(text: str, revision: str | None, out: Path) -> Source:
 
 
 def _params(config_read: Imported, out: Path, folder: Path) -> dict[str, Any]:
-    """Return a comparison of this one merge, whose tasks have no data yet."""
+    """Return a comparison with this one merge, whose tasks have no data yet."""
     sources = folder / "sources"
 
     def named(name: str, text: str, revision: str | None) -> str:

@@ -1,4 +1,4 @@
-"""mergekit's methods: the entry of `methods` that gives the same merge, or the reason why no entry does."""
+"""mergekit's methods: the entry of `methods` with the same merge, or the reason why none has it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ SPARSE: dict[str, tuple[str, bool, bool, bool]] = {  # what is kept; elects sign
 
 @dataclass(frozen=True)
 class Inputs:
-    """The models of a merge by name, and their parameters at some place."""
+    """The models of a merge by name, and their parameters at one place."""
 
     base: str | None
     tuned: tuple[str, ...]  # all but the base
@@ -40,7 +40,7 @@ class Inputs:
         return (self.base, *self.tuned) if self.base else self.tuned
 
     def number(self, key: str, model: str | None = None, default: float | None = None) -> float:
-        """Return a number; raise InputError where there is none."""
+        """Return a number; raise InputError if there is none."""
         value = self.read(key, model)
         value = default if value is None else value
         place = f"{model}: {key}" if model else key
@@ -52,7 +52,7 @@ class Inputs:
             raise InputError(f"{place}: expected a number, got {value!r}") from error
 
     def flag(self, key: str, default: bool) -> bool:
-        """Return whether something is asked for."""
+        """Return a boolean."""
         value = self.read(key, None)
         value = FLAGS.get(value.lower(), value) if isinstance(value, str) else value
         if value is not None and value not in (0, 1):  # True and 1.0 are equal to 1
@@ -60,7 +60,7 @@ class Inputs:
         return default if value is None else bool(value)
 
     def numbers(self, key: str, models: tuple[str, ...], default: float | None = None) -> dict[str, float]:
-        """Return a number of each model."""
+        """Return one number per model."""
         return {model: self.number(key, model, default) for model in models}
 
 
@@ -118,7 +118,7 @@ def _sparse(name: str) -> Callable[[Inputs], Entry]:
 
 
 def _one(inputs: Inputs, key: str, default: float) -> float:
-    """Return a number that must be one for all models."""
+    """Return a number that must be the same for all models."""
     values = inputs.numbers(key, inputs.tuned, default)
     if len(set(values.values())) > 1:
         raise InputError(f"{key}: {values}: Merganser has one for all models; give them the same")
@@ -202,7 +202,7 @@ def _ramplus_tl(inputs: Inputs) -> Entry:
 
 @dataclass(frozen=True)
 class Kin:
-    """How a method of mergekit's becomes ours, whether it needs a base, and the parameters that it reads."""
+    """How to convert a method of mergekit's: whether it needs a base, and the parameters that it reads."""
 
     entry: Callable[[Inputs], Entry]
     needs_base: bool
@@ -233,7 +233,7 @@ PARAMETERS = frozenset({*IGNORED, "scale"}).union(*(kin.reads for kin in KIN.val
 
 
 def kin_of(method: str) -> Kin:
-    """Return what a method of mergekit's is here; raise InputError naming one that is not."""
+    """Return the conversion of a mergekit method; raise InputError naming an unsupported one."""
     if method in REFUSED:
         raise InputError(f"merge_method: {method}: {REFUSED[method]}")
     if method not in KIN:

@@ -14,19 +14,19 @@ Values = dict[str, Any]
 
 
 class VariesError(Exception):
-    """A value that is not one for all parameters."""
+    """A value that differs between parameters."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter by its name, and where its layer lies from the first (0) to the last (1); other parameters at 0."""
+    """A parameter's name, and its layer's relative depth from 0 (first) to 1 (last); 0 outside layers."""
 
     name: str
     depth: float
 
 
 def layer_of(name: str) -> int | None:
-    """Return the number of a parameter's layer; None for one of no layer.
+    """Return the number of a parameter's layer; None outside layers.
 
     >>> layer_of("model.layers.12.mlp.up_proj.weight"), layer_of("lm_head.weight")
     (12, None)
@@ -36,7 +36,7 @@ def layer_of(name: str) -> int | None:
 
 
 def parameters_of(names: Iterable[str], layers: int) -> list[Parameter]:
-    """Return the parameters in a model of so many layers.
+    """Return the parameters of a model with so many layers.
 
     >>> [parameter.depth for parameter in parameters_of(["h.0.w", "h.1.w", "h.2.w", "norm.w"], 3)]
     [0.0, 0.5, 1.0, 0.0]
@@ -50,10 +50,10 @@ def parameters_of(names: Iterable[str], layers: int) -> list[Parameter]:
 
 
 def setting_at(setting: Any, parameter: Parameter | None) -> Any:
-    """Return the value of a setting for a parameter, None where no filter lets the parameter in.
+    """Return a setting's value for a parameter; None if no filter matches it.
 
-    A list of numbers is a gradient over the layers, of other values it is so many steps; a list of maps holds values by
-    filters, of which the first that is part of the name counts. Raises VariesError if it needs one and has none.
+    A list of numbers is a gradient over the layers; other lists are steps. A list of maps has values by filter; the
+    first filter that is part of the name counts. Raises VariesError if a parameter is needed and not given.
 
     >>> setting_at([{"filter": "mlp", "value": [0, 1]}, {"value": 0.3}], Parameter("h.1.mlp.w", 0.25))
     0.25
@@ -85,7 +85,7 @@ def _on_gradient(steps: Sequence[Any], depth: float) -> Any:
 
 
 def by_pattern(values_at: Callable[[Parameter], Values], everywhere: Sequence[Parameter]) -> Values:
-    """Return the values of most parameters, and under `layers` by patterns of names what the others have."""
+    """Return the values of most parameters, and under `layers` the others' by name patterns."""
     groups: dict[str, tuple[Values, list[str]]] = {}
     for parameter in everywhere:
         values = values_at(parameter)
@@ -101,7 +101,7 @@ def by_pattern(values_at: Callable[[Parameter], Values], everywhere: Sequence[Pa
 
 
 def matching_patterns(own: Sequence[str], names: Iterable[str]) -> list[str]:
-    """Return patterns that match these names and no others, few where whole layers or kinds are among them.
+    """Return patterns that match exactly these names, and few if whole layers or kinds are among them.
 
     >>> matching_patterns(["h.0.mlp.a", "h.0.mlp.b", "norm"], ["h.0.mlp.a", "h.0.mlp.b", "h.0.attn", "norm"])
     ['h.0.mlp.*', 'norm']
@@ -116,7 +116,7 @@ def matching_patterns(own: Sequence[str], names: Iterable[str]) -> list[str]:
 
 
 def _candidates(name: str) -> Iterable[str]:
-    """Give patterns for a name, the widest first: all of a kind, all of a layer, a kind in a layer, the name."""
+    """Yield patterns for a name, the widest first: its kind, its layer, its kind in the layer, the name."""
     layer = LAYER.search(name)
     if layer:
         before, number, after = name[: layer.start(1)], layer[1], name[layer.end(1) + 1 :]

@@ -1,4 +1,4 @@
-"""mergekit's settings of the tokenizer: whose tokenizer the merge has, and which model a token's rows are of."""
+"""mergekit's settings of the tokenizer: the merge's tokenizer, and the model of each token's rows."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -25,10 +25,10 @@ WHAT_TO_DO = {
 def import_tokenizer(
     rest: Mapping[str, Any], base: Reference, models: Mapping[str, Reference]
 ) -> tuple[TokenizerChoice, list[str]]:
-    """Return what is asked of the tokenizer as a choice of ours, and what a user should know.
+    """Convert the tokenizer settings to our choice of one, with notes for the user.
 
-    Without a tokenizer in it the vocabularies must be the same, as they are where they are here and their files equal.
-    Raises InputError for what cannot be expressed.
+    Without such settings the vocabularies must be equal, which is checked for models on this disk. Raises
+    InputError for what cannot be expressed.
     """
     names = {reference.whole: name for name, reference in models.items()} | {base: BASE}
     wanted, key = rest.get("tokenizer_source"), "tokenizer_source"
@@ -61,7 +61,7 @@ def import_tokenizer(
 
 
 def _model_of(about: Any, token: str, place: str) -> Any:
-    """Return the model whose rows a token gets, as mergekit names it."""
+    """Return the model that mergekit takes a token's rows from."""
     source = about["source"] if isinstance(about, dict) and "source" in about else about
     if not isinstance(source, dict) or "kind" not in source:
         return source
@@ -72,7 +72,7 @@ def _model_of(about: Any, token: str, place: str) -> Any:
 
 
 def _named(source: Any, place: str, names: Mapping[Reference, str]) -> str:
-    """Return the name of a model that a token, or the tokenizer, is taken of."""
+    """Return the name of the model for a token, or for the tokenizer."""
     reference = reference_of(source, place).whole
     if reference not in names:
         raise InputError(f"{place}: {reference} is none of the models")
@@ -80,13 +80,13 @@ def _named(source: Any, place: str, names: Mapping[Reference, str]) -> str:
 
 
 def _are_equal(base: Reference, models: Collection[Reference]) -> bool:
-    """Tell whether all models are here with the files of the base's vocabulary."""
+    """Tell whether all models are on this disk with the base's vocabulary files."""
     own = _vocabulary(base)
     return own is not None and all(_vocabulary(each.whole) == own for each in models)
 
 
 def _vocabulary(reference: Reference) -> list[str] | None:
-    """Return the hashes of a model's vocabulary; None where it has none here."""
+    """Return the hashes of a model's vocabulary files; None if there are none here."""
     folder = Path(reference.model)
     tokenizer = tokenizer_of(folder)
     if tokenizer is None:

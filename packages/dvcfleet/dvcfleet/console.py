@@ -138,7 +138,7 @@ def show_summary(endings: dict[str, Ending], console: Console) -> None:
 
 
 def show_unproven(stages: Sequence[str], console: Console) -> None:
-    """Print which stages were restored from the run cache though no ledger tells that commands made this."""
+    """Print which stages were restored from the run cache although no ledger has a run that made them."""
     if stages:
         console.print(
             f"restored from the run cache, and no ledger records its run: {some(stages)}; ledgers have no lines for "

@@ -67,7 +67,7 @@ def forget_copies(state: Path) -> None:
 
 
 def restore_destroyed(root: Path, state: Path, say: Callable[[str], None]) -> None:
-    """Restore what a killed run's stages left of a dvc.yaml that has lost its stages, and remove the copies."""
+    """Restore a dvc.yaml that lost its stages in a killed run, with what that run's stages added; remove the copies."""
     for copy in sorted((state / FOLDER).rglob("*")):
         path, before = root / copy.relative_to(state / FOLDER), read_text_file(copy)
         if before is None:
@@ -90,9 +90,9 @@ _MARGIN_S = 1.0
 
 
 def sync(repo: Repo, state: Path, texts: Mapping[Path, str] | None = None) -> None:
-    """Wait until all that was written to the repository's file systems is on the disk; note it in the folder `state`.
+    """Wait until everything written to the repository's file systems is on disk; record that in the folder `state`.
 
-    `texts` are files that name what was written, replaced after that. Raises OSError if it could not be written.
+    `texts` are files that refer to the written data; they are replaced afterwards. Raises OSError if that failed.
     """
     _sync(repo, state, {os.path.dirname(out.fs_path) for out in repo.index.outs if out.protocol == "local"}, texts)
 
@@ -104,13 +104,13 @@ def _sync(repo: Repo, state: Path, folders: Collection[str] = (), texts: Mapping
 
 
 def synced_ledger_end(state: Path) -> str | None:
-    """Return the sha256 of the ledger's last line at the last sync; None if there was no line, or nothing says."""
+    """Return the sha256 of the ledger's last line at the last sync; None if there was none, or it is not known."""
     end = (read_json(state / SYNCED) or {}).get("ledger")
     return end if isinstance(end, str) else None
 
 
 def _ledger_end(state: Path) -> str | None:
-    """Return the sha256 of the ledger's last line now; while it lacks the one of the last sync, that one again."""
+    """Return the sha256 of the ledger's last line; if it lacks that of the last sync, the latter."""
     before, lines = synced_ledger_end(state), lines_from_end(state / LEDGER)
     digests = (hashlib.sha256(line).hexdigest() for line in lines if line[:1] + line[-1:] == b"{}")
     with suppress(OSError):  # of a ledger that was damaged otherwise
@@ -169,9 +169,9 @@ def recovered_lock_files(repo: Repo, state: Path) -> LockFiles:
 
 
 def _last_sync(state: Path) -> tuple[str | None, float]:
-    """Return the boot of the last sync, None if none is noted, and until when (seconds since the epoch) all is synced.
+    """Return the boot of the last sync, None if there is none, and its time (seconds since the epoch).
 
-    Of a damaged note, nothing counts as synced.
+    A damaged record counts as no sync.
     """
     try:
         kept = json.loads((state / SYNCED).read_bytes())
@@ -197,10 +197,10 @@ def _remove_temporaries_beside_outputs(repo: Repo) -> None:
 
 
 def _check_since(repo: Repo, state: Path, since: float) -> None:
-    """Remove what was written to DVC's cache and run cache after `since` and is torn.
+    """Remove torn objects that were written to DVC's cache and run cache after `since`.
 
-    Inputs and outputs that were written after it are hashed again. In a cache outside the repository, only objects that
-    this workspace refers to are removed.
+    Inputs and outputs written after it are hashed again. In a cache outside the repository, only objects that this
+    workspace refers to are removed.
     """
     cache = Path(repo.cache.local.path)
     is_own = cache.is_relative_to(repo.root_dir)
@@ -220,7 +220,7 @@ def _is_later(path: Path, since: float) -> bool:
 
 
 def _objects_named_by(repo: Repo, state: Path, cache: Path) -> list[Path]:
-    """Return the cache paths of all objects that dvc.lock, .dvc files and the journal refer to."""
+    """Return the cache paths of all objects in dvc.lock, .dvc files and the journal."""
     stages = {Path(stage.path) for stage in repo.index.stages}
     sources = [state / "journal", *stages, *(path.with_suffix(".lock") for path in stages)]
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in sources if path.is_file()]

@@ -1,6 +1,6 @@
-"""Files on disk: synced, a whole file system at once or one small file; read if they may be damaged; named from a root.
+"""Files on disk: durable writes, reading of files that may be damaged, and paths relative to a root.
 
-SQLite may find out amid the use of a database that its file is damaged: that is asked first.
+SQLite may notice only during use that a database is damaged, so that is checked first.
 """
 
 import ctypes
@@ -39,9 +39,9 @@ def overlap(one: str, other: str) -> bool:
 
 
 def sync_file_systems(folders: Iterable[str | Path]) -> None:
-    """Wait until all that was written to the file systems of these folders is on the disk; raise OSError if it failed.
+    """Wait until everything written to these folders' file systems is on disk; raise OSError if it failed.
 
-    A folder that does not exist stands for the nearest one above it that does.
+    For a missing folder, its nearest existing parent counts.
     """
     devices: dict[int, Path] = {}
     for folder in folders:
@@ -54,23 +54,23 @@ def sync_file_systems(folders: Iterable[str | Path]) -> None:
 
 
 def write_durably(path: Path, text: str | bytes) -> None:
-    """Write a small file: even after a crash of the machine it holds all of its old text, or all of this one."""
+    """Write a small file; after a crash of the machine it has its old text or the new one, complete."""
     with _replacing({path: text}) as (temporary,), temporary.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_then_write(folders: Iterable[str | Path], texts: Mapping[Path, str]) -> None:
-    """Put all on the disk that was written to the file systems of these folders, then replace small text files there.
+    """Sync the file systems of these folders, then replace small text files there.
 
-    After a crash of the machine, each of these has its old text or its new one; the latter only if all else was
-    written. One sync does for all, as the new texts are written before it, and take their names after it.
+    After a crash of the machine, each file has its old text or its new one; the new one only if everything else is
+    on disk. One sync is enough: the new texts are written before it, and renamed after it.
     """
     with _replacing(texts) as temporaries:
         sync_file_systems([*folders, *(temporary.parent for temporary in temporaries)])
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if the file is missing, no plain file, or holds something else."""
+    """Read a JSON object; None if the file is missing, no plain file, or has anything else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     except (OSError, ValueError, RecursionError):
@@ -88,7 +88,7 @@ def append_lines(path: Path, lines: bytes) -> None:
 
 
 def lines_from_end(path: Path) -> Iterator[bytes]:
-    """Read the lines of a file, the last one first: what stands after the last line end, which is empty as a rule."""
+    """Read the lines of a file from the last one on: first the text after the last newline, which is usually empty."""
     if not path.is_file() or not path.stat().st_size:
         return
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
@@ -100,7 +100,7 @@ def lines_from_end(path: Path) -> Iterator[bytes]:
 
 
 def sync_names(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk: of files that were made, renamed or removed there."""
+    """Wait until a folder's entries are on disk, after files were created, renamed or removed."""
     with _opened(folder) as descriptor:
         os.fsync(descriptor)
 
@@ -116,10 +116,10 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _replacing(texts: Mapping[Path, str] | Mapping[Path, bytes | str]) -> Iterator[tuple[Path, ...]]:
-    """Write text files under temporary names, which are given, and rename them at the end of the block.
+    """Write text files under temporary names, yield these, and rename them at the end of the block.
 
-    If several processes or threads write the same file, each waits for the previous one. A file keeps its mode, and a
-    link stays one: the file that it leads to is replaced.
+    If several processes or threads write the same file, each waits for the previous one. A file keeps its mode, and
+    a link stays a link: its target is replaced.
     """
     places = {Path(os.path.realpath(path)): text for path, text in texts.items()}
     with ExitStack() as stack:
@@ -180,7 +180,7 @@ def _is_still(descriptor: int, path: Path) -> bool:
 
 
 def _take_over(path: Path, temporary: Path) -> None:
-    """Give a new file the mode of the one that it replaces; and its owner and group, if this user may."""
+    """Copy a replaced file's mode to the new file; and its owner and group, if this user may."""
     with suppress(FileNotFoundError):
         before = path.stat()
         for owner, group in ((before.st_uid, before.st_gid), (-1, before.st_gid)):
@@ -204,7 +204,7 @@ _MOST_BYTES = 64_000_000  # a larger one is not read whole, which would take lon
 
 
 def is_damaged(path: Path) -> bool:
-    """Tell whether a file, or a folder in its place, is certainly no whole database; False if it cannot be opened."""
+    """Tell whether a file, or a folder in its place, is certainly a damaged database; False if it cannot be opened."""
     if path.is_dir():
         return True
     what = "PRAGMA quick_check(1)" if path.stat().st_size < _MOST_BYTES else "SELECT 'ok' FROM sqlite_master LIMIT 1"
@@ -218,7 +218,7 @@ def is_damaged(path: Path) -> bool:
 
 
 def vacuum(path: Path) -> None:
-    """Give the free space in a database back to the disk; a database that is in use keeps it for what comes."""
+    """Return a database's free space to the disk; a database in use keeps it."""
     with suppress(sqlite3.OperationalError), closing(sqlite3.connect(path, timeout=_WAIT_S)) as connection:
         connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

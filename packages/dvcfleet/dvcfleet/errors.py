@@ -57,14 +57,14 @@ class SkippedError(Exception):
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return what an error says, on one line; with its kind before it if it says no more than a name."""
+    """Return an error's message on one line, with its class before it if the message is just a name."""
     text = " ".join(str(error).split())
     is_name = not text or isinstance(error, LookupError | AttributeError | AssertionError)
     return ": ".join(filter(None, (type(error).__name__ if is_name else "", text)))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Suggest the nearest known word, as the end of a message; nothing if none is near."""
+    """Suggest the nearest known word, as the end of a message; empty if none is near."""
     near = get_close_matches(word, list(known), n=1)
     return f'; did you mean "{near[0]}"?' if near else ""
 
@@ -76,7 +76,7 @@ def some(names: Sequence[str], most: int = 3) -> str:
 
 
 def stage_count(count: int, one: str = "", more: str = "") -> str:
-    """Say how many stages there are, and after it what is said of one or of more of them.
+    """Return the number of stages, followed by the text for one or for several.
 
     >>> stage_count(1, " is done", " are done"), stage_count(2, " is done", " are done")
     ('1 stage is done', '2 stages are done')

@@ -1,4 +1,4 @@
-"""What a plan will take, before it runs: CPU and GPU time, disk, downloads, from what its stages took before."""
+"""Estimate a plan's CPU and GPU time, disk and downloads before it runs, from earlier runs of its stages."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ _NAMED = 4
 
 @dataclass(frozen=True)
 class KnownAmounts:
-    """An amount per stage: what it was if it ran before, else the median of its kind, or what is expected."""
+    """An amount per stage: the last one, else the median of its kind, or the expected one."""
 
     before: Mapping[str, float]
     of_kind: Mapping[str, float]
@@ -32,13 +32,13 @@ class KnownAmounts:
     is_new: bool = False  # the stages' sources: then what is expected says more than what others of their kind took
 
     def of(self, name: str) -> float | None:
-        """Return a stage's amount; None if it is not expected, and no stage of its kind has run."""
+        """Return a stage's amount; None if none is expected, and no stage of its kind has run."""
         kind, expected = self.of_kind.get(kind_of(name)), self.expected.get(name)
         others = (expected, kind) if self.is_new else (kind, expected)
         return next((each for each in (self.before.get(name), *others) if each is not None), None)
 
     def among(self, names: Iterable[str]) -> dict[str, float]:
-        """Return the amounts that are known of these stages."""
+        """Return the known amounts of these stages."""
         return {name: each for name in names if (each := self.of(name)) is not None}
 
 
@@ -51,11 +51,11 @@ def estimate(
     is_download: Callable[[Path], bool],
     expect: Callable[[Mapping[str, tuple[str, ...]]], Expected],
 ) -> Iterator[str]:
-    """Say what the stages that a run would run will take; nothing if it would run none.
+    """Return lines with the cost of the stages that a run would run; empty if there are none.
 
-    `seconds`, `cpu_s`: what stages took and used before, of CPU time where the ledger has it, else their threads times
-    their seconds; `resources`: what a stage requests; `workers`: threads at once, None: unknown;
-    `is_download`, `expect`: as in `Project`, of files that stages read.
+    `seconds`, `cpu_s`: of earlier runs; CPU time from the ledger, else threads times seconds; `resources`: returns
+    a stage's requests; `workers`: threads at once, None: unknown; `is_download`, `expect`: as in `Project`, for
+    files that stages read.
     """
     names = [planned.name for planned in plan.work if planned.state not in (State.RESTORABLE, State.BLOCKED)]
     if not names:
@@ -90,7 +90,7 @@ def estimate(
 
 
 def _of_these_sources(plan: Plan) -> set[str]:
-    """Name the stages that last ran, if they did, on what the present sources make: none was replaced by another."""
+    """Name the stages whose last run depended on the current sources, none of which has been replaced."""
     done: set[str] = set()
     for name, planned in plan.planned.items():
         sources = set(map(str, _sources(plan.stages[name])))
@@ -118,7 +118,7 @@ def _total(
 
 
 def _at_least(plan: Plan, took: Mapping[str, float], wanted: Mapping[str, Resources], workers: int | None) -> str:
-    """Say the least time: along the longest path, and with all workers busy."""
+    """Return the least time: along the longest path, and with all workers busy."""
     longest = max(paths({name: planned.needs for name, planned in plan.planned.items()}, took).values())
     threads = workers or os.cpu_count() or 1
     work = sum(min(wanted[name].threads, threads) * each for name, each in took.items()) / threads
@@ -126,7 +126,7 @@ def _at_least(plan: Plan, took: Mapping[str, float], wanted: Mapping[str, Resour
 
 
 def _basis(time: KnownAmounts, took: Mapping[str, float]) -> str:
-    """Say what the time is reckoned from."""
+    """Return where the times come from."""
     others = [name for name in took if name not in time.before]
     by_rule = [name for name in others if took[name] == time.expected.get(name)]
     parts = [f"what {stage_count(len(took) - len(others))} took before"] if len(others) < len(took) else []
@@ -136,19 +136,19 @@ def _basis(time: KnownAmounts, took: Mapping[str, float]) -> str:
 
 
 def _unknown(what: str, names: list[str]) -> Iterator[str]:
-    """Say of which kinds of stages something is not known."""
+    """Name the kinds of stages with an unknown amount."""
     kinds = list(dict.fromkeys(map(kind_of, names)))
     if kinds:
         yield f"not known, and not counted: the {what} of {stage_count(len(names))} ({some(kinds, _NAMED)})"
 
 
 def _written_before(stage: Stage) -> float | None:
-    """Return the bytes of a stage's outputs when it last ran; None if it never did."""
+    """Return the bytes of a stage's outputs in its last run; None if it never ran."""
     sizes = [out.meta.size for out in stage.outs if out.hash_info]
     return float(sum(size or 0 for size in sizes)) if sizes else None
 
 
 def _sources(stage: Stage) -> list[Path]:
-    """Return the files that a stage reads and that no stage writes."""
+    """Return the stage's input files that no stage writes."""
     local = [dep.fs_path for dep in stage.deps if dep.protocol == "local" and not is_params(dep)]
     return [Path(path) for path in local if not is_near_output(stage.repo, path) and os.path.isfile(path)]

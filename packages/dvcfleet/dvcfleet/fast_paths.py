@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class FastPaths:
-    """The fast paths through one library, which are off once an internal of theirs was missing."""
+    """The fast paths through one library, which are switched off when one of its internals is missing."""
 
     def __init__(self, library: str) -> None:
         self._library = library
@@ -27,7 +27,7 @@ class FastPaths:
         return f"{self._library} {metadata.version(self._library.lower())}"
 
     def report(self, say: Callable[[str], object]) -> None:
-        """Call `say` for each that is off, and from now on for each that is found to be."""
+        """Call `say` for each that is switched off, now and later."""
         for line in self._off.values():
             say(line)
         self._say = say
@@ -58,13 +58,13 @@ class FastPaths:
 
 
 def no_shortcut() -> AbstractContextManager[None]:
-    """Replace nothing within the block."""
+    """Replace nothing in the block."""
     return nullcontext()
 
 
 @contextmanager
 def replaced(owner: Any, name: str, shortcut: Any) -> Iterator[None]:
-    """Put another object in the place of an attribute of a module, a class or an object, within the block."""
+    """Replace an attribute of a module, a class or an object in the block."""
     is_own, before = name in vars(owner), vars(owner).get(name)
     setattr(owner, name, shortcut)
     try:

@@ -32,7 +32,7 @@ def git_if_any(root: Path | str, *arguments: str, environment: Mapping[str, str]
 
 
 def without_git(refusal: str) -> str:
-    """Say what a run lacks where git refuses, or is not there, and what helps.
+    """Return what a run lacks if git fails or is missing, and the remedy.
 
     >>> print(without_git("git is not installed"))
     git is not installed: the run goes on without it, and its ledger names neither the commit nor uncommitted changes
@@ -45,5 +45,5 @@ def without_git(refusal: str) -> str:
 
 
 def own_environment() -> dict[str, str]:
-    """Return the environment without what leads git to another repository."""
+    """Return the environment without variables that point git to another repository."""
     return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

@@ -42,10 +42,10 @@ STOP_LIMIT_S = 60.0
 
 @dataclass(frozen=True)
 class Work:
-    """What a run is asked for: a plan, what each stage that may run requests, and what stages are expected to take.
+    """The work of a run: a plan, each stage's requests, and expected durations.
 
-    With `in_order` stages run one at a time in the plan's order, that of `dvc repro`; with `halts` none starts after
-    one has failed. Stages of one of the `groups` run one at a time, in that order. `wanted_first`: as a project's.
+    With `in_order`, stages run one at a time in the order of `dvc repro`; with `halts`, none starts after a
+    failure. Stages of one of the `groups` run one at a time. `wanted_first`: as a project's.
     """
 
     plan: Plan
@@ -76,7 +76,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Listeners:
-    """What is told of each stage: the console, the ledger, lineage's events and the project, as its `while_running`."""
+    """The listeners to each stage: the console, the ledger, lineage's events and the project's `while_running`."""
 
     progress: Progress
     ledger: Ledger
@@ -149,7 +149,7 @@ class RunLoop:
                     return self.place.executor.next_outcome(LOOK_S)
 
     def _look_at_nodes(self) -> None:
-        """Say which submitted stages wait since no node has what they ask for any more."""
+        """Report submitted stages that wait because no node has what they request any more."""
         away = [name for name in self.place.pool.given if not self._jobs[name].stays]
         self._nodes.look({name: self.work.resources[name] for name in away})
 

@@ -10,7 +10,7 @@ from dvcfleet.planning.resources import Resources
 
 @dataclass(frozen=True)
 class Start:
-    """When a stage's commands started (seconds since 1970), on which host, and the environment if not the run's."""
+    """The start of a stage's commands (seconds since 1970), the host, and the environment if not the run's."""
 
     began: float
     host: str

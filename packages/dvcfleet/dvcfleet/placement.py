@@ -1,4 +1,4 @@
-"""Where stages run: as the command line says, else a profile of `profiles.yaml`, else in threads of this machine."""
+"""Choose where stages run: by the command line, else a profile of `profiles.yaml`, else in threads on this machine."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,7 @@
-"""What the engine sets for its processes: its own variables, proxies, garbage collection, and the limit of open files.
+"""Settings of the engine's processes: its own variables, proxies, garbage collection, and the limit of open files.
 
 A run has some files open for each stage that it waits for (`ulimit -n`). No stage's command gets the engine's
-variables, and servers of this machine are reached directly, whatever proxy the environment names for all others.
+variables, and servers on this machine are reached directly, whatever proxy the environment names.
 """
 
 import gc
@@ -22,13 +22,13 @@ def set_own(name: str, value: str) -> None:
 
 
 def hand_down(variables: Mapping[str, str]) -> None:
-    """Set variables for this process and for the engine's processes that it starts."""
+    """Set variables for this process and for the engine's child processes."""
     os.environ.update(variables)
     os.environ[_HANDED_DOWN] = " ".join(variables)
 
 
 def without_own(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the variables that are as the engine set them."""
+    """Return an environment without variables that still have the engine's values."""
     handed_down = {_HANDED_DOWN, *environment.get(_HANDED_DOWN, "").split()}
     return {name: value for name, value in environment.items() if _OWN.get(name) != value and name not in handed_down}
 
@@ -38,7 +38,7 @@ _HERE = "127.0.0.1,localhost,::1"
 
 
 def reach_this_machine() -> None:
-    """Have this process, and all that it starts, ask no proxy for a server on loopback."""
+    """Bypass proxies for loopback servers, in this process and all its children."""
     without = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     if any(name.lower() in _PROXIES for name in os.environ) and without != "*":
         os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, (without, _HERE)))
@@ -57,9 +57,9 @@ _given: dict[str, str] = {}
 
 
 def room_for(stages: int) -> int:
-    """Raise this process's limit as far as so many stages at once need; return how many it then has room for.
+    """Raise this process's limit for so many parallel stages; return how many it then allows.
 
-    Raises UserError if there is no room for a single one.
+    Raises UserError if it does not allow a single one.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = BESIDES + PER_STAGE * stages
@@ -78,11 +78,11 @@ def room_for(stages: int) -> int:
 
 
 def given_limit() -> dict[str, str]:
-    """Return the variable that tells a fork server the limit that was raised; nothing if none was."""
+    """Return the variable that tells a fork server the original limit; empty if it was not raised."""
     return dict(_given)
 
 
 def restore_limit() -> None:
-    """Give a process that becomes a command the limit that the run was given."""
+    """Give a process that becomes a command the run's original limit."""
     if given := os.environ.pop(_GIVEN, ""):
         resource.setrlimit(resource.RLIMIT_NOFILE, (int(given), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

@@ -68,7 +68,7 @@ class Project:
         return ""
 
     def before_reading(self) -> None:
-        """Write files that dvc.yaml reads and that are missing; called before DVC reads the repository."""
+        """Write missing files that dvc.yaml reads; called before DVC reads the repository."""
 
     @property
     def saves_experiments(self) -> bool:
@@ -87,35 +87,33 @@ class Project:
         return ""
 
     def validate(self, repo: Repo) -> None:
-        """Check the project's own files before any work; raise UserError, or an error of the project's own whose class
-        has `exit_code = 2`.
-        """
+        """Check the project's own files before a run; raise UserError, or an error class with `exit_code = 2`."""
 
     def check_gpus(self, gpus: Mapping[str, int]) -> None:
-        """Refuse stages that compute on a GPU and ask for none; `gpus`: how many each stage that will run asks for."""
+        """Refuse stages that compute on a GPU and request none; `gpus`: the number that each stage to run requests."""
 
     def before_planning(self, repo: Repo, say: Callable[[str], None]) -> None:
         """Update files that stages read and no stage writes, such as pointers to a branch of a source."""
 
     def follow_declared(self, repo: Repo, lock_files: "LockFiles", say: Callable[[str], None]) -> None:
-        """Take out of dvc.lock and the workspace what is no longer declared; called where no stages are named."""
+        """Remove undeclared stages from dvc.lock and the workspace; called if no targets are named."""
 
     def takes_out(self, lock_file: Path) -> bool:
-        """Tell whether `follow_declared` takes out what a dvc.lock has of stages that are no longer declared."""
+        """Tell whether `follow_declared` removes undeclared stages from a dvc.lock."""
         return False
 
     def distrusted(self, stages: Sequence[Stage]) -> Mapping[str, str]:
-        """Return why stages whose outputs DVC has must run all the same, by their names; called at each plan."""
+        """Return stages that must run although DVC has their outputs, with the reason; called at each plan."""
         return {}
 
     def is_download(self, path: Path) -> bool:
-        """Tell whether a file that a stage reads names what the stage downloads."""
+        """Tell whether an input of a stage names a download."""
         return False
 
     def expect(self, needs: Mapping[str, Collection[str]]) -> Expected:
-        """Return what is expected of stages that never ran; it may ask where files that name downloads lead.
+        """Return expectations of stages that never ran; it may ask the servers that downloads are on.
 
-        `needs`: by the name of each stage that will run, the stages that it reads from.
+        `needs`: by stage, the stages that it reads from.
         """
         return Expected()
 
@@ -124,15 +122,15 @@ class Project:
         return None
 
     def before_running(self, folder: Path, causes: Mapping[str, Sequence[str]], run: str) -> None:
-        """Save to the state folder what the run's stages are about to change; `run` is the run's name.
+        """Save files that the run's stages will change to the state folder; `run` is the run's name.
 
         `causes`: why stages are not up to date, of those that would run even if no other stage did.
         """
 
     def wanted_first(self, needs: Mapping[str, Collection[str]]) -> Set[str]:
-        """Return the stages of a run whose results are wanted before others', such as a first table's.
+        """Return the stages whose results are wanted first, such as a first table's.
 
-        `needs`: by the name of each stage of the plan, the stages that it reads from, in topological order.
+        `needs`: by stage of the plan, the stages that it reads from, in topological order.
         """
         return frozenset()
 
@@ -141,10 +139,10 @@ class Project:
         return {}
 
     def while_running(self, ended: Set[str], latest: str, say: Callable[[str], None]) -> None:
-        """Look at what is there each time a stage has ended well; `ended`: all that are up to date by now."""
+        """Called each time a stage has succeeded; `ended`: all stages that are up to date by now."""
 
     def after_running(self, done: Set[str], say: Callable[[str], None]) -> None:
-        """Say what a run came to that ended well; `done`: the stages that it was to bring up to date."""
+        """Report the result of a successful run; `done`: the stages that it brought up to date."""
 
 
 def project_of(root: Path) -> Project:

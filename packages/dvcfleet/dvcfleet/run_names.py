@@ -16,7 +16,7 @@ _EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def is_begun(repo: Repo) -> bool:
-    """Tell whether the last run did not succeed: the next one continues under its name."""
+    """Tell whether the last run did not succeed, so that the next one continues under its name."""
     return _file(repo).exists()
 
 
@@ -42,7 +42,7 @@ def run_name(repo: Repo) -> str:
 
 
 def forget_run_name(repo: Repo) -> None:
-    """Let the next run have a new name."""
+    """Have the next run take a new name."""
     _file(repo).unlink(missing_ok=True)
 
 

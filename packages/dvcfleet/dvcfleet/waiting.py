@@ -1,4 +1,4 @@
-"""Say what an answer waits for, where it takes long."""
+"""Tell the user what a command waits for, if it takes long."""
 
 import sys
 import threading
@@ -11,12 +11,12 @@ Step = Callable[[str], None]
 
 
 def in_silence(doing: str) -> None:
-    """Say nothing of what is done."""
+    """Report nothing."""
 
 
 @contextmanager
 def said_if_long() -> Iterator[Step]:
-    """Yield a function that is told what is done next; what is done longer than some seconds is said on stderr."""
+    """Yield a function to call before each action; an action longer than some seconds is reported on stderr."""
     timer = threading.Timer(LONG_S, in_silence)
 
     def step(doing: str) -> None:

@@ -1,6 +1,6 @@
-"""Guard a server on loopback from other web pages: a browser asks it in the name of any page that finds its port.
+"""Guard a loopback server against other web pages: a browser sends requests for any page that finds its port.
 
-A page cannot forge `Host`, `Origin` and `Sec-Fetch-...`: the browser writes them.
+A page cannot forge `Host`, `Origin` and `Sec-Fetch-...`, which the browser writes.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -20,7 +20,7 @@ _OWN_FETCHES = (b"same-origin", b"none")  # of one of the server's own pages; by
 
 
 class Guard:
-    """An ASGI application that passes on to `app` what its own pages and programs ask, and refuses all else."""
+    """An ASGI application that passes requests of its own pages and of programs on to `app`, and refuses all others."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -41,7 +41,7 @@ class Guard:
 
 
 def refusal(scope: Scope) -> str | None:
-    """Say why a request is refused; None if it is not."""
+    """Return why a request is refused; None if it is not."""
     hosts, origins, fetched = [], [], {}
     for name, value in scope["headers"]:
         if name == b"host":
@@ -63,7 +63,7 @@ def refusal(scope: Scope) -> str | None:
 
 
 def own_origins(port: int) -> list[str]:
-    """Return the origins of the pages that a server at a port of loopback serves."""
+    """Return the origins of pages on a loopback server at a port."""
     return [f"http://{name}:{port}" for name in _NAMES] + ([f"http://{name}" for name in _NAMES] if port == 80 else [])
 
 
@@ -75,7 +75,7 @@ def _own(port: int) -> tuple[frozenset[bytes], frozenset[bytes]]:
 
 @lru_cache(maxsize=8)
 def _kept_apart(port: int) -> Headers:
-    """Return headers by which only the server's own pages may embed its pages, and these contact no other server."""
+    """Return headers that keep other pages from embedding the server's, and its pages from other servers."""
     policy = f"frame-ancestors 'self'; connect-src 'self' blob: data: {' '.join(own_origins(port)[:2])}"
     return [
         (b"content-security-policy", policy.encode()),

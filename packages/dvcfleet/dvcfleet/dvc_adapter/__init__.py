@@ -1,1 +1,1 @@
-"""The DVC adapter: all uses of DVC's internals, which its public API does not cover."""
+"""The DVC adapter: all uses of DVC's internals that its public API does not cover."""

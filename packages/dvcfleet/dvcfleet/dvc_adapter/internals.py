@@ -29,7 +29,7 @@ RANGE = "dvc>=3.66,<4"
 
 
 def _defined(protocol: type, owner: str) -> list[str]:
-    """Name a class of DVC's, and of it what is a method or a property in its protocol."""
+    """Return a DVC class's name, and the methods and properties that its protocol lists."""
     names = [name for name, value in vars(protocol).items() if isinstance(value, FunctionType)]
     names += [name for name, value in protocol.__annotations__.items() if get_origin(value) is Annotated]
     return [owner, *(f"{owner}.{name}" for name in names if not name.startswith("_"))]
@@ -132,14 +132,14 @@ def under_git(repo: Repo) -> bool:
 
 @contextmanager
 def fast_index() -> Iterator[None]:
-    """Make DVC read dvc.yaml and parameters, and build its graph, by the shortcuts within the block."""
+    """In the block, have DVC read dvc.yaml and parameters, and build its graph, by shortcuts."""
     with _local_paths(), _acyclic(), _params_once(), _named_errors(), _plain_files():
         yield
 
 
 @otherwise("reading dvc.yaml", no_shortcut)
 def _local_paths() -> AbstractContextManager[None]:
-    """Resolve plain paths alike: DVC validates each as the configuration of a remote."""
+    """Resolve plain paths quickly: DVC validates each as a remote's configuration."""
     from dvc import output
 
     resolve = output.get_cloud_fs
@@ -162,7 +162,7 @@ def _local_paths() -> AbstractContextManager[None]:
 
 @otherwise("checking the graph of stages", no_shortcut)
 def _acyclic() -> AbstractContextManager[None]:
-    """Sort the graph to see that it has no cycle; DVC looks for one edge by edge, and only that names it."""
+    """Check by sorting that the graph has no cycle; DVC checks edge by edge, and names the cycle if there is one."""
     from dvc.repo import graph
 
     check = graph.check_acyclic
@@ -178,7 +178,7 @@ def _acyclic() -> AbstractContextManager[None]:
 
 @otherwise("reading parameters", no_shortcut)
 def _params_once() -> AbstractContextManager[None]:
-    """Parse a parameters file once; DVC does it twice for each stage, and the file has a line for all of them."""
+    """Parse a parameters file once, not twice per stage as DVC does."""
     from dvc.dependency import param
 
     load = param.load_path
@@ -199,7 +199,7 @@ def _params_once() -> AbstractContextManager[None]:
 
 @contextmanager
 def _named_errors() -> Iterator[None]:
-    """Name the file of any error, such as one of a date in params.yaml: DVC names that of its own errors only."""
+    """Add the file's name to any error, such as one about a date in params.yaml; DVC does so for its own only."""
     from dvc.ignore import DvcIgnorePatterns
     from dvc.repo.index import Index
 
@@ -231,7 +231,7 @@ def _or_name(path: str, read: Callable[..., Any], *args: Any) -> Any:
 
 
 def _plain_files() -> AbstractContextManager[None]:
-    """Refuse to hash a pipe, or a link to a device: DVC would wait for it, or read it without end."""
+    """Refuse to hash a pipe, or a link to a device, which DVC would wait for or read without end."""
     from dvc_data.hashfile import hash as hashing
 
     file_md5: Any = hashing.file_md5

@@ -1,7 +1,4 @@
-"""DVC's listings of output folders, and how outputs are nested.
-
-DVC's ignore rules: the files that they hide, and the rules as they stood in a commit.
-"""
+"""DVC's lists of the files in output folders, nesting of outputs, and DVC's ignore rules, today's or a commit's."""
 
 import hashlib
 import json
@@ -22,7 +19,7 @@ _BYTECODE = "__pycache__"
 
 
 def hidden_files(folder: str, visible: Collection[str]) -> Iterator[str]:
-    """Yield the files in a folder that are not among the visible ones; a link to a folder counts as a file."""
+    """Yield the files in a folder that are not visible to DVC; a link to a folder counts as a file."""
     known = set(visible)
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in _NEVER_DATA]
@@ -31,9 +28,9 @@ def hidden_files(folder: str, visible: Collection[str]) -> Iterator[str]:
 
 
 def rules_at(repo: Repo, commit: str | None) -> Callable[[str], bool]:
-    """Return what tells of a file whether the rules of a commit (default: HEAD) ignore it.
+    """Return a function that tells whether the ignore rules of a commit (default: HEAD) hide a file.
 
-    Without git, or without that commit, only Python's bytecode is ignored: nothing says which rules there were.
+    Without git, or without that commit, only Python's bytecode is ignored, since the rules are not known.
     """
     from dvc.fs.git import GitFileSystem
     from dvc.ignore import DvcIgnoreFilter
@@ -58,7 +55,7 @@ def outputs_trie(stages: Sequence[Stage]) -> Any:
 
 
 def outputs_near(trie: Any, dep: Dependency) -> list[Output]:
-    """Return the outputs of a trie at, in or above a dependency."""
+    """Return the outputs of a trie at, inside or above a dependency."""
     key = dep.fs.parts(dep.fs_path)
     if above := trie.shortest_prefix(key):
         return [above.value]
@@ -66,13 +63,13 @@ def outputs_near(trie: Any, dep: Dependency) -> list[Output]:
 
 
 def is_near_output(repo: Repo, path: str) -> bool:
-    """Tell whether a stage's output is at, in or above a path of the workspace."""
+    """Tell whether a stage's output is at, inside or above a path of the workspace."""
     trie, key = repo.index.outs_trie, repo.fs.parts(path)
     return bool(trie.has_node(key) or trie.shortest_prefix(key))
 
 
 def load_listing(out: Output) -> "Tree":
-    """Return the listing of an output folder, which must be in DVC's cache."""
+    """Return the list of an output folder's files, which must be in DVC's cache."""
     from dvc_data.hashfile.tree import Tree
 
     return Tree.load(out.cache, out.hash_info)

@@ -18,7 +18,7 @@ STAGES = "stages"  # the section without which a dvc.yaml has lost all that a ru
 
 
 def parse_map(text: str) -> dict[str, Any] | None:
-    """Return the map in a YAML text, empty for an empty text; None if the text holds anything else."""
+    """Return the map in a YAML text, empty for an empty text; None for anything else."""
     from dvc.utils.serialize import YAMLError, parse_yaml
 
     try:
@@ -29,7 +29,7 @@ def parse_map(text: str) -> dict[str, Any] | None:
 
 
 def parse_strictly(text: str, path: str) -> Any:
-    """Parse YAML as DVC does, repeated keys refused; raise UserError that names the file."""
+    """Parse YAML as DVC does, without repeated keys; raise UserError that names the file."""
     from dvc.utils.serialize import YAMLFileCorruptedError, parse_yaml
 
     try:
@@ -41,14 +41,14 @@ def parse_strictly(text: str, path: str) -> Any:
 
 
 def is_destroyed(content: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> bool:
-    """Tell whether a file that was sound before holds nothing now, no map, or no stages any more."""
+    """Tell whether a file that was valid before is now empty, no map, or without stages."""
     return bool(before) and (not content or (STAGES in (before or {}) and STAGES not in content))
 
 
 def restore_map(before: str, now: Mapping[str, Any] | None, additions: Mapping[str, Any]) -> str:
-    """Return a YAML text that was sound, with all that is in the file now, and with these additions.
+    """Return a valid earlier YAML text plus what is in the file now, plus these additions.
 
-    Without any of these it is the text as it was.
+    Without either, it is the earlier text unchanged.
     """
     from dvc.utils.serialize import dumps_yaml, parse_yaml_for_update
 
@@ -59,7 +59,7 @@ def restore_map(before: str, now: Mapping[str, Any] | None, additions: Mapping[s
 
 
 def add_missing(content: Any, more: Any) -> list[str]:
-    """Add to a map or a list what another has and it lacks, at any depth; return the key paths of what was added."""
+    """Add to a map or a list what it lacks of another one, at any depth; return the key paths of the additions."""
     added: list[str] = []
     if isinstance(content, MutableMapping) and isinstance(more, Mapping):
         for key, value in more.items():
@@ -76,7 +76,7 @@ def add_missing(content: Any, more: Any) -> list[str]:
 
 
 def added_values(content: Any, before: Any) -> Any:
-    """Return what a map or a list has that it had not before, at any depth; None or empty if there is nothing.
+    """Return what was added to a map or a list, at any depth; None or empty if nothing was.
 
     >>> added_values({"a": 1, "b": [1, 2], "c": {"d": 1, "e": 2}}, {"a": 0, "b": [1], "c": {"d": 1}})
     {'b': [2], 'c': {'e': 2}}
@@ -106,7 +106,7 @@ def _lacking(known: Any, items: list[Any]) -> list[Any]:
 
 
 def _name(item: Any) -> str:
-    """Return the name of a list's item: of a map with one key, as plots have it, the key."""
+    """Return the name of a list's item: of a map with one key, as in plots, the key."""
     return str(next(iter(item))) if isinstance(item, Mapping) and len(item) == 1 else str(item)
 
 
@@ -134,7 +134,7 @@ class _NotPlainError(Exception):
 
 
 def yaml_text(data: dict[str, Any]) -> str:
-    """Return what DVC's `dump_yaml` writes."""
+    """Return the output of DVC's `dump_yaml`."""
     return _text(data, "")
 
 
@@ -144,15 +144,15 @@ def lock_entry(name: str, entry: dict[str, Any]) -> str:
 
 
 def read_back(name: str, block: str) -> str:
-    """Return a stage's lines as DVC writes them when another stage's entry is written after it: as YAML reads them.
+    """Return a stage's lines as DVC writes them again with another stage's entry: as YAML reads them.
 
-    U+0085 is a line end to YAML, which writes it as it is and reads a space.
+    YAML writes U+0085 unchanged, but reads it as a line end and so as a space.
     """
     return lock_entry(name, _parsed(f"stages:\n{block}")["stages"][name]) if "\x85" in block else block
 
 
 def read_again(data: dict[str, Any]) -> dict[str, Any]:
-    """Return what YAML reads of what DVC writes for this."""
+    """Return a value after a round trip through DVC's YAML."""
     return _parsed(yaml_text(data))
 
 
@@ -181,12 +181,12 @@ def split_lock_file(text: str) -> dict[str, str] | None:
 
 
 def are_as_dumped(blocks: dict[str, str]) -> bool:
-    """Tell whether the entries of a dvc.lock are as DVC writes new ones: no comment, no other layout or quotes."""
+    """Tell whether the entries of a dvc.lock have DVC's own layout: no comments, no other quotes."""
     return all(_is_plain_block(lines) or _is_as_dumped(name, lines) for name, lines in blocks.items())
 
 
 def _is_plain_block(block: str) -> bool:
-    """Tell, without a parser, whether an entry certainly is as DVC writes it; most are."""
+    """Tell, without a parser, whether an entry certainly has DVC's own layout; most have."""
     maps, lists, opens = [2], list[int](), True  # the columns of the mappings and lists around a line
     for line in block.splitlines()[1:]:
         match = _ENTRY_LINE.fullmatch(line)
@@ -228,9 +228,9 @@ def _is_as_dumped(name: str, block: str) -> bool:
 
 
 def number_anchors(blocks: Iterable[str]) -> list[str] | None:
-    """Number the YAML anchors of entries as in one file, where each continues after those before it.
+    """Number the YAML anchors of entries continuously, as in one file.
 
-    Returns None if an entry's anchors are not its own, or a text in it looks like one.
+    Returns None if an entry's anchors are not its own, or if a text looks like one.
     """
     plain_blocks, following = [], 1
     for block in blocks:
@@ -276,7 +276,7 @@ def _text(data: dict[str, Any], indent: str) -> str:
 
 
 def _mapping(data: dict[str, Any], indent: str, seen: set[int], first: str | None = None) -> Iterator[str]:
-    """Yield a mapping's lines; the first starts with `first`, which holds a list's dash."""
+    """Yield a mapping's lines; the first line starts with `first`, which may be a list's dash."""
     if not data:
         raise _NotPlainError
     for key, value in data.items():

@@ -77,7 +77,7 @@ class LockFiles:
         self._order = lambda: order
 
     def settle(self) -> None:
-        """Let what was written stay where it is, also when other entries come: the run has ended by itself."""
+        """Keep the order of the written entries, even if others follow: the run has ended by itself."""
         self._base.clear()
         self._note.settle()
 
@@ -98,9 +98,9 @@ class LockFiles:
         return entries
 
     def record(self, stage: PipelineStage, entry: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Record and return the entry of a stage whose outputs are in the cache.
+        """Record a stage's entry and return it; its outputs are in the cache.
 
-        Raises an error of the YAML library's for an entry that cannot be written.
+        Raises a YAML error for an entry that cannot be written.
         """
         path, name = lock_file_of(stage), stage.name
         entry = entry or lock_entry_of(stage)
@@ -118,7 +118,7 @@ class LockFiles:
             self.flush()
 
     def flush(self) -> None:
-        """Write all entries recorded so far, when the files that they name are on the disk."""
+        """Write all recorded entries once the files that they name are on disk."""
         started = time.monotonic()
         if self._pending:
             changed = {path: self._changed(path, entries, ()) for path, entries in self._pending.items()}
@@ -135,7 +135,7 @@ class LockFiles:
         self._wait_s = max(_SHORTEST_WAIT_S, self._idle_s)
 
     def until_due_s(self) -> float:
-        """Return for how long writing would take more than a few percent of the time, if nothing else is to be done."""
+        """Return the seconds until writing takes no more than a few percent of the time."""
         return max(0.0, self._written_at + self._idle_s - time.monotonic()) if self._pending else 0.0
 
     def forget(self, path: str, names: Collection[str]) -> None:
@@ -160,7 +160,7 @@ class LockFiles:
                     yield note
 
     def _changed(self, path: str, entries: dict[str, Any], gone: Collection[str]) -> str | None:
-        """Return the new text of a dvc.lock, after a note of it; None if it is the old one."""
+        """Return a dvc.lock's new text, after a note of it; None if it does not change."""
         before = _read(path)
         text, known = self._written.get(path, (None, None))
         blocks = known if known and before == text else self._blocks(path, before)
@@ -175,7 +175,7 @@ class LockFiles:
         return after
 
     def _blocks(self, path: str, text: str | None) -> dict[str, str] | None:
-        """Return the lines of each entry; None if the file is not as DVC writes it, with its comments for example."""
+        """Return the lines of each entry; None if the file is not in DVC's layout, for example because of comments."""
         if text is None:
             return {}
         blocks = split_lock_file(text)
@@ -184,7 +184,7 @@ class LockFiles:
     def _joined(
         self, path: str, blocks: dict[str, str], entries: dict[str, Any], gone: Collection[str]
     ) -> dict[str, str] | None:
-        """Return the lines of dvc.lock's entries, in order; None if they are not enough to number anchors."""
+        """Return the lines of dvc.lock's entries in order; None if that is not enough to number anchors."""
         names = self._ordered(path, list(blocks), entries, gone)
         blocks = blocks | {
             name: self._lines.get((path, name)) or lock_entry(name, entry) for name, entry in entries.items()
@@ -194,7 +194,7 @@ class LockFiles:
         return None if lines is None else dict(zip(names, lines, strict=True))
 
     def _dumped(self, path: str, before: str | None, entries: dict[str, Any], gone: Collection[str]) -> str:
-        """Return dvc.lock's new text as DVC changes it: with the comments and the form that the rest of it has."""
+        """Return dvc.lock's new text as DVC changes it, which keeps the comments and layout of the rest."""
         from dvc.utils.serialize import dumps_yaml, parse_yaml_for_update
 
         data: dict[str, Any] = parse_yaml_for_update(before, path) if before else {}
@@ -219,12 +219,12 @@ class LockFiles:
         return dumps_yaml(data)
 
     def _latest(self, path: str, entries: Collection[str]) -> str | None:
-        """Return the entry that `dvc repro` writes last of these."""
+        """Return which of these entries `dvc repro` writes last."""
         place = {name: number for number, name in enumerate(self._order().get(path, ()))}
         return max(entries, key=lambda name: place.get(name, len(place)), default=None)
 
     def _ordered(self, path: str, there: list[str], entries: Iterable[str], gone: Collection[str]) -> list[str]:
-        """Return the names of all entries: those of before in their places, new ones in the order of `dvc repro`."""
+        """Return the names of all entries: earlier ones in their places, new ones in the order of `dvc repro`."""
         if path not in self._base:
             count = self._note.count(path, _read(path))
             self._base[path] = frozenset(there[:count])
@@ -234,32 +234,32 @@ class LockFiles:
 
 
 class _Note:
-    """What a file of the state folder says of each dvc.lock as it was written last, for its text by a digest.
+    """A record in the state folder about the last written text of each dvc.lock, found by the text's digest.
 
-    How many of its entries are older than the run, all unless it says so, and whether they are as DVC writes new ones.
+    It has the number of entries that are older than the run (by default all), and whether all are in DVC's layout.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def write(self, path: str, texts: tuple[str | None, str], count: int, is_plain: bool) -> None:
-        """Note what is so for the text before and for the one that will take its place."""
+        """Record these facts for the old text and for the new one."""
         digests = [_digest_of(text) for text in texts]
         self._dump(self._read() | {path: {"texts": digests, "older": count, "plain": is_plain}})
 
     def settle(self) -> None:
-        """Take all entries as older than what comes."""
+        """Count all entries as older than the next ones."""
         notes = self._read()
         if any("older" in each for each in notes.values()):
             self._dump({path: {key: each[key] for key in each if key != "older"} for path, each in notes.items()})
 
     def knows(self, path: str, text: str) -> bool:
-        """Tell whether a dvc.lock is as it was written here, with entries as DVC writes new ones."""
+        """Tell whether a dvc.lock is unchanged since it was written here, with entries in DVC's layout."""
         note = self._read().get(path, {})
         return bool(note.get("plain")) and _digest_of(text) == note["texts"][-1]
 
     def count(self, path: str, text: str | None) -> int | None:
-        """Return how many entries are older than the run, the first ones; None if all are."""
+        """Return how many of the first entries are older than the run; None if all are."""
         note = self._read().get(path, {})
         return note.get("older") if _digest_of(text) in note.get("texts", ()) else None
 
@@ -291,7 +291,7 @@ def _digest_of(text: str | None) -> str:
 
 
 def _entry_in(lines: str, name: str) -> dict[str, Any] | None:
-    """Return the entry that these lines of dvc.lock say; None if they say none."""
+    """Return the entry in these lines of dvc.lock; None if there is none."""
     from dvc.utils.serialize import YAMLError, parse_yaml
 
     try:
@@ -331,7 +331,7 @@ def parse_lock_file(text: str, where: str) -> dict[str, Any]:
 
 
 def parse_dvc_file(text: str, where: str) -> dict[str, Any]:
-    """Return what the text of a .dvc file says; raise DVC's error if it is damaged."""
+    """Return the content of a .dvc file; raise DVC's error if it is damaged."""
     from dvc.utils.serialize import parse_yaml
 
     return dict(parse_yaml(text, where))

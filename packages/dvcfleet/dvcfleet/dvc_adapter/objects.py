@@ -27,7 +27,7 @@ _LINKING_S = 0.1
 
 
 def is_torn(path: Path, hash_name: str = "md5") -> bool:
-    """Tell whether the content of an object is another than its name says; its path ends in the hash."""
+    """Tell whether an object's content differs from its name; its path ends in the hash."""
     from dvc_data.hashfile.hash import fobj_md5
 
     with path.open("rb") as file:
@@ -36,12 +36,12 @@ def is_torn(path: Path, hash_name: str = "md5") -> bool:
 
 
 def in_cache(out: Output) -> bool:
-    """Tell whether DVC's cache has all of an output, with the sizes that dvc.lock gives."""
+    """Tell whether DVC's cache has a complete output, with the sizes in dvc.lock."""
     return not out.changed_cache() and is_whole(out)
 
 
 def is_whole(out: Output) -> bool:
-    """Tell whether the objects of an output that DVC found in its cache have the sizes that dvc.lock gives."""
+    """Tell whether the cached objects of an output have the sizes in dvc.lock."""
     if not out.hash_info or out.files:
         return True
     return has_whole(out.cache, out.hash_info.value, out.meta.size)
@@ -50,8 +50,8 @@ def is_whole(out: Output) -> bool:
 def has_whole(cache: Any, value: str, size: int | None) -> bool:
     """Tell whether a cache has a file or folder of this hash and size; None: any size.
 
-    Of a cache that is not on this machine it is not asked. An object of DVC 2 may have other line ends, thus another
-    size: its content is then compared with its name.
+    A cache on another machine is not asked. Objects of DVC 2 may have other line ends and so another size: then the
+    content is compared with the name.
     """
     if not is_local(cache):
         return True
@@ -75,14 +75,14 @@ def object_size(cache: Any, oid: str) -> int | None:
 
 
 def is_local(cache: Any) -> bool:
-    """Tell whether a cache is a folder of this machine."""
+    """Tell whether a cache is a folder on this machine."""
     return bool(cache.fs.protocol == "local")
 
 
 def remove_torn(cache: Any, sizes: Mapping[str, int | None], *, suspect: bool = False) -> None:
-    """Remove the objects from a cache whose size differs from the given one, and whose content is not what they name.
+    """Remove the objects whose size differs from the given one, and whose content differs from their name.
 
-    With `suspect`, or if no size is given, those of the right size are read too. Raises OSError.
+    With `suspect`, or without a given size, those of the right size are read too. Raises OSError.
     """
     if not is_local(cache) or cache.hash_name not in ("md5", DVC_2):
         return
@@ -108,7 +108,7 @@ def remove_torn_of(out: Output) -> None:
 
 
 def output_cache(out: Output) -> Any:
-    """Return the cache that holds an output, or would: DVC knows none for one outside the repository."""
+    """Return the cache for an output; DVC knows none for an output outside the repository."""
     return out.cache if out.is_in_repo else out.local_cache
 
 
@@ -133,7 +133,7 @@ def listing_at(path: Path) -> dict[str, str] | None:
 
 
 def _is_listed(name: Any, md5: Any) -> bool:
-    """Tell whether a line of a listing names a file in its folder, and an object."""
+    """Tell whether a list entry names a file inside its folder, and an object."""
     is_object = isinstance(md5, str) and _MD5.fullmatch(md5)
     return bool(is_object and isinstance(name, str) and name and not {"", ".", ".."} & {*name.split("/")})
 
@@ -149,7 +149,7 @@ def pull_run_cache(repo: Repo, say: Callable[[str], object]) -> None:
 
 
 def pull_outputs(stage: Stage) -> bool:
-    """Put a stage's recorded outputs into the workspace, pulled if the cache lacks them; tell whether all are there."""
+    """Restore a stage's recorded outputs, pulled if the cache lacks them; tell whether all are there."""
     from dvc.exceptions import CheckoutError, CollectCacheError
 
     for out in stage.outs:
@@ -165,7 +165,7 @@ def pull_outputs(stage: Stage) -> bool:
 
 
 def pull_missing_inputs(stage: Stage) -> None:
-    """Pull a stage's missing inputs that other stages write; raises DvcException if the remote lacks them."""
+    """Pull a stage's missing inputs that other stages write; raise DvcException if the remote lacks them."""
     for dep in stage.deps:
         if dep.protocol == "local" and not dep.exists:
             for out in outputs_near(dep.repo.index.outs_trie, dep):
@@ -175,7 +175,7 @@ def pull_missing_inputs(stage: Stage) -> None:
 
 
 def _pull(out: Output, inside: str | None = None) -> None:
-    """Pull what the cache lacks of an output, or of a path inside it; DVC does not compare what comes with its hash."""
+    """Pull missing objects of an output, or of a path inside it; DVC does not check their hashes."""
     if not out.changed_cache(filter_info=inside):
         return
     for remote, objects in out.get_used_objs(filter_info=inside).items():

@@ -1,7 +1,7 @@
-"""What the engine uses of DVC's repositories, stages, outputs and dependencies; DVC ships no types.
+"""The part of DVC's repositories, stages, outputs and dependencies that the engine uses; DVC ships no types.
 
 Methods and properties are those of DVC's classes: a run is refused if the installed DVC lacks one (`internals`). The
-other names are set on each object. What stands behind them, such as caches and file systems, has no types here.
+other names are set on each object. Their values, such as caches and file systems, have no types here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ Property = Annotated[T, property]  # of a class of DVC's
 
 
 class HashInfo(Protocol):
-    """A hash; its `value` is that of a file or folder, or the values of parameters. False if there is none."""
+    """A hash; its `value` is that of a file or folder, or parameters' values. False if there is none."""
 
     name: str | None
     value: Any
@@ -23,18 +23,18 @@ class HashInfo(Protocol):
 
 
 class Meta(Protocol):
-    """A file's or folder's properties beside its hash."""
+    """A file's or folder's properties besides its hash."""
 
     size: int | None
     nfiles: int | None
     isexec: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Return those that an entry of dvc.lock has."""
+        """Return the properties that dvc.lock has."""
 
 
 class Item(Protocol):
-    """What a stage reads or writes."""
+    """An input or output of a stage."""
 
     IS_DEPENDENCY: ClassVar[bool]
     repo: "Repo"
@@ -61,11 +61,11 @@ class Item(Protocol):
         """Return the hash of the file or folder in the workspace."""
 
     def status(self) -> Mapping[str, Any]:
-        """Return how it differs from what DVC recorded, by its name; empty if it does not."""
+        """Return by name how it differs from DVC's record; empty if it does not."""
 
 
 class Dependency(Item, Protocol):
-    """What a stage reads: a file, a folder, or parameters."""
+    """An input of a stage: a file, a folder, or parameters."""
 
 
 class ParamsDependency(Dependency, Protocol):
@@ -75,11 +75,11 @@ class ParamsDependency(Dependency, Protocol):
     params: Sequence[str]
 
     def read_params(self) -> dict[str, Any]:
-        """Return their present values by dotted name."""
+        """Return the current values by dotted name."""
 
 
 class Output(Item, Protocol):
-    """What a stage writes."""
+    """An output of a stage."""
 
     annot: Any
     metric: Any
@@ -90,7 +90,7 @@ class Output(Item, Protocol):
     use_scm_ignore: Property[bool]  # whether git is to ignore it
 
     def changed(self) -> bool:
-        """Tell whether the workspace or the cache lacks what DVC recorded."""
+        """Tell whether the workspace or the cache lacks the recorded content."""
 
     def changed_cache(self, filter_info: str | None = None) -> bool:
         """Tell whether the cache lacks it, or the path inside it."""
@@ -99,13 +99,13 @@ class Output(Item, Protocol):
         """Tell whether the hash in the workspace differs."""
 
     def checkout(self, force: bool = False, filter_info: str | None = None) -> object:
-        """Put it, or the path inside it, from the cache into the workspace."""
+        """Restore it, or the path inside it, from the cache."""
 
     def commit(self, relink: bool = True) -> None:
         """Store it in the cache."""
 
     def get_used_objs(self, force: bool = ..., filter_info: str | None = ...) -> Mapping[Any, set[Any]]:
-        """Return the hashes of its files by the cache that they are in."""
+        """Return its files' hashes by the cache with them."""
 
     def remove(self, ignore_remove: bool = False) -> None:
         """Remove it from the workspace."""
@@ -114,14 +114,14 @@ class Output(Item, Protocol):
         """Make it writable."""
 
     def verify_metric(self) -> None:
-        """Raise DVC's error for a metric in a form that DVC does not take."""
+        """Raise DVC's error for a metric in an unsupported format."""
 
     def workspace_status(self) -> Mapping[str, str]:
-        """Return how the workspace differs from what DVC recorded; empty if it does not."""
+        """Return how the workspace differs from DVC's record; empty if it does not."""
 
 
 class Stage(Protocol):
-    """A stage of a dvc.yaml, which then has a name (`PipelineStage`), or of a .dvc file."""
+    """A stage of a dvc.yaml, which has a name (`PipelineStage`), or of a .dvc file."""
 
     repo: "Repo"
     cmd: Any
@@ -141,10 +141,10 @@ class Stage(Protocol):
     is_import: Property[bool]  # whether it imports data
 
     def changed_stage(self) -> bool:
-        """Tell whether its declaration differs from the one that ran."""
+        """Tell whether its declaration has changed since it ran."""
 
     def checkout(self, force: bool = ...) -> object:
-        """Put its outputs from the cache into the workspace."""
+        """Restore its outputs from the cache."""
 
     def compute_md5(self) -> str | None:
         """Return the hash of a .dvc file's content."""
@@ -153,7 +153,7 @@ class Stage(Protocol):
         """Write it to its file."""
 
     def outs_cached(self) -> bool:
-        """Tell whether the cache has all outputs that it keeps."""
+        """Tell whether the cache has all its cached outputs."""
 
     def reproduce(self, *, force: bool, no_commit: bool, allow_missing: bool) -> object:
         """Bring it up to date."""
@@ -204,4 +204,4 @@ class Repo(Protocol):
     def used_objs(
         self, *, all_branches: bool = ..., all_tags: bool = ..., revs: list[str] | None = ...
     ) -> Mapping[Any, set[HashInfo]]:
-        """Return the hashes of what the workspace's outputs are, and those of commits, by the cache they are in."""
+        """Return the hashes of the outputs in the workspace and in commits, by the cache with them."""

@@ -1,10 +1,7 @@
-"""DVC's repositories: git, and what DVC keeps open or cached while a run is active.
+"""DVC's repositories: git, and the data that DVC keeps open or cached during a run.
 
-Say what to do about DVC's errors on damaged files: DVC itself names the file or the fault only.
-
-DVC's databases of hashes and links: they only save time, so that a damaged one is removed, and DVC makes it anew.
-
-DVC keeps them outside the repository, and ends with an error of SQLite's if one is damaged.
+DVC's errors about damaged files get the file's name and a remedy. DVC's databases of hashes and links, outside the
+repository, only save time: a damaged one, on which DVC would stop with an SQLite error, is removed and rebuilt.
 """
 
 import os
@@ -42,7 +39,7 @@ _OF_FILES = (
 
 
 def with_cause(error: BaseException) -> str:
-    """Return what an error says, on one line; of a file that cannot be read also the line, and what is wrong there.
+    """Return an error's message on one line; for an unreadable file also the line, and what is wrong there.
 
     DVC's command line prints these below the message.
     """
@@ -57,7 +54,7 @@ def with_cause(error: BaseException) -> str:
 
 
 def _invalid(error: Any) -> Iterable[str]:
-    """Say what is wrong with the values of a file whose form is right."""
+    """Return what is wrong with the values in a file of valid syntax."""
     from dvc.utils.serialize import parse_yaml_for_update
 
     try:
@@ -71,7 +68,7 @@ def _invalid(error: Any) -> Iterable[str]:
 
 
 def _line(content: Any, keys: Iterable[Any]) -> int:
-    """Return the line on which the value at these keys begins, or the last of the keys that is there."""
+    """Return the line of the value at these keys, or of the last existing key."""
     line = 0
     for key in keys:
         try:
@@ -83,7 +80,7 @@ def _line(content: Any, keys: Iterable[Any]) -> int:
 
 
 def words_of(error: Exception) -> str:
-    """Return the message of an exception of DVC's, with the file and what to do where DVC does not say it."""
+    """Return the message of a DVC exception, with the file and the remedy if DVC does not give them."""
     text = with_cause(error) if is_a(error, _PARSING, _PARAMETERS, _INVALID) else str(error)
     if is_a(error, "dvc.config.ConfigError"):
         return f"{text} (in .dvc/config, .dvc/config.local, or the configuration of DVC in your home)"
@@ -104,9 +101,9 @@ _DATABASES = ("links/cache.db", "hashes/local/cache.db")
 
 @contextmanager
 def whole_databases() -> Iterator[None]:
-    """Have DVC open its databases when they are first used, and the damaged ones removed before, within the block.
+    """In the block, have DVC open its databases on first use, and remove damaged ones before.
 
-    Opening the two takes longer than all else of a command that uses neither.
+    Opening both takes longer than the rest of a command that uses neither.
     """
     from dvc_data.hashfile import state
 
@@ -159,9 +156,9 @@ def _remove_damaged(folder: Path) -> None:
 
 @lru_cache(maxsize=1)
 def tracked_files(repo: Repo) -> tuple[str, ...]:
-    """Return the files that git tracked when this was first asked of the opened repository.
+    """Return the files that git tracked when the opened repository was first asked.
 
-    Without a git program, or if it refuses, git's index is read as DVC reads it.
+    Without a git program, or if it fails, git's index is read as DVC reads it.
     """
     if not under_git(repo):
         return ()
@@ -174,20 +171,20 @@ def tracked_files(repo: Repo) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def tracked_paths(repo: Repo) -> frozenset[str]:
-    """Return the files that git tracked when this was first asked of the opened repository, and their folders."""
+    """Return the files that git tracked when the opened repository was first asked, and their folders."""
     files = map(Path, tracked_files(repo))
     return frozenset(str(path) for file in files for path in (file, *file.parents))
 
 
 def is_committed(repo: Repo, path: str) -> bool:
-    """Tell whether git has a file or folder as it is now; False if there is no git program to ask."""
+    """Tell whether a file or folder is in git unchanged; False without a git program."""
     if not under_git(repo) or path not in tracked_paths(repo):
         return False
     return git_if_any(repo.scm.root_dir, "status", "--porcelain", "--ignored", "--", path) == ""
 
 
 def git_refusal(repo: Repo) -> str | None:
-    """Return why no git program works in a repository that is under git; None if one does, or if it is not."""
+    """Return why git does not work in a repository under git; None if it works, or without git."""
     try:
         if under_git(repo):
             git(repo.scm.root_dir, "rev-parse", "--git-dir")
@@ -197,7 +194,7 @@ def git_refusal(repo: Repo) -> str | None:
 
 
 def unmodified(repo: Repo, paths: Collection[str]) -> set[str]:
-    """Return which of these tracked files are as in git's index; none if there is no git program to ask."""
+    """Return the tracked files among these that equal git's index; empty without a git program."""
     if not paths or not under_git(repo):
         return set()
     root = repo.scm.root_dir
@@ -234,7 +231,7 @@ def links_open(repo: Repo) -> AbstractContextManager[Any]:
 
 @otherwise("linking outputs", no_shortcut)
 def links_tested_once() -> AbstractContextManager[None]:
-    """Make DVC test once for each cache and file system which links there can be, not for each output."""
+    """Have DVC test the possible kinds of links once per cache and file system, not once per output."""
     from dvc_data.hashfile import checkout
 
     test, known = checkout.test_links, dict[tuple[Any, ...], list[str]]()
@@ -254,7 +251,7 @@ def links_tested_once() -> AbstractContextManager[None]:
 
 @otherwise("looking up outputs in git", lambda repo: no_shortcut())
 def git_index_read_once(repo: Repo) -> AbstractContextManager[None]:
-    """Make DVC read git's index again only when it has changed, not for each output that it stores."""
+    """Have DVC read git's index again only when it has changed, not for each stored output."""
     if not under_git(repo):
         return no_shortcut()
     root, git_repo, known = repo.scm.root_dir, repo.scm.dulwich.repo, dict[tuple[int, ...], list[bytes]]()
@@ -289,5 +286,5 @@ def as_copies(repo: Repo) -> Iterator[None]:
 
 
 def experiment_ref(commit: str, name: str) -> str:
-    """Return the git reference under which DVC looks for an experiment on top of a commit."""
+    """Return the git reference of an experiment's name on top of a commit."""
     return f"refs/exps/{commit[:2]}/{commit[2:]}/{name}"

@@ -23,7 +23,7 @@ from dvcfleet.dvc_adapter.storing import make_room, save_inputs
 
 
 def entry_hash(entry: dict[str, Any]) -> str:
-    """Return the name of an entry's file; raise ValueError for a parameter that JSON cannot hold, such as a date."""
+    """Return the name of an entry's file; raise ValueError for a parameter that JSON cannot store, such as a date."""
     try:
         text = json.dumps(without_sizes(entry), sort_keys=True)
     except TypeError as error:  # which would say that DVC has other internals
@@ -39,8 +39,7 @@ def run_key(entry: dict[str, Any]) -> str:
 def parse_entry(text: str, path: str) -> dict[str, Any] | None:
     """Parse a file of a run cache; return None if it is damaged.
 
-    U+0085 is a line end to YAML, which writes it as it is, with the next line's indentation, and reads a space; here it
-    is read as it was.
+    YAML writes U+0085 unchanged, with the next line's indentation, but reads it as a space; here it is restored.
     """
     from dvc.schema import COMPILED_LOCK_FILE_STAGE_SCHEMA
     from dvc.utils.serialize import YAMLError, parse_yaml
@@ -75,9 +74,9 @@ def temporary_mark(repo: Repo) -> str:
 
 
 def in_run_cache(stage: Stage) -> bool:
-    """Tell whether the run cache holds the outputs for the stage's present command and inputs.
+    """Tell whether the run cache has the outputs for the stage's current command and inputs.
 
-    Raises what DVC raises for inputs that it cannot read or keep.
+    Raises DVC's errors for inputs that it cannot read or store.
     """
     from dvc.stage.cache import RunCacheNotFoundError
 
@@ -98,10 +97,11 @@ def in_run_cache(stage: Stage) -> bool:
 
 
 def may_check_out(stage: Stage) -> bool:
-    """Tell whether what dvc.lock says of a stage's outputs may and can take the place of what is in the workspace.
+    """Tell whether a stage's outputs in dvc.lock may and can replace those in the workspace.
 
-    Among it are metrics and plots that DVC's cache has for its run cache only. Where DVC would run the command on an
-    edited output, as on one that persists, or take the edit over, as that of a frozen stage, it may not.
+    This includes metrics and plots that DVC's cache only has for its run cache. It must not be done if DVC would
+    run the command because of an edited output, as for one that persists, or accept the edit, as for a frozen
+    stage.
     """
     if not (stage.cmd and not stage.frozen and _fits(stage)) and any(
         out.exists and out.changed_checksum() for out in stage.outs
@@ -113,7 +113,7 @@ def may_check_out(stage: Stage) -> bool:
 
 
 def check_out(stage: Stage) -> None:
-    """Put a stage's recorded outputs into the workspace, in the place of what is there."""
+    """Restore a stage's recorded outputs, replacing those in the workspace."""
     if any(not out.use_cache and out.changed() for out in stage.outs):
         for out in stage.outs:
             out.remove(ignore_remove=False)
@@ -123,16 +123,16 @@ def check_out(stage: Stage) -> None:
 
 
 def save_sizes_of_dvc_2(stage: Stage) -> None:
-    """Save the sizes of files whose hashes ignore the kind of line ends, after a check-out, as DVC does."""
+    """Save the sizes of files whose hashes ignore line ends, after a checkout, as DVC does."""
     for item in (*stage.deps, *stage.outs):
         if item.hash_name == DVC_2 and item.exists:
             item.save()
 
 
 def pull_run(stage: Stage, run_cache: bool) -> bool:
-    """Restore a stage's outputs, pulled from the remote if the cache lacks them; tell whether they are known.
+    """Restore a stage's outputs, pulled if the cache lacks them; tell whether they are known.
 
-    Without `run_cache` only those that dvc.lock has for the stage's present inputs are known.
+    Without `run_cache`, only the outputs in dvc.lock for the current inputs are known.
     """
     from dvc.stage.cache import RunCacheNotFoundError
 
@@ -182,9 +182,9 @@ def _write_entry(stage: Stage, entry: dict[str, Any]) -> None:
 
 @otherwise("using the run cache", lambda stage: True)
 def _may_have_run(stage: Stage) -> bool:
-    """Tell whether the run cache has an entry for a stage's command and inputs that is whole, as are its outputs.
+    """Tell whether the run cache has an intact entry with intact outputs for a stage's command and inputs.
 
-    A fast test before DVC's own, which takes the newest entry, and trusts what has the right name.
+    This fast test precedes DVC's own, which takes the newest entry and does not check objects' content.
     """
     if not _fits(stage):
         return False
@@ -196,12 +196,12 @@ def _may_have_run(stage: Stage) -> bool:
 
 
 def _is_stored(repo: Repo, out: dict[str, Any]) -> bool:
-    """Tell whether DVC's cache has an output of an entry, with the size that the entry gives."""
+    """Tell whether DVC's cache has an output of an entry, with the recorded size."""
     return "md5" in out and has_whole(_cache_of(repo, out), out["md5"], out.get("size"))
 
 
 def entry_at(path: Path) -> dict[str, Any] | None:
-    """Read a file of a run cache; return None if it is not the entry that its name says."""
+    """Read a file of a run cache; return None if its content differs from its name."""
     entry = parse_entry(path.read_text(encoding="utf-8", errors="replace"), str(path))
     try:
         return entry if entry is not None and entry_hash(entry) == path.name else None
@@ -215,18 +215,18 @@ def entry_files(repo: Repo) -> list[Path]:
 
 
 def has_runs(repo: Repo) -> bool:
-    """Tell whether the run cache has any entry: a clone, or what an archive restored, has none."""
+    """Tell whether the run cache has any entry; a clone or a restored archive has none."""
     return any(True for _ in _files_in(Path(run_cache_folder(repo)), "*/*/*"))
 
 
 def runs_like(stage: Stage, entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the entries of the run cache that have the command, the inputs and the outputs' paths of this one."""
+    """Return the run cache's entries with this one's command, inputs and output paths."""
     entries = (entry_at(path) for path in _files_in(Path(_folder(stage, entry)), "*"))
     return [each for each in entries if each is not None]
 
 
 def read_entries(files: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Read those files of the run cache that say an entry; others, as a crash may leave them, restore nothing."""
+    """Read the valid entries among files of the run cache; a crash may leave others, which restore nothing."""
     for path in files:
         with suppress(OSError):
             if (entry := parse_entry(path.read_text(encoding="utf-8", errors="replace"), str(path))) is not None:
@@ -234,7 +234,7 @@ def read_entries(files: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]
 
 
 def edited_entries(repo: Repo, entries: Iterable[tuple[Path, dict[str, Any]]]) -> Iterator[Path]:
-    """List those files of the run cache that say another entry than their names."""
+    """List files of the run cache whose entry differs from their name."""
     return (path for path, entry in entries if not _is_as_named(repo, entry, path))
 
 
@@ -263,18 +263,18 @@ def _folder(stage: Stage, entry: dict[str, Any]) -> str:
 
 
 def may_keep(stage: Stage) -> bool:
-    """Tell whether a run cache may hold the stage: it runs a command on inputs, and not each time in any case."""
+    """Tell whether a run cache may have the stage: it has a command and inputs, and does not always run."""
     runs_each_time = stage.is_callback or stage.always_changed
     return may_restore(stage) and not runs_each_time and bool(stage.cmd and stage.deps and stage.outs)
 
 
 def keeps_runs(stage: Stage) -> bool:
-    """Tell whether what the stage writes is in the run cache after each run, be it by DVC or by this engine."""
+    """Tell whether the run cache gets the stage's outputs after each run, by DVC or by this engine."""
     return _fits(stage) and all(out.use_cache or out.is_metric or out.is_plot for out in stage.outs)
 
 
 def _fits(stage: Stage) -> bool:
-    """Tell whether DVC can and may keep the stage in its run cache."""
+    """Tell whether DVC can and may store the stage in its run cache."""
     if not may_keep(stage):
         return False
     return all(dep.protocol == "local" and dep.def_path and dep.hash_info for dep in stage.deps) and all(
@@ -283,7 +283,7 @@ def _fits(stage: Stage) -> bool:
 
 
 def without_sizes(value: Any) -> Any:
-    """Return an entry without what its file's name does not depend on."""
+    """Return an entry without the values that its file's name does not depend on."""
     if isinstance(value, dict):
         return {key: without_sizes(item) for key, item in value.items() if key not in ("size", "nfiles")}
     return [without_sizes(item) for item in value] if isinstance(value, list) else value

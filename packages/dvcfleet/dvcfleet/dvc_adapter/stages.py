@@ -45,7 +45,7 @@ def in_dvc_yaml(stage: Stage) -> TypeGuard[PipelineStage]:
 
 
 def kind_of(name: str) -> str:
-    """Return what stands before the @ of a stage's name, that of its foreach or matrix."""
+    """Return the part of a stage's name before the @, the name of its foreach or matrix."""
     return name.partition("@")[0]
 
 
@@ -75,7 +75,7 @@ def set_params(path: Path, params: Mapping[str, Any]) -> None:
 
 
 def variable_files(path: str) -> list[str]:
-    """Return the files that the `vars` of a dvc.yaml name, without which DVC cannot read it."""
+    """Return the files in the `vars` of a dvc.yaml, which DVC needs to read it."""
     from dvc.utils.serialize import load_yaml
 
     named = [each.partition(":")[0] for each in load_yaml(path).get("vars") or () if isinstance(each, str)]
@@ -83,15 +83,15 @@ def variable_files(path: str) -> list[str]:
 
 
 def own_meta(stage: Stage) -> tuple[Mapping[str, Any], str]:
-    """Return what the stage's `meta` says to the engine, and where it does; all else in `meta` is the user's.
+    """Return the engine's settings in a stage's `meta`, and their place; other keys are the user's.
 
-    Raises UserError if that is not a map, or for a key that the engine does not know.
+    Raises UserError for anything but a map, and for an unknown key.
     """
     return _own_meta(stage.meta, f"stage {stage.addressing}", _STAGE_KEYS)
 
 
 def refuse_cached_elsewhere(stage: Stage) -> None:
-    """Raise UserError for an output outside the repository that is to be cached: DVC refuses it after the command."""
+    """Raise UserError for a cached output outside the repository, which DVC refuses after the command."""
     for out in stage.outs:
         if out.use_cache and not out.is_in_repo:
             cure = "move it into the repository, or declare it with `cache: false`"
@@ -105,9 +105,9 @@ def may_restore(stage: Stage) -> bool:
 
 
 def exclusive(stage: Stage) -> str | bool | None:
-    """Return the name that the stage's `meta` gives to stages of which only one runs at a time.
+    """Return the stage's group in `meta`; stages of one group run one at a time.
 
-    False: it may run beside any other. None: `meta` does not say.
+    False: it may run with any other stage. None: `meta` does not say.
     """
     meta, where = own_meta(stage)
     value = meta.get("exclusive")
@@ -117,7 +117,7 @@ def exclusive(stage: Stage) -> str | bool | None:
 
 
 def varies(out: Output) -> bool | tuple[str, ...]:
-    """Tell whether an output is said to differ from run to run: `varies: true`, or by these keys of its JSON object."""
+    """Tell whether an output is declared to vary from run to run: `varies: true`, or the keys of its JSON object."""
     meta, where = _own_meta(out.annot.meta, f"output {out}", _OUTPUT_KEYS)
     value = meta.get("varies", False)
     if isinstance(value, bool):
@@ -134,7 +134,7 @@ def is_metric(out: Output) -> bool:
 
 
 def varying(stage: Stage) -> dict[str, bool | list[str]]:
-    """Return what is said to differ from run to run, by the outputs' paths as dvc.yaml has them: all, or some keys."""
+    """Return the outputs declared to vary from run to run, by path in dvc.yaml: completely, or in some keys."""
     said = {out.def_path: varies(out) for out in stage.outs}
     return {path: list(value) if isinstance(value, tuple) else value for path, value in said.items() if value}
 
@@ -167,7 +167,7 @@ def shell_command(shell: str, line: str) -> list[str]:
 
 @otherwise("finding a python under pyenv", lambda: without_own(os.environ))
 def command_environment() -> dict[str, str]:
-    """Return the environment for commands: this process's, without what the engine and pyenv set for their own."""
+    """Return the environment of commands: this process's, without the engine's and pyenv's own variables."""
     from dvc.utils import fix_env
 
     return without_own(fix_env(None))
@@ -219,7 +219,7 @@ def stage_graph(repo: Repo, options: Options = EVERYTHING) -> tuple["DiGraph", l
 
 
 def _asked(repo: Repo, options: Options) -> list[Stage]:
-    """Return the stages that the targets name: all of dvc.yaml if there are none."""
+    """Return the stages of the targets; without targets all of dvc.yaml."""
     from dvc.repo.reproduce import collect_stages
 
     if not options.targets:
@@ -249,7 +249,7 @@ def called_from_here(repo: Repo, folder: Path, target: str) -> str:
 
 
 def _named(repo: Repo) -> Callable[[str], Sequence[Stage] | None]:
-    """Return how a name of a stage, or of all stages of a template, is found without DVC's reading dvc.yaml again."""
+    """Return a function that finds stages, or all of a template, by name without rereading dvc.yaml."""
     names: dict[str, list[Stage]] = {}
     for stage in repo.index.stages:
         names[stage.addressing] = [stage]
@@ -259,7 +259,7 @@ def _named(repo: Repo) -> Callable[[str], Sequence[Stage] | None]:
 
 
 def _matching(repo: Repo) -> Callable[[str], Sequence[Stage] | None]:
-    """Return how stages are found by a pattern of their names, as DVC does it."""
+    """Return a function that finds stages by a pattern of their names, as DVC does."""
     known = defaultdict(list)
     for stage in repo.index.stages:
         if in_dvc_yaml(stage):
@@ -277,7 +277,7 @@ def _matching(repo: Repo) -> Callable[[str], Sequence[Stage] | None]:
 
 
 def _collected(repo: Repo, target: str, options: Options) -> list[Stage]:
-    """Return the stages of a target by DVC's own search; also that of which the target is an output, or in one."""
+    """Return the stages of a target by DVC's own search, including the stage with the target as, or in, an output."""
     from dvc.repo.reproduce import collect_stages
     from dvc.stage.exceptions import StageNotFound
 
@@ -291,9 +291,10 @@ def _collected(repo: Repo, target: str, options: Options) -> list[Stage]:
 
 
 def _in_order(graph: "DiGraph", stages: Sequence[Stage]) -> list[Stage]:
-    """Put some stages of a graph in the order of its nodes, upstream ones first.
+    """Sort some stages by the order of a graph's nodes, upstream ones first.
 
-    So does DVC, but where they are less than half: then its order is that of a set, another one in each process.
+    DVC does the same, except for fewer than half of the stages: then it uses a set's order, which differs between
+    processes.
     """
     from networkx import DiGraph, dfs_postorder_nodes
 
@@ -304,7 +305,7 @@ def _in_order(graph: "DiGraph", stages: Sequence[Stage]) -> list[Stage]:
 
 
 def _one_after_the_other(graph: "DiGraph", asked: Sequence[Stage]) -> "DiGraph":
-    """Return a graph of these stages in which, of two that have a file in common, the later needs the earlier."""
+    """Return a graph of these stages in which the later of two stages with a common file needs the earlier."""
     from networkx import DiGraph
 
     ordered = DiGraph()

@@ -36,7 +36,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def save_inputs(stage: Stage, allow_missing: bool = False, seen: Seen | None = None) -> None:
-    """Save the hashes of a stage's inputs, as `stage.save_deps()` does; `seen`: their states, if they are known."""
+    """Save the hashes of a stage's inputs, as `stage.save_deps()` does; `seen`: their file states, if known."""
     from dvc.dependency.base import DependencyDoesNotExistError
 
     for dep, state in zip(stage.deps, inputs_seen(stage) if seen is None else seen, strict=True):
@@ -48,14 +48,14 @@ def save_inputs(stage: Stage, allow_missing: bool = False, seen: Seen | None = N
 
 
 def inputs_seen(stage: Stage) -> Seen:
-    """Return what shows whether a stage's inputs change from now on; call it before their hashes are saved."""
+    """Return the file states of a stage's inputs, to notice later changes; call it before hashing them."""
     return [_seen(dep.fs_path) if dep.protocol == "local" else None for dep in stage.deps]
 
 
 def save_changed_inputs(stage: Stage, seen: Seen) -> list[str]:
-    """Save the hashes of a stage's inputs again, as DVC does after its command; return the names of those that changed.
+    """Hash changed inputs of a stage again, as DVC does after its command; return their names.
 
-    Raises DVC's error for an input that is gone. Inputs that are as they were `seen` are not hashed again.
+    Raises DVC's error for a missing input. Inputs with the `seen` state are not hashed again.
     """
     changed = []
     for dep, before in zip(stage.deps, seen, strict=True):
@@ -68,7 +68,7 @@ def save_changed_inputs(stage: Stage, seen: Seen) -> list[str]:
 
 
 def _seen(path: str) -> list[tuple[object, ...]] | None:
-    """Return the state of a file, or of each file in a folder; None if it takes more to tell whether it changed."""
+    """Return the state of a file, or of each file in a folder; None if changes could not be noticed that way."""
     try:
         if not os.path.isdir(path):
             return [_stat_of(path)]
@@ -88,7 +88,7 @@ def _stat_of(path: str) -> tuple[object, ...]:
 
 
 def _save_once(dep: Item, state: State | None) -> None:
-    """Save the hash of an input, which is known where it was hashed in the same state."""
+    """Save an input's hash; one computed in the same state is reused."""
     from dvc.dependency import Dependency
 
     if state is None or type(dep) is not Dependency or dep.hash_name != "md5":
@@ -131,7 +131,7 @@ def is_as_noted(item: Item) -> bool:
 
 
 def is_edited(out: Output) -> bool:
-    """Tell whether an output in the workspace is not what dvc.lock says, and not in DVC's cache either."""
+    """Tell whether an output in the workspace differs from dvc.lock and is not in DVC's cache."""
     if out.protocol != "local" or not out.exists or is_as_noted(out):
         return False
     try:
@@ -151,7 +151,7 @@ def _save_and_commit(out: Output) -> None:
 
 @otherwise("storing folders", lambda out: no_shortcut())
 def _built_once(out: Output) -> AbstractContextManager[None]:
-    """Have DVC list and hash an output once within the block: it does so to save it, and again to commit it."""
+    """In the block, have DVC list and hash an output once: it would do so to save and again to commit it."""
     build, built = getattr(out, "_build"), dict[tuple[Any, ...], Any]()  # noqa: B009 - no protocol has it
 
     def build_once(cache: Any, path: str, *args: Any, **options: Any) -> Any:
@@ -164,7 +164,7 @@ def _built_once(out: Output) -> AbstractContextManager[None]:
 
 
 def make_room(out: Output) -> None:
-    """Remove what DVC would take for an output's content and is not, from its cache, before the output is stored."""
+    """Remove wrong objects from the cache that DVC would take for an output's content, before it is stored."""
     from dvc_data.hashfile.tree import Tree
 
     files = ((meta, info) for _, meta, info in out.obj) if isinstance(out.obj, Tree) else [(out.meta, out.hash_info)]
@@ -199,7 +199,7 @@ def save_output(out: Output) -> None:
 
 @otherwise("storing outputs", lambda repo, outs: None)
 def refuse_without_cache(repo: Repo, outs: Iterable[Output]) -> None:
-    """Raise UserError if the cache cannot be there, or not be linked as asked: DVC finds out after the work."""
+    """Raise UserError if the cache cannot exist, or not be linked as configured: DVC notices after the work."""
     cache, place = repo.cache.local, os.path.join(repo.tmp_dir or repo.root_dir, "links")
     if not any(out.use_cache for out in outs):
         return

@@ -1,4 +1,4 @@
-"""What of DVC's cache nothing that is kept needs: objects, and entries of the run cache that restore nothing then."""
+"""Unused data in DVC's cache: objects, and run-cache entries that cannot restore anything without them."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -40,7 +40,7 @@ def _used_objects(repo: Repo, commits: list[str]) -> Mapping[Any, Any] | str:
 
 
 def recorded_at(root: Path, commit: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the entries of each dvc.lock of a commit, and what each of its .dvc files has as one."""
+    """Yield the entries of each dvc.lock of a commit, and the content of each .dvc file as an entry."""
     listed = git_if_any(root, "ls-tree", "-r", "-z", "--name-only", commit) or ""
     for name in listed.split("\0"):
         text = git_if_any(root, "show", f"{commit}:./{name}") if name.endswith((".dvc", "dvc.lock")) else None
@@ -51,7 +51,7 @@ def recorded_at(root: Path, commit: str) -> Iterator[Mapping[str, Any]]:
 
 
 def hashes_of(repo: Repo, entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Return the hashes of all that entries of a dvc.lock read and wrote, folders with their files."""
+    """Return the hashes of all inputs and outputs of dvc.lock entries, folders with their files."""
     for entry in entries:
         for item in (*entry.get("deps", ()), *entry.get("outs", ())):
             if value := item.get("md5"):
@@ -60,7 +60,7 @@ def hashes_of(repo: Repo, entries: Iterable[Mapping[str, Any]]) -> Iterator[str]
 
 
 def unused_objects(repo: Repo, used: Collection[str]) -> list[Path]:
-    """List the objects of DVC's cache that are not used, listings of folders first."""
+    """List unused objects of DVC's cache, lists of folders first."""
     objects = Path(repo.cache.local.path).glob("[0-9a-f][0-9a-f]/*")
     unused = (path for path in objects if path.is_file() and path.parent.name + path.name not in used)
     return sorted(unused, key=lambda path: (path.suffix != ".dir", path))
@@ -69,9 +69,9 @@ def unused_objects(repo: Repo, used: Collection[str]) -> list[Path]:
 def unused_runs(
     repo: Repo, objects: Collection[Path], entries: Iterable[Mapping[str, Any]], since: datetime
 ) -> list[Path]:
-    """List the entries of the run cache that lack an output, or will once these objects are removed.
+    """List run-cache entries that lack an output, or will after these objects are removed.
 
-    And those from before a time that are none of these of a dvc.lock.
+    Also lists entries from before a time that are in no dvc.lock.
     """
     gone = {path.parent.name + path.name for path in objects}
     kept = set()
@@ -96,7 +96,7 @@ def dvc_cache_folder(repo: Repo) -> Path:
 
 
 def worktrees_of(root: Path) -> list[Path]:
-    """List the folders of the other git worktrees of a repository that have its DVC repository too."""
+    """List the folders of a repository's other git worktrees that also have its DVC repository."""
     inside = (git_if_any(root, "rev-parse", "--show-prefix") or "").strip()
     lines = (git_if_any(root, "worktree", "list", "--porcelain") or "").splitlines()
     folders = (Path(line.removeprefix("worktree "), inside) for line in lines if line.startswith("worktree "))

@@ -1,1 +1,1 @@
-"""Lineage: what results were made of, checked against the files, run again, and exported to other tools."""
+"""Lineage: the origin of results, checked against the files, run again, and exported to other tools."""

@@ -1,4 +1,4 @@
-"""Look up the lineage of a target, and audit it: compare it with what was recorded."""
+"""Look up the lineage of a target, and audit it: compare it with the record."""
 
 import os
 import time
@@ -59,13 +59,12 @@ def audit(
     left_out: Callable[[Lineage, str], bool] | None = None,
     anchor: Anchor | None = None,
 ) -> Audit:
-    """Compare everything, or one target's lineage, with what was recorded; `again`: how stages also run again.
+    """Compare everything, or one target's lineage, with the record; `again`: how stages also run again.
 
-    `left_out`: of a repository that somebody sent: tells whether a file that is missing is not meant to be here, as in
-    an archive without data. Nothing outside such a repository is read. `anchor`: the ledger's head at an earlier time.
+    `left_out`: for a repository from somebody else: tells whether a missing file is meant to be missing, as in an
+    archive without data. Nothing outside such a repository is read. `anchor`: the ledger's head at an earlier time.
 
-    Raises UserError while a run is active, or if a run was killed and has not been continued; RerunError if the
-    copy in which stages run again cannot be run.
+    Raises UserError while a run is active, or if a run was killed and has not been continued.
     """
     started, folder = time.monotonic(), repo.absolute()
     with opened(repo) as dvc_repo, write_lock(dvc_repo):
@@ -109,7 +108,7 @@ def audit(
 
 
 def _broken_chains(chains: Mapping[Path, Chain]) -> Iterator[Finding]:
-    """Find lines of ledgers that are missing, moved, edited or added."""
+    """Find missing, moved, edited or added lines of ledgers."""
     cure = "it is not the record that runs kept; if you know why, move it away, and .dvcfleet/synced with it"
     for path, chain in chains.items():
         for fault in chain.faults:
@@ -121,7 +120,7 @@ def _concerned(findings: Iterable[Finding]) -> set[str]:
 
 
 def _beside_stages(repo: Repo, kept: Iterable[tuple[Path, dict[str, Any]]]) -> Iterator[Finding]:
-    """Find edited entries of the run cache, and what dvc.lock has of stages that are no longer there."""
+    """Find edited run-cache entries, and dvc.lock entries of stages that no longer exist."""
     for path in edited_entries(repo, kept):
         yield Finding(FindingKind.CACHE, os.path.relpath(path), "not the entry that its name says; remove it")
     for orphan in find_orphans(repo):
@@ -130,7 +129,7 @@ def _beside_stages(repo: Repo, kept: Iterable[tuple[Path, dict[str, Any]]]) -> I
 
 
 def _orphaned(repo: Repo) -> Iterator[str]:
-    """Yield the outputs of stages that dvc.yaml no longer has, from the repository's root."""
+    """Yield the outputs of stages that dvc.yaml no longer has, relative to the repository's root."""
     for orphan in find_orphans(repo):
         yield from (os.path.relpath(out, repo.root_dir) for out in orphan.outs)
 
@@ -143,7 +142,7 @@ def _lines_counted(chains: Mapping[Path, Chain]) -> Iterator[str]:
 
 
 def _entries_counted(kept: Collection[tuple[Path, dict[str, Any]]], made: Collection[str]) -> Iterator[str]:
-    """Say how many entries the run cache has, and of how many no ledger tells."""
+    """Return how many entries the run cache has, and how many of them are in no ledger."""
     unmade = sum(entry_digest(entry) not in made for _, entry in kept)
     of = " of the run cache" + f" ({unmade} made by no run in a ledger)" * bool(unmade)
     return _counted(len(kept), "entry", "entries", of)
@@ -155,7 +154,7 @@ def _counted(count: int, one: str, many: str = "", of: str = "") -> Iterator[str
 
 
 def _lost_environments(folder: Path, lineage: Lineage, damaged: Collection[Path]) -> Iterator[Finding]:
-    """Find descriptions of environments that are lost, or whose bytes were not those that their names say."""
+    """Find descriptions of environments that are lost, or that differ from the digest in their names."""
     stages: dict[str, list[str]] = {path.stem: [] for path in damaged}
     for step in lineage.steps.values():
         digest = step.execution.environment if step.execution else None
@@ -174,7 +173,7 @@ def _lost_environments(folder: Path, lineage: Lineage, damaged: Collection[Path]
 
 
 def _lost_changes(folder: Path, lineage: Lineage) -> Iterator[Finding]:
-    """Find patches of code that differed from its commit that are lost, or not what their names say."""
+    """Find patches of uncommitted changes that are lost, or that differ from the digest in their names."""
     stages: dict[str, list[str]] = {}
     for step in lineage.steps.values():
         if step.execution and step.execution.changes:

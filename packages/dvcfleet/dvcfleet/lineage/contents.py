@@ -17,7 +17,7 @@ _Identity = tuple[int, int]
 
 
 class Contents:
-    """Hashes of files and folders; each file is read once, also if it has several names by links to DVC's cache.
+    """Hashes of files and folders; a file with several names, by links to DVC's cache, is read once.
 
     `files` and `size` count the files and bytes read; `inside`: nothing outside the repository is read.
     """
@@ -30,7 +30,7 @@ class Contents:
         self.size = 0
 
     def checks(self, item: Item) -> bool:
-        """Tell whether an input or output is compared: a file or folder here that may be read."""
+        """Tell whether an input or output is compared: a local file or folder that may be read."""
         return is_checked(item) and (item.is_in_repo or not self._inside)
 
     def read(self, files: Iterable[str]) -> None:
@@ -52,7 +52,7 @@ class Contents:
         return self._hashes[key]
 
     def listing(self, folder: str) -> dict[str, str]:
-        """Return the md5 of each file in a folder by its relative path, without those that .dvcignore excludes."""
+        """Return the md5 of each file in a folder by relative path, without files that .dvcignore excludes."""
         files = self.within(folder)
         self.read(files)
         return {from_root(folder, path): self.hash_of(path) or "" for path in files}
@@ -90,7 +90,7 @@ def is_checked(item: Item) -> bool:
 
 
 def was_changed(root: Path, stage: str, folder: str) -> bool:
-    """Tell, in milliseconds, whether an output folder is another than the root's dvc.lock records of its stage."""
+    """Tell, in milliseconds, whether an output folder differs from the root's dvc.lock."""
     lock_file, place = root / "dvc.lock", root / folder
     text = lock_file.read_text(encoding="utf-8", errors="replace") if lock_file.is_file() else ""
     entry = (split_lock_file(text) or {}).get(stage, "")
@@ -100,7 +100,7 @@ def was_changed(root: Path, stage: str, folder: str) -> bool:
 
 
 def path_from_root(item: Item) -> str:
-    """Return the path of an input or output from the repository's root; of one elsewhere as dvc.yaml has it."""
+    """Return the path of an input or output relative to the repository's root; outside of it, as in dvc.yaml."""
     name = from_root(item.repo.root_dir, item.fs_path)
     return item.fs_path if name.startswith("../") and os.path.isabs(item.def_path) else name
 
@@ -114,7 +114,7 @@ def _identity(path: str) -> _Identity | None:
 
 
 def digest_of(path: str | Path, kind: str = "md5") -> str:
-    """Return the digest of a file's bytes; of one that cannot be read, why."""
+    """Return the digest of a file's bytes, or why it cannot be read."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, kind).hexdigest()

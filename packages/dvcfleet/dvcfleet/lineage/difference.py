@@ -1,7 +1,7 @@
-"""What differs between the lineages of two results, and which of it reached them.
+"""Differences between the lineages of two results, and which of them reached the results.
 
-Two runs of one result, or two results of one run: stages are compared in pairs, from the results back to the sources.
-All is read from entries of dvc.lock and lines of the ledger, so that a commit's need not be checked out.
+The results are one result in two runs, or two results in one run. Stages are compared in pairs, from the results back
+to the sources. Everything is read from dvc.lock entries and ledger lines, so commits need no checkout.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,9 +18,9 @@ _Pair = tuple[str | None, str | None]
 
 @dataclass(frozen=True)
 class Side:
-    """A run's stages: their entries of dvc.lock by name, their last executions, and these's environments.
+    """A run's stages: their dvc.lock entries by name, their last executions, and the environments of these.
 
-    `renamed`: by a stage's name, what it was called before, where names alone changed.
+    `renamed`: a stage's earlier name, if only names changed.
     """
 
     entries: Mapping[str, Entry]
@@ -30,7 +30,7 @@ class Side:
 
     @classmethod
     def of(cls, entries: Mapping[str, Entry], lines: Iterable[Execution], environments: Mapping[str, Any]) -> "Side":
-        """Take the last execution of each entry from a ledger's lines, under an earlier name if names alone changed."""
+        """Find each entry's last execution in a ledger's lines, also under an earlier name if only names changed."""
         listed = list(lines)
         ran = {(line.stage, line.entry): line for line in listed if line.was is None}
         before = {(line.stage, line.entry): (line.was["stage"], line.was["entry"]) for line in listed if line.was}
@@ -46,7 +46,7 @@ class Side:
         return cls(entries, latest, environments, {line.stage: line.was["stage"] for line in listed if line.was})
 
     def first_name(self, name: str) -> str:
-        """Return what a stage was called first, as far back as no other stage has that name now."""
+        """Return a stage's first name, as far as no other stage has it now."""
         for _ in self.renamed:
             before = self.renamed.get(name)
             if before is None or before in self.entries:
@@ -55,7 +55,7 @@ class Side:
         return name
 
     def called(self, first_name: str) -> str | None:
-        """Return the name of the stage that was called so first."""
+        """Return the current name of the stage with this first name."""
         return next((name for name in self.entries if self.first_name(name) == first_name), None)
 
     def upstream(self, name: str | None) -> list[str]:
@@ -70,9 +70,9 @@ class Side:
         return [name for name in self.entries if name not in read]
 
     def facts(self, name: str) -> Iterator[tuple[str, bool, Mapping[str, Any]]]:
-        """Give what a stage's result may depend on besides other stages: a kind, and by name what there was.
+        """Yield the other inputs of a stage's result: a kind, and values by name.
 
-        Between them: whether all environments say it, those that older versions described too.
+        Between them: whether all environments have it, including those of older versions.
         """
         entry, ran = self.entries[name], self.executions.get(name)
         yield "command", True, {"command": entry["cmd"]}
@@ -92,11 +92,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference between two lineages; None: what one side does not have.
+    """One difference between two lineages; None: missing on that side.
 
-    `kind`: command, parameter, input (which no stage wrote), package, files (of a package of one version: which build
-    it is), machine, or stage; `stages`: those that have it; `reached`: whether from one of these on all outputs on the
-    way differ, up to the result.
+    `kind`: command, parameter, input (that no stage wrote), package, files (of a package of one version: another
+    build), machine, or stage; `stages`: those that have it; `reached`: whether all outputs between one of these and
+    the result differ.
     """
 
     kind: str
@@ -110,7 +110,7 @@ class Difference:
 def compare(first: Side, second: Side, results: Sequence[tuple[str, str]]) -> tuple[list[Difference], bool]:
     """Compare the lineages of results, each given by the stage that wrote it on each side.
 
-    Returns the differences, those first that reached a result, and whether the results' bytes differ.
+    Returns the differences, those that reached a result first, and whether the results' bytes differ.
     """
     pairs = _pairs(first, second, results)
     seen: dict[tuple[str, str, str, str], list[Any]] = {}
@@ -124,12 +124,12 @@ def compare(first: Side, second: Side, results: Sequence[tuple[str, str]]) -> tu
 
 
 def writers(entries: Mapping[str, Entry], path: str) -> list[str]:
-    """Return the stages that wrote a path, or into it."""
+    """Return the stages that wrote a path, or files in it."""
     return [name for name, entry in entries.items() if any(overlap(path, out["path"]) for out in entry.get("outs", ()))]
 
 
 def _pairs(first: Side, second: Side, results: Sequence[tuple[str, str]]) -> dict[_Pair, bool]:
-    """Pair the stages of both sides, from the results upstream; say of each pair whether its difference reached one."""
+    """Pair the stages of both sides, from the results upstream; tell whether each pair's difference reached one."""
     pairs: dict[_Pair, bool] = {}
     upstream: dict[_Pair, list[_Pair]] = {}
     todo: list[tuple[_Pair, bool]] = [(pair, True) for pair in results]
@@ -145,7 +145,7 @@ def _pairs(first: Side, second: Side, results: Sequence[tuple[str, str]]) -> dic
 
 
 def _upstream(first: Side, second: Side, pair: _Pair) -> Iterator[_Pair]:
-    """Pair the stages that two stages read: those of one name, now or before, then those of one kind in their order."""
+    """Pair the stages that two stages read: first those with the same name, now or before, then by kind in order."""
     ups = [
         {side.first_name(up): up for up in side.upstream(name)}
         for side, name in zip((first, second), pair, strict=True)
@@ -162,7 +162,7 @@ def _outs(side: Side, name: str | None) -> list[Any]:
 
 
 def _own_differences(first: Side, second: Side, pair: _Pair) -> Iterator[tuple[str, str, Any, Any]]:
-    """Compare two stages by themselves: without what other stages wrote for them."""
+    """Compare two stages on their own, without inputs from other stages."""
     before, after = pair
     if before is None or after is None or before not in first.entries or after not in second.entries:
         yield "stage", before or after or "", before, after
@@ -187,7 +187,7 @@ def leaves(values: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, An
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return both values of each name whose values differ, None where there is none.
+    """Return both values of each name with different values; None for a missing one.
 
     >>> differing({"a": 1, "b": 2}, {"b": 3, "a": 1, "c": 4})
     {'b': (2, 3), 'c': (None, 4)}

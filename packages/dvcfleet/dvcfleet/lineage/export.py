@@ -20,7 +20,7 @@ Export = tuple[Iterable[bytes] | Callable[[Path], None], str]
 
 
 def exported(repo: Path, path: Path, target: str | None = None) -> Export:
-    """Return what a file, or a folder, of this name is to hold of the lineage of everything or of one target.
+    """Return the content of an export to a file, or folder, of this name, for everything or one target.
 
     Raises UserError for an unknown suffix, and if nothing has run yet.
     """

@@ -28,7 +28,7 @@ from dvcfleet.lineage.steps import Finding, FindingKind, Lineage
 
 
 def check_hidden(repo: Repo, lineage: Lineage, contents: Contents) -> Iterator[Finding]:
-    """Find files in folders that stages read or wrote, which only a rule newer than these stages hides from DVC."""
+    """Find files in stages' folders that DVC does not see, because of an ignore rule newer than these stages."""
     concerned: dict[str, list[str]] = defaultdict(list)
     for name in lineage.steps:
         for item in filter(is_checked, (*lineage.stages[name].outs, *lineage.stages[name].deps)):
@@ -44,16 +44,16 @@ def check_hidden(repo: Repo, lineage: Lineage, contents: Contents) -> Iterator[F
 
 
 def _leads_to_own_folder(repo: Repo, path: str) -> bool:
-    """Tell whether a path, which is no output, is a link to a folder of the repository, which DVC never follows."""
+    """Tell whether a path that is no output is a link to a folder of the repository, which DVC never follows."""
     root, target = os.path.realpath(repo.root_dir), os.path.realpath(path)
     is_link = os.path.islink(path) and os.path.isdir(path) and target.startswith(f"{root}{os.sep}")
     return is_link and not is_near_output(repo, path) and not is_near_output(repo, target)
 
 
 def check_strangers(repo: Repo, lineage: Lineage, files: Iterable[Path], known: Collection[str]) -> Iterator[Finding]:
-    """Find files, or folders with nothing else, that are no stage's outputs, where these alone are to be.
+    """Find files, or folders with nothing else, that are no outputs, in places for outputs alone.
 
-    `known`: outputs and files of which other findings tell.
+    `known`: outputs, and files with other findings.
     """
     is_ignored, seen = _rules(repo, lineage), set[str]()
     for path in files:
@@ -67,14 +67,14 @@ def check_strangers(repo: Repo, lineage: Lineage, files: Iterable[Path], known: 
 
 
 def _highest(repo: Repo, path: Path) -> Path:
-    """Return the highest folder around a path that has no stage's output, else the path."""
+    """Return the highest folder around a path without outputs of stages, else the path."""
     folders = path.parents[:-1]  # but for the root
     above = [folder for folder in folders if not is_near_output(repo, os.path.join(repo.root_dir, folder))]
     return above[-1] if above else path
 
 
 def _rules(repo: Repo, lineage: Lineage) -> Callable[[str], bool]:
-    """Return what tells of a file whether the rules of a commit by which a stage ran ignore it."""
+    """Return a function that tells whether the rules of a commit by which a stage ran ignore a file."""
     commits = dict.fromkeys(step.execution.commit if step.execution else None for step in lineage.steps.values())
     rules: list[Callable[[str], bool]] = []
 
@@ -92,7 +92,7 @@ _LEFT_OUT = frozenset({".git", ".venv", ".dvc", ".dvcfleet", "node_modules"})
 
 
 def check_bytecode(root: Path, lineage: Lineage) -> Iterator[Finding]:
-    """Find caches beside the code that stages read that say other code, and such files without their source."""
+    """Find bytecode next to the stages' code that differs from its source, or has none."""
     read = {item.path for step in lineage.steps.values() for item in step.inputs if item.kind != "data"}
     folders = {path for path in read if (root / path).is_dir()}
     folders |= {os.path.dirname(path) for path in read if path.endswith(".py")}
@@ -107,7 +107,7 @@ def check_bytecode(root: Path, lineage: Lineage) -> Iterator[Finding]:
 
 
 def _compiled(root: Path, folders: Iterable[str]) -> set[Path]:
-    """List the compiled files of these folders and those below; of the repository's root, not below."""
+    """List the bytecode files in and below these folders; of the repository's root, only in it."""
     compiled_files: set[Path] = set()
     for folder in folders:
         if not folder:
@@ -119,14 +119,14 @@ def _compiled(root: Path, folders: Iterable[str]) -> set[Path]:
 
 
 def _source_of(path: Path) -> Path | None:
-    """Return the .py that a cache of this version of Python is of; None if it is another's, or if there is no .py."""
+    """Return the .py of a bytecode file of this Python version; None for another version, or without one."""
     source = path.parent.parent / f"{path.name.partition('.')[0]}.py"
     names = {os.path.basename(importlib.util.cache_from_source(source, optimization=each)) for each in _OPTIMIZED}
     return source if path.name in names and source.is_file() else None
 
 
 def _says_the_same(source: Path, path: Path) -> bool:
-    """Tell whether Python would compile the source again, or a cache says what it compiles to."""
+    """Tell whether Python would compile the source again, or the bytecode equals the compiled source."""
     content, compiled, info = source.read_bytes(), path.read_bytes(), source.stat()
     if len(compiled) < _HEAD or compiled[:4] != importlib.util.MAGIC_NUMBER:
         return True
@@ -149,14 +149,14 @@ def _loaded(compiled: bytes) -> CodeType | None:
 
 @lru_cache(maxsize=4096)
 def _code_of(content: bytes, name: str, level: int) -> bytes | None:
-    """Return a digest of what a source compiles to; None if it does not compile."""
+    """Return a digest of a source's compiled code; None if it does not compile."""
     with warnings.catch_warnings(action="ignore"), suppress(SyntaxError, ValueError):
         return _digest(compile(content, name, "exec", dont_inherit=True, optimize=level))
     return None
 
 
 def _digest(code: CodeType | None) -> bytes | None:
-    """Return a digest of code, but for the folder that it was compiled in."""
+    """Return a digest of code, apart from the folder it was compiled in."""
     if code is None:
         return None
     digest = sha256()
@@ -166,7 +166,7 @@ def _digest(code: CodeType | None) -> bytes | None:
 
 
 def _parts(code: CodeType) -> Iterator[object]:
-    """Yield all that code does: its instructions, names and constants, and those of the code in it."""
+    """Yield everything that determines code: instructions, names and constants, and nested code."""
     yield code.co_name, code.co_qualname, code.co_code, code.co_exceptiontable, code.co_flags, code.co_linetable
     yield code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_firstlineno, code.co_stacksize
     yield code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount

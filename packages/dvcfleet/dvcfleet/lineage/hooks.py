@@ -1,7 +1,4 @@
-"""The hooks by which a repository's project extends its lineage.
-
-Targets of lineage: a stage, a file that a stage wrote, or a name that the repository's project knows.
-"""
+"""Hooks by which a repository's project extends its lineage, and lineage targets: stages, files, or project names."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -18,18 +15,18 @@ from dvcfleet.project import project_of
 
 
 class LineageHooks:
-    """A project's hooks in lineage: here they do nothing; a project's class overrides some.
+    """A project's hooks in lineage; the defaults do nothing, and a project's class overrides some.
 
     All are called in the repository's root folder, with the repository opened.
     """
 
     @property
     def elsewhere(self) -> Sequence[str]:
-        """Name the variables that make stages write to services outside the repository; a rerun unsets them."""
+        """Return the variables that make stages write to services outside the repository; a rerun unsets them."""
         return ()
 
     def find(self, repo: Repo, text: str) -> Target | None:
-        """Resolve a name that only the project knows; raise UserError if it nearly matches one."""
+        """Resolve a name that only the project knows; raise UserError for a near match."""
         return None
 
     def names(self) -> Iterable[str]:
@@ -37,19 +34,19 @@ class LineageHooks:
         return ()
 
     def about(self, path: str, md5: str | None) -> str | None:
-        """Say in a few words what a stage's input or output of these bytes is; None for most."""
+        """Describe a stage's input or output with these bytes in a few words; None for most."""
         return None
 
     def origin(self, path: Path) -> FetchedSource | None:
-        """Return the source from which an output folder was fetched, if it records one."""
+        """Return the source of a fetched output folder, if the folder records it."""
         return None
 
     def tracking_run(self, path: Path) -> TrackingRun | None:
-        """Return the experiment tracker's run that an output file refers to."""
+        """Return the experiment tracker's run in an output file."""
         return None
 
     def written_by_stages(self) -> Iterable[Path]:
-        """List the files, from the repository's root, of which each should be a stage's output."""
+        """List files, relative to the repository's root, that should all be stages' outputs."""
         return ()
 
     def audit(self, lineage: Lineage, findings: Sequence[Finding]) -> list[Finding]:
@@ -57,13 +54,13 @@ class LineageHooks:
         return []
 
     def audited(self, lineage: Lineage) -> list[str]:
-        """Say in words what `audit` compares."""
+        """Describe what `audit` compares."""
         return []
 
     def tolerance(self, path: str, content: Any, place: tuple[str, ...]) -> float | None:
-        """Return how far a number of a metric file may move when stages run again with other parameters.
+        """Return how far a metric may differ when stages run again with other parameters.
 
-        `content`: what was recorded; `place`: the keys that lead to the number. None: it is not compared.
+        `content`: the recorded metrics; `place`: the keys of the number. None: it is not compared.
         """
         return 0.0
 
@@ -75,9 +72,9 @@ def hooks_of(root: Path) -> LineageHooks:
 
 
 def find_target(repo: Repo, text: str, folder: Path) -> Target:
-    """Find a stage, an output or a file in one, by a path from `folder`, or a name of the repository's project.
+    """Find a stage, an output or a file in one, by a path relative to `folder`, or a name of the project.
 
-    Raises UserError if there is none of that name, or if several stages wrote into a folder.
+    Raises UserError if nothing has that name, or if several stages wrote into a folder.
     """
     hooks = hooks_of(Path(repo.root_dir))
     stages = {stage.addressing: stage for stage in repo.index.stages}
@@ -91,7 +88,7 @@ def find_target(repo: Repo, text: str, folder: Path) -> Target:
 
 
 def target_of_file(repo: Repo, text: str) -> Target | None:
-    """Return the target that a path names: a stage's output, or a file in one."""
+    """Return the target of a path: a stage's output, or a file in one."""
     name = from_root(repo.root_dir, os.path.abspath(text))
     near = {out: each for each in repo.index.stages for out in map(path_from_root, each.outs) if overlap(name, out)}
     holding = [stage for out, stage in near.items() if is_at_or_in(name, out)]

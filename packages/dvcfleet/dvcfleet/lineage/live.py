@@ -1,6 +1,6 @@
-"""Send a run's OpenLineage events while it goes on, to where OpenLineage's own client is told to send them.
+"""Send a run's OpenLineage events during the run, to the endpoint in OpenLineage's own client settings.
 
-They are sent in the background: an endpoint that is down neither stops a run nor slows it, and is said once.
+They are sent in the background: an unreachable endpoint neither stops nor slows a run, and is reported once.
 """
 
 import logging
@@ -28,26 +28,26 @@ _LAST_S = 5.0  # for what is not sent yet when a run ends, unless nothing arrive
 
 
 class Events:
-    """What a run tells of its stages while it goes on; here it tells nobody."""
+    """Reports a run's stages during the run; this base class does nothing."""
 
     def began(self, stage: Stage) -> None:
-        """Tell that a stage was started."""
+        """Report that a stage started."""
 
     def ended(self, stage: Stage, execution: Execution, entry: Mapping[str, Any] | None) -> None:
-        """Tell how a stage ended, and its entry of dvc.lock."""
+        """Report how a stage ended, with its dvc.lock entry."""
 
     def stopped(self, stage: Stage) -> None:
-        """Tell that a stage did not end."""
+        """Report that a stage was stopped."""
 
 
 @contextmanager
 def open_events(
     repo: Repo, run: str, flow_run: Callable[[], str | None], say: Callable[[str], object]
 ) -> Iterator[Events]:
-    """Give what tells of a run's stages; `flow_run` returns the id of Prefect's flow run.
+    """Yield an object that reports a run's stages; `flow_run` returns the id of Prefect's flow run.
 
-    Events are sent where OPENLINEAGE_URL, or the client's other variables or its file `openlineage.yml` in the
-    repository say; nowhere if nothing of these is there.
+    Events go to OPENLINEAGE_URL, or to the endpoint in the client's other variables or `openlineage.yml`; without
+    these, nowhere.
     """
     emit = _emitter(say) if _is_wanted(Path(repo.root_dir)) else None
     if emit is None:
@@ -63,7 +63,7 @@ def open_events(
 
 
 def _emitter(say: Callable[[str], object]) -> Callable[[Any], object] | None:
-    """Return what sends an event as the client's settings say; None if it refuses them, which is said."""
+    """Return a function that sends an event by the client's settings; None, with a message, if they are invalid."""
     before = dict(os.environ)
     try:
         from openlineage.client import OpenLineageClient
@@ -85,7 +85,7 @@ def _is_wanted(root: Path) -> bool:
 
 
 class _Live(Events):
-    """Tells of a run's stages by OpenLineage's events."""
+    """Reports a run's stages as OpenLineage events."""
 
     def __init__(self, repo: Repo, run: str, flow_run: Callable[[], str | None], sender: "_Sender") -> None:
         self._folder = state_folder(repo)
@@ -137,7 +137,7 @@ def _now() -> str:
 
 
 class _Sender:
-    """Sends events one after another in a thread of its own; says once that one did not arrive."""
+    """Sends events one after another in a thread of its own; reports one failure, once."""
 
     def __init__(self, emit: Callable[[Any], object], say: Callable[[str], object]) -> None:
         self._emit, self._say = emit, say
@@ -148,14 +148,14 @@ class _Sender:
         self._thread.start()
 
     def send(self, make: Callable[[], Any]) -> None:
-        """Make an event now, and send it after those before it."""
+        """Create an event now, and send it after earlier ones."""
         try:
             self._events.put(make())
         except Exception as error:  # whatever is wrong with what is told: the run goes on
             self._tell(in_one_line(error))
 
     def close(self) -> None:
-        """Wait a moment for what is not sent yet, unless nothing arrives."""
+        """Wait a moment for unsent events, unless nothing arrives."""
         self._events.put(None)
         self._thread.join(0 if self._lost else _LAST_S)
         if self._thread.is_alive():

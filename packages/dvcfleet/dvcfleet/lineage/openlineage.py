@@ -49,7 +49,7 @@ set_producer("urn:dvcfleet")
 
 
 def to_json_lines(lineage: Lineage) -> str:
-    """Write a lineage's events as JSON lines; stages without a known time have the present one."""
+    """Return a lineage's events as JSON lines; stages without a known time get the current one."""
     now = datetime.now(UTC).isoformat()
     return "".join(f"{Serde.to_json(event)}\n" for event in to_events(lineage, now))
 
@@ -73,7 +73,7 @@ def to_events(lineage: Lineage, now: str) -> Iterator[RunEvent | JobEvent]:
 
 
 def openlineage_run(stage: str, name: str, flow_run: str | None, began: str, ledger: str = "") -> Run:
-    """Return a stage's run, which has the same id in every export, and while it goes on."""
+    """Return a stage's run, with the same id in every export and during the run."""
     identity = f"urn:dvcfleet:{flow_run or name}:{stage}" + ("" if flow_run else f":{began}") + ledger
     facets: dict[str, facet_v2.RunFacet] = {
         "processing_engine": processing_engine_run.ProcessingEngineRunFacet(__version__, "dvcfleet")
@@ -101,7 +101,7 @@ def ended(
     environment: Mapping[str, Any],
     repository: str | None,
 ) -> RunEvent:
-    """Return the event that a stage has ended, well or not; `step`: what it read and wrote, if that is known."""
+    """Return the event that a stage has ended, successfully or not; `step`: its inputs and outputs, if known."""
     inputs, outputs = datasets(step)
     failed = one.result == Result.FAILED
     facets = (about.facets or {}) | _about(one, step, environment)
@@ -157,7 +157,7 @@ def _about(one: Execution, step: LineageStep | None, environment: Mapping[str, A
 
 
 def job(stage: str, step: LineageStep | None, repository: str | None = None, commit: str | None = None) -> Job:
-    """Return a stage as a job: its commands, and where its code is if git knows."""
+    """Return a stage as a job: its commands, and the place of its code if git knows it."""
     facets: dict[str, facet_v2.JobFacet] = {
         "jobType": job_type_job.JobTypeJobFacet(processingType="BATCH", integration="DVCFLEET", jobType="DVC_STAGE")
     }
@@ -173,7 +173,7 @@ def job(stage: str, step: LineageStep | None, repository: str | None = None, com
 
 
 def datasets(step: LineageStep | None) -> tuple[list[InputDataset], list[OutputDataset]]:
-    """Return what a stage read and wrote, each with its hash as its version, and its bytes."""
+    """Return a stage's inputs and outputs, each with its hash as version, and its bytes."""
     if step is None:
         return [], []
     fetched = [

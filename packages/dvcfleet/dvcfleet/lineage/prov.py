@@ -37,7 +37,7 @@ def to_prov(lineage: Lineage) -> ProvDocument:
 
 
 class _Writer:
-    """Writes steps into one document; records that several steps share are written once."""
+    """Writes steps into one document; shared records are written once."""
 
     def __init__(self, lineage: Lineage) -> None:
         self.document = ProvDocument()
@@ -49,7 +49,7 @@ class _Writer:
         self._members: set[tuple[str, str]] = set()
 
     def write(self, stage: str) -> None:
-        """Write a stage's executions: that which made its outputs, those that failed, restored or ran again."""
+        """Write a stage's executions: the one that made its outputs, failures, restorations and reruns."""
         step = self._lineage.steps.get(stage)
         maker = self._lineage.maker(stage) if step else None
         made = self._activity(stage, maker, step) if step else None
@@ -130,7 +130,7 @@ class _Writer:
         )
 
     def _parts(self, item: Artifact) -> Iterator[Artifact]:
-        """Yield the parts, by other stages, of a folder that was read whole, or the folder whose part was read."""
+        """Yield the parts, by other stages, of a folder that was read completely, or the folder of a part."""
         for maker in item.made_by:
             step = self._lineage.steps.get(maker)
             for output in step.outputs if step else ():
@@ -162,6 +162,6 @@ def _prefixed(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one plain value per name: maps and lists as JSON, since PROV does not order several values of a name."""
+    """Return one plain value per name: maps and lists as JSON, since PROV does not order several values."""
     plain = {name: value for name, value in about.items() if value is not None}
     return {name: value if isinstance(value, bool) else as_text(value) for name, value in plain.items()}

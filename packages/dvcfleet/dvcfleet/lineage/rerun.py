@@ -1,6 +1,6 @@
 """Run a chain of stages again in a scratch copy that shares nothing with the repository, and compare the results.
 
-Compare two versions of a metric file number by number, within tolerances.
+Metric files are compared number by number, within tolerances.
 """
 
 import json
@@ -36,7 +36,7 @@ Tolerance = Callable[[Any, KeyPath], float | None]
 
 
 def differences(before: Path, after: Path, tolerance: Tolerance) -> Iterator[str]:
-    """Say where two metric files differ: numbers of JSON by more than the tolerance, all else at all."""
+    """Return where two metric files differ: JSON numbers by more than the tolerance, everything else at all."""
     recorded = _read(before)
     yield from _differences(recorded, _read(after), (), lambda keys: tolerance(recorded, keys))
 
@@ -68,7 +68,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _read(path: Path) -> Any:
-    """Read JSON; a file in another format is one text."""
+    """Read JSON; a file in another format is a single text."""
     content = path.read_bytes()
     try:
         return json.loads(content)
@@ -97,7 +97,7 @@ class Rerun:
 
 
 class RerunError(UserError):
-    """The scratch copy cannot be run at all."""
+    """The scratch copy cannot run."""
 
 
 def run_again(repo: Repo, lineage: Lineage, names: Sequence[str], how: Rerun) -> list[Finding]:
@@ -161,7 +161,7 @@ def _make_copy(repo: Repo, scratch: Path) -> None:
 
 
 def _sources(repo: Repo) -> Iterator[str]:
-    """List every file that no stage writes: what git tracks or would track, and the stages' other inputs."""
+    """List every file that no stage writes: files that git tracks or would track, and other inputs of stages."""
     root = repo.root_dir
     made = [path_from_root(out) for stage in repo.index.stages if _runs(stage) for out in stage.outs]
     given = [out for stage in repo.index.stages if not _runs(stage) for out in stage.outs]
@@ -183,7 +183,7 @@ def _sources(repo: Repo) -> Iterator[str]:
 
 
 def _is_link_within(root: str, name: str) -> bool:
-    """Tell whether a name is a relative link to a folder of the same repository, which a copy has too."""
+    """Tell whether a name is a relative link to a folder of the same repository, which a copy also has."""
     path = os.path.join(root, name)
     is_relative = os.path.islink(path) and not os.path.isabs(os.readlink(path))
     return is_relative and os.path.isdir(path) and is_at_or_in(os.path.realpath(path), os.path.realpath(root))
@@ -221,12 +221,12 @@ def _compare(repo: Repo, stage: Stage, scratch: Path, how: Rerun) -> Iterator[Fi
 
 
 def _inputs(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what determines a stage's outputs: its command, its parameters, and its inputs with their hashes."""
+    """Return a stage's command, parameters and input hashes, which determine its outputs."""
     return entry.get("cmd"), entry.get("params"), {dep["path"]: dep.get("md5") for dep in entry.get("deps", ())}
 
 
 def _compare_json(out: Output, scratch: Path, varying: Collection[str]) -> Iterator[Finding]:
-    """Compare two versions of a JSON object but for the keys that vary."""
+    """Compare two versions of a JSON object without the keys that vary."""
     name = path_from_root(out)
     for difference in differences(
         Path(out.fs_path), scratch / name, lambda _, keys: None if keys[:1] and keys[0] in varying else 0.0
@@ -244,7 +244,7 @@ def _compare_metric(hooks: LineageHooks, out: Output, scratch: Path, how: Rerun)
 
 
 def _where(out: Output, value: str, scratch: Path) -> str:
-    """Say which files of a folder differ, if both listings are known."""
+    """Return which files of a folder differ, if both lists are known."""
     before = cached_listing(out) if out.hash_info.isdir else None
     now = listing_at(scratch / ".dvc/cache/files/md5" / value[:2] / value[2:])
     if before is None or now is None:

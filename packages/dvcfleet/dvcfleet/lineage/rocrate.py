@@ -45,7 +45,7 @@ def to_crate(lineage: Lineage, root: Path) -> ROCrate:
 
 
 class _Writer:
-    """Fills a crate; what several executions share is there once."""
+    """Fills a crate; entities that several executions share are added once."""
 
     def __init__(self, lineage: Lineage, root: Path) -> None:
         self._lineage, self._root = lineage, root
@@ -92,14 +92,14 @@ class _Writer:
         return workflow
 
     def _text(self, name: str) -> StringIO | Path:
-        """Return the text of one of the repository's own files, with credentials masked; of another its path."""
+        """Return the text of one of the repository's own files, with credentials masked; for another file its path."""
         try:
             return StringIO(masked((self._root / name).read_text(encoding="utf-8")))
         except UnicodeDecodeError:
             return self._root / name
 
     def _hold(self, item: Artifact) -> None:
-        """Put an output into the crate, if it is there."""
+        """Add an existing output to the crate."""
         path = self._root / item.path
         if item.path in self._held or "://" in item.path or item.path.startswith("../"):
             return
@@ -112,7 +112,7 @@ class _Writer:
             self._held[item.path] = self.crate.add_file(path, item.path, properties=about | size | kind)
 
     def _item(self, item: Artifact) -> Any:
-        """Return the entity of a file or folder: the crate's own, or one that its hash names."""
+        """Return the entity of a file or folder: the crate's own, or one named by its hash."""
         if item.path in self._held:
             return self._held[item.path]
         about = {"@type": "CreativeWork", "name": masked(item.path), "identifier": _urn("file", item.content)}
@@ -137,7 +137,7 @@ class _Writer:
         return self._action(name, instrument, [one], stage, step)
 
     def _runs(self) -> Iterator[Any]:
-        """Yield an action of the whole workflow for each run; one without times if the ledger knows of none."""
+        """Yield an action of the whole workflow for each run; one without times if the ledger has none."""
         runs: dict[str, list[Execution]] = {}
         for one in (one for several in self._lineage.executions.values() for one in several):
             runs.setdefault(f"{one.run}{by_ledger(one)}", []).append(one)
@@ -175,7 +175,7 @@ class _Writer:
         return self._context(name, about | {key: value for key, value in touched.items() if value})
 
     def _steps_of(self, several: list[Execution]) -> list[LineageStep]:
-        """Return what is known of these executions, a stage each."""
+        """Return the known steps of these executions, one per stage."""
         steps = {
             stage: self._lineage.step_of(stage, one)
             for stage, known in self._lineage.executions.items()
@@ -185,7 +185,7 @@ class _Writer:
         return [step for step in steps.values() if step]
 
     def _touched(self, steps: list[LineageStep]) -> dict[str, list[Any]]:
-        """Return what steps read from outside, with their parameters, and what they wrote."""
+        """Return the steps' inputs from outside, with their parameters, and their outputs."""
         made = {item.path for step in steps for item in step.outputs}
         read = [self._item(item) for step in steps for item in step.inputs if item.path not in made]
         read += [self._origin(origin) for step in steps for origin in step.origins]
@@ -214,14 +214,14 @@ class _Writer:
         return self._held.get(name)
 
     def _context(self, name: str, about: dict[str, Any]) -> Any:
-        """Return the entity of a name, added if it is not there."""
+        """Return the entity with a name; add it if necessary."""
         entity = self.crate.dereference(name)
         given = {key: _single(value) for key, value in about.items() if value is not None}
         return entity or self.crate.add(ContextEntity(self.crate, name, properties=given))
 
 
 def _single(value: Any) -> Any:
-    """Return the one value of a list of one, as RO-Crate has it."""
+    """Return the value of a list with one item, as RO-Crate writes it."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 

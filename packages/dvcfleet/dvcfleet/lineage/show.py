@@ -1,7 +1,4 @@
-"""A lineage as a tree of text lines: the target at the top, and under each stage its upstream stages.
-
-Why a result is what it is, in ten lines: what made it, from what, when, where and by whom.
-"""
+"""A lineage as a tree of text lines, with the target on top; and a summary in ten lines: from what, when, by whom."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -28,7 +25,7 @@ def lineage_json(target: Target, lineage: Lineage) -> dict[str, Any]:
 
 
 def as_lines(target: Target, lineage: Lineage) -> Iterator[str]:
-    """Draw the tree. A stage that appears several times is described once, at its first appearance."""
+    """Return the tree's lines. A stage that appears several times is described at its first appearance."""
     yield target.text if target.value is None else f"{target.text} = {short(target.value)}"
     for file in target.files:
         if file != target.text:
@@ -57,7 +54,7 @@ def _branches(lineage: Lineage, names: Iterable[str], indent: str, shown: set[st
 
 
 def _description(step: LineageStep) -> Iterator[str]:
-    """Describe a step: its name, then one line per known fact."""
+    """Return the lines of a step: its name, then one line per known fact."""
     yield f"{step.stage}: {step.description}" if step.description else step.stage
     for command in step.commands:
         yield f"command  {command}"
@@ -110,14 +107,14 @@ def _execution(execution: Execution | None) -> str:
 
 
 def _used(execution: Execution) -> str:
-    """Say the CPU and GPU time of an execution, where its ledger has them."""
+    """Return the CPU and GPU time of an execution, if its ledger has them."""
     amounts = {"CPU": execution.cpu_s, "GPU": execution.gpu_s}
     parts = [f"{seconds:.1f} s of {kind} time" for kind, seconds in amounts.items() if seconds]
     return f" ({', '.join(parts)})" if parts else ""
 
 
 def by_another(execution: Execution) -> str:
-    """Say that another ledger than the repository's own tells of an execution."""
+    """Return a note that the execution is in another ledger than the repository's own."""
     return f"; by another ledger, {LEDGERS}/{execution.ledger}" if execution.ledger else ""
 
 
@@ -134,7 +131,7 @@ def environment_words(content: dict[str, Any]) -> str:
 
 
 def short(value: Any, longest: int = _LONGEST) -> str:
-    """Write a value, cut off where it is long."""
+    """Return a value as text, shortened if it is long."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= longest else f"{text[:longest]}…"
 
@@ -144,12 +141,11 @@ _LONGEST_VALUE = 40  # letters of a parameter; --json has them all
 
 @dataclass(frozen=True)
 class Why:
-    """What a result comes from; `last`: the stages that wrote it, `before`: all before these, in reverse order.
+    """The origin of a result; `last`: the stages that wrote it, `before`: all stages before these, in reverse order.
 
-    `parameters`: those of all these stages, by file and key; `commits`: with the digest of a patch where the code
-    differed; `seconds`: of all stages together. Times are in UTC. Stages that ran outside this engine have none.
-    `other_ledgers`: those of others that tell of stages of which the repository's own ledger does not. `identity`: of
-    this repository; `made_in`: those of the others in which some of these stages ran.
+    `parameters`: of all these stages, by file and key; `commits`: with the digest of a patch if there were
+    uncommitted changes; `seconds`: of all stages together. Times are in UTC. Stages that ran outside this engine
+    have none. `other_ledgers`: other ledgers with stages that the repository's own ledger lacks.
     """
 
     target: Target
@@ -174,7 +170,7 @@ class Why:
 
 
 def why(target: Target, lineage: Lineage) -> Why:
-    """Gather what made a target."""
+    """Collect the origin of a target."""
     steps = list(lineage.steps.values())[::-1]
     last = [step for step in steps if step.stage in target.stages]
     before = [step for step in steps if step.stage not in target.stages]
@@ -215,7 +211,7 @@ def _sources(steps: list[LineageStep]) -> Iterator[str]:
 
 
 def why_lines(answer: Why, lineage: Lineage) -> Iterator[str]:
-    """Say it in ten lines; those of which nothing is known are left out."""
+    """Return the origin in ten lines, without those of which nothing is known."""
     target = answer.target
     value = "" if target.value is None else f" = {short(target.value)}"
     yield f"{target.text}{value}, in {some(target.files) if target.files else 'no file'}"

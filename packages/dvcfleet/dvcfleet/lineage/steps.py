@@ -1,12 +1,8 @@
-"""What lineage tells: the steps that made results, their inputs, outputs and sources; and the target that was asked.
+"""The data of lineage: steps with their inputs, outputs and sources, targets and findings; and witnesses of dvc.lock.
 
-The findings of an audit.
-
-Who vouches for an entry of dvc.lock: a line of a ledger, git, or DVC's run cache for what `dvc repro` ran.
-
-The run cache, to which `dvc commit` adds entries too, does not vouch for other bytes than a run of a ledger wrote from
-the same inputs. It may be shared, and whoever writes to it can add entries: what a run restored from there is vouched
-for by a ledger or by git alone.
+A line of a ledger or git vouches for an entry of dvc.lock, or for stages run by `dvc repro` DVC's run cache. The run
+cache, to which `dvc commit` adds entries too, does not vouch for other bytes than a recorded run wrote from the same
+inputs.
 """
 
 import json
@@ -32,7 +28,7 @@ from dvcfleet.terminal.secrets import masked
 
 
 class FindingKind(StrEnum):
-    """The kinds of differences from what was recorded; a project's audit has further ones of its own."""
+    """Kinds of differences from the record; a project's audit has further ones."""
 
     MISSING = "missing"
     CHANGED = "changed"
@@ -52,7 +48,7 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One difference from what was recorded: the file, parameter or run, the kind, and the stages concerned."""
+    """One difference from the record: the file, parameter or run, the kind, and the stages concerned."""
 
     kind: StrEnum
     name: str
@@ -66,11 +62,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A file or folder that a stage read or wrote, with its hash in dvc.lock.
+    """An input or output of a stage, with its hash in dvc.lock.
 
-    `hash` is the md5 of a file's bytes, or that of a folder's listing with the suffix `.dir`; None if DVC recorded
-    another kind. `kind`: data is written by a stage, code is tracked by git, and a source is neither. `about`: what the
-    repository's project says of it.
+    `hash` is the md5 of a file's bytes, or that of a folder's list of files with the suffix `.dir`; None if DVC
+    recorded another kind. `kind`: data is written by a stage, code is tracked by git, and a source is neither.
+    `about`: the project's description.
     """
 
     path: str
@@ -82,7 +78,7 @@ class Artifact:
 
     @property
     def content(self) -> str:
-        """The name of one content at one path, in exports."""
+        """The name of this content at this path, in exports."""
         return f"{self.hash or 'unknown'}/{self.path}"
 
 
@@ -99,17 +95,17 @@ class FetchedSource:
 
     @property
     def content(self) -> str:
-        """The name of one revision of it, in exports."""
+        """The name of this revision, in exports."""
         return f"{self.revision or 'unpinned'}/{self.name}"
 
     @property
     def name(self) -> str:
-        """Its name on a hub, or where it is."""
+        """Its name on a hub, or its place."""
         return str(self.details.get("hub", self.source))
 
     @property
     def licences(self) -> tuple[str, ...]:
-        """The licences that its card or a file beside it gives, by id or by the name of one of its own."""
+        """The licences in its card or licence file, by id or by their own names."""
         values = [self.details.get(key) or [] for key in ("license", "license_name", "license_in_file")]
         return tuple(name for each in values for name in ([each] if isinstance(each, str) else each))
 
@@ -126,7 +122,7 @@ class TrackingRun:
 class LineageStep:
     """One stage's last execution: inputs, outputs, command, and time and host if this engine ran it.
 
-    `renamed`: when names alone changed since then; the execution has the name of then.
+    `renamed`: the time of a later change of names alone; the execution has the earlier name.
     """
 
     stage: str
@@ -162,12 +158,12 @@ class Lineage:
     identity: str = ""
 
     def step_of(self, stage: str, one: Execution) -> LineageStep | None:
-        """Return what an execution of a stage read and wrote; None if its entry is no longer in dvc.lock."""
+        """Return the inputs and outputs of an execution of a stage; None if its entry is no longer in dvc.lock."""
         step = self.steps.get(stage)
         return step if step and (one == step.execution or (one.entry and one.entry == step.entry)) else None
 
     def maker(self, stage: str) -> Execution | None:
-        """Return the first execution that wrote a stage's present outputs; other ledgers count if our own has none."""
+        """Return the first execution that wrote a stage's current outputs; other ledgers count if our own has none."""
         several = [one for one in self.executions.get(stage, ()) if self.step_of(stage, one)]
         made = sorted((one for one in several if one.result == Result.DONE), key=lambda one: one.ledger is not None)
         return next(iter(made), self.steps[stage].execution)
@@ -184,17 +180,17 @@ class Target:
 
 
 def by_ledger(one: Execution) -> str:
-    """Return what the name of an execution in exports ends with, if another ledger than the repository's own has it."""
+    """Return the suffix of an execution's name in exports, if it is in another ledger than the repository's own."""
     return f"/{one.ledger}" if one.ledger else ""
 
 
 def identifier(kind: str, name: str) -> str:
-    """Return what a thing is called in every export, after `urn:dvcfleet:`; credentials are masked."""
+    """Return the name of a thing in every export, after `urn:dvcfleet:`; credentials are masked."""
     return f"{kind}:{quote(masked(name), safe='/@')}"
 
 
 def as_text(value: Any) -> str:
-    """Write a value for an export, masked: text as it is, all else as JSON."""
+    """Return a value as text for an export, masked: a text as it is, anything else as JSON."""
     return masked(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))
 
 
@@ -210,10 +206,10 @@ _EXPERIMENTS = 5  # the last ones, which are asked for other bytes from the same
 
 
 def check_witnesses(repo: Repo, lineage: Lineage, made: Collection[str], known: Collection[str]) -> Iterator[Finding]:
-    """Find the stages whose entry in dvc.lock nobody vouches for.
+    """Find stages with an entry in dvc.lock that has no witness.
 
-    `made`: the digests of the entries that commands made according to a ledger. `known`: the stages that other findings
-    concern, of which nothing more is said.
+    `made`: the digests of entries that commands made, by any ledger. `known`: stages with other findings, which get
+    no second one.
     """
     doubtful = [
         (lineage.stages[name], why)
@@ -228,7 +224,7 @@ def check_witnesses(repo: Repo, lineage: Lineage, made: Collection[str], known: 
 
 
 def without_line(lineage: Lineage) -> list[str]:
-    """Return the stages with commands that ran outside this engine, as far as the ledgers know."""
+    """Return the stages that ran outside this engine, as far as the ledgers know."""
     steps = [step for step in lineage.steps.values() if step.execution is None and step.renamed is None]
     return [step.stage for step in steps if lineage.stages[step.stage].cmd]
 
@@ -244,14 +240,14 @@ def _doubt(lineage: Lineage, step: LineageStep, made: Collection[str]) -> str | 
 
 
 class _Witnesses:
-    """Asks git and the run cache; what several stages need is read once."""
+    """Asks git and the run cache; values that several stages need are read once."""
 
     def __init__(self, repo: Repo, made: Collection[str]) -> None:
         self._repo, self._made = repo, made
         self._entries: dict[tuple[str, str], Mapping[str, Any]] = {}
 
     def check(self, stage: PipelineStage, doubt: str) -> str | None:
-        """Return what is wrong with a stage's entry; None if somebody vouches for it."""
+        """Return what is wrong with a stage's entry; None if it has a witness."""
         path = lock_file_of(stage)
         entry = self._read("", path)[stage.name]
         if doubt is _RESTORED:
@@ -262,7 +258,7 @@ class _Witnesses:
         return None
 
     def _beside(self, stage: PipelineStage, path: str, entry: Mapping[str, Any]) -> str | None:
-        """Compare an entry without a line with others of the same command and inputs."""
+        """Compare an entry without a ledger line with others of the same command and inputs."""
         kept, varies = runs_like(stage, dict(entry)), varying(stage)
         wrote, key = _outs(self._repo, entry, varies), run_key(dict(entry))
         saved = [self._read(commit, path).get(stage.name) for commit in self._experiments]
@@ -281,7 +277,7 @@ class _Witnesses:
         return (git_if_any(self._repo.root_dir, *asked, "refs/exps") or "").split()
 
     def _in_git(self, path: str, stage: PipelineStage, entry: Mapping[str, Any]) -> bool:
-        """Tell whether a commit on a branch has the entry, but for sizes."""
+        """Tell whether a commit on a branch has the entry, apart from sizes."""
         name, folder = stage.name, os.path.dirname(path)
         wanted = without_sizes(dict(entry))
         if without_sizes(dict(self._read("HEAD", path).get(name, {}))) == wanted:
@@ -302,7 +298,7 @@ class _Witnesses:
 
 
 def _outs(repo: Repo, entry: Mapping[str, Any], varies: Mapping[str, bool | list[str]]) -> dict[str, Any]:
-    """Return what an entry says was written: hashes, or the content of a JSON file but for the keys that vary."""
+    """Return an entry's outputs: hashes, or the content of a JSON file without the keys that vary."""
     outs = {}
     for out in entry.get("outs", ()):
         path, md5, keys = out["path"], out.get("md5"), varies.get(out["path"])
@@ -315,5 +311,5 @@ def _outs(repo: Repo, entry: Mapping[str, Any], varies: Mapping[str, bool | list
 
 
 def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether an output that can be compared differs."""
+    """Tell whether two comparable outputs differ."""
     return any(one[path] != other[path] for path in one.keys() & other.keys())

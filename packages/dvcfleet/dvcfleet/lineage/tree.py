@@ -1,7 +1,4 @@
-"""The lineage of results: the stages that made them, back to the sources, from dvc.lock and the ledger.
-
-The results that depend on something: a content, a path, a source, a package.
-"""
+"""The lineage of results: the stages that made them, back to the sources; and the results that depend on something."""
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,7 +56,7 @@ def repository_of(root: Path) -> str | None:
 
 
 def step_of(stage: Stage, entry: Mapping[str, Any] | None) -> LineageStep:
-    """Return what a stage of a run read and wrote, by its entry of dvc.lock; without one, what it is to read."""
+    """Return a stage's inputs and outputs by its dvc.lock entry; without an entry, its declared inputs."""
     folder = from_root(stage.repo.root_dir, stage.wdir)
     known = entry or {}
     deps = known.get("deps") or [{"path": dep.def_path} for dep in stage.deps if not is_params(dep)]
@@ -129,14 +126,14 @@ class _Reader:
         )
 
     def told(self, stage: Stage, step: LineageStep | None) -> tuple[Execution, ...]:
-        """Return all executions of a stage in the ledger, oldest first, and that of its step under an earlier name."""
+        """Return all executions of a stage in the ledger, oldest first, including those under earlier names."""
         told_executions = [one for one in self._lines.get(_bare(stage.addressing), ()) if one.result != Result.RENAMED]
         if step and step.execution and step.execution not in told_executions:
             told_executions.append(step.execution)
         return tuple(sorted(told_executions, key=lambda one: (one.began, one.ledger or "")))
 
     def _ran(self, noted: Execution | None) -> Execution | None:
-        """Return the execution of commands that made what was noted under this name, or under names before it."""
+        """Return the execution that made an entry, under this name or an earlier one."""
         seen = []
         while noted and noted.was and noted not in seen:  # names may have changed back
             seen.append(noted)
@@ -156,9 +153,9 @@ class _Reader:
 
     @cached_property
     def _executions(self) -> dict[tuple[str, str], Execution]:
-        """The last execution of each entry: one of this repository's runs, else of another ledger, else no run.
+        """The last execution of each entry: a run of this repository, else of another ledger, else no run.
 
-        A restoration or new names count only if no run is known.
+        A restoration or a change of names counts only if no run is known.
         """
         by_place: dict[tuple[str, str], Execution] = {}
         for execution in (one for several in self._lines.values() for one in several):  # those of other ledgers first
@@ -208,9 +205,9 @@ _SHORTEST = 6  # digits of a hash
 
 @dataclass(frozen=True)
 class Dependents:
-    """What a text names, in words; the stages that read or wrote it, all after these, and the results among those.
+    """What a text names, in words; the stages that read or wrote it, all later stages, and results among their outputs.
 
-    `results`: what the stages wrote that is a metric, or that no stage reads.
+    `results`: outputs that are metrics, or that no stage reads.
     """
 
     text: str
@@ -220,9 +217,9 @@ class Dependents:
 
 
 def find_dependents(lineage: Lineage, text: str) -> Dependents:
-    """Find all that depends on a text: a hash or its begin, a path, a source, a package or `package==version`.
+    """Find all that depends on a text: a hash or its beginning, a path, a source, a package or `package==version`.
 
-    A path or a source may be a pattern. Raises UserError where it names nothing.
+    A path or a source may be a pattern. Raises UserError if it names nothing.
     """
     named: dict[str, None] = {}
     first = set[str]()
@@ -271,7 +268,7 @@ def _results(lineage: Lineage, names: list[str]) -> Iterator[str]:
 
 
 def dependents_lines(dependents: Dependents) -> Iterator[str]:
-    """Say it line by line: what is named, and what depends on it."""
+    """Return lines with what is named, and what depends on it."""
     yield from dependents.named
     yield f"{stage_count(len(dependents.stages), ' depends', ' depend')} on it: {some(dependents.stages, 10)}"
     yield f"{len(dependents.results)} {'result' if len(dependents.results) == 1 else 'results'}:"

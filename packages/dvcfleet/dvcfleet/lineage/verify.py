@@ -1,6 +1,6 @@
-"""Compare a repository's files with what DVC recorded: outputs, inputs, parameters and the stages themselves.
+"""Compare a repository's files with DVC's record: outputs, inputs, parameters and stages.
 
-Compare stages' recorded inputs with the present ones: code and sources by content, data by its writer's record.
+Inputs are compared with those that stages read: code and sources by content, data by its writer's record.
 """
 
 import os
@@ -27,7 +27,7 @@ _KINDS = {"code": FindingKind.CODE, "source": FindingKind.SOURCE}
 
 
 def check_inputs(repo: Repo, lineage: Lineage, contents: Contents, named: Collection[str]) -> Iterator[Finding]:
-    """Find inputs that differ from what a stage read, unless `named` already has the cause."""
+    """Find inputs that differ from those that a stage read, unless `named` already has the cause."""
     readers: dict[tuple[str, str], list[str]] = defaultdict(list)
     inputs: dict[tuple[str, str], tuple[Dependency, Artifact]] = {}
     for step in lineage.steps.values():
@@ -71,14 +71,14 @@ def _edited(repo: Repo, lineage: Lineage, name: str, item: Artifact, stages: lis
 
 
 def _files_edited(root: str, path: str, commit: str | None) -> list[str]:
-    """Return the files at or in a path that differ from a commit, according to git."""
+    """Return files at or in a path that differ from a commit, by git."""
     changed = git_if_any(root, "diff", "--name-only", commit or "HEAD", "--", path)
     new = git_if_any(root, "ls-files", "--others", "--exclude-standard", "--", path)
     return [name for names in (changed, new) for name in (names or "").splitlines()]
 
 
 def verify(repo: Repo, lineage: Lineage, contents: Contents) -> list[Finding]:
-    """Return the differences from a lineage's recorded steps; every byte that they read and wrote is read again."""
+    """Return differences from a lineage's recorded steps; every byte of their inputs and outputs is read again."""
     stages = [lineage.stages[name] for name in lineage.steps]
     contents.read(_all_files(stages, contents))
     findings = [finding for stage in stages for out in stage.outs for finding in _check_output(stage, out, contents)]
@@ -104,7 +104,7 @@ def _all_files(stages: Sequence[Stage], contents: Contents) -> Iterator[str]:
 
 
 def _recorded_files(out: Output) -> dict[str, str] | None:
-    """Return the recorded md5 of each file of an output by its relative path; None if a folder's listing is lost."""
+    """Return the recorded md5 of each file of an output by relative path; None if a folder's list is lost."""
     return cached_listing(out) if out.hash_info.isdir else {"": out.hash_info.value}
 
 
@@ -131,7 +131,7 @@ def _check_output(stage: Stage, out: Output, contents: Contents) -> Iterator[Fin
 
 
 def _check_unlisted(stage: Stage, out: Output, contents: Contents) -> Iterator[Finding]:
-    """Check a folder as a whole, because its listing in DVC's cache is missing or damaged."""
+    """Check a folder as a whole if its list in DVC's cache is missing or damaged."""
     path = output_cache(out).oid_to_path(out.hash_info.value)
     if os.path.exists(path):
         message = f"the listing of {path_from_root(out)} in DVC's cache has changed; remove it"
@@ -168,7 +168,7 @@ def _check_file(
 
 
 def _check_folders(lineage: Lineage) -> Iterator[Finding]:
-    """Find links in place of the folders that stages wrote in a run, which never leaves one; plain DVC may."""
+    """Find links in place of stages' output folders; a run never leaves one, plain DVC may."""
     for stage in (lineage.stages[step.stage] for step in lineage.steps.values() if step.execution):
         for out in stage.outs:
             if out.use_cache and out.hash_info.isdir and os.path.islink(out.fs_path) and os.path.isdir(out.fs_path):
@@ -178,9 +178,9 @@ def _check_folders(lineage: Lineage) -> Iterator[Finding]:
 
 
 def _foreign_link(out: Output, name: str, copy: str) -> str | None:
-    """Return where a file of an output is a link to; None if it is none, or DVC's to its cache.
+    """Return a link's target for an output's file; None if it is no link, or DVC's to its cache.
 
-    DVC replaces links that a stage writes, except those that it does not cache and those to folders.
+    DVC replaces links that a stage writes, except uncached ones and links to folders.
     """
     path = os.path.join(out.repo.root_dir, name)
     is_foreign = out.use_cache and os.path.islink(path) and os.path.realpath(path) != os.path.realpath(copy)
@@ -201,7 +201,7 @@ def _check_origins(repo: Repo, lineage: Lineage, named: set[str]) -> Iterator[Fi
 
 
 def _check_sizes(repo: Repo, lineage: Lineage, contents: Contents) -> Iterator[Finding]:
-    """Compare the sizes in DVC's record with those of the files and folders that have the content recorded."""
+    """Compare the sizes in DVC's record with those of files and folders with the recorded content."""
     measured = cache(lambda path: (contents.digest(path), contents.size_of(path), len(contents.within(path))))
     for stage in (lineage.stages[name] for name in lineage.steps):
         record = os.path.relpath(lock_file_of(stage) if in_dvc_yaml(stage) else stage.path, repo.root_dir)
@@ -228,7 +228,7 @@ def _check_params(stages: Iterable[Stage]) -> Iterator[Finding]:
 
 
 def _is_as_yaml_reads(dep: ParamsDependency) -> bool:
-    """Tell whether DVC's record differs from the parameters by what YAML does not give back only, such as U+0085."""
+    """Tell whether DVC's record differs from the parameters only in what YAML does not preserve, such as U+0085."""
     return bool(dep.hash_info) and dep.hash_info.value == read_again(dep.read_params())
 
 

@@ -17,7 +17,7 @@ _WORDS = {"modified": "changed", "deleted": "missing", "not in cache": "not in t
 
 
 def stage_reasons(stage: Stage) -> list[str]:
-    """Return what changed in the stage itself, not in its inputs and outputs."""
+    """Return the changes of the stage itself, without those of inputs and outputs."""
     if not stage.frozen and (stage.is_callback or stage.always_changed):
         return ["always changed"]
     if not in_dvc_yaml(stage):
@@ -29,7 +29,7 @@ def stage_reasons(stage: Stage) -> list[str]:
 
 
 def dependency_reasons(dep: Dependency) -> list[str]:
-    """Return how a dependency differs from that of the stage's last run; empty if it does not."""
+    """Return how a dependency differs from the stage's last run; empty if it does not."""
     if is_params(dep) and _has_its_values(dep):
         return []
     if is_as_noted(dep):
@@ -43,7 +43,7 @@ def dependency_reasons(dep: Dependency) -> list[str]:
 
 
 def reasons_once() -> Callable[[Dependency], list[str]]:
-    """Return `dependency_reasons` for a plan, during which no file changes: what many stages read is compared once."""
+    """Return `dependency_reasons` for a plan, during which no file changes: shared inputs are compared once."""
     known: dict[tuple[str, str, Any], list[str]] = {}
 
     def reasons(dep: Dependency) -> list[str]:
@@ -58,7 +58,7 @@ def reasons_once() -> Callable[[Dependency], list[str]]:
 
 
 def output_reasons(out: Output) -> list[str]:
-    """Return how an output in the workspace differs from what the stage last wrote; empty if it does not.
+    """Return how an output in the workspace differs from the stage's last result; empty if it does not.
 
     Raises FailedError if DVC cannot read its record of a folder.
     """

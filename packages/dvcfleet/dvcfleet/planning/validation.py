@@ -23,9 +23,10 @@ from dvcfleet.terminal.failures import is_mistake
 def hash_predictor(
     root: str, predict_outputs: Callable[[str], Mapping[str, str] | None]
 ) -> Callable[[Dependency, Iterable[str]], str | None]:
-    """Return what tells DVC's hash that a dependency will have after stages have run; None if it cannot be predicted.
+    """Return a function for the DVC hash of a dependency after stages have run; None if it cannot be predicted.
 
-    `predict_outputs` is called once per stage; it returns the texts that it will write, by their paths from `root`.
+    `predict_outputs` is called once per stage; it returns the texts that the stage will write, by path relative to
+    `root`.
     """
     texts_of = cache(predict_outputs)
 

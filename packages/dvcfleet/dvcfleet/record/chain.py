@@ -48,7 +48,7 @@ class SavedEnd:
 
 
 def saved_ends(folder: Path) -> Iterator[SavedEnd]:
-    """Return what each experiment of the repository around a state folder says; none of another with its git."""
+    """Return the ledger ends in this repository's experiments, for a state folder; none of another repository's."""
     own = project_of(folder.parent).identity(folder.parent)
     form = "--format=%(refname)%00%(objectname)%00%(contents)%00"
     fields = (git_if_any(folder.parent, "for-each-ref", form, "refs/exps") or "").split("\0")
@@ -65,7 +65,7 @@ def saved_ends(folder: Path) -> Iterator[SavedEnd]:
 
 
 def identity_in(message: str) -> str:
-    """Return the identity of the repository whose run an experiment is, by its message; empty if it has none."""
+    """Return the identity of the repository of an experiment, by its message; empty if it has none."""
     match = _IDENTITY.search(message)
     return match[1] if match else ""
 
@@ -93,7 +93,7 @@ _SINCE_CHAINS = frozenset({"user", "changes", "was", "why", "unproven", "identit
 
 @dataclass(frozen=True)
 class Chain:
-    """The state of a ledger: how many lines it has, how many are older than chains, and what is wrong with it.
+    """The state of a ledger: the number of its lines, of lines older than chains, and its faults.
 
     `elsewhere`: how many experiments name the end of a ledger that is not here.
     """
@@ -117,7 +117,7 @@ class Anchor:
 
 @dataclass
 class _Followed:
-    """What is known of a chain while it is followed: its lines' digests, runs and moments, and what is wrong."""
+    """The state while a chain is followed: its lines' digests, runs and moments, and faults."""
 
     last: str | None
     seen: dict[str, None] = field(default_factory=dict)
@@ -137,7 +137,7 @@ def anchor_of(folder: Path) -> Anchor:
 
 
 def parse_anchor(text: str) -> Anchor:
-    """Find an anchor in a text, such as a commit message; raise UserError if there is none."""
+    """Find an anchor in a text such as a commit message; raise UserError if there is none."""
     match = _ANCHOR.search(text)
     if not match:
         raise UserError(f"{text!r} holds no anchor: it looks like {Anchor(37, '9f86d08...')}, of `lineage anchor`")
@@ -145,14 +145,14 @@ def parse_anchor(text: str) -> Anchor:
 
 
 def end_of(folder: Path) -> str:
-    """Return the trailer of a commit that says where a ledger begins and ends now; empty if there is no line."""
+    """Return the trailer of a commit with the ledger's current beginning and end; empty without lines."""
     first = next((line for line, _ in own_lines(folder)), None)
     last = next((line for line, _ in newest_first(folder)), None)
     return f"Ledger: {sha256(first)} {sha256(last)}" if first and last else ""
 
 
 def record_files(folder: Path, run: str) -> dict[str, str]:
-    """Return what an experiment holds of its run, by path in a state folder: its lines, and their environments."""
+    """Return an experiment's record of its run, by path in a state folder: its lines, and their environments."""
     own = {line: execution for line, execution in sound_lines(folder / LEDGER) if execution.run == run}
     if not own:
         return {}
@@ -184,7 +184,7 @@ def check_chains(folder: Path, anchor: Anchor | None = None) -> dict[Path, Chain
 
 
 def _follow(lines: Iterable[tuple[bytes, Execution]], begin: str | None) -> _Followed:
-    """Follow one chain from what its first line is to name; None: whatever it names."""
+    """Follow one chain from the digest that its first line names; None: any."""
     followed = _Followed(begin)
     for line, execution in lines:
         digest = sha256(line)
@@ -201,7 +201,7 @@ def _follow(lines: Iterable[tuple[bytes, Execution]], begin: str | None) -> _Fol
 
 
 def _fault_of(line: bytes, execution: Execution, followed: _Followed) -> str | None:
-    """Return what is wrong with a line after those that were followed."""
+    """Return what is wrong with a line after the followed ones."""
     if execution.before is None:
         is_chained = followed.older < len(followed.seen) or _SINCE_CHAINS.intersection(json.loads(line))
         return "names no line before it: it was added or edited" if is_chained else None
@@ -211,7 +211,7 @@ def _fault_of(line: bytes, execution: Execution, followed: _Followed) -> str | N
 
 
 def _marks_of(execution: Execution) -> set[str | tuple[str, str]]:
-    """Return what tells whose line it is even after an edit: Prefect's flow run, and when its stage began."""
+    """Return values that identify a line even after an edit: Prefect's flow run, and the start of its stage."""
     return {(execution.stage, execution.began), *filter(None, [execution.flow_run])}
 
 

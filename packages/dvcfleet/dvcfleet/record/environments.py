@@ -1,8 +1,7 @@
-"""The environments in which stages ran: Python, packages, machine; described once each, beside the ledger.
+"""The environments of stages (Python, packages, machine), and uncommitted changes as patches, next to the ledger.
 
-Texts kept beside the ledger, whose lines name them by their sha256, which is also their file's name.
-
-The code of a run beside its commit: what differed from it, as a patch that `git apply` puts on the commit again.
+Each text is stored once, under its sha256, by which the ledger's lines name it. A patch restores the code by `git
+apply` on the commit.
 """
 
 import hashlib
@@ -28,7 +27,7 @@ from dvcfleet.terminal.secrets import masked
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Write a text at the path that has its digest as its name, unless it is there or the disk is full."""
+    """Write a text under its digest, unless it is there or the disk is full."""
     if not is_intact(path):
         with suppress(OSError):
             path.parent.mkdir(exist_ok=True)
@@ -41,7 +40,7 @@ def sha256(content: bytes) -> str:
 
 
 def is_intact(path: Path) -> bool:
-    """Tell whether a file is there, with the bytes that its name is the digest of."""
+    """Tell whether a file exists with the bytes of the digest in its name."""
     try:
         return sha256(path.read_bytes()) == path.stem
     except OSError:
@@ -49,7 +48,7 @@ def is_intact(path: Path) -> bool:
 
 
 def damaged(folder: Path) -> list[Path]:
-    """List the files of a folder of such texts whose bytes are not what their names say."""
+    """List files in a folder of such texts whose bytes differ from the digest in their names."""
     return [path for path in sorted(folder.glob("[0-9a-f]" * 64 + ".*")) if not is_intact(path)]
 
 
@@ -72,11 +71,10 @@ def current_commit(root: Path) -> tuple[str | None, bool | None]:
 
 
 def keep_changes(folder: Path, dirty: bool) -> str | None:
-    """Keep how the code around a state folder differs from git's current commit; return the digest.
+    """Store the uncommitted changes of the code around a state folder as a patch; return its digest.
 
-    `dirty`: whether tracked files differ. The code that git neither tracks nor ignores is in the patch as new files; if
-    there is too much of it, the patch's first line says so. None: nothing differs, git refuses, or the
-    disk is full.
+    `dirty`: whether tracked files differ. Untracked code that git does not ignore is in the patch as new files; if
+    there is too much of it, the patch's first line says so. None: no changes, a git error, or a full disk.
     """
     with suppress(GitError, OSError):
         root, left_out = folder.parent, b""
@@ -97,7 +95,7 @@ def changes_file(folder: Path, digest: str) -> Path:
 
 
 def unknown_code(root: Path) -> list[str]:
-    """List the files of code that git neither tracks nor ignores."""
+    """List code files that git neither tracks nor ignores."""
     patterns = [f":(glob)**/*.{suffix}" for suffix in _CODE]
     listed = git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *patterns).split("\0")
     return [name for name in listed if name and (root / name).is_file()]
@@ -165,10 +163,10 @@ def _beside(packages: Mapping[str, Path], name: str) -> Iterator[tuple[str, Path
 
 
 def _own_files(record: Path) -> bytes:
-    """Return the lines of a package's list of files that are the same wherever, and by whatever, it was installed.
+    """Return the lines of a package's list of files that do not depend on the place or tool of installation.
 
-    Scripts name the environment's folder, the package's metadata folder says what installed it, and installers
-    compile modules.
+    Scripts name the environment's folder, the package's metadata folder names the installer, and installers compile
+    modules.
     """
     told = f"{record.parent.name}/".encode()
     lines = record.read_bytes().splitlines()
@@ -176,7 +174,7 @@ def _own_files(record: Path) -> bytes:
 
 
 def _found(pattern: re.Pattern[str], package: str, module: str) -> tuple[str, ...]:
-    """Return what a pattern finds in the file of an installed module, which is not imported: that takes a second."""
+    """Return a pattern's match in the file of an installed module, without importing it, which takes a second."""
     file = _installed(f"{package}/{module}.py")
     match = file and pattern.search(file.read_text(encoding="utf-8"))
     return match.groups() if match else ()
@@ -207,7 +205,7 @@ def _installed(name: str) -> Path | None:
 
 
 def _container() -> str | None:
-    """Return the image of the container around this process; None outside one, or where nothing says."""
+    """Return the image of the container around this process; None outside one, or if it is not known."""
     noted = Path("/run/.containerenv")  # Podman's; Docker says nothing in the container, Apptainer by a variable
     content = noted.read_text() if noted.exists() else ""
     settings = dict(re.findall(r'^(\w+)="(.*)"$', content, re.M))
@@ -246,5 +244,5 @@ def environment_file(folder: Path, digest: str) -> Path:
 
 
 def damaged_environments(folder: Path) -> list[Path]:
-    """List the descriptions of environments whose bytes are not what their names say."""
+    """List descriptions of environments whose bytes differ from the digest in their names."""
     return damaged(folder / ENVIRONMENTS)

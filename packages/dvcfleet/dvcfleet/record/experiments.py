@@ -42,7 +42,7 @@ _OBJECT = re.compile("[0-9a-f]{38}|[0-9a-f]{62}")
 
 
 def keep_experiment(repo: Repo, name: str, console: Console) -> None:
-    """Save a successful run as an experiment, and print the result; a failure to save does not fail the run."""
+    """Save a successful run as an experiment, and report it; a failure to save does not fail the run."""
     try:
         if save_experiment(repo, name):
             console.print(f"saved as the DVC experiment {name}")
@@ -146,7 +146,7 @@ def _git_path(repo: Repo, name: str) -> Path:
 
 
 def described_by(repo: Repo) -> list[str]:
-    """List the files that an experiment holds even if git does not track them: dvc.yaml, dvc.lock, params, etc."""
+    """List the files of an experiment, also untracked ones: dvc.yaml, dvc.lock, params, etc."""
     paths = dict.fromkeys(path for stage in repo.index.stages for path in _small_files(stage))
     projects = {stage.path for stage in repo.index.stages if in_dvc_yaml(stage)}
     paths |= dict.fromkeys(file for project in sorted(projects) for file in variable_files(project))
@@ -154,7 +154,7 @@ def described_by(repo: Repo) -> list[str]:
 
 
 def _hidden(repo: Repo, paths: Iterable[str]) -> set[str]:
-    """Return which outputs and parameter files git ignores, as DVC's own experiments leave them out."""
+    """Return outputs and parameter files that git ignores, which DVC's own experiments also leave out."""
     try:
         return set(_git(repo, None, "check-ignore", "-z", "--stdin", given="\0".join(paths)).split("\0"))
     except GitError as error:
@@ -188,5 +188,5 @@ def _git(repo: Repo, index: Path | None, *args: str, given: str = "") -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return git's environment: where its settings have no address, one of ours, and the system's name of the user."""
+    """Return git's environment, with our own user address and the system's user name if its settings have none."""
     return {"EMAIL": _ADDRESS} | os.environ

@@ -13,9 +13,9 @@ from dvcfleet.run_names import begun_run
 
 @dataclass(frozen=True)
 class LastRun:
-    """A run: its name and Prefect's id, its state in words, when its first stage began and its last one ended (UTC).
+    """A run: its name and Prefect's id, its state in words, and its first start and last end (UTC).
 
-    `counts`: how many stages have each result, the last of each stage; `failed`: the stages that failed.
+    `counts`: the number of stages by result, the last of each stage; `failed`: the failed stages.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""The ledger: one line per stage that a run executed, restored or saw fail, with the time, the host and the commit.
+"""The ledger: one line per execution, restoration or failure of a stage, with the time, the host and the commit.
 
-dvc.lock says which outputs came from which inputs; the ledger says when and where. It is append-only.
+dvc.lock has the outputs of given inputs; the ledger has when and where they were made. It is append-only.
 """
 
 import getpass
@@ -183,8 +183,8 @@ def _user() -> str | None:
 def executions(folder: Path, older: bool = True) -> Iterator[Execution]:
     """Read the lines of all ledgers in a folder, each line once; truncated and damaged ones are skipped.
 
-    Those of a ledger are oldest first, and those that this repository's runs wrote come last. Without `older`, which
-    a run does not wait for, those that `move_older` took out of the ledger are not read. None is kept in memory.
+    Each ledger's lines are oldest first; those of this repository's runs come last. Without `older`, which a run
+    does not need, lines moved by `move_older` are not read. Lines are streamed.
     """
     own = [folder / OLDER, folder / LEDGER] if older else [folder / LEDGER]
     others = other_ledgers(folder)
@@ -199,13 +199,13 @@ def own_executions(folder: Path) -> Iterator[Execution]:
 
 
 def made_entries(folder: Path) -> set[str]:
-    """Return the digests of all entries of dvc.lock that commands made according to any ledger, under any name."""
+    """Return the digests of all dvc.lock entries that commands made according to any ledger, under any name."""
     made = (Result.DONE, Result.RENAMED)
     return {one.entry for one in executions(folder) if one.entry and one.result in made}
 
 
 def _once(paths: Iterable[Path], seen: set[bytes]) -> Iterator[Execution]:
-    """Read the lines of files, those left out that were seen before."""
+    """Read the lines of files, without lines that were seen before."""
     for path in paths:
         for line, execution in sound_lines(path):
             key = _short(line)
@@ -220,7 +220,7 @@ def _short(line: bytes) -> bytes:
 
 
 def own_lines(folder: Path) -> Iterator[tuple[bytes, Execution]]:
-    """Read the lines of the repository's own ledger from its begin, those that `move_older` took out of it too."""
+    """Read the lines of the repository's own ledger from the start, including those moved by `move_older`."""
     return chain(sound_lines(folder / OLDER), sound_lines(folder / LEDGER))
 
 
@@ -230,7 +230,7 @@ def other_ledgers(folder: Path) -> list[Path]:
 
 
 def sound_lines(path: Path) -> Iterator[tuple[bytes, Execution]]:
-    """Read the lines of a ledger's file that are whole, with what they say, oldest first."""
+    """Read the complete lines of a ledger's file with their content, oldest first."""
     is_own = path.name == LEDGER or path.match(OLDER)
     for line in _lines(path):
         if execution := parse_execution(line, None if is_own else path.name):
@@ -238,7 +238,7 @@ def sound_lines(path: Path) -> Iterator[tuple[bytes, Execution]]:
 
 
 def newest_first(folder: Path) -> Iterator[tuple[bytes, Execution]]:
-    """Read the lines of the repository's own ledger from its end."""
+    """Read the lines of the repository's own ledger from the end."""
     return ((line, one) for line in lines_from_end(folder / LEDGER) if (one := parse_execution(line, None)))
 
 
@@ -252,7 +252,7 @@ def parse_execution(line: bytes, ledger: str | None) -> Execution | None:
 
 
 def older_lines(folder: Path, since: datetime) -> list[bytes]:
-    """Return the lines with which the ledger begins that ended before a time, and are not of the last run."""
+    """Return the first lines of the ledger that ended before a time, and are not of the last run."""
     lines = dict(sound_lines(folder / LEDGER))
     last = list(lines.values())[-1].run if lines else None
     lines_read: list[bytes] = []
@@ -265,7 +265,7 @@ def older_lines(folder: Path, since: datetime) -> list[bytes]:
 
 
 def move_older(folder: Path, lines: list[bytes]) -> None:
-    """Take the lines with which the ledger begins out of it, and add them to the compressed ones, as they are.
+    """Move the first lines of the ledger to the compressed ones, unchanged.
 
     A crash in between leaves them in both files, where they count once.
     """

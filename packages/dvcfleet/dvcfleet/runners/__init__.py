@@ -1,7 +1,7 @@
-"""Runners: what starts the stages' commands, and where. Each module or package of this folder is one, by its name.
+"""Runners start the stages' commands; each module or package in this folder is one, by its name.
 
-Other packages announce theirs by entry points of the group `dvcfleet.runners`: the name of a runner, and the module or
-object that opens it.
+Other packages announce theirs by entry points of the group `dvcfleet.runners`: a name, and the module or object that
+opens the runner.
 """
 
 import os
@@ -55,7 +55,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class RunnerRequest:
-    """What a run asks of a runner: `workers` threads at a time, at a cluster's `address`, for the repository at `root`.
+    """A run's request to a runner: `workers` threads at once, at a cluster's `address`, for the repository at `root`.
 
     Without `workers`, there are as many threads as CPUs, or as the cluster has. `say` shows the user a line.
     """
@@ -72,17 +72,18 @@ class RunnerRequest:
 
 
 class RunnerModule(Protocol):
-    """What opens a runner. It is loaded before Prefect may be imported: what it needs, it imports when it opens.
+    """Opens a runner. It is loaded before Prefect may be imported, and imports what it needs when it opens.
 
-    `TAKES_ADDRESS`: whether it can connect to a cluster that runs already.
+    `TAKES_ADDRESS`: whether it can connect to a running cluster.
     """
 
     TAKES_ADDRESS: bool
 
     def open_runner(self, asked: RunnerRequest) -> AbstractContextManager[Runner]:
-        """Open the runner for what a run asks of it, connected to the cluster at the address if one is given.
+        """Open the runner for a run's request, connected to the cluster at the address if one is given.
 
-        Without an address, a cluster is started for the time of the block. Raises UserError if no cluster answers.
+        Without an address, a cluster is started for the time of the block. Raises UserError if no cluster
+        answers.
         """
 
 
@@ -117,13 +118,13 @@ def own_names() -> tuple[str, ...]:
 
 
 def runner_names() -> list[str]:
-    """List all runners: those of this folder, then those that installed packages announce."""
+    """List all runners: those of this folder, then those of installed packages."""
     announced = {each.name for each in entry_points(group=GROUP)}
     return [*own_names(), *sorted(announced.difference(own_names()))]
 
 
 def load_runner(name: str) -> RunnerModule:
-    """Return what opens a runner; raise UserError if there is no such runner, or it cannot be loaded."""
+    """Return the module of a runner; raise UserError if there is none, or it cannot be loaded."""
     if name in own_names():
         own: RunnerModule = import_module(f"{__name__}.{name}")
         return own

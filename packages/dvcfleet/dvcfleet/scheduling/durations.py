@@ -1,4 +1,4 @@
-"""How long stages are expected to take: what they took before, else what others of their kind took."""
+"""Expected durations of stages: the last ones, else the median of their kind."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +16,9 @@ _RUNS, _ALIKE = 8, 1.5  # the runs of a stage that are looked at, and the ratio 
 
 
 def last_durations(folder: Path) -> dict[str, float]:
-    """Return how long each stage took when it last ended well; `folder`: where the ledger is.
+    """Return each stage's duration in its last successful run; `folder`: the ledger's.
 
-    Of its last runs with about the same CPU time, the shortest counts: the others waited for a busy machine.
+    Of recent runs with about the same CPU time, the shortest counts: the others waited for a busy machine.
     """
     ended = defaultdict[str, deque[tuple[float, float | None]]](partial(deque, maxlen=_RUNS))
     for one in executions(folder, older=False):
@@ -28,13 +28,13 @@ def last_durations(folder: Path) -> dict[str, float]:
 
 
 def last_cpu_times(folder: Path) -> dict[str, float]:
-    """Return the CPU seconds of each stage when it last ended well, where the ledger in a folder has them."""
+    """Return each stage's CPU seconds in its last successful run, as far as the ledger in a folder has them."""
     done = (one for one in executions(folder, older=False) if one.result == Result.DONE)
     return {one.stage: one.cpu_s for one in done if one.cpu_s is not None}
 
 
 def _unhindered(runs: Sequence[tuple[float, float | None]]) -> float:
-    """Return the shortest of the seconds of runs whose CPU time is about the last one's.
+    """Return the shortest duration of runs with about the CPU time of the last one.
 
     >>> _unhindered([(9.0, None), (3.0, 2.4), (1.0, 0.2), (30.0, 2.5)])
     3.0
@@ -45,7 +45,7 @@ def _unhindered(runs: Sequence[tuple[float, float | None]]) -> float:
 
 
 class Durations:
-    """Expected seconds of stages; `before`: what they took, by name; those of `restorable` need not run again."""
+    """Expected seconds of stages; `before`: earlier durations by name; `restorable` stages need not run again."""
 
     def __init__(self, before: Mapping[str, float], restorable: Iterable[str] = ()) -> None:
         self._of_kind = medians(before)
@@ -61,12 +61,12 @@ class Durations:
         return self._longest if known is None else known
 
     def known(self, name: str) -> float | None:
-        """Return the seconds that a stage took before, else the median of its kind; None if nothing is known of it."""
+        """Return a stage's earlier seconds, else the median of its kind; None if nothing is known."""
         own = self._before.get(name)
         return self._of_kind.get(kind_of(name)) if own is None else own
 
     def note(self, name: str, seconds: float) -> bool:
-        """Note what a stage took; return whether it is the first of its kind, so that others' durations change."""
+        """Record a stage's duration; tell whether it is the first of its kind, which changes others' expectations."""
         self._before[name] = seconds
         if kind_of(name) in self._of_kind:
             return False

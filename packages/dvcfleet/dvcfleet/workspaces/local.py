@@ -42,9 +42,9 @@ _ATTEMPTS = "attempts"
 
 
 def keep_aside(stage: Stage, say: Callable[[str], None]) -> None:
-    """Move the stage's outputs aside that are not what it wrote, and in no cache; say a line that names each.
+    """Move outputs aside that the stage did not write and that no cache has; report each in a line.
 
-    Outputs that persist stay: the command goes on with them.
+    Outputs that persist stay, since the command continues with them.
     """
     if not attempt(stage).exists():
         for out in filter(_is_lone, stage.outs):
@@ -52,7 +52,7 @@ def keep_aside(stage: Stage, say: Callable[[str], None]) -> None:
 
 
 def attempt(stage: Stage) -> Path:
-    """Return the note that is there while the stage's command is at work, until what it wrote is stored."""
+    """Return the path of the note that exists while the stage's command runs, until its outputs are stored."""
     return state_folder(stage.repo) / _ATTEMPTS / log_path(Path(), stage.addressing).stem
 
 

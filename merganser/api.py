@@ -157,7 +157,7 @@ def evaluate(
 ) -> "Score":
     """Measure a model, merged or not, on a task, as the stage `evaluate` does.
 
-    `model`: a folder with its configuration beside its weights. `task`: the name of one in the `params.yaml` that
+    `model`: a folder with its configuration and its weights. `task`: the name of one in the `params.yaml` that
     `params` names, or the settings that would stand there, such as `{"kind": "text_classification", "data":
     {"source": "datasets/reviews"}}`; then `family` is needed too. Its `source`, the task's own checkpoint, is needed
     where `heads`, patterns of names, are read from it.

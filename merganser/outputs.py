@@ -25,7 +25,7 @@ NAMELESS_S = 1.0
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file that takes its name only when whole and synced; never write into an existing file.
 
-    Of several writers each waits for the one before.
+    Each of several writers waits for the one before.
     """
     temporary = path.with_name(f".{path.name}.{PARTIAL}")
     descriptor, _ = _opened_alone(temporary, fcntl.LOCK_EX)
@@ -94,9 +94,9 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_output(path: Path) -> Iterator[Path]:
-    """Let this process alone write a new file or folder; give its place, links resolved. It is on the disk at the end.
+    """Let this process alone write a new file or folder; give its place, links resolved. It is on disk at the end.
 
-    What a killed writer left beside it is removed. Raises InputError where the name is taken, or another process
+    Leftovers of a killed writer next to it are removed. Raises InputError if the name is taken, or another process
     writes to it.
     """
     with one_writer(path) as place:
@@ -105,9 +105,9 @@ def new_output(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text of the user's, whole or not at all, in place of what was there; a device or pipe is written into.
+    """Replace a user's text file, completely or not at all; a device or pipe is written into.
 
-    Raises InputError where another process writes it, and where nothing can be written.
+    Raises InputError if another process writes it, or if it cannot be written.
     """
     if path.exists() and not path.is_file():
         with _said_of(path):
@@ -121,8 +121,8 @@ def write_whole(path: Path, text: str) -> None:
 def one_writer(path: Path) -> Iterator[Path]:
     """Let this process alone write to a name of the user's; give its place, links resolved.
 
-    The lock, on a file beside it, ends with the process, however that ends. Raises InputError naming the process that
-    has it, and where nothing can be written.
+    The lock, on a file next to it, ends with the process, however that ends. Raises InputError naming the process
+    that holds it, or if the place cannot be written.
     """
     place = Path(os.path.realpath(path))
     lock, above = place.with_name(f".{place.name}.{LOCK}"), place.parent
@@ -148,9 +148,9 @@ def refuse_existing(out: Path) -> None:
 
 
 def _opened_alone(path: Path, how: int) -> tuple[int, bool]:
-    """Open a file to write, made if need be, with the lock on it; raise BlockingIOError where another has it.
+    """Open a file to write, created if missing, with a lock; raise BlockingIOError if another process holds it.
 
-    Where the file system has no locks it is opened all the same, and False says so.
+    If the file system has no locks, it is opened without one, and False is returned.
     """
     while True:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)

@@ -88,7 +88,7 @@ def _import(name: str, own: OwnMethod) -> None:
 
 
 def _check_alone(file: Path) -> None:
-    """Raise InputError where a comparison's method imports a module beside it: no result would follow its changes."""
+    """Raise InputError if a comparison's method imports a neighbouring module: results would not follow its changes."""
     for node in ast.walk(ast.parse(file.read_bytes(), str(file))):
         named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         named += [str(node.module)] if isinstance(node, ast.ImportFrom) and not node.level else []

@@ -64,7 +64,7 @@ def one_blas_thread() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _loaded_libraries(modules: int) -> ThreadpoolController:
-    """Find the BLAS libraries that are loaded, anew for another number of imported modules, as these load them."""
+    """Find the loaded BLAS libraries, again whenever the number of imported modules has changed."""
     return ThreadpoolController()
 
 

@@ -65,7 +65,7 @@ def recorded_code(root: Path, code: CodeTree) -> dict[str, Digest]:
 def texts(code: CodeTree, recorded: Code | None = None) -> dict[str, str]:
     """Return the text of each file that stages depend on; `recorded`: a comparison's record, which may keep classes.
 
-    Of a family, merges depend only on its text for model cards (`cards/<name>.txt`).
+    Merges depend only on a family's text for model cards (`cards/<name>.txt`).
     """
     kept = {file: f"{digest.of}\n" for file, digest in kept_digests(recorded).items()}
     left_out = {f"kinds/{kind}.txt" for kind in code.names(FOUND_BY_NAME["kinds"]) if not _is_scored(kind)}

@@ -1,7 +1,7 @@
 """Keep a tiny comparison by this version: `python -m tools.archive_version` writes `tests/versions/VERSION.tar.xz`.
 
 Every later version has to verify, restore and continue it (`tests/flows/test_versions.py`). A release adds one; none is
-ever made anew.
+ever made again.
 """
 
 import lzma

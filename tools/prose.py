@@ -1,13 +1,14 @@
-"""Check the language of the docs and of messages: lengths, and the words that make a text hard to read.
+"""Check the language of docs, messages and docstrings: lengths, and the words that make a text hard to read.
 
-`python -m tools.prose` checks all pages and the code's messages, `python -m tools.prose PAGE ...` some pages,
-`--figures` prints the counts. Code blocks and pages that a tool writes are left out.
+`python -m tools.prose` checks all pages and the code, `python -m tools.prose PAGE ...` some pages, `--figures` prints
+the counts. Code blocks and pages that a tool writes are left out.
 """
 
 import ast
+import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,18 +21,20 @@ GENERATED = ("<!-- written by", "# Results on the embedded suite")  # how a page
 MOST_WORDS, MOST_LINES, LINE, CELL, PARAGRAPH = 40_000, 250, 120, 160, 120
 # Of what, which, that and whose, in 1,000 words: of all pages, of a page, and the words from which a page counts.
 CLAUSES, PAGE_CLAUSES, FEW = 16, 24, 200
+DOCSTRING_CLAUSES = 30
 CODE = ("merganser", "tasks", "flows", "packages/dvcfleet/dvcfleet")  # whose strings of some words are messages
 SOME = 4
 # Their texts stand in results, which an audit compares with those of earlier versions.
 RECORDED = {"merganser/merging/cards.py", "merganser/merging/licences.py", "tasks/recorded.py"}
 CLAUSE = re.compile(r"\b(?:what|which|that|whose)\b", re.IGNORECASE)
 WORD = re.compile(r"[^\W_](?:[\w'’.,:/=+-]*\w)?")
+OWN = r"\bof (?:its|their|his|one's) own\b"
 INSTEAD = {
     r"\banew\b": "again, or from scratch",
     r"\bbeside\b": "next to, or with",
     r"\bin place of\b": "instead of",
     r"\ball else\b": "everything else",
-    r"\bof (?:its|their|his|one's) own\b": "its own, or separate",
+    OWN: "its own, or separate",
     r"(?:^|[.:;] )Where (?!to\b|from\b|it is|they are)": "if, or when",
     r"(?:^|[.] )Of (?!course)": "a subject to begin with",
     r"\bamid\b": "during, or in the middle of",
@@ -108,11 +111,9 @@ def faults(source: str) -> Iterator[tuple[int, str]]:
 
 
 def messages(source: str) -> Iterator[Text]:
-    """Give the texts of some words in a module, without docstrings; what is formatted into one is an X."""
+    """Yield a module's texts of some words, without docstrings; X stands for a formatted value."""
     tree = ast.parse(source)
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    firsts = (node.body[0] for node in ast.walk(tree) if isinstance(node, documented) and node.body)
-    skipped = {id(first.value) for first in firsts if isinstance(first, ast.Expr)}
+    skipped = {id(node) for node in _docstring_nodes(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             skipped |= {id(part) for part in ast.walk(node)} - {id(node)}
@@ -128,22 +129,40 @@ def messages(source: str) -> Iterator[Text]:
             yield Text(node.lineno, text)
 
 
-def message_faults() -> Iterator[str]:
-    """Give each message with a word not to use, and say if all have too many clauses."""
+def docstrings(source: str) -> Iterator[Text]:
+    """Yield a module's docstrings, without examples and quoted code."""
+    for node in _docstring_nodes(ast.parse(source)):
+        prose = re.sub(r"`[^`]*`", "X", inspect.cleandoc(str(node.value)).partition("\n>>>")[0])
+        yield Text(node.lineno, " ".join(prose.split()))
+
+
+def _docstring_nodes(tree: ast.Module) -> Iterator[ast.Constant]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                yield first.value
+
+
+def code_faults(what: str, texts_in: Callable[[str], Iterator[Text]], most: int, allowed: str = "") -> Iterator[str]:
+    """Yield each text of the code with a word not to use, and whether all together have too many clauses.
+
+    `allowed`: the word in INSTEAD that these texts may have.
+    """
     said = []
     for path in sorted(file for folder in CODE for file in (ROOT / folder).rglob("*.py")):
         # `merganser/flows` is a link to `flows`
         if path.resolve() != path or path.relative_to(ROOT).as_posix() in RECORDED:
             continue
-        for message in messages(path.read_text()):
-            said += WORD.findall(message.text)
+        for text in texts_in(path.read_text()):
+            said += WORD.findall(text.text)
             for pattern, instead in INSTEAD.items():
-                if used := re.search(pattern, message.text):
-                    yield f'{path.relative_to(ROOT)}:{message.line}: "{used[0].strip()}": say {instead}'
+                if pattern != allowed and (used := re.search(pattern, text.text)):
+                    yield f'{path.relative_to(ROOT)}:{text.line}: "{used[0].strip()}": say {instead}'
     rate = 1000 * sum(bool(CLAUSE.fullmatch(word)) for word in said) / len(said)
-    print(f"{len(said):,} words in messages, {rate:.1f} of 1,000 are what, which, that, whose", file=sys.stderr)
-    if rate > CLAUSES:
-        yield f"{rate:.1f} of 1,000 words in messages are what, which, that, whose: at most {CLAUSES}"
+    print(f"{len(said):,} words in {what}, {rate:.1f} of 1,000 are what, which, that, whose", file=sys.stderr)
+    if rate > most:
+        yield f"{rate:.1f} of 1,000 words in {what} are what, which, that, whose: at most {most}"
 
 
 def main(arguments: list[str]) -> int:
@@ -163,7 +182,9 @@ def main(arguments: list[str]) -> int:
         found.append(f"{count:,} words in all: at most {MOST_WORDS:,}")
     if not named and rate > CLAUSES:
         found.append(f"{rate:.1f} of 1,000 words are what, which, that, whose: at most {CLAUSES}")
-    found += [] if named else message_faults()
+    if not named:
+        found += code_faults("messages", messages, CLAUSES)
+        found += code_faults("docstrings", docstrings, DOCSTRING_CLAUSES, allowed=OWN)
     print("\n".join(found))
     return bool(found)
 

@@ -1,9 +1,9 @@
 """Rename a task: edit params.yaml, and keep under the new name what does not follow from the old one.
 
-A stage is kept whose outputs have the same bytes whatever the tasks are called (`nameless` in `tasks.stages`). So is a
-merge by a method that does not draw by name, where the tasks keep their order: only its card, the index of its parts
-and their size name tasks, and are written anew. Then dvc.lock says what a run under the new name would have written;
-the ledger says that names alone changed, and which stage ran.
+A stage is kept if its outputs have the same bytes whatever the tasks are called (`nameless` in `tasks.stages`). So is a
+merge by a method that does not draw by name, if the tasks keep their order: only its card, the index of its parts and
+their size name tasks, and are rewritten. Then dvc.lock is as a run under the new name would have written it; the ledger
+says that names alone changed, and which stage ran.
 
 While files are moved, the state folder has a note of both names (`steps.renames`).
 """

@@ -63,7 +63,7 @@ class Records:
 
     @cached_property
     def _scores(self) -> dict[str, Scores]:
-        """Of all entries: read where the report is compared, whose inputs are then as recorded."""
+        """The scores of all entries; read if the report is compared, since its inputs are then as recorded."""
         return read_scores(self.params, METRICS, MERGE_PROFILES, UNSEEN)
 
     @cached_property

@@ -130,11 +130,11 @@ def _about(name: str, content: Any) -> SuiteCost | None:
 
 
 def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> Params:
-    """Write the params.yaml that a suite is in place of the root's, with the pointers and published figures it names.
+    """Replace the root's params.yaml by a suite's, and write the pointers and published figures that it names.
 
-    What was computed stays in DVC's cache. `grids`: its second comparison, whose parameters are searched on validation
+    Results stay in DVC's cache. `grids`: the suite's second comparison, whose parameters are searched on validation
     data. DVC ignores the examples that it does not read: `dvc status` would list their stages as never run. Raises
-    InputError for an unknown or broken suite, and where the root's params.yaml has changes that are nowhere else;
+    InputError for an unknown or broken suite, and if the root's params.yaml has changes that are nowhere else;
     BusyError while a run is at work.
     """
     from merganser.config.points import write_points  # imports torch

@@ -1,9 +1,8 @@
-"""Score a task's model out of a merge, whatever the merge keeps beside its parameters.
+"""Score a task's model from a merge, with the merge's addition to the network, if it has one.
 
-Score a merge on a task that it did not see: which model of a merge with parts per task that has.
-
-What all tasks share, as the papers measure such methods; and beside it mixtures of the tasks' parts: in equal shares,
-by the likeness of the tasks' class names, and of one task alone, the best of which (the oracle) no one can know.
+On an unseen task, a merge with parts per task is scored by what all tasks share, as the papers measure such methods;
+and for comparison by mixtures of the tasks' parts: in equal shares, by the likeness of the tasks' class names, and by
+one task alone, the best of which (the oracle) no one can know.
 """
 
 import shutil

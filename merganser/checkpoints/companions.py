@@ -59,14 +59,14 @@ def modules_in(names: Iterable[str]) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class ModelOrigin:
-    """A source's name, the sha256 of each file that its weights are read from, and what its card says of it.
+    """A source's name, the sha256 of each of its weight files, and the facts in its card.
 
     `kind`: `local`, `mean`, or that of its pointer.
 
-    `licences`: ids as hubs have them, or the name that stands beside the id `other`; where the card gives none, what
-    the first lines of a licence file beside it name, or that file. `datasets`: what it was trained on.
+    `licences`: ids as hubs have them, or the name that follows the id `other`; if the card gives none, the licence
+    that the first lines of a licence file name, or that file. `datasets`: its training data.
 
-    No revision: the same bytes at another revision are the same model, and nothing need be merged anew.
+    There is no revision: the same bytes at another revision are the same model, and nothing need be merged again.
     """
 
     name: str

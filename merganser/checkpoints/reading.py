@@ -1,8 +1,8 @@
-"""Open a checkpoint of any kind as lazy named tensors.
+"""Open a checkpoint of any format as named tensors that are read on demand.
 
 A checkpoint is a safetensors file, torch weights (loaded with `weights_only`), a folder with one of these, or a folder
-of shards of either kind with their index. Names, shapes and dtypes come from the first bytes; a tensor is read when
-asked for. What transformers stores twice, or stored once beside the parameters, is left out: see `architecture`.
+of shards of either kind with their index. Names, shapes and dtypes come from the first bytes. Tensors that transformers
+stores twice, or that are no parameters, are left out: see `architecture`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -50,7 +50,7 @@ class Decompose(Strict):
 
 
 class Merge(Strict):
-    """Where merges run: it can change bytes."""
+    """The device of merges: it can change bytes."""
 
     device: DeviceName = "cpu"
 
@@ -92,10 +92,10 @@ def _server(command: str) -> str:
 
 
 class Evaluation(OfSplit):
-    """The split that is measured on, the examples per batch, where networks run and in which precision.
+    """The split that is measured on, the examples per batch, and the networks' device and precision.
 
-    `batch_size`: at most; lm-eval's questions are fewer at a time where they are long, as memory asks. `server`: a
-    command that serves a merge to lm-eval in place of this process, run without a shell.
+    `batch_size`: at most; long questions of lm-eval come in smaller batches, to fit into memory. `server`: a
+    command that serves a merge to lm-eval instead of this process, run without a shell.
     """
 
     split: Annotated[Literal["validation", "test"] | SomeOfSplit, Field(examples=["test"])] = "test"
@@ -111,7 +111,7 @@ class Evaluation(OfSplit):
 
 
 class PublishedSource(Strict):
-    """A file of what papers report of the entries, which the report sets beside what was measured."""
+    """A file of papers' figures for the entries, which the report sets next to the measured ones."""
 
     source: Annotated[Text, Field(examples=["suites/mine/published.yaml"])]
 

@@ -1,9 +1,9 @@
-"""What papers report of a comparison's entries: the file that `published.source` of params.yaml names.
+"""Papers' figures for a comparison's entries: the file that `published.source` of params.yaml names.
 
-Figures are times 100, as papers print them; a row is an entry of `methods`, a column a task, their `mean`,
+Figures are times 100, as papers print them. A row is an entry of `methods`. A column is a task, their `mean`,
 `normalised`: the mean of the scores over those of the tasks' own models, `adr`: how far the mean lies below those
-models' mean, as a share of it, or `amr`: the bytes a task adds, as a share of a model's. Of tasks without a model a
-column is one of these, or their mean `unseen`.
+models' mean, as a share of it, or `amr`: the bytes a task adds, as a share of a model's. Unseen tasks have columns too,
+and their mean is `unseen`.
 """
 
 from collections.abc import Mapping

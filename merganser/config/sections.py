@@ -86,8 +86,8 @@ class Parameters(Strict):
 class Data(Open):
     """A task's data set; the keys of the task's kind stand here too.
 
-    `split`, `validation`: in place of evaluation.split and validation.split. `columns`: the data set's own name of each
-    column that the kind reads.
+    `split`, `validation`: instead of evaluation.split and validation.split. `columns`: the data set's own name of
+    each column that the kind reads.
     """
 
     source: Annotated[Text, Field(examples=["datasets/digits"])]
@@ -145,7 +145,7 @@ class Entry(Open):
         return name if section == kind and name else None
 
     def at(self, values: Mapping[str, Any]) -> "Entry":
-        """Return the entry with these values, in place of its own where it has them."""
+        """Return the entry with these values, which replace its own."""
         return Entry(method=self.method, reads=self.reads, **{**self.values, **values})
 
 
@@ -186,7 +186,7 @@ class Embedding(Strict):
 
 
 class Beside(Strict):
-    """What is trained beside a model: `of` names the difference vectors that start from it."""
+    """Something trained for a merge: `of` names the difference vectors that start from the merge."""
 
     of: Annotated[Text, Field(examples=["deltas"])]
 
@@ -284,10 +284,10 @@ class Sweep(Entry):
 
 
 class Ablation(Entry):
-    """An entry, and the same with steps taken out or replaced, each at values that a search of its own chose.
+    """An entry, and variants with steps removed or replaced, each with values from its own search.
 
-    `steps`: by a name, the values in place of the entry's. `over`: what is searched for each of them on the validation
-    split, in all combinations; by default the scaling.
+    `steps`: by a name, the values that replace the entry's. `over`: the values that are searched for each variant
+    on the validation split, in all combinations; by default the scaling.
     """
 
     steps: Annotated[dict[str, dict[Text, Any]], Field(min_length=1)]
@@ -302,7 +302,7 @@ class BudgetStudy(Strict):
 
 
 class Studies(Strict):
-    """What is measured beside the comparison: nothing where a part is left out."""
+    """Measurements besides the comparison; a part that is left out measures nothing."""
 
     tasks: TaskStudy = TaskStudy(methods={})
     continual: ContinualStudy = ContinualStudy(methods={})

@@ -1,8 +1,8 @@
 """A model's result for each example of a task, on disk: paired tests compare two models example by example.
 
-A safetensors file with N values each of `score` (float64: 1 or 0, or what the metric is the mean of), `prediction` and
-`label` (int64 or float64); what a metric does not need or a kind of task cannot give as a number is left out. Of a text
-that is set against references the label is a checksum of these, and the prediction, if any, is what the metric counts.
+A safetensors file has N values each of `score` (float64: 1 or 0, or what the metric is the mean of), `prediction` and
+`label` (int64 or float64), as far as the metric needs them and the kind of task has them as numbers. For a text with
+references the label is a checksum of these, and the prediction, if any, has the metric's counts.
 """
 
 from collections.abc import Sequence

@@ -79,7 +79,7 @@ def decompose(deltas: DeltaFile, settings: FactorSettings, folder: Path, threads
 
 
 def factorised(layer: Layer, settings: FactorSettings) -> Layer:
-    """Decompose a matrix of all tasks, adapters from their factors at full rank; return all else unchanged."""
+    """Decompose a matrix of all tasks, adapters from their factors at full rank; return other layers unchanged."""
     if isinstance(layer, LayerFactors) or layer.kind == "vector":
         return layer
     if isinstance(layer, LayerLowRank):

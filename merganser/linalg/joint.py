@@ -64,8 +64,9 @@ def polar_factors(matrix: Tensor, exact_to: torch.dtype | None = None) -> tuple[
 def whitened(matrix: Tensor) -> Tensor:
     """Return M (M^T M)^-1/2 of a matrix M in float64, which is its polar factor, by eigenvalues.
 
-    Of the smaller Gram matrix, all of them, and by the root that TSV's appendix D.2.1 prints: 1 / sqrt(|lambda| +
-    1e-12). Where columns depend on each other but for rounding errors, these are divided by as little as 1e-6.
+    It uses all eigenvalues of the smaller Gram matrix, and the root that TSV's appendix D.2.1 prints: 1 /
+    sqrt(|lambda| + 1e-12). If columns depend on each other up to rounding errors, these are divided by as little as
+    1e-6.
 
     >>> whitened(torch.tensor([[0.0, -3.0], [2.0, 0.0]])).round(decimals=5)
     tensor([[ 0., -1.],

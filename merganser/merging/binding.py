@@ -1,12 +1,12 @@
-"""Bind a method to its values: what is computed before the first layer is merged, and the function of one layer.
+"""Bind a method to its values: a first pass before the first layer is merged, and the function of one layer.
 
-A function of all layers takes those that have the same values as one vector. Layers that differ in their scaling alone
-are still one vector: it multiplies the result.
+A function of all layers takes those with the same values as one vector. Layers that differ in their scaling alone are
+still one vector: it multiplies the result.
 
-An entry's `layers`: patterns of parameters' names, and the values that its method has in the layers they match.
+An entry's `layers` are patterns of parameters' names, with the values of its method in the layers that they match.
 
 A pattern is matched against the whole name: `*` stands for any text, `?` for one character, `[ab]` for one of these,
-and A-B between dots for each whole number from A to B. Of patterns that match the same layer each overrides those above
+and A-B between dots for each whole number from A to B. If several patterns match a layer, each overrides those above
 it, value by value.
 """
 

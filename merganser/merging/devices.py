@@ -1,9 +1,9 @@
 """Merging on a GPU: while one layer is merged there, the next is read and copied to it, the last result copied back.
 
-The files of the base and of all models are read in threads, into page-locked memory. Copies run each way on a stream of
-their own, beside the stream that computes. Two layers at most are on the GPU, the one in work and the next, besides
-what the method makes of the one in work and the result on its way back. Large parameters are divided into layers of
-`PIECE` values where the method allows it.
+The files of the base and of all models are read in threads, into page-locked memory. Copies run each way on their own
+stream, in parallel with the stream that computes. At most two layers are on the GPU, the current one and the next, plus
+the method's own memory and the result on its way back. Large parameters are divided into layers of `PIECE` values if
+the method allows it.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -40,12 +40,12 @@ def merge_entry(
     progress: Progress = unwatched,
     modules: Sequence[str] = (),
 ) -> None:
-    """Merge a source's layers onto the base into an empty folder, with its card and what stands beside the base.
+    """Merge a source's layers onto the base into an empty folder, with its card and the files next to the base.
 
-    `texts`: makes the text files beside the weights, such as the card, once these are written. `read`: the
-    folder of what the entry reads. `noted`: more for the profile: the losses by step of the values that the
-    method applies, its search, or what the statistics cost that it reads. Of a method that keeps the largest entries,
-    the profile says which share of them it kept. `modules`: those in the base's folder that the source has too.
+    `texts`: writes the text files next to the weights, such as the card, once these are written. `read`: the folder
+    of the entry's input. `noted`: more for the profile: the losses by step of learned values, the search, or the
+    cost of statistics. If the method keeps the largest entries, the profile has the share that it kept. `modules`:
+    those in the base's folder that the source has too.
     """
     start_wall, start_cpu = time.perf_counter(), time.process_time()
     checkpoint, computing = open_for_merging(base, modules), choose_device(device)

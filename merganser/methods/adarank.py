@@ -28,7 +28,7 @@ SOFTNESS = 10.0  # of the sigmoid whose derivative is taken
 
 
 class Settings(LearnerSettings):
-    """Where the coefficients start, and the share of each spectrum that is kept at first."""
+    """The coefficients' initial value, and the share of each spectrum that is kept at first."""
 
     steps: Annotated[int, Field(ge=0)] = 10000
     scaling: float = 0.3

@@ -25,7 +25,7 @@ from merganser.operators.vectors import scaled_mean
 def cart(layer: LayerDeltas, *, rank_fraction: Fraction = 0.08, centre: bool = True, scaling: Scaling = 1.0) -> Tensor:
     """Add to the average the scaled sum of the centred deltas, each truncated to a share of its rank.
 
-    The ablation `centre: false` truncates the deltas from the base in place of those from the average.
+    The ablation `centre: false` truncates the deltas from the base instead of those from the average.
     """
     rank = count_of(rank_fraction, min(layer.shape))
     average = total(layer.deltas) / len(layer.deltas)

@@ -27,7 +27,7 @@ EPSILON = torch.finfo(torch.float32).eps  # what keeps the noise finite
 class Settings(LearnerSettings):
     """What is masked, the factor on each delta (where coefficients start), and how soft the mask is.
 
-    `mask_steps`: with AdaMerging inside, the steps after which coefficients are learned in place of the mask.
+    `mask_steps`: with AdaMerging inside, the steps after which coefficients are learned instead of the mask.
     """
 
     steps: Annotated[int, Field(ge=0)] = 2000

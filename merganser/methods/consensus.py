@@ -34,9 +34,9 @@ def consensus(
 ) -> Callable[[LayerDeltas], Tensor]:
     """Merge by `inner`, unscaled, and keep the entries where at least `k` of the tasks' TALL masks are set.
 
-    A task's mask is set where its delta is at least `tall_lambda` times what the merge has beside it: with task
-    arithmetic what the other tasks add up to. `density` is what ties keeps of each whole task vector; as in the paper's
-    code, ties adds up the tasks that agree.
+    A task's mask is set where its delta is at least `tall_lambda` times the rest of the merge: with task arithmetic
+    the sum of the other tasks. `density` is what ties keeps of each whole task vector; as in the paper's code, ties
+    adds up the tasks that agree.
     """
     inner_merge = unscaled_merge(layers, inner, density)
 

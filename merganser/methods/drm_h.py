@@ -43,11 +43,11 @@ def drm_h(
 ) -> Tensor:
     """Decompose the deltas jointly, renormalise each task's right vectors, prune all together, elect signs, average.
 
-    `pruning: each` keeps the largest entries of each task, in place of those of all. The paper's ablations leave one
-    step out: `renormalise: false`, `density: 1` (no pruning), `elect: false`, or `averaging: simple` over all tasks in
-    place of those that agree (`averaging: sum` divides by nothing); or keep the leading `rank_fraction` of the joint
-    directions. `decomposition: qr` takes Q and R in place of U and S V^T: then the order of the tasks matters, for
-    which the paper's appendix E.2 rejects it.
+    `pruning: each` keeps the largest entries of each task instead of those of all. The paper's ablations leave one
+    step out: `renormalise: false`, `density: 1` (no pruning), `elect: false`, or `averaging: simple` over all tasks
+    instead of those that agree (`averaging: sum` divides by nothing); or keep the leading `rank_fraction` of the
+    joint directions. `decomposition: qr` takes Q and R instead of U and S V^T: then the order of the tasks matters,
+    for which the paper's appendix E.2 rejects it.
     """
     factors = leading_joint_directions(decomposed(layer, decomposition), rank_fraction)
 

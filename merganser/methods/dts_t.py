@@ -40,12 +40,12 @@ def dts_t(
 ) -> Callable[[LayerFactors], Parts]:
     """Threshold U and V of each task's leading triples into four groups each, one scale a group; singular values stay.
 
-    With `rank_fraction` adaptive (the paper's DTS-T*): the largest one, the same for all matrices, with which a task
-    takes at most `ratio` of the float32 bytes of the merged parameters on disk. A matrix too small to keep a triple is
-    thresholded directly, like a vector. The steps of the method can be taken out: without `decompose` every matrix is
-    thresholded so; by `thresholds: signs` there are two groups, the positive and the negative; without `scaled` each
-    group's scale is 1. `groups: vector` gives each singular vector groups and scales of its own, as the paper's figure
-    2 reads, in place of eight scales a matrix, as its equations count: 32 bytes more a triple.
+    With `rank_fraction` adaptive (the paper's DTS-T*): the largest one, the same for all matrices, with which a
+    task takes at most `ratio` of the float32 bytes of the merged parameters on disk. A matrix too small to keep a
+    triple is thresholded directly, like a vector. The steps of the method can be taken out: without `decompose`
+    every matrix is thresholded so; by `thresholds: signs` there are two groups, the positive and the negative;
+    without `scaled` each group's scale is 1. `groups: vector` gives each singular vector its own groups and scales,
+    as the paper's figure 2 reads, instead of eight scales a matrix, as its equations count: 32 bytes more a triple.
     """
     share = CODINGS[groups].share(layers, rank_fraction, ratio) if decompose else 0.0
     return lambda layer: thresholded_parts(layer, triples_kept(layer, share), thresholds, scaled, groups)

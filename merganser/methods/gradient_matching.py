@@ -23,7 +23,7 @@ from merganser.operators.information import base_fisher_of, fisher_of, matched_s
 def gradient_matching(layer: LayerDeltas, *, coefficients: Weights = None) -> Tensor:
     """Add the deltas, each entry by its task's share of the models' Fisher information, the base's included.
 
-    H_t is task t's diagonal Fisher information, unnormalised, and H_0 the mean of the base's on each task's data. Where
+    H_t is task t's diagonal Fisher information, unnormalised, and H_0 the mean of the base's on each task's data. If
     neither the base nor any task has information, the entry is that of task arithmetic. `coefficients` are T times the
     alpha of the formula: 1 by default, so alpha is 1/T.
     """

@@ -26,8 +26,8 @@ from merganser.operators.subspaces import own_directions, specifics, summed
 def iso_cts(layer: LayerDeltas | LayerLowRank, *, common_fraction: Fraction = 0.8, scaling: Scaling = 1.0) -> Tensor:
     """Join the sum's leading directions with each task's own beyond them, whiten both sides, give all the mean value.
 
-    The tasks share what `common_fraction` leaves of the R directions: round((R - common) / T) each, half to even; the
-    rest is common. The mean is over R. Where no task gets a direction of its own, the merge is iso_c's.
+    The tasks share what `common_fraction` leaves of the R directions: round((R - common) / T) each, half to even;
+    the rest is common. The mean is over R. If no task gets a direction of its own, the merge is iso_c's.
     """
     rank, tasks = min(layer.shape), len(layer.tasks)
     own = own_directions(rank, tasks, common_fraction)

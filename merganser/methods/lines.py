@@ -35,9 +35,9 @@ def lines(
     """Merge by `inner`, unscaled, and scale each block by alpha plus the slope times how deep it lies, from 0 to 1.
 
     A block's place is the first number in its parameters' names; a parameter outside blocks is scaled by alpha. By
-    default alpha brings the merge to the L1 norm of the average, which for task arithmetic is 1/T. Of one task, the
-    paper takes `slope` 1 - alpha: the last block keeps its delta. `density` is what ties keeps of each whole vector.
-    Ties adds up the tasks that agree; the authors' code averages them.
+    default alpha brings the merge to the L1 norm of the average, which for task arithmetic is 1/T. For one task,
+    the paper takes `slope` 1 - alpha: the last block keeps its delta. `density` is what ties keeps of each whole
+    vector. Ties adds up the tasks that agree; the authors' code averages them.
     """
     inner_merge = unscaled_merge(layers, inner, density)
     least = matching(layers, inner_merge) if alpha is None else alpha

@@ -24,7 +24,7 @@ SIZE = 5.0  # of the logits to begin with
 
 
 class Settings(LabelledSettings):
-    """The share of the whole vector to begin with, and what keeping all of it costs beside the cross-entropy.
+    """The initial share of the whole vector, and the penalty for keeping all of it, added to the cross-entropy.
 
     The penalty multiplies the mean of the mask: it is the factor of its L1 norm times the number of entries.
     """

@@ -18,7 +18,7 @@ from merganser.merging.method import Scaling, method
 def magmax(layer: LayerDeltas, *, scaling: Scaling = 0.5) -> Tensor:
     """Take, entry by entry, the tasks' change of largest magnitude, and scale it.
 
-    Where two opposite changes are equally large, the positive one is taken; the authors' code takes the later task's.
+    If two opposite changes are equally large, the positive one is taken; the authors' code takes the later task's.
     """
     return scaling * by_blocks(largest_change, layer.deltas, layer.dtype)
 

@@ -24,8 +24,8 @@ def model_stock(
 ) -> Callable[[LayerDeltas], Tensor]:
     """Go from the base towards the models' mean, the further the smaller the angle between their deltas.
 
-    Of more than two models it is the mean cosine of all pairs. Each parameter has an angle of its own, with
-    `granularity: row` each row of it (the paper's filters). Deltas that point away from each other leave the base.
+    For more than two models it is the mean cosine of all pairs. Each parameter has its own angle, and with
+    `granularity: row` each row does (the paper's filters). Deltas that point away from each other leave the base.
     """
     tasks, inner = len(parameter.tasks), inner_products(parameter, granularity)
 

@@ -148,7 +148,7 @@ def pcb(
     """Average the tasks' deltas, weighed by their scores, where a score is among the `ratio` largest of its task.
 
     Scores are softmaxes over the whole vector; norm brings products to [0, 1] by their least and largest, and to 0
-    where all are equal, as for a task that changed nothing. Of entries with one score all are kept or none. The
+    where all are equal, as for a task that changed nothing. Entries with one score are all kept or none. The
     `coefficients` lambda_t, of any sign, stand in the sum alone: tasks compete by their deltas as they are.
     """
     known = softmaxes(layers)

@@ -34,7 +34,7 @@ def sce(
     """Average the tasks that agree in sign by their mean squares, in the entries in which the tasks differ most.
 
     `density` is the share kept of each parameter's entries in which any two tasks differ; at 1 all entries are kept.
-    Where opposite deltas cancel, the positive ones win.
+    If opposite deltas cancel, the positive ones win.
     """
     select = most_varied(parameter, density)
     weights = mean_squares(parameter, select).tolist()

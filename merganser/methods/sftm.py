@@ -44,7 +44,7 @@ def trimmed(deltas: Tensor, densities: Sequence[float]) -> Iterator[Tensor]:
 
 
 def of_models(layer: LayerDeltas | LayerLowRank) -> tuple[Tensor, LayerDeltas]:
-    """Return the base's matrix, and the tasks' own in place of their deltas, in float64: they differ in last digits."""
+    """Return the base's matrix, and the tasks' own instead of their deltas, in float64: they differ in last digits."""
     assert isinstance(layer, LayerDeltas), "adapters are multiplied out if the base is read too"
     assert layer.base is not None, f"{layer.name} was read without the base's weights"
     base = layer.base.double()
@@ -124,8 +124,9 @@ def sftm(
     """Trim each delta to its largest entries, and solve for the weights of all tasks' singular triples together.
 
     With `solve: false` each triple keeps its singular value as its weight: the sum of the trimmed deltas. With
-    `superpose: models` the tasks' own matrices are trimmed and superposed in place of their deltas (the paper's figure
-    1a), and the base's plays no part; at density 1 and scaling 1 features that all tasks share stay as they are.
+    `superpose: models` the tasks' own matrices are trimmed and superposed instead of their deltas (the paper's
+    figure 1a), and the base's plays no part; at density 1 and scaling 1 features that all tasks share stay as they
+    are.
     """
     if superpose == "models":
         base, own = of_models(layer)

@@ -33,9 +33,9 @@ LINEAR = 0.9995  # of the cosine: above it the line is taken, as wherever models
 def slerp(parameter: LayerSource, *, coefficients: Weights = None) -> Callable[[LayerDeltas], Tensor]:
     """Go from one model's weights to the other's on the arc between them; `coefficients` say how far.
 
-    They are relative to each other: 1 and 3 is three quarters of the way to the second model. The base's place decides
-    nothing. Where the cosine of a parameter's angle is beyond 0.9995, as between most models fine-tuned from one base,
-    the way is the line.
+    They are relative to each other: 1 and 3 is three quarters of the way to the second model. The base's place
+    decides nothing. If the cosine of a parameter's angle is beyond 0.9995, as between most models fine-tuned from
+    one base, the way is the line.
     """
     weights, inner = mean_weights(parameter.tasks, coefficients), inner_products(parameter, of="models")
 

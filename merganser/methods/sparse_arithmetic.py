@@ -61,10 +61,10 @@ def sparse_arithmetic(
 ) -> Callable[[LayerDeltas], Tensor]:
     """Keep a share of each parameter's entries, elect a sign per entry, average by weight the tasks that agree.
 
-    `keep`: the largest (mergekit's ties), the middle below the share `gamma` (breadcrumbs), or at random: all entries
-    alike (dare) or with chances that spread by `eps` from a row's smallest to its largest (della). `rescale`: each
-    task's sparse delta to the L1 norm of the whole. `averaging: sum` divides by nothing. `coefficients` are the weights
-    w. Where opposite deltas cancel, the positive ones win.
+    `keep`: the largest (mergekit's ties), the middle below the share `gamma` (breadcrumbs), or at random: all
+    entries alike (dare) or with chances that spread by `eps` from a row's smallest to its largest (della).
+    `rescale`: each task's sparse delta to the L1 norm of the whole. `averaging: sum` divides by nothing.
+    `coefficients` are the weights w. If opposite deltas cancel, the positive ones win.
     """
     weights = task_weights({"coefficients": coefficients}, parameter.tasks) or (lambda norms: (1.0,) * len(norms))
     sparse = sparsifier(parameter, keep, each_of(density, parameter.tasks), gamma, eps)

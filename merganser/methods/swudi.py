@@ -27,8 +27,8 @@ def swudi(
 ) -> Tensor:
     """Go from the sum of the deltas towards the least interference, along each direction by its curvature.
 
-    Gradient descent in small steps leaves the share exp(-time * curvature) of the way to the minimum. Of the N
-    directions of a map's inputs the share `rank_fraction` with the largest curvatures is moved in. The defaults are the
+    Gradient descent in small steps leaves the share exp(-time * curvature) of the way to the minimum. It moves in
+    the share `rank_fraction` of a map's N input directions that has the largest curvatures. The defaults are the
     authors' for CLIP; for language models they take 0.85.
     """
     least, start = minimum(layer.deltas), total(layer.deltas)

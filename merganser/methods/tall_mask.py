@@ -34,10 +34,10 @@ def tall_mask(
 ) -> Callable[[LayerDeltas], Parts]:
     """Merge by `inner`, unscaled, and mask that for each task: the entries in which the merge is mostly its own.
 
-    A task's mask is set where its delta is at least `tall_lambda` times what the merge has beside it: with task
-    arithmetic what the other tasks add up to. `tall_lambda` is a number, or a map from tasks to numbers (0.4 for a task
-    it does not name): the paper tunes it per task, from 0.2 to 0.6. `density` is what ties keeps of each whole vector;
-    as in the paper's code, ties adds up the tasks that agree.
+    A task's mask is set where its delta is at least `tall_lambda` times the rest of the merge: with task arithmetic
+    the sum of the other tasks. `tall_lambda` is a number, or a map from tasks to numbers (0.4 for a task it does
+    not name): the paper tunes it per task, from 0.2 to 0.6. `density` is what ties keeps of each whole vector; as
+    in the paper's code, ties adds up the tasks that agree.
     """
     named = tall_lambda if isinstance(tall_lambda, Mapping) else dict.fromkeys(layers.tasks, tall_lambda)
     factors = torch.tensor([named.get(task, UNNAMED) for task in layers.tasks], dtype=torch.float64)

@@ -180,13 +180,13 @@ class Generates(Protocol):
 
 
 class Family(Protocol):
-    """What a family's module holds.
+    """The functions and constants of a family's module.
 
-    All but MODEL_TYPES is written out, to be read without importing the module (`plugins.constants`). It may have four
-    more: `CONFIG`, the file of a configuration of its own in place of config.json or beside it, `MERGED`, patterns of
-    the parameters that are merged by default, in place of all, `UNSUPPORTED`, the model types that transformers would
-    build and the family does not, each with the reason, and `TRUNKS_OF`, the family that is meant by a trunk which
-    both build.
+    All constants but MODEL_TYPES are literals, to be read without importing the module (`plugins.constants`). Four
+    more are optional: `CONFIG`, the file of its own configuration instead of config.json or next to it; `MERGED`,
+    patterns of the parameters that are merged by default, instead of all; `UNSUPPORTED`, model types that
+    transformers would build and the family does not, each with the reason; and `TRUNKS_OF`, the family to prefer
+    for a trunk that both support.
     """
 
     MODEL_TYPES: Collection[str]  # of configurations of transformers, which it builds

@@ -38,7 +38,7 @@ def grouped(stack: Tensor, granularity: Granularity = "parameter") -> Tensor:
 
 
 def base_vectors(layer: LayerDeltas, granularity: Granularity = "parameter") -> Tensor:
-    """Return the base's weights beside a layer's deltas as vectors (G, C)."""
+    """Return the base's weights of a layer as vectors (G, C)."""
     assert layer.base is not None, f"{layer.name} was read without the base's weights"
     return grouped(layer.base.unsqueeze(0), granularity)[0]
 

@@ -62,7 +62,7 @@ def mean_by(deltas: Tensor, importance: Iterable[Tensor], weights: Sequence[floa
 def matched_sum(deltas: Tensor, information: Tensor, base: Tensor, alphas: Sequence[float]) -> Tensor:
     """Add the tasks' deltas times alpha (T, ...), corrected so that the merged model's gradient matches the tasks'.
 
-    `information`, and the base's on each task's data: (T, ...). Where there is none at all, nothing is corrected.
+    `information`, and the base's on each task's data: (T, ...). Entries without any are not corrected.
 
     >>> matched_sum(torch.tensor([[4.0], [0.0]]), torch.tensor([[3.0], [1.0]]), torch.zeros(2, 1), [0.5, 0.5])
     tensor([3.])

@@ -18,7 +18,7 @@ LARGE_FILES = "/var/tmp"  # on disk, where many systems keep /tmp in memory
 
 
 class StoredTensor(NamedTuple):
-    """Where a tensor's bytes are in the file, and how to read them."""
+    """The place of a tensor's bytes in the file, and how to read them."""
 
     offset: int
     shape: torch.Size

@@ -1,8 +1,8 @@
-"""Sources: where a checkpoint or a data set comes from, and how it is brought into a folder of its own.
+"""Sources: the origin of a checkpoint or a data set, and its transfer into a folder.
 
-A source is a path: a checkpoint folder or file, an adapter's folder, a saved data set, or a *pointer file*, a few
-lines of YAML that name something remote at a pinned revision, or files of an installed package. What is fetched is a
-pure function of the source, and `source.json` beside it says what it was and which bytes came.
+A source is a path: a checkpoint folder or file, an adapter's folder, a saved data set, or a *pointer file*, a few lines
+of YAML that name something remote at a pinned revision, or files of an installed package. The fetched files are a pure
+function of the source, and `source.json` has the source and their hashes.
 """
 
 import hashlib

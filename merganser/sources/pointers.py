@@ -22,7 +22,7 @@ Split = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 class HubPointer(BaseModel):
     """Names a repository of a Hugging Face hub at one commit; `name` picks one of a data set's configurations.
 
-    Of several names each split is that of all of them, one after another, with the name in a column `configuration`.
+    With several names, each split concatenates theirs, with the name in a column `configuration`.
     `follow` names a branch or tag, whose commit `merganser run` writes into the file as the revision when it starts.
     `path`: a model's folder or file in the repository; `strip`: what its parameters' names lose in front.
     `splits`: the splits of a data set that are taken, by the name that each gets here.

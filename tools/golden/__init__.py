@@ -1,6 +1,6 @@
 """Golden comparisons: tiny ones that together run the stages, methods, families, kinds of task and forms of input.
 
-Each is a params.yaml beside this file, and models and data that are drawn with the same bytes each time.
+Each is a params.yaml in this folder, with models and data that are drawn with the same bytes each time.
 """
 
 import json

@@ -20,8 +20,8 @@ _ELSEWHERE = f"{NOWHERE}/elsewhere/"
 def leave_machine(store: sqlite3.Connection) -> None:
     """Remove this machine's folders from an archive's store.
 
-    The comparison's artifacts get the place NOWHERE. Of other folders, such as that of MLflow's default experiment,
-    the last two names stay.
+    The comparison's artifacts get the place NOWHERE. Other folders, such as that of MLflow's default experiment,
+    keep their last two names.
     """
     here = ARTIFACTS.absolute().as_uri()
 

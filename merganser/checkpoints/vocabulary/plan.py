@@ -30,10 +30,10 @@ FLAGS = {"tokenizer": "--tokenizer", "rows": "--rows", "chat_template": "--chat-
 
 @dataclass(frozen=True)
 class TokenizerChoice:
-    """Whose tokenizer a merge has: `base`, `union` (the base's with what the tasks add) or a task's; None: the base's.
+    """The source of a merge's tokenizer: `base`, `union` (the base's plus the tasks' tokens) or a task; None: the base.
 
-    `rows`: by token the model that its rows are of, in place of the rule. `chat_template`: whose the merge has, where
-    not that of the tokenizer.
+    `rows`: by token, the model to take its rows from instead of the rule's. `chat_template`: its source, if not the
+    tokenizer's.
     """
 
     tokenizer: str | None = None

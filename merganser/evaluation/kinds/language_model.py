@@ -46,7 +46,7 @@ PAIRS = ("mcc", "f1")  # lm-eval keeps a label and a prediction of each document
 
 
 class TaskFile(KindSettings):
-    """A task of lm-eval in a YAML file beside params.yaml."""
+    """A task of lm-eval in a YAML file next to params.yaml."""
 
     file: Text
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

@@ -1,9 +1,9 @@
-"""SigLIP as transformers has it: a dual encoder that was trained to say of each picture and text whether they match.
+"""SigLIP of transformers: a dual encoder trained to tell for each picture and text whether they match.
 
 The logit of a class is its cosine times a scale plus a bias, both learned; its sigmoid is the probability that the two
 match. A zero-shot answer is the class of the highest logit: scale and bias, the same for all classes, change no answer,
 and the bias no softmax either. Texts are padded to the length of the model, whose last token is what they are embedded
-by. Of SigLIP 2 these are the models of one resolution, whose configuration says `siglip`.
+by. This includes SigLIP 2's models of one resolution, whose configuration says `siglip`.
 """
 
 from pathlib import Path

@@ -69,7 +69,7 @@ class Progress:
         self._say(f"{name} is started again: {why}", "yellow")
 
     def waits(self, names: Sequence[str], line: str) -> None:
-        """Record which of the started stages wait for a node, in place of earlier ones; print a line, if any."""
+        """Record which of the started stages wait for a node, replacing earlier ones; print a line, if any."""
         for name in {*self._waiting}.intersection(self._running).difference(names):
             self._running[name] = time.monotonic()  # a node has joined
         self._waiting = names

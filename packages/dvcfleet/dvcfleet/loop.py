@@ -59,10 +59,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run's stages run and what they write goes: the workspace, and the executor with the pool it runs them on.
+    """The place of a run's stages and their outputs: the workspace, and the executor with its pool.
 
-    DVC's `lock` is held while DVC's state is read or written. `on_nodes`: what each stage takes of a cluster's nodes,
-    if that may be less than it requests.
+    DVC's `lock` is held while DVC's state is read or written. `on_nodes`: what each stage takes of a cluster's
+    nodes, if that may be less than it requests.
     """
 
     lock: DvcLock

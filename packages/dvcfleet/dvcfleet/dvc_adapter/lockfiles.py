@@ -1,11 +1,11 @@
 """Write dvc.lock files: many entries at a time, atomically, and without losing entries if the run is killed.
 
 An entry is written to a journal as soon as its stage ends, and to dvc.lock with the next group, once the files that the
-group names are on the disk. A run that finds a journal first writes its entries to dvc.lock.
+group names are on disk. A run that finds a journal first writes its entries to dvc.lock.
 
 The files are those that `dvc repro` writes, byte for byte: entries keep their places and comments, and new ones follow
-in the order in which `dvc repro` runs their stages, whichever ended first. A note beside the journal says how many
-entries are older than the run: one that goes on after a kill puts its own among those of the killed one.
+in the order in which `dvc repro` runs their stages, whichever ended first. A note next to the journal counts the
+entries that are older than the run, so that a run that resumes after a kill puts its own among those of the killed one.
 """
 
 import hashlib
@@ -44,8 +44,8 @@ class LockFiles:
     """The entries of a repository's dvc.lock files, as this run changes them.
 
     `order` returns, per lock file, the order of new entries, that of `dvc repro`; it is called at the first write,
-    unless `order_as` was. `track` is called with each file written. `sync` gives files their new texts once all else
-    that was written is on the disk.
+    unless `order_as` was. `track` is called with each written file. `sync` gives files their new texts once
+    everything else is on disk.
     """
 
     def __init__(

@@ -168,10 +168,11 @@ class PathLocks:
         self._as_seen = self._state()
 
     def add(self, stage: Stage) -> None:
-        """Lock a stage's inputs and outputs, and the outputs of what reads its outputs: others may only read them.
+        """Lock a stage's inputs and outputs, and the outputs of its readers: others may only read them.
 
-        So `dvc status` can be asked, and what could not run beside `dvc repro` cannot run: neither the stage itself nor
-        what reads from it. Raises BusyError if a `dvc` command has locked them. DVC's own lock must be held.
+        So `dvc status` works, and stages that could not run next to `dvc repro` cannot run: neither the stage
+        itself nor its readers. Raises BusyError if a `dvc` command has locked them. DVC's own lock must be
+        held.
         """
         readers = self._graph.predecessors(stage) if stage in self._graph else ()
         read, write = _paths(stage.deps), _paths(stage.outs)

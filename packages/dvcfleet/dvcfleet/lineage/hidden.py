@@ -1,9 +1,7 @@
-"""Find files that no stage wrote: those that DVC's ignore rules hide, and those in folders that stages alone write.
+"""Find files that no stage wrote: those hidden by DVC's ignore rules, strangers in output folders, and bytecode.
 
-Python's caches of compiled code beside the code that stages run: what they say is to be what the code says.
-
-Python runs a .pyc in place of its .py if the size and time in it are those of the .py, or if it says that nobody is to
-look. No hash in dvc.lock covers it: caches are not code, and are left out by .dvcignore.
+Python runs a .pyc instead of its .py if the size and time in it are those of the .py, or if it says that nobody is to
+look. No hash in dvc.lock covers it, since .dvcignore leaves it out, so it is compared with its source.
 """
 
 import importlib.util

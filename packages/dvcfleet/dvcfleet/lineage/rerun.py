@@ -103,10 +103,10 @@ class RerunError(UserError):
 def run_again(repo: Repo, lineage: Lineage, names: Sequence[str], how: Rerun) -> list[Finding]:
     """Run the named stages and all upstream stages in a scratch copy; return the outputs that differ.
 
-    With other parameters, the metrics of stages whose inputs are not those recorded are compared within the project's
-    tolerances, in place of the bytes of all their outputs. Outputs whose `meta` says `dvcfleet: {varies: true}`,
-    or the keys of theirs that it lists, such as times, are not compared. The copy is made in TMPDIR and removed. Raises
-    RerunError if it cannot be run.
+    With other parameters, the metrics of stages with other inputs than recorded are compared within the project's
+    tolerances, instead of the bytes of all outputs. Outputs whose `meta` says `dvcfleet: {varies: true}`, or the
+    keys of theirs that it lists, such as times, are not compared. The copy is made in TMPDIR and removed. Raises
+    RerunError if it cannot run.
     """
     stages = [lineage.stages[name] for name in lineage.steps]
     for out in (out for stage in stages if _runs(stage) for out in stage.outs if not out.is_in_repo):

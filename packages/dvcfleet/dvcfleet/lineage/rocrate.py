@@ -1,7 +1,7 @@
 """Lineage as an RO-Crate of the Workflow Run profile, by the `rocrate` library.
 
-dvc.yaml is the workflow, a run an action of it, and each execution in the ledger an action of its stage. The crate
-holds the pipeline's own files, metrics, and results that no stage reads; all else is named by its hash.
+dvc.yaml is the workflow, a run an action of it, and each execution in the ledger an action of its stage. The crate has
+the pipeline's own files, metrics, and results that no stage reads; everything else is named by its hash.
 """
 
 from collections.abc import Iterator

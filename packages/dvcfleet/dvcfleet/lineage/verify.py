@@ -168,7 +168,7 @@ def _check_file(
 
 
 def _check_folders(lineage: Lineage) -> Iterator[Finding]:
-    """Find links in place of stages' output folders; a run never leaves one, plain DVC may."""
+    """Find links that replace stages' output folders; a run never leaves one, plain DVC may."""
     for stage in (lineage.stages[step.stage] for step in lineage.steps.values() if step.execution):
         for out in stage.outs:
             if out.use_cache and out.hash_info.isdir and os.path.islink(out.fs_path) and os.path.isdir(out.fs_path):

@@ -49,7 +49,7 @@ class _LossCounter:
 
 @PREFECT.otherwise("hiding errors of logging", lambda: None)
 def count_lost_logs() -> None:
-    """Have `flush` tell that logs were lost, in place of an error of Prefect's in the terminal for each batch."""
+    """Have `flush` report that logs were lost, instead of one Prefect error per batch in the terminal."""
     from prefect.logging.handlers import APILogWorker
 
     handle_batch = APILogWorker._handle_batch

@@ -1,11 +1,9 @@
 """The ledger's chain: each line names the one before by its sha256, so that a line gone, moved, edited or added shows.
 
-Where the chain ends, other files say: without them, lines that are missing at the end, or a chain computed again, would
-not show. `synced` names the last line of the last sync, a saved experiment the first and the last one of then
+Other files record the end of the chain: without them, lines missing at the end, or a chain computed again, would not
+show. `synced` names the last line of the last sync, a saved experiment the first and the last one of then
 (`end_of`), and an anchor that the user keeps elsewhere the last one and its place. The experiment holds its run's lines
 too (`record_files`), which `dvc exp apply` puts among the other ledgers.
-
-Where the experiments of a repository say that a ledger ended when each was saved.
 """
 
 import json

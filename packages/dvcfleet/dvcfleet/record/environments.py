@@ -230,7 +230,7 @@ def keep_environment(folder: Path, described: Mapping[str, Any]) -> str:
 def read_environment(folder: Path, digest: str) -> dict[str, Any] | None:
     """Return the description of an environment; None if it is lost.
 
-    A file that is damaged is written anew if it described the environment of this process.
+    A damaged file is rewritten if it described the environment of this process.
     """
     path = environment_file(folder, digest)
     if not is_intact(path) and (not path.exists() or keep_environment(folder, environment()) != digest):

@@ -18,7 +18,7 @@ _RUNS, _ALIKE = 8, 1.5  # the runs of a stage that are looked at, and the ratio 
 def last_durations(folder: Path) -> dict[str, float]:
     """Return each stage's duration in its last successful run; `folder`: the ledger's.
 
-    Of recent runs with about the same CPU time, the shortest counts: the others waited for a busy machine.
+    The shortest of recent runs with about the same CPU time counts: the others waited for a busy machine.
     """
     ended = defaultdict[str, deque[tuple[float, float | None]]](partial(deque, maxlen=_RUNS))
     for one in executions(folder, older=False):

@@ -1,4 +1,4 @@
-"""Where stages' inputs are, on machines that share nothing but a DVC remote: what one holds it need not fetch."""
+"""The places of stages' inputs, on machines that share only a DVC remote: a machine need not fetch what it has."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -1,11 +1,10 @@
-"""Which ready stages start next: what is wanted first, then those behind which the longest path of work waits.
+"""Choose the ready stages to start next: wanted ones first, then those at the start of the longest path of work.
 
-None is passed over.
+None is passed over. A stage that does not fit now has a machine reserved for it. Others start there only on what it
+leaves, or if they are expected to end before it can start. Among machines with room a stage starts on the one that
+holds most of its inputs.
 
-A stage that does not fit now has a machine reserved for it. Others start there only on what it leaves, or if they are
-expected to end before it can start. Of machines with room a stage starts on the one that holds most of its inputs.
-
-Which stages wait for which: for those that they read from, and for the one before them in their group.
+A stage waits for those that it reads from, and for the one before it in its group.
 """
 
 import time
@@ -111,10 +110,10 @@ class _Reservation:
 class ReadyStages:
     """The stages that are ready, in the order in which they start.
 
-    `needs`: all stages of the plan with those they read from, in topological order; `resources`: of those that may run.
-    `first`: stages whose results are wanted before others'. `in_order`: they start in that order, whatever is wanted.
-    `locality`: where inputs are. Of stages of about one rank the one starts first whose largest input a machine with
-    room holds, and it starts on the machine that holds most of its inputs.
+    `needs`: all stages of the plan with those they read from, in topological order; `resources`: of those that may
+    run. `first`: stages whose results are wanted first. `in_order`: they start in that order, whatever is wanted.
+    `locality`: the places of inputs. Among stages of similar rank, the one starts first whose largest input is on a
+    machine with room, and it starts on the machine that holds most of its inputs.
     """
 
     def __init__(

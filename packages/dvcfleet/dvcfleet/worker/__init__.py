@@ -1,4 +1,4 @@
-"""What runs beside a stage: it runs the stage's commands in processes of their own."""
+"""The worker of a stage: it runs the stage's commands in separate processes."""
 
 import sys
 

@@ -26,8 +26,8 @@ _LINE_LIMIT = 1 << 16
 class Lines:
     """Splits a byte stream into lines, masks credentials, and passes them on in blocks; keeps the last lines.
 
-    `on_text` gets whole lines with their ends, and longer lines in parts. Call `pass_on` when `due_s` says so. Of a
-    progress bar, which rewrites its line, it gets the final text, and the current one every `BAR_S` seconds.
+    `on_text` gets whole lines with their ends, and longer lines in parts. Call `pass_on` when `due_s` says so. From
+    a progress bar, which rewrites its line, it gets the final text, and the current one every `BAR_S` seconds.
     """
 
     def __init__(self, on_text: Callable[[str], None]) -> None:

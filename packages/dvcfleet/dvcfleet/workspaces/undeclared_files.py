@@ -2,7 +2,8 @@
 
 `dvc repro` runs one stage at a time, so that each finds what the one before it wrote. Stages that run at the same time
 and rewrite the same file can overwrite, or cut off, what the others wrote. Watched are dvc.yaml, parameter files,
-dvclive's files, and what git tracks. Of the first two a run keeps copies: what was lost there it restores.
+dvclive's files, and files that git tracks. A run keeps copies of dvc.yaml and parameter files, and restores what was
+lost there.
 """
 
 import os

@@ -123,7 +123,7 @@ class NodeWorkspace:
     def keep(self, stage: Stage, outcome: Outcome) -> tuple[dict[str, Any] | None, list[str]]:
         """Keep the entry that a node returned, and fetch only the outputs that DVC does not cache.
 
-        Of inputs that changed here while a node ran the stage nothing is said: it has its own.
+        Changes of inputs here during the node's run are not reported: the node has its own inputs.
         """
         if outcome.entry is None:
             return self.local.keep(stage, outcome)

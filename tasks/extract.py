@@ -7,7 +7,7 @@ from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
-from merganser.checkpoints.vocabulary.writing import like_base
+from merganser.checkpoints.vocabulary.writing import write_like_base
 from merganser.config.params import Params
 from merganser.inputs.deltas import extract
 from merganser.inputs.heads import write_head
@@ -20,7 +20,7 @@ def extract_task(task: str, rules: ParameterRules) -> None:
     for folder in (DELTAS, HEADS):
         folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="merganser-") as made:
-        source = like_base(BASE, task, CHECKPOINTS / task, Path(made))
+        source = write_like_base(BASE, task, CHECKPOINTS / task, Path(made))
         base, tuned = open_for_merging(BASE), open_model(source)
         for note in Agreement(BASE, rules).check(task, source, (base, tuned)):
             print(note)

@@ -6,7 +6,7 @@ from pathlib import Path
 from merganser.checkpoints.adapters.adapted import open_whole
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
-from merganser.checkpoints.vocabulary.writing import like_base
+from merganser.checkpoints.vocabulary.writing import write_like_base
 from merganser.config.params import Params
 from merganser.inputs.deltas import extract
 from merganser.tasks.stage import run_main, stage
@@ -19,7 +19,7 @@ def main(params: Params, name: str, task: str) -> None:
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
     folder = DIFFERENCES / name
     with tempfile.TemporaryDirectory(prefix="merganser-") as made:
-        tuned = open_whole(like_base(BASE, task, CHECKPOINTS / task, Path(made)), BASE, rules, task)
+        tuned = open_whole(write_like_base(BASE, task, CHECKPOINTS / task, Path(made)), BASE, rules, task)
         extract(open_for_merging(folder / "base"), tuned, rules, task, folder / f"{task}.safetensors")
 
 

@@ -30,8 +30,8 @@ from merganser.learning.batches import Batches
 from merganser.learning.block_merging import BlockMerging, Merged, open_setups
 from merganser.learning.block_routing import open_routing
 from merganser.learning.by_blocks import BlockLearner, BlockSettings
-from merganser.learning.labelled import looked_at
-from merganser.learning.loop import Learnable, LearningState, Loss, apart, forming, learn
+from merganser.learning.labelled import loss_and_examples
+from merganser.learning.loop import Learnable, LearningState, Loss, joint_problem, learn, per_task_problem
 from merganser.learning.recalibration import Recalibration, recalibrated
 from merganser.learning.settings import LearnerSettings, RoutingSettings
 from merganser.learning.task_losses import open_losses
@@ -171,13 +171,13 @@ def open_problem(
     def problem(layers: LayerSource, seen: Sequence[tuple[Loss, Batches]]) -> Learnable:
         assert learner.form is not None
         form = learner.form(layers, settings, params.first_seed)
-        return forming(form, base, [loss for loss, _ in seen], [of for _, of in seen], place)
+        return joint_problem(form, base, [loss for loss, _ in seen], [of for _, of in seen], place)
 
-    seen = [looked_at(*each, settings) for each in zip(losses, batches, strict=True)]
+    seen = [loss_and_examples(*each, settings) for each in zip(losses, batches, strict=True)]
     if not settings.apart:
         return problem(layers, seen)
     alone = [open_layers(entry, tasks, task) for task in tasks]
-    return apart([problem(own, [one]) for own, one in zip(alone, seen, strict=True)], layers)
+    return per_task_problem([problem(own, [one]) for own, one in zip(alone, seen, strict=True)], layers)
 
 
 def open_layers(entry: LearnedEntry, tasks: list[str], alone: str | None = None) -> LayerSource:

@@ -17,7 +17,7 @@ from merganser.merging.licences import LICENCES, licence_warnings
 from merganser.merging.method import Method
 from merganser.models.device import usable
 from merganser.outputs import fresh_folder, read_json
-from merganser.tasks.opening import SEARCH, noted_of, open_source, opening_of, start_of
+from merganser.tasks.opening import SEARCH, input_profile, open_source, opening_of, start_of
 from merganser.tasks.stage import check_card, check_found, run_main, stage
 from merganser.tasks.stages import BASE, COMPANIONS, DATA, MERGE_PROFILES, MERGED, SOURCES, seed_folders
 from merganser.workers import threads_wanted
@@ -48,7 +48,7 @@ def main(params: Params, key: str) -> None:
     check_card(params.base.family)
     method = registry.get(entry.method)
     tasks, inner, opening = sorted(params.tasks), params.inner(entry), opening_of(entry)
-    noted, warned = noted_of(entry, tasks), licence_warnings(model_origins(params))
+    noted, warned = input_profile(entry, tasks), licence_warnings(model_origins(params))
     written = noted[SEARCH]["chosen"] if SEARCH in noted else entry.values
     values = method.validate(f"methods.{key}", written)
     chosen = Entry(method=entry.method, reads=entry.reads, **written)

@@ -123,6 +123,6 @@ def start_of(entry: Entry, of: str) -> Path:
     return DATA / entry.reads / (READ if of != entry.reads else "")
 
 
-def noted_of(entry: Entry, tasks: list[str]) -> dict[str, Any]:
+def input_profile(entry: Entry, tasks: list[str]) -> dict[str, Any]:
     """Return how an entry's input was learned or searched, or what it cost, under its key in the profile."""
     return opening_of(entry).noted(DATA / entry.reads, tasks)

@@ -16,7 +16,7 @@ from merganser import registry
 from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.kinds import ParameterRules
 from merganser.checkpoints.reading import open_for_merging
-from merganser.checkpoints.vocabulary.writing import like_base
+from merganser.checkpoints.vocabulary.writing import write_like_base
 from merganser.config import PARAMS, POINTS_FILE
 from merganser.config.loading import load_params
 from merganser.config.params import Params
@@ -146,7 +146,7 @@ def _own_models(params: Params) -> Iterator[LayerSource]:
     """Open the tasks' own models as a source of merges, as for `individual`."""
     rules = ParameterRules(params.parameters.merged, params.parameters.matrices, params.base.heads)
     with TemporaryDirectory(prefix="merganser-") as made:
-        lie = {task: like_base(BASE, task, CHECKPOINTS / task, Path(made)) for task in sorted(params.tasks)}
+        lie = {task: write_like_base(BASE, task, CHECKPOINTS / task, Path(made)) for task in sorted(params.tasks)}
         yield open_models(open_for_merging(BASE), {task: open_model(path) for task, path in lie.items()}, rules)
 
 

@@ -19,10 +19,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seed = settings.seed if options.seed is None else options.seed
     if options.stage == "finetune":
         use_threads(1)
-        from merganser.sources.pointers import lying
+        from merganser.sources.pointers import local_path
         from minilm.finetune import finetune
 
-        base = lying(BASE)
+        base = local_path(BASE)
         assert base is not None, f"{BASE} points to a hub"
         finetune(seed, settings.finetune, base, DATASETS / options.task, MODELS / options.task)
         return

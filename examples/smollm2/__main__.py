@@ -25,10 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         adapt(options.task, seed, settings.adapt, BASE, DATASETS / options.task, MODELS / options.task)
     elif options.stage == "base":
         use_threads(1)
-        from merganser.sources.pointers import lying
+        from merganser.sources.pointers import local_path
         from smollm2.base import write_base
 
-        file = lying(MODEL)
+        file = local_path(MODEL)
         assert file is not None, f"{MODEL} points to a hub"
         write_base(file, BASE)
     elif options.stage == "ratings":

@@ -24,7 +24,7 @@ from merganser.flows.suites.ready import sources_of
 from merganser.machine import bytes_a_second, flop_a_second
 from merganser.sources.counting import bytes_a_value, count_examples, picture_of
 from merganser.sources.following import look
-from merganser.sources.pointers import RepoType, lying, read_pointer, repositories
+from merganser.sources.pointers import RepoType, local_path, read_pointer, repositories
 from merganser.tasks.stages import FLOAT, STAGES, ComparisonSizes
 
 Asked = TypeVar("Asked")
@@ -38,7 +38,7 @@ START_S = 0.7  # of a stage
 def is_on_a_hub(path: Path) -> bool:
     """Tell whether a source is a file that points to a model or data on a hub."""
     try:
-        return lying(path) is None
+        return local_path(path) is None
     except InputError:  # said when params.yaml is checked
         return False
 
@@ -85,7 +85,7 @@ def instance_of(name: str) -> str:
 
 def _size(source: Path, repo_type: RepoType) -> int:
     """Return the bytes to download for a source."""
-    place = lying(source)
+    place = local_path(source)
     if place is None:
         return sum(look(source, each, repo_type).size for each in repositories(read_pointer(source)).values())
     if place.is_file():

@@ -11,7 +11,7 @@ from merganser.config.text import as_line
 from merganser.errors import InputError, some
 from merganser.evaluation.columns import WORDS
 from merganser.evaluation.data_sets import features_of
-from merganser.sources.pointers import lying
+from merganser.sources.pointers import local_path
 
 TEXT, PAIR, IMAGE, AUDIO, LABEL = "text", "pair", "image", "audio", "label"  # the columns that kinds of task read
 TEXT_NAMES = (TEXT, "sentence", "content", "review", "tweet", "document")
@@ -23,7 +23,7 @@ SHOWN = 12  # columns that a message lists
 def features_at(source: Path) -> dict[str, Any]:
     """Return the feature of each column of a data set; empty if it is not complete, or not on this disk."""
     try:
-        path = lying(source)
+        path = local_path(source)
         return dict(features_of(path)) if path else {}
     except (InputError, OSError):
         return {}

@@ -193,7 +193,7 @@ def _model_of(content: dict[str, Any]) -> str | None:
     return source if isinstance(source, str) else None
 
 
-def unread(content: dict[str, Any], folder: Path) -> list[Mistake]:
+def missing_model(content: dict[str, Any], folder: Path) -> list[Mistake]:
     """Return the place of a missing model whose files would tell the base's family."""
     base, source = content.get("base"), _model_of(content)
     if not isinstance(base, dict) or "family" in base or source is None or (folder / source).exists():
@@ -204,7 +204,7 @@ def unread(content: dict[str, Any], folder: Path) -> list[Mistake]:
     return [Mistake(("base", "source"), reason)]
 
 
-def unmatched(content: dict[str, Any], folder: Path) -> dict[KeyPath, str]:
+def tasks_without_kind(content: dict[str, Any], folder: Path) -> dict[KeyPath, str]:
     """Return for each task whose kind cannot be inferred from its data, by place, what the data lacks."""
     family, advice = value_at(content, ("base", "family")), dict[KeyPath, str]()
     for place, task in _tasks(content) if isinstance(family, str) else ():

@@ -8,7 +8,7 @@ from merganser.checkpoints.architecture import CONFIG
 from merganser.checkpoints.kinds import is_head
 from merganser.checkpoints.reading import Checkpoint
 from merganser.config.columns import IMAGE, LABEL, TEXT, column_advice
-from merganser.config.mistakes import Mistake, caught, mistakes_at
+from merganser.config.mistakes import Mistake, collecting_mistakes, mistakes_at
 from merganser.config.params import Params
 from merganser.config.tasks import group_mistakes, kind_mistakes, kinds_in_words
 from merganser.config.text import KeyPath
@@ -37,7 +37,7 @@ def check_data_sets(
             own = here.get((*task_place, "source" if task_place[0] == "tasks" else "head"))
             _check_data(params, task_place, here[place], own, base, mistakes)
         elif place in remote:
-            with caught(mistakes, place):
+            with collecting_mistakes(mistakes, place):
                 mistakes += group_mistakes(task_place, about, remote[place], read_pointer(remote[place]))
 
 
@@ -51,7 +51,7 @@ def _check_data(
 ) -> None:
     """Check the columns of a task's data set, the splits that stages read, and its classes against the head."""
     task = params.with_data[task_place]
-    with caught(mistakes, (*task_place, "data")):
+    with collecting_mistakes(mistakes, (*task_place, "data")):
         splits = rename_columns(read_headers(source), task.data.columns, source)
         missing = {place: split for place, split in _splits_read(params, task_place).items() if split not in splits}
         for place, split in missing.items():
@@ -74,7 +74,7 @@ def _check_data(
                     return
             outputs = evaluator.outputs(classes)
             if outputs is not None and (task_place[0] == "tasks" or model is not None):
-                with caught(mistakes, (*task_place, "kind")):
+                with collecting_mistakes(mistakes, (*task_place, "kind")):
                     _check_outputs(params, task.kind, outputs, _head_shapes(params, base, model, task.kind))
 
 

@@ -78,7 +78,7 @@ def _explained(key: str, kind: Any, section: Any, field: FieldInfo | None, words
         default, name = default_words(field), key.rpartition(".")[2]
         about = [f"default: {default}"] if default and not field.is_required() else [default] if default else []
         about += [f"example: {field.examples[0]}"] if field.examples and not field.is_required() else []
-        about += [said] if (said := _said_of(section, name)) else []
+        about += [said] if (said := _sentence_about(section, name)) else []
         about += [field.description] if field.description else []
         yield from (f"  {line}" for line in about)
     if get_origin(kind) is dict:
@@ -92,7 +92,7 @@ def _explained(key: str, kind: Any, section: Any, field: FieldInfo | None, words
             yield f"  {name:{width}}  {type_words(each.annotation, each.metadata)}{shown}"
 
 
-def _said_of(section: type[BaseModel], key: str) -> str:
+def _sentence_about(section: type[BaseModel], key: str) -> str:
     """Return the sentence of a section's docstring about a key; empty if it has none."""
     text = " ".join((section.__doc__ or "").split())
     match = re.search(rf"`{re.escape(key)}`: (.*?)(?= `\w+`: |$)", text)

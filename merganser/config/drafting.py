@@ -12,7 +12,7 @@ from typing import Any
 
 from merganser.checkpoints.kinds import SPAN_HEADS
 from merganser.config.columns import columns_by_type, features_at
-from merganser.config.completing import READ, additions, filled, unmatched
+from merganser.config.completing import READ, additions, filled, tasks_without_kind
 from merganser.config.describing import SCHEMA_FILE
 from merganser.config.inferring import SOUND_HEADS, compares_with_texts, heads_beyond, infer_task_kind, parameter_names
 from merganser.config.sections import NAME, OWN_MODELS, TAKEN_COLUMNS, UNMEASURED
@@ -65,7 +65,7 @@ def draft(models: Mapping[str, str], data: Mapping[str, str], root: Path) -> Dra
     content = filled(content, [each for each in additions(content, root) if each[0][-1] in READ])
     for task in content["tasks"].values():
         _match_columns(task, content["base"].get("family"), root)
-    advice = {place[-1]: text for place, text in unmatched(content, root).items()}
+    advice = {place[-1]: text for place, text in tasks_without_kind(content, root).items()}
     return Draft("\n".join([*_lines(content, advice), ""]), tuple(_read(content)))
 
 

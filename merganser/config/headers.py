@@ -18,7 +18,7 @@ from merganser.config.data_headers import check_data_sets
 from merganser.config.entries import studied_entries
 from merganser.config.inputs import INPUTS
 from merganser.config.inputs.base import known_method
-from merganser.config.mistakes import Mistake, MistakesError, caught
+from merganser.config.mistakes import Mistake, MistakesError, collecting_mistakes
 from merganser.config.params import Params
 from merganser.config.published import read_published
 from merganser.config.sections import Entry
@@ -31,7 +31,7 @@ from merganser.learning.recalibration import Recalibration
 from merganser.merging.binding import LAYERS, check_patterns
 from merganser.models import family_names, get_family
 from merganser.sources.installing import INSTALL, gguf_in
-from merganser.sources.pointers import PackagePointer, lying, read_pointer, verified_package_path
+from merganser.sources.pointers import PackagePointer, local_path, read_pointer, verified_package_path
 
 BASE_SOURCE: KeyPath = ("base", "source")
 
@@ -48,7 +48,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
     models = _opened_models(params, here, mistakes)
     base = _opened_base(params, here, models, mistakes)
     if params.vocabulary in params.vocabularies:
-        with caught(mistakes, ("vocabularies", params.vocabulary)):
+        with collecting_mistakes(mistakes, ("vocabularies", params.vocabulary)):
             _check_vocabulary(params, params.vocabulary, here, models, rules)
     notes: list[str] = []
     if base is not None:
@@ -57,7 +57,7 @@ def check_sources(params: Params, folder: Path, made: Callable[[Path], bool]) ->
         _check_recalibrated(params, base, rules, mistakes)
     check_data_sets(params, here, remote, base, mistakes)
     if params.published is not None:
-        with caught(mistakes, ("published", "source")):
+        with collecting_mistakes(mistakes, ("published", "source")):
             read_published(folder / params.published.source)
     if mistakes:
         raise MistakesError(mistakes)
@@ -81,8 +81,8 @@ def _located(
     """Return the paths of sources on this disk, and the pointers of those to fetch."""
     here, remote = dict[KeyPath, Path](), dict[KeyPath, Path]()
     for place, source in _sources(params).items():
-        with caught(mistakes, place):
-            path = _lying(folder / source, made)
+        with collecting_mistakes(mistakes, place):
+            path = _local_path(folder / source, made)
             if path is not None and not _is_dequantised(path):
                 here[place] = path
             elif (folder / source).exists():
@@ -97,7 +97,7 @@ def _opened_models(
     models: dict[str, Checkpoint | Adapter] = {}
     for name in params.tasks:
         if path := here.get(("tasks", name, "source")):
-            with caught(mistakes, ("tasks", name, "source")):
+            with collecting_mistakes(mistakes, ("tasks", name, "source")):
                 check_model(path)
                 models[name] = open_model(path)
     return models
@@ -111,7 +111,7 @@ def _opened_base(
 ) -> Checkpoint | None:
     """Open the base, or the models' mean in its place; None if it is not here or has a mistake."""
     base: Checkpoint | None = None
-    with caught(mistakes, BASE_SOURCE):
+    with collecting_mistakes(mistakes, BASE_SOURCE):
         if params.base.is_mean:
             mean = mean_model(models, params.base.heads)
             base = mean if mean.specs else None  # while the models are not here
@@ -120,7 +120,7 @@ def _opened_base(
             base = open_checkpoint(path)
             if path.is_dir() and params.base.family in family_names():
                 lacking = get_family(params.base.family).check(path, base)
-                with caught(mistakes, ("base", "heads")):
+                with collecting_mistakes(mistakes, ("base", "heads")):
                     _check_heads(params, lacking or ())
     return base
 
@@ -137,7 +137,7 @@ def _check_pairs(
     notes: list[str] = []
     agreement = Agreement(here[BASE_SOURCE], rules) if BASE_SOURCE in here else None
     for name, model in models.items():
-        with caught(mistakes, ("tasks", name, "source")):
+        with collecting_mistakes(mistakes, ("tasks", name, "source")):
             if agreement is not None:
                 notes += agreement.check(name, here["tasks", name, "source"], (base, model))
             check_pair(base, model, rules, name)
@@ -187,7 +187,7 @@ def _check_layers(params: Params, base: Checkpoint, rules: ParameterRules, mista
     entries += [merged for each in INPUTS.values() for merged in each.entries(params)]
     for place, each in ((place, entry.values) for place, entry in (*entries, *studied_entries(params))):
         if isinstance(each.get(LAYERS), Mapping):
-            with caught(mistakes, place):
+            with collecting_mistakes(mistakes, place):
                 check_patterns(each, names)
 
 
@@ -215,11 +215,11 @@ def _check_heads(params: Params, lacking: Collection[str]) -> None:
         raise InputError(f"{reason}; add {min(beyond).rpartition('.')[0]}.*, so that each task brings its own")
 
 
-def _lying(source: Path, made: Callable[[Path], bool]) -> Path | None:
+def _local_path(source: Path, made: Callable[[Path], bool]) -> Path | None:
     """Return the path of a source; None if it will be fetched or made. Raises InputError otherwise."""
     if source.exists():
         pointer = read_pointer(source)
-        return verified_package_path(pointer, source) if isinstance(pointer, PackagePointer) else lying(source)
+        return verified_package_path(pointer, source) if isinstance(pointer, PackagePointer) else local_path(source)
     if not made(source):
         beside = [each.name for each in source.parent.iterdir()] if source.parent.is_dir() else []
         near = did_you_mean(source.name, beside)

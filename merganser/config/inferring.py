@@ -39,7 +39,7 @@ from merganser.models import EmbedsTexts, TakesImages, TakesSounds, family_names
 from merganser.models.naming import HEAD_NAMES
 from merganser.plugins import FAMILIES, constants, own_configurations
 from merganser.sources.hub_data import rename_columns
-from merganser.sources.pointers import OpenClipPointer, lying, read_pointer
+from merganser.sources.pointers import OpenClipPointer, local_path, read_pointer
 
 # What an adapter of PEFT is for, where its architecture's families build several.
 ADAPTED_FOR = {
@@ -60,7 +60,7 @@ def family_of(source: Path, tasks: Collection[Path] = ()) -> str | None:
     `tasks`: the tasks' own models, whose heads decide between several families.
     """
     with suppress(InputError, OSError):
-        path = lying(source)
+        path = local_path(source)
         if path is None:
             return "open_clip" if isinstance(read_pointer(source), OpenClipPointer) else None
         folder = path if path.is_dir() else path.parent
@@ -93,7 +93,7 @@ def _meant(families: Sequence[str], tasks: Collection[Path]) -> list[str]:
 def _use_of(source: Path) -> str | None:
     """Return a model's use as model hubs call it; None if no file tells."""
     with suppress(InputError, OSError):
-        if path := lying(source):
+        if path := local_path(source):
             folder = path if path.is_dir() else path.parent
             adapter = read_config(folder / ADAPTER_CONFIG) or {}
             return ADAPTED_FOR.get(str(adapter.get("task_type"))) or library_of(folder, None)[1]
@@ -138,7 +138,7 @@ def pattern_in_all(base: Path, models: Sequence[Path]) -> str | None:
     parameters, if no single prefix separates them, and for adapters.
     """
     with suppress(InputError, OSError):
-        place, places = lying(base), [lying(model) for model in models]
+        place, places = local_path(base), [local_path(model) for model in models]
         if place and all(places):
             names = open_checkpoint(place).names
             names_of_all = {tuple(_names_in(place, each)) for each in places if each}
@@ -161,7 +161,7 @@ def _names_in(base: Path, model: Path) -> list[str]:
 def _names_beyond(base: Path, model: Path) -> list[str]:
     """List a model's parameters that the base lacks; their prefix may differ (`bert.`)."""
     with suppress(InputError, OSError):
-        places = lying(base), lying(model)
+        places = local_path(base), local_path(model)
         if places[0] and places[1]:
             known, tuned = open_checkpoint(places[0]), open_model(places[1])
             names = tuned.updates if isinstance(tuned, Adapter) else matched(known, tuned, ParameterRules(), "").names
@@ -172,7 +172,7 @@ def _names_beyond(base: Path, model: Path) -> list[str]:
 def parameter_names(source: Path) -> list[str]:
     """List a model's parameters, or those that an adapter changes; empty if it is not on this disk."""
     with suppress(InputError, OSError):
-        if path := lying(source):
+        if path := local_path(source):
             model = open_model(path)
             return list(model.updates if isinstance(model, Adapter) else model.names)
     return []
@@ -252,7 +252,7 @@ def _takes(kind: str, own: Mapping[str, Any], data: Mapping[str, Any], source: P
     """Tell whether a kind has these keys, and can read the data's columns if they are here."""
     try:
         evaluator = open_evaluator(kind, own, None)
-        path = lying(source)
+        path = local_path(source)
         if path is not None:
             evaluator.check_data(rename_columns(read_headers(path), data.get("columns") or {}, source), source)
     except (InputError, ValidationError, OSError):

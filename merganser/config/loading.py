@@ -10,7 +10,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from merganser.config import CHECKED, PARAMS
-from merganser.config.completing import addition_names, additions, completed, filled, unmatched, unread
+from merganser.config.completing import addition_names, additions, completed, filled, missing_model, tasks_without_kind
 from merganser.config.inputs import INPUTS, SECTIONS
 from merganser.config.mistakes import Mistake, abbreviate, mistakes_in, repaired
 from merganser.config.params import Params
@@ -81,8 +81,8 @@ def _read(content: Any, path: Path, folder: Path | None) -> tuple[Params | None,
         )
     right = repaired(content, Params)
     mistakes = [*_name_mistakes(content), *mistakes_in(content, Params), *_clash_mistakes(content)]
-    mistakes += unread(content, folder) if folder else []
-    for place, advice in (unmatched(content, folder) if folder else {}).items():
+    mistakes += missing_model(content, folder) if folder else []
+    for place, advice in (tasks_without_kind(content, folder) if folder else {}).items():
         text = f"missing, and it does not follow from the data: {advice}, or name the kind (docs/kinds.md)"
         mistakes.append(Mistake((*place, "kind"), text))
     return None if right is None else Params.model_validate(right), mistakes

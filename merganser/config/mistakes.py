@@ -65,7 +65,7 @@ def mistakes_at(place: KeyPath, error: InputError, *, has_place: bool = False) -
 
 
 @contextmanager
-def caught(mistakes: list[Mistake], place: KeyPath) -> Iterator[None]:
+def collecting_mistakes(mistakes: list[Mistake], place: KeyPath) -> Iterator[None]:
     """Turn an InputError in the block into mistakes, at a place, or at `parameters.merged` if its text starts so."""
     try:
         yield

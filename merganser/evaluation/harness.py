@@ -155,7 +155,7 @@ def make_lm_eval_task(
     return opened
 
 
-def asked_here(network: Any, batch_size: int) -> Any:
+def network_as_lm(network: Any, batch_size: int) -> Any:
     """Wrap a loaded network for lm-eval; `batch_size`: the largest number of questions at a time."""
     with _quiet():
         from lm_eval.models.huggingface import HFLM
@@ -181,7 +181,7 @@ def asked_here(network: Any, batch_size: int) -> Any:
             return InProcess(pretrained=network.module, tokenizer=network.tokenizer, batch_size=batch_size)
 
 
-def asked_of(server: ModelServer, folder: Path, batch_size: int) -> Any:
+def server_as_lm(server: ModelServer, folder: Path, batch_size: int) -> Any:
     """Wrap the server of a model's folder for lm-eval; `batch_size`: questions at a time."""
     with _quiet():
         try:

@@ -297,17 +297,17 @@ class SomeLayers(LayerSource):
         return self.source.unread(name, base)
 
 
-def beneath(source: LayerSource, change: Callable[[LayerSource], LayerSource]) -> LayerSource:
+def replace_innermost(source: LayerSource, change: Callable[[LayerSource], LayerSource]) -> LayerSource:
     """Replace the innermost of nested sources; the outer ones, with their threads or GPU, stay."""
     if isinstance(source, WrappedSource):
-        return replace(source, source=beneath(source.source, change))
+        return replace(source, source=replace_innermost(source.source, change))
     return change(source)
 
 
 def weights_of(source: LayerSource) -> LayerSource:
     """Leave out batch-normalisation statistics, which are measured and not weights."""
     chosen = [name for name in source.names if not is_measured(source.table.parameter(name))]
-    return source if len(chosen) == len(source.names) else beneath(source, partial(SomeLayers, chosen=chosen))
+    return source if len(chosen) == len(source.names) else replace_innermost(source, partial(SomeLayers, chosen=chosen))
 
 
 @dataclass(frozen=True)

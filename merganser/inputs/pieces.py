@@ -22,7 +22,7 @@ from merganser.inputs.layers import (
     LayerTable,
     SomeLayers,
     UnreadLayer,
-    beneath,
+    replace_innermost,
     unread_layer,
 )
 from merganser.inputs.watched import unreported
@@ -87,7 +87,7 @@ def in_pieces(source: LayerSource, kinds: frozenset[Kind], size: int = PIECE) ->
     def divided(source: LayerSource) -> LayerSource:
         return PiecedLayers(source, kinds, size) if isinstance(source, DivisibleSource) else source
 
-    return beneath(source, divided)
+    return replace_innermost(source, divided)
 
 
 def pieces_of(name: str, shape: tuple[int, ...], size: int) -> Iterator[Part]:
@@ -200,7 +200,7 @@ class ByParameter:
             known = self._known.setdefault(name, _Parameter(pieces, len(pieces)))
         with known.lock:
             merge = known.merge = known.merge or self._bind(
-                beneath(self._layers, partial(SomeLayers, chosen=known.pieces))
+                replace_innermost(self._layers, partial(SomeLayers, chosen=known.pieces))
             )
             known.left -= 1
         if not known.left:

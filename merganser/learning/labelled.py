@@ -32,7 +32,7 @@ class LabelledLoss:
         return cross_entropy(logits, self.labels[places].to(logits.device))
 
 
-def looked_at(task: TaskLoss, of: Batches, settings: LearnerSettings) -> tuple[Loss, Batches]:
+def loss_and_examples(task: TaskLoss, of: Batches, settings: LearnerSettings) -> tuple[Loss, Batches]:
     """Return a task's loss and its examples: the labelled ones if the learner uses labels, else the loss as it is."""
     if not isinstance(settings, LabelledSettings):
         return task, of

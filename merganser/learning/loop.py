@@ -139,7 +139,7 @@ class Learnable(NamedTuple):
     passes: Callable[[int], int] = lambda step: 1  # counts how often a step's batches go through the networks
 
 
-def forming(
+def joint_problem(
     form: Form,
     base: Checkpoint,
     losses: Sequence[Loss],
@@ -172,7 +172,7 @@ def forming(
     return Learnable(layers, batches, form.start, slope, check, passes=form.passes)
 
 
-def apart(tasks: Sequence[Learnable], layers: LayerSource) -> Learnable:
+def per_task_problem(tasks: Sequence[Learnable], layers: LayerSource) -> Learnable:
     """Learn each task's own values by the loss of its own model; the losses are added up.
 
     The values are tensors (T, ...) with one row per task. `layers`: of all tasks.

@@ -29,8 +29,8 @@ from merganser.inputs.layers import (
     LayerSource,
     MappedLayers,
     SomeLayers,
-    beneath,
     dense_layer,
+    replace_innermost,
     weighted,
 )
 from merganser.inputs.pieces import ByParameter
@@ -161,7 +161,7 @@ def bound(method: "Method", values: Mapping[str, Any], layers: LayerSource) -> M
     merges: dict[str, Merge] = {}
     for vector in _vectors(method, unweighted):
         chosen = [name for _, names in vector for name in names]
-        source = layers if len(vector) == len(groups) else beneath(layers, partial(SomeLayers, chosen=chosen))
+        source = layers if len(vector) == len(groups) else replace_innermost(layers, partial(SomeLayers, chosen=chosen))
         merges |= _merges(method, vector, MappedLayers(source, taken))
     return lambda layer: merges[layer.name](taken(layer))
 

@@ -328,7 +328,7 @@ def _explain(method: Method, entry: str, values: Mapping[str, Any], mistake: Any
             f"{entry}.{key}: {method.name} has no such parameter{offer or '; it has ' + (', '.join(known) or 'none')}"
         )
     if mistake["type"] == "missing":
-        return f"{entry}.{key}: missing; {method.name} has no default of it"
+        return f"{entry}.{key}: missing; {method.name} has no default for it"
     given = values.get(key, mistake["input"])  # else the default
     if isinstance(given, str) and (key, given) in RENAMED:
         return f"{entry}.{key}: {given} was renamed to {RENAMED[key, given]}"

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from merganser.inputs.layers import LayerDeltas, LayerSource, SomeLayers, beneath
+from merganser.inputs.layers import LayerDeltas, LayerSource, SomeLayers, replace_innermost
 from merganser.linalg.counts import count_of
 from merganser.linalg.cuts import kept
 from merganser.linalg.descent import Gradient, adam
@@ -53,7 +53,7 @@ def doge(
     the authors' code leaves them at the base's weights, and keeps one entry more of each task.
     """
     chosen = [name for name in layers.names if layers.kinds[name] == "matrix"]
-    cut = vector_cut(beneath(layers, partial(SomeLayers, chosen=chosen)), density) if chosen else ()
+    cut = vector_cut(replace_innermost(layers, partial(SomeLayers, chosen=chosen)), density) if chosen else ()
 
     def merge(layer: LayerDeltas) -> Tensor:
         norms = squared_lengths(layer.deltas).sqrt()

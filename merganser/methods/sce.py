@@ -14,7 +14,7 @@ from merganser.linalg.blocks import blocks, join_pieces
 from merganser.linalg.counts import count_of
 from merganser.linalg.cuts import cut_of
 from merganser.merging.method import PositiveFraction, Scaling, method
-from merganser.operators.angles import folded, row_size, row_sums
+from merganser.operators.angles import ordered_sum, row_size, row_sums
 from merganser.operators.ties import elect_sign, over_stacks, weighted_disjoint_mean
 
 
@@ -81,4 +81,4 @@ def mean_squares(parameter: LayerSource, select: Callable[[Tensor], Tensor]) -> 
         size = row_size(stack)
         return row_sums(map(select, blocks(stack, size)), size, torch.square)
 
-    return folded(over_stacks(parameter, squares)) / max(1, parameter.entries)
+    return ordered_sum(over_stacks(parameter, squares)) / max(1, parameter.entries)

@@ -17,7 +17,7 @@ from merganser.linalg.blocks import blocks, join_pieces
 from merganser.linalg.counts import count_of
 from merganser.linalg.cuts import Band, band_of, cut_of, each_in_band
 from merganser.merging.method import Densities, Fraction, Scaling, method
-from merganser.operators.angles import folded, row_size, row_sums
+from merganser.operators.angles import ordered_sum, row_size, row_sums
 from merganser.operators.coefficients import each_of, task_weights
 from merganser.operators.drop import by_magnitude, drawn
 from merganser.operators.sums import times
@@ -152,7 +152,7 @@ def rescaler(parameter: LayerSource, sparse: Sparse) -> Sparse:
         size = row_size(piece.deltas)
         return torch.stack([row_sums(each, size, torch.abs) for each in (sparse(piece), blocks(piece.deltas, size))])
 
-    left, whole = folded(parameter.map(sizes))
+    left, whole = ordered_sum(parameter.map(sizes))
     factors = torch.where(left > 0, whole / left, 1.0).unsqueeze(1)
     return lambda piece: ((block * factors).to(block.dtype) for block in sparse(piece))
 

@@ -114,12 +114,12 @@ def _products(vectors: Tensor, start: Tensor | None) -> Iterator[tuple[slice, It
             yield rows, (tile[i] * tile[j] for i, j in pairs)
 
 
-def folded(parts: Iterable[Tensor]) -> Tensor:
+def ordered_sum(parts: Iterable[Tensor]) -> Tensor:
     """Add up numbers (..., n) along the last dimension, one after another, over parts that follow each other.
 
     The sum has the same bits however the numbers are cut into parts.
 
-    >>> folded([torch.tensor([[1.0, 2.0]]), torch.tensor([[4.0]])])
+    >>> ordered_sum([torch.tensor([[1.0, 2.0]]), torch.tensor([[4.0]])])
     tensor([7.])
     """
     total = None
@@ -166,9 +166,9 @@ def inner_products(
     if granularity == "row":
         return lambda piece: vector_inner_products(*vectors_of(piece, granularity, of))
     if granularity == "parameter":
-        summed = folded(parameter.map(lambda piece: _inner_products_of_rows(piece, of))).unsqueeze(2)
+        summed = ordered_sum(parameter.map(lambda piece: _inner_products_of_rows(piece, of))).unsqueeze(2)
     else:
-        summed = folded(_products_in_columns(parameter, of))
+        summed = ordered_sum(_products_in_columns(parameter, of))
     return lambda piece: summed
 
 

@@ -12,7 +12,7 @@ from merganser.evaluation.data_sets import load_saved
 from merganser.sources.following import files_at
 from merganser.sources.guarded import hub_cache
 from merganser.sources.hub import hub_api
-from merganser.sources.pointers import HubPointer, OpenClipPointer, lying, read_pointer, repositories
+from merganser.sources.pointers import HubPointer, OpenClipPointer, local_path, read_pointer, repositories
 
 _WORDS = re.compile(r"[/.-]+")  # between them, of a file's path
 FOOTER = 2**20  # bytes: more than the footers of data sets have
@@ -24,7 +24,7 @@ def count_examples(source: Path, split: str) -> int:
 
     Raises LookupError if there are none, and whatever the hub, `datasets` and Arrow raise.
     """
-    path = lying(source)
+    path = local_path(source)
     if path is not None:
         return len(load_saved(path)[split])
     named = repositories(read_pointer(source))
@@ -99,7 +99,7 @@ def _configurations(source: Path) -> Iterator[Any]:
                 yield read_config(Path(file))
             except EntryNotFoundError:
                 continue
-    elif path := lying(source):
+    elif path := local_path(source):
         yield from (read_config(path / name) for name in names)
 
 

@@ -29,7 +29,7 @@ from merganser.sources.pointers import (
     OpenClipPointer,
     PackagePointer,
     Pointer,
-    lying,
+    local_path,
     pinned,
     pointer_kind,
     read_pointer,
@@ -141,7 +141,7 @@ def known_facts(source: Path) -> dict[str, list[str]]:
     pointer = read_pointer(source)
     if isinstance(pointer, HubPointer):
         return downloaded_facts(pointer, "model")
-    place = lying(source)
+    place = local_path(source)
     return {} if place is None else facts_in(place)
 
 

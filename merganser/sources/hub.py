@@ -138,7 +138,7 @@ def download(pointer: HubPointer, source: Path) -> tuple[Path, list[str]]:
         files = list_repository_files(api, pointer.hub, revision, "model")
         place, names, left = names_at(pointer, files, source)
         wanted = [f"{place}/{name}" if place else name for name in names]
-        wanted += [name for name in _said_in(files, place) if files[name].size <= SMALL and name not in wanted]
+        wanted += [name for name in _cards_in(files, place) if files[name].size <= SMALL and name not in wanted]
         snapshot = _snapshot(api, pointer, [files[name] for name in wanted], source)
         while pointer.path not in files and (more := _further(snapshot / place, place, files)):
             _snapshot(api, pointer, [files[name] for name in more], source)
@@ -177,7 +177,7 @@ def _further(folder: Path, place: str, files: Collection[str]) -> list[str]:
     return [name for name in (f"{place}/{name}" if place else name for name in names) if name in files]
 
 
-def _said_in(files: Iterable[str], place: str) -> list[str]:
+def _cards_in(files: Iterable[str], place: str) -> list[str]:
     """Return the cards and licence files of a repository, and of a model's folder in it."""
     named = [(name.rpartition("/"), name) for name in files]
     return [name for (folder, _, own), name in named if folder in ("", place) and (own == CARD or licence_files([own]))]

@@ -128,7 +128,7 @@ def pinned(pointer: HubPointer, source: Path) -> str:
     return pointer.revision
 
 
-def lying(source: Path) -> Path | None:
+def local_path(source: Path) -> Path | None:
     """Return the path of a source on this disk: itself, or the target of a package pointer; None for others.
 
     Raises InputError for a bad pointer, and for a package that is missing, of another version, or without the path.

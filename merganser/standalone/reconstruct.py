@@ -19,7 +19,7 @@ from merganser.checkpoints.output import OutputFormat
 from merganser.checkpoints.reading import open_checkpoint, open_for_merging, written_as
 from merganser.checkpoints.tensors import DTYPES, NAMES_OF_DTYPES, Checkpoint, Spec, tensor_name
 from merganser.checkpoints.views import View, stored_specs, unstacked
-from merganser.checkpoints.vocabulary.writing import like
+from merganser.checkpoints.vocabulary.writing import write_like
 from merganser.checkpoints.writing import shards_like, write_model
 from merganser.config.recipes import RECIPE, check_unchanged, path_of, read_recipe
 from merganser.errors import InputError, did_you_mean
@@ -122,7 +122,7 @@ def _own(merged: Path, task: str, modules: Sequence[str], made: Path) -> Own | N
     if gguf_in(path) is not None:  # its tensors have llama.cpp's names
         return None
     if recipe.tokenizer:
-        path = like(merged, recipe.rows, task, path, made)
+        path = write_like(merged, recipe.rows, task, path, made)
     model, shared = open_model(path, modules), open_checkpoint(merged, modules)
     taken = [name for name in shared.names if is_merged(name, shared.spec(name).dtype, recipe.rules)]
     if isinstance(model, Adapter):

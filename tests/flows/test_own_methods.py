@@ -105,7 +105,7 @@ RETURN = METHOD[METHOD.index("    return") :]
         (("threshold: Fraction", "coefficients: Fraction"), "halfway: coefficients are every entry's"),
         (("threshold: Fraction", "threshold: Tensor"), "cannot be imported: PydanticSchemaGenerationError"),
         (("= 0.1", "= 7"), "methods.halfway.threshold: Input should be less than or equal to 1, got 7"),
-        ((" = 0.1", ""), "methods.halfway.threshold: missing; halfway has no default of it"),
+        ((" = 0.1", ""), "methods.halfway.threshold: missing; halfway has no default for it"),
         (('"sparse"', '"spare"'), "got 'spare'; did you mean \"sparse\"?"),
         (('"NDI"', '"none"'), "halfway: involvement: expected NDI, VDI, TTA, got 'none'"),
         ((RETURN, RETURN + METHOD[METHOD.index("@method") :].replace("halfway", "ties")), "also has a method ties"),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from merganser.learning import Values
 from merganser.learning.batches import Batches
-from merganser.learning.loop import Learnable, Loss, apart, forming
+from merganser.learning.loop import Learnable, Loss, joint_problem, per_task_problem
 from merganser.methods.localize_stitch_learned import Regions, Settings
 from tests.laws.layers import Layers
 from tests.laws.samples import assert_same, joined, merged_vector, network
@@ -109,12 +109,12 @@ def problem(tmp_path: Any, tasks: Sequence[int]) -> Learnable:
     losses: list[Loss] = [loss_of(task) for task in tasks]
     batches = [Batches(0, task, "validation", 9, 2) for task in layers.tasks]
     form = Regions(layers, Settings(density=0.3))
-    return forming(form, base_of(tmp_path), losses, batches, torch.device("cpu"))
+    return joint_problem(form, base_of(tmp_path), losses, batches, torch.device("cpu"))
 
 
 def test_tasks_apart_are_each_learned_as_if_alone(tmp_path: Any) -> None:
     alone = [problem(tmp_path, [task]) for task in range(2)]
-    together, starts = apart(alone, Layers(network(2))), [each.start() for each in alone]
+    together, starts = per_task_problem(alone, Layers(network(2))), [each.start() for each in alone]
     values = together.start()
     assert all(torch.equal(values[name], problem(tmp_path, [0, 1]).start()[name]) for name in values)
     loss, gradients = together.slope(values, STEP)

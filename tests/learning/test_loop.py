@@ -13,7 +13,7 @@ from merganser.checkpoints.views import View
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
 from merganser.learning.batches import Batches
-from merganser.learning.loop import FILE, LearningState, Loss, forming, learn
+from merganser.learning.loop import FILE, LearningState, Loss, joint_problem, learn
 from merganser.methods import concrete
 from merganser.methods.adamerging import Settings, WeightedSum
 from merganser.tasks.learn import examples_seen
@@ -53,7 +53,7 @@ def make(tmp_path: Path) -> Make:
     ) -> LearningState:
         chosen = Settings(**{"lr": 0.05, "every": 3} | settings)
         form, these = WeightedSum(layers, chosen), losses or [loss_of(task) for task in range(2)]
-        problem = forming(form, base, these, batches, torch.device("cpu"))
+        problem = joint_problem(form, base, these, batches, torch.device("cpu"))
         known = chosen.model_dump_json(exclude={"steps"})
         return learn(problem, chosen, tmp_path / folder, known, ([] if said is None else said).append)
 
@@ -156,7 +156,7 @@ def test_the_counted_examples_are_those_that_went_through_the_network_inner_step
         return found
 
     batches = [Batches(0, task, "validation", 9, 2) for task in ("a", "b")]
-    problem = forming(form, base_of(tmp_path), [loss, loss], batches, torch.device("cpu"))
+    problem = joint_problem(form, base_of(tmp_path), [loss, loss], batches, torch.device("cpu"))
     state = learn(problem, settings, tmp_path / "state", "", lambda _: None)
     assert examples_seen(problem, state) == {"forwards": seen[False], "backwards": seen[True]}
     assert seen[True] == (2 + 2 + 1) * 2 * 2  # two steps of the mask, with an inner one each, and one of coefficients
@@ -183,7 +183,7 @@ def test_linear_maps_that_are_stored_in_by_out_are_formed_and_pulled_that_way(tm
         return loss_of(0)({**weights, "tall": weights["tall"].mT}, rows)
 
     cpu = torch.device("cpu")
-    expected = forming(form, plain, [loss_of(0)], batches, cpu).slope(form.start(), 0)
-    found = forming(form, shown, [loss], batches, cpu).slope(form.start(), 0)
+    expected = joint_problem(form, plain, [loss_of(0)], batches, cpu).slope(form.start(), 0)
+    found = joint_problem(form, shown, [loss], batches, cpu).slope(form.start(), 0)
     assert found[0] == pytest.approx(expected[0])
     torch.testing.assert_close(found[1], expected[1])

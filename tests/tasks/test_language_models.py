@@ -19,7 +19,7 @@ from merganser.config.params import Params
 from merganser.errors import InputError
 from merganser.evaluation.documents import of_group
 from merganser.evaluation.examples import read_results
-from merganser.evaluation.harness import asked_here, make_lm_eval_task, samples_of
+from merganser.evaluation.harness import make_lm_eval_task, network_as_lm, samples_of
 from merganser.tasks import evaluate, extract, fetch, merge, prepare
 from tests.evaluation.kinds.test_served import COMMAND
 from tests.tasks.comparison import inside
@@ -141,7 +141,7 @@ class Plain:
 def test_each_models_scores_are_lm_evals_of_the_adapter_merged_by_peft(folder: Path) -> None:
     found = read_results(folder / "data/examples/individual/chosen.safetensors")
     plain = Plain(adapted(folder / "sources/base", 0).merge_and_unload())
-    expected = [sample["acc"] for sample in samples_of(make_lm_eval_task(TASK, "acc", ROWS), asked_here(plain, 8))]
+    expected = [sample["acc"] for sample in samples_of(make_lm_eval_task(TASK, "acc", ROWS), network_as_lm(plain, 8))]
     assert found.score is not None
     assert found.score.tolist() == expected
     assert 0 < found.score.mean() < 1
@@ -159,7 +159,7 @@ def test_a_group_has_a_value_for_each_of_its_data_sets(folder: Path) -> None:
 def test_a_merge_of_adapters_loads_in_transformers_and_scores_the_same_there(folder: Path) -> None:
     found = read_results(folder / "data/examples/average/chosen.safetensors")
     plain = Plain(AutoModelForCausalLM.from_pretrained(folder / "data/merged/average"))
-    expected = [sample["acc"] for sample in samples_of(make_lm_eval_task(TASK, "acc", ROWS), asked_here(plain, 8))]
+    expected = [sample["acc"] for sample in samples_of(make_lm_eval_task(TASK, "acc", ROWS), network_as_lm(plain, 8))]
     assert found.score is not None
     assert found.score.tolist() == expected
 

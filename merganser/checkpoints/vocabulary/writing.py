@@ -83,7 +83,7 @@ def write_models(plan: OneVocabulary, folder: Path) -> tuple[Path | None, dict[s
     return (reference if plan.has_base else None), written
 
 
-def like(base: Path, rules: Iterable[str], name: str, model: Path, folder: Path) -> Path:
+def write_like(base: Path, rules: Iterable[str], name: str, model: Path, folder: Path) -> Path:
     """Write a model in the base's vocabulary; return its place inside the folder.
 
     `rules`: the tokens whose rows are the base's by a rule.
@@ -94,10 +94,10 @@ def like(base: Path, rules: Iterable[str], name: str, model: Path, folder: Path)
     return place
 
 
-def like_base(base: Path, name: str, model: Path, folder: Path) -> Path:
+def write_like_base(base: Path, name: str, model: Path, folder: Path) -> Path:
     """Write a fetched model in the vocabulary of its base; return the model's new place."""
     said = (read_object(base / DESCRIPTION, CONFIG_LIMIT) or {}).get(VOCABULARY)
-    return model if said is None else like(base, said["rows"], name, model, folder)
+    return model if said is None else write_like(base, said["rows"], name, model, folder)
 
 
 def write_with_template(model: Path, template: Path, folder: Path) -> None:

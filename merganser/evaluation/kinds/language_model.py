@@ -23,13 +23,13 @@ from merganser.evaluation.documents import DOCUMENT, MEMBER, to_json
 from merganser.evaluation.examples import Results
 from merganser.evaluation.harness import (
     DEFAULT_TYPE,
-    asked_here,
-    asked_of,
     check_given,
     check_task,
     installed_task,
     make_lm_eval_task,
+    network_as_lm,
     samples_of,
+    server_as_lm,
 )
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.serving import ModelServer
@@ -183,14 +183,14 @@ def write_shown(rows: Any, settings: Settings, folder: Path) -> None:
 
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Return lm-eval's score of each document, or its prediction and label if the metric compares these."""
-    return _results(asked_here(network, batch_size), prepared, settings, metric)
+    return _results(network_as_lm(network, batch_size), prepared, settings, metric)
 
 
 def served_results(
     server: ModelServer, folder: Path, prepared: Prepared, settings: Settings, metric: str, batch_size: int
 ) -> Results:
     """Return the same results from the server of a model's folder."""
-    model = asked_of(server, folder, batch_size)
+    model = server_as_lm(server, folder, batch_size)
     if any(task.get("output_type", DEFAULT_TYPE) != DEFAULT_TYPE for task in tasks_of(settings).values()):
         model.check_likelihoods()
     return _results(model, prepared, settings, metric)

@@ -129,10 +129,10 @@ def test_each_documents_score_is_whether_the_likeliest_choice_is_the_right_one(n
 
 def test_examples_are_shown_before_the_question(networks: dict[str, Any]) -> None:
     shown = {"num_fewshot": 1, "fewshot_config": {"samples": [dict(ROWS[0])], "sampler": "first_n"}}
-    from merganser.evaluation.harness import asked_here, make_lm_eval_task, samples_of
+    from merganser.evaluation.harness import make_lm_eval_task, network_as_lm, samples_of
 
     task = make_lm_eval_task(CHOICE | shown, "acc", list(ROWS))
-    arguments = samples_of(task, asked_here(networks["llama, untied"], 4))[2]["arguments"]
+    arguments = samples_of(task, network_as_lm(networks["llama, untied"], 4))[2]["arguments"]
     assert arguments[0][0] == "the cat sat on\n\nthe mat sat"
 
 

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.errors import InputError
 from merganser.evaluation.evaluator import open_evaluator
-from merganser.evaluation.harness import asked_here, make_lm_eval_task, samples_of
+from merganser.evaluation.harness import make_lm_eval_task, network_as_lm, samples_of
 from merganser.evaluation.kinds import language_model as kind
 from merganser.evaluation.serving import ModelServer, serving
 from merganser.models import Network, open_network
@@ -87,7 +87,7 @@ def test_what_is_written_is_the_same_text(network: Network, folder: Path, server
     from merganser.evaluation.completions import Completions
 
     task = make_lm_eval_task(WRITTEN, "exact_match", list(ROWS))
-    here, there = (samples_of(task, model) for model in (asked_here(network, 4), Completions(server, folder, 4)))
+    here, there = (samples_of(task, model) for model in (network_as_lm(network, 4), Completions(server, folder, 4)))
     texts = [sample["filtered_resps"] for sample in here]
     assert texts == [sample["filtered_resps"] for sample in there]
     assert len({text for (text,) in texts}) > 1
@@ -105,7 +105,7 @@ def test_tasks_of_likelihoods_are_refused_by_a_server_that_gives_none(
 
 def test_a_chat_is_put_into_the_models_template(network: Network) -> None:
     task = make_lm_eval_task(CHOICE | SHOWN, "acc", list(ROWS))
-    asked = samples_of(task, asked_here(network, 4), chat=True, system="the mat")[2]["arguments"][0][0]
+    asked = samples_of(task, network_as_lm(network, 4), chat=True, system="the mat")[2]["arguments"][0][0]
     assert asked == "system the mat user the cat sat assistant on user the mat sat on"
 
 
@@ -119,7 +119,7 @@ def test_a_model_without_a_template_is_refused_before_its_data_are_prepared(tmp_
 def test_few_questions_at_a_time_where_they_are_long(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     longest = 6  # tokens, at least, of each
     monkeypatch.setattr("merganser.evaluation.harness.LOGITS_BYTES", 4 * longest * 40 * 2)
-    model = asked_here(network, 64)
+    model = network_as_lm(network, 64)
     sizes = []
     monkeypatch.setattr(model, "_model_call", counted(model._model_call, sizes))
     samples_of(make_lm_eval_task(CHOICE, "acc", list(ROWS)), model)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tools.figures import COLUMNS, ROOT, pages, quotable, read_figures, with_figures, with_tables
+from tools.figures import ROOT, pages, quotable, read_figures, with_figures, with_tables
 
 RUN = """entry,method,group,data,digits,mean,normalised_score,amr
 low,ties,single,no data,0.25,0.5,0.751,0.0
@@ -53,5 +53,4 @@ def test_the_docs_quote_docs_results() -> None:
 
 def test_no_share_of_which_method_is_written_by_hand() -> None:
     text = (ROOT / "docs/which-method.md").read_text()
-    assert re.findall(r"\d+(?:\.\d+)? %(?!<!-- \w+ \w+ -->)", text) == []
-    assert any(head in text for head in COLUMNS)
+    assert re.findall(r"\d+(?:\.\d+)? %(?!<!-- [\w.-]+ \w+ -->)", text) == []

@@ -60,8 +60,16 @@ def _moved(source: Path, pointer: HubPointer, repo_type: RepoType) -> str | None
     except hub_errors() as error:
         raise InputError(missing(source, pointer.hub, pointer.follow, error)) from error
     except (HTTPError, OSError) as error:
-        raise HubAwayError(f"{source}: the hub does not answer ({type(error).__name__})") from error
+        raise _trouble(source, pointer, error) from error
     return head
+
+
+def _trouble(source: Path, pointer: HubPointer, error: Exception) -> Exception:
+    """Tell a hub that refuses from one that does not answer."""
+    refused = hub_refusal(source, pointer.hub, error)
+    return (
+        InputError(refused) if refused else HubAwayError(f"{source}: the hub does not answer ({type(error).__name__})")
+    )
 
 
 @dataclass(frozen=True)
@@ -89,10 +97,7 @@ def look(source: Path, pointer: HubPointer, repo_type: RepoType) -> Seen:
     except hub_errors() as error:
         raise InputError(missing(source, pointer.hub, asked, error)) from error
     except (HTTPError, OSError) as error:
-        refused = hub_refusal(source, pointer.hub, error)
-        if refused is not None:
-            raise InputError(refused) from error
-        raise HubAwayError(f"{source}: the hub does not answer ({type(error).__name__})") from error
+        raise _trouble(source, pointer, error) from error
     return Seen(head, sum(file.size for file in files.values()))
 
 

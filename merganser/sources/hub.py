@@ -42,12 +42,23 @@ def missing(source: Path, hub: str, revision: str, error: Exception | None = Non
 
     # `datasets` raises an error of its own without the hub's as its cause
     if isinstance(error, GatedRepoError) or "is a gated dataset" in str(error):
-        token = "the token in HF_TOKEN is not of one who has" if os.environ.get("HF_TOKEN") else "then set HF_TOKEN"
-        return f"{source}: {hub} is gated: accept its terms on its page of the hub; {token}"
+        advice = f"{token} is not of one who has" if (token := _token()) else "then set HF_TOKEN"
+        return f"{source}: {hub} is gated: accept its terms on its page of the hub; {advice}"
+    advice = (
+        f"that {token} is valid and may read it" if (token := _token()) else "set HF_TOKEN if it is private or gated"
+    )
     return (
         f"{source}: the hub has no {hub} at revision {revision}, or does not show it to you; "
-        "check the spelling, and set HF_TOKEN if it is private or gated"
+        f"check the spelling, and {advice}"
     )
+
+
+def _token() -> str:
+    """Say where the token lies that the hub's client sends; nothing if it has none."""
+    from huggingface_hub import constants, get_token
+
+    named = (name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if os.environ.get(name))
+    return f"the token in {next(named, constants.HF_TOKEN_PATH)}" if get_token() else ""
 
 
 def hub_api() -> "HfApi":
@@ -188,7 +199,8 @@ def hub_refusal(source: Path, hub: str, error: BaseException | None) -> str | No
     while error is not None:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
-            return f"{source}: the hub refuses {hub} ({status}): check the token in HF_TOKEN"
+            advice = f"check {token}" if (token := _token()) else "set HF_TOKEN"
+            return f"{source}: the hub refuses {hub} ({status}): {advice}"
         error = error.__cause__ or error.__context__
     return None
 

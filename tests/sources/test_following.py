@@ -11,6 +11,7 @@ from merganser.errors import InputError
 from merganser.sources.fetching import fetch_checkpoint
 from merganser.sources.following import HubAwayError, follow, look
 from merganser.sources.pointers import HubPointer, read_pointer
+from tests.hostile_hub import Answer, serve_hostile
 from tests.hub import COMMIT, Hub, serve
 from tests.tiny_clip import write_clip
 
@@ -131,6 +132,38 @@ def test_a_hub_that_is_away_leaves_the_pointer_alone(tmp_path: Path, monkeypatch
     with pytest.raises(HubAwayError, match="the hub does not answer"):
         follow(pointer(tmp_path, text), "model")
     assert (tmp_path / "pointer.yaml").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "said"),
+    [
+        (
+            401,
+            {"X-Error-Message": "Invalid credentials in Authorization header"},
+            r"refuses org/clip \(401\): check the",
+        ),
+        (403, {}, r"refuses org/clip \(403\): check the"),
+        (404, {"X-Error-Code": "RepoNotFound"}, "or does not show it to you; check the spelling, and that the"),
+    ],
+)
+def test_a_token_that_the_hub_does_not_take_is_named_and_no_absence_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, headers: dict[str, str], said: str
+) -> None:
+    def refuse(answer: Answer) -> None:
+        answer.status, answer.headers = status, headers
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    path = pointer(tmp_path, f"{{hub: org/clip, follow: main, revision: {COMMIT}}}\n")
+    with serve_hostile({}, COMMIT, change=refuse) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_TOKEN", "hf_of_last_year")
+        with pytest.raises(InputError, match=f"{said} token in HF_TOKEN"):
+            follow(path, "model")
+        monkeypatch.delenv("HF_TOKEN")
+        (tmp_path / "token").write_text("hf_of_last_year")
+        with pytest.raises(InputError, match=f"{said} token in {tmp_path / 'token'}"):
+            follow(path, "model")
 
 
 def test_a_pointer_without_a_revision_yet_is_refused_by_fetch(tmp_path: Path) -> None:

@@ -348,7 +348,7 @@ def test_a_gated_repository_is_named_and_opens_with_a_token(
 
 def test_a_hub_that_refuses_is_the_users_to_settle(tmp_path: Path, hub: Hub) -> None:
     hub.refused.add("models/org/clip")
-    with pytest.raises(InputError, match=r"the hub refuses org/clip \(403\): check the token in HF_TOKEN"):
+    with pytest.raises(InputError, match=r"the hub refuses org/clip \(403\): set HF_TOKEN"):
         fetch.fetch_model(write_pointer(tmp_path, "org/clip"), tmp_path / "out")
 
 
@@ -556,7 +556,7 @@ def test_a_gated_data_set_is_named_and_opens_with_a_token(
 
 def test_a_hub_that_refuses_a_data_set_is_the_users_to_settle(tmp_path: Path, data_hub: Hub) -> None:
     data_hub.refused.add("datasets/org/rows")
-    with pytest.raises(InputError, match=r"the hub refuses org/rows \(403\): check the token in HF_TOKEN"):
+    with pytest.raises(InputError, match=r"the hub refuses org/rows \(403\): set HF_TOKEN"):
         fetch.fetch_data(task_of(write_pointer(tmp_path, "org/rows")), tmp_path / "out")
 
 

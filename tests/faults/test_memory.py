@@ -58,7 +58,10 @@ def test_a_stage_that_the_kernel_ends_for_its_memory_is_named_and_the_run_lives(
     variables = environment() | {"PYTHONPATH": PYTHONPATH}
     ended = subprocess.run(["bash", "-c", command], cwd=greedy.path, env=variables, capture_output=True, text=True)
     assert ended.returncode == 1
-    assert "greedy failed: exit code 137, as when memory runs out (fewer --workers take less)" in ended.stdout
+    assert (
+        "greedy failed: exit code 137, as when memory runs out (use fewer --workers, or declare its memory)"
+        in ended.stdout
+    )
     assert "Traceback" not in ended.stdout + ended.stderr
     (greedy.path / "room").touch()
     assert greedy.run()[0] == 0

@@ -137,7 +137,7 @@ class Result(StrEnum):
 
 NOT_RUN = Outcome("", None)
 # What is said of a process that was killed: the kernel does so, and tells nobody.
-OUT_OF_MEMORY = "as when memory runs out (fewer --workers take less)"
+OUT_OF_MEMORY = "as when memory runs out (use fewer --workers, or declare its memory)"
 
 
 @dataclass(frozen=True)

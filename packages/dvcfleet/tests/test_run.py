@@ -663,7 +663,8 @@ def test_a_stage_that_kills_its_host_each_time_fails_in_the_end(toy: Make) -> No
     code, text = deadly.run()
     assert code == 1
     assert deadly.ran() == ["deadly"] * 4
-    died = "the process that started its command died, as when memory runs out (fewer --workers take less)"
+    advice = "as when memory runs out (use fewer --workers, or declare its memory)"
+    died = f"the process that started its command died, {advice}"
     assert text.count(f"deadly is started again: {died}\n") == 3
     assert f"deadly failed: {died}, 4 times" in text
 

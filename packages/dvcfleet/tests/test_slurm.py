@@ -62,7 +62,8 @@ stages:
   lost:
     cmd: >-
       parent() { awk '/^PPid/ {print $2}' /proc/$1/status; };
-      echo lost >> log; [ -e once ] || { touch once; kill -9 $(parent $(parent $PPID)); sleep 60; };
+      worker=$(parent $(parent $PPID)); echo lost >> log;
+      [ -e once ] || { touch once; echo Exceeded job memory limit >> /proc/$worker/fd/2; kill -9 $worker; sleep 60; };
       echo 1 > out
     deps: [source]
     outs: [out]
@@ -75,11 +76,22 @@ def test_a_stage_whose_job_ends_is_started_again_in_another_of_its_shape(toy: Ma
     lost = toy(LOST, {"source": ""})
     code, text = lost.run(runner="slurm")
     assert code == 0, text
-    assert "lost is started again: its worker was lost (JobLostError: SLURM's job 1 ended: FAILED)" in text
+    said = "SLURM's job 1 ended: FAILED; its log ends with: Exceeded job memory limit)"
+    assert f"lost is started again: its worker was lost (JobLostError: {said}" in text
     assert lost.ran() == ["lost", "lost"]
     scripts = [(slurm / f"{number}.sh").read_text() for number in (1, 2)]
     for wanted in ("--cpus-per-task=2", "--mem=3G", "-t 0-04:00:00"):
         assert all(wanted in script for script in scripts), wanted
+
+
+def test_the_log_of_a_job_is_that_of_its_own_number(tmp_path: Path) -> None:
+    pytest.importorskip("dask_jobqueue")
+    from dvcfleet.runners.slurm.cluster import JobScripts
+
+    for number in ("1", "12", "2"):
+        (tmp_path / f"toy-1-{number}.err").write_text(f"of {number}\n")
+    scripts = JobScripts(None, "toy-1", tmp_path, 0.0, "")  # type: ignore[arg-type]
+    assert [scripts.log_end(number) for number in ("1", "12", "2")] == ["of 1", "of 12", "of 2"]
 
 
 @pytest.mark.drill

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,8 @@ class JobScripts:
 
     def log_end(self, number: str) -> str:
         """Return the last line of a job's log."""
-        lines = [line for path in self.folder.glob(f"*-{number}*.err") for line in path.read_text().splitlines()]
+        logs = self.folder.glob(f"{escape(self.job_name)}-{number}[!0-9]*err")
+        lines = [line for path in logs for line in path.read_text(errors="replace").splitlines()]
         return next((line.strip() for line in reversed(lines) if line.strip()), f"nothing; {self.folder} has the logs")
 
 

@@ -217,7 +217,9 @@ class Jobs(SchedulerPlugin):
             if state.state == "TIMEOUT":
                 self._overran[_asked(task)["stage"]] = job.walltime_s
             again = "is queued again" if state.state in ALIVE else "ended"
-            self._fail(task, JobLostError(f"SLURM's job {job.number} {again}: {state}"))
+            # This state alone does not say why: SLURM may have killed it for its memory.
+            end = f"; its log ends with: {self._log_end(job.number)}" if state.state == "FAILED" else ""
+            self._fail(task, JobLostError(f"SLURM's job {job.number} {again}: {state}{end}"))
 
     def _fail(self, task: TaskState, error: Exception) -> None:
         stimulus = f"{self.name}-{time.time()}"

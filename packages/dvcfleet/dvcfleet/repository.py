@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, chdir, closing, contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import psutil  # type: ignore[import-untyped]
 
@@ -25,6 +25,7 @@ from dvcfleet.dvc_adapter.repositories import (
 from dvcfleet.dvc_adapter.repository_lock import DvcLock, refuse_busy_paths
 from dvcfleet.dvc_adapter.storing import reflinks_made_aside
 from dvcfleet.errors import BusyError, NoRepositoryError, SkippedError, UserError
+from dvcfleet.git import GitError, git
 from dvcfleet.project import Project, project_of
 
 STATE_FOLDER = ".dvcfleet"
@@ -42,7 +43,6 @@ def opened(path: Path) -> Iterator[Repo]:
     """
     check_needed()
     from dvc.exceptions import DvcException, NotDvcRepoError
-    from dvc.repo import Repo
 
     if not path.is_dir():
         raise UserError(f"{path}: no such folder")
@@ -50,12 +50,28 @@ def opened(path: Path) -> Iterator[Repo]:
     with chdir(pipeline_folder(path)), fast_index(), whole_databases(), reflinks_made_aside():
         project_of(Path()).before_reading()
         try:
-            with Repo() as repo:
+            with _read() as repo:
                 yield repo
         except NotDvcRepoError as error:
             raise NoRepositoryError(path) from error
         except DvcException as error:
             raise UserError(words_of(error)) from error
+
+
+def _read() -> Any:
+    """Open the repository around the current folder; raise UserError with git's words if it cannot read its settings."""
+    from dvc.repo import Repo
+
+    try:
+        return Repo()
+    except ValueError as error:  # of the library by which DVC reads git's files
+        try:
+            git(Path(), "rev-parse", "--git-dir")
+        except GitError as refusal:
+            raise UserError(
+                f"git cannot read this repository ({str(refusal).removeprefix('fatal: ')}); mend that first"
+            ) from error
+        raise
 
 
 def state_folder(repo: Repo) -> Path:

@@ -1,6 +1,7 @@
 """Damaged files of the state: what can be made anew is made anew, and what cannot is named with what to do."""
 
 import json
+import re
 from contextlib import chdir
 from pathlib import Path
 
@@ -38,6 +39,26 @@ def test_a_damaged_dvc_lock_is_named_with_what_to_do(chain: Toy) -> None:
             (chain.path / "dvc.lock").rmdir()
         chain.write("dvc.lock", whole)
     assert set(chain.states().values()) == {"up to date"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (
+            "config",
+            "[core",
+            r"git cannot read this repository \(bad config line \d in file .*\.git/config\); mend that",
+        ),
+        ("index", "garbage", r"\.git/index is damaged \(.*\); remove it, and `git reset` makes it again"),
+        ("index", "DIRC\0\0\0\2\0\0\0\1", r"\.git/index is damaged \(.*\); remove it, and `git reset` makes it again"),
+    ],
+)
+def test_a_damaged_file_of_gits_is_named_with_what_to_do(chain: Toy, name: str, content: str, said: str) -> None:
+    chain.ran()
+    chain.write(f".git/{name}", content)
+    code, text = chain.run(force=True)
+    assert (code, chain.ran()) == (2, [])
+    assert re.search(said, text), text
 
 
 def test_a_listing_that_holds_other_json_is_named(chain: Toy) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from dvcfleet.disk import is_damaged
 from dvcfleet.dvc_adapter.internals import otherwise, under_git
 from dvcfleet.dvc_adapter.protocols import Repo
-from dvcfleet.errors import in_one_line, some
+from dvcfleet.errors import UserError, in_one_line, some
 from dvcfleet.fast_paths import no_shortcut, replaced
 from dvcfleet.git import GitError, git, git_if_any
 from dvcfleet.terminal.failures import is_a
@@ -265,7 +265,13 @@ def git_index_read_once(repo: Repo) -> AbstractContextManager[None]:
         state = (info.st_ino, info.st_size, info.st_mtime_ns)
         if state not in known:
             known.clear()
-            known[state] = sorted(git_repo.open_index())
+            try:
+                known[state] = sorted(git_repo.open_index())
+            except OSError:
+                raise
+            except Exception as error:  # of a damaged file: half a dozen kinds
+                advice = "remove it, and `git reset` makes it again"
+                raise UserError(f"{git_repo.index_path()} is damaged ({in_one_line(error)}); {advice}") from error
         names, name = known[state], os.fsencode(os.path.relpath(path, root))
         at, inside = bisect_left(names, name), bisect_left(names, name + b"/")
         return names[at : at + 1] == [name] or (inside < len(names) and names[inside].startswith(name + b"/"))

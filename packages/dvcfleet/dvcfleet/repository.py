@@ -59,7 +59,7 @@ def opened(path: Path) -> Iterator[Repo]:
 
 
 def _read() -> Any:
-    """Open the repository around the current folder; raise UserError with git's words if it cannot read its settings."""
+    """Open the repository around this folder; raise UserError in git's words if it cannot read its settings."""
     from dvc.repo import Repo
 
     try:

@@ -19,6 +19,7 @@ from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.resource_pool import Capacity, Machine, cluster_pool
 from tests import PYTHONPATH
 from tests.dvcfleet.cluster import ROOT, free_port, started
+from tests.dvcfleet.test_command_line import dvcfleet
 from tests.dvcfleet.test_gpus import GPU_STAGES, GPUS, check_gpus
 from tests.dvcfleet.test_run import FAMILY, FAMILY_FILES
 from tests.dvcfleet.toy import Make, Toy
@@ -252,6 +253,17 @@ def test_no_cluster_at_the_address_is_the_users_mistake(toy: Make) -> None:
     code, text = family.run(runner="dask", address=f"tcp://127.0.0.1:{free_port()}")
     assert (code, family.ran()) == (2, [])
     assert "no Dask scheduler answers at tcp://127.0.0.1:" in text
+
+
+def test_a_token_that_ray_asks_for_and_does_not_find_is_the_users_to_give(
+    toy: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("prefect_ray")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    text = dvcfleet(toy(FAMILY, FAMILY_FILES).path, "run", "--runner", "ray", "--address", "127.0.0.1:9", code=2)
+    assert "no Ray cluster answers at 127.0.0.1:9: Token authentication is enabled but no authentication token" in text
+    assert "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" in text
 
 
 def test_a_cluster_without_workers_needs_to_be_told_how_many_there_will_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def _connected(**options: Any) -> Iterator[None]:
         ray.init(
             namespace="dvcfleet", log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment, **options
         )
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RayError, RuntimeError, ValueError) as error:  # RayError: no token where one is asked for
         where = options.get("address", "this machine")
         token = "if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
         raise UserError(f"no Ray cluster answers at {where}: {error}; {token}") from error

@@ -247,12 +247,14 @@ def is_running(command: str) -> bool:
 
 
 @pytest.mark.drill
-def test_no_cluster_at_the_address_is_the_users_mistake(toy: Make) -> None:
+@pytest.mark.parametrize(("scheme", "advice"), [("tcp", ""), ("tls", "; set DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ")])
+def test_no_cluster_at_the_address_is_the_users_mistake(toy: Make, scheme: str, advice: str) -> None:
     pytest.importorskip("prefect_dask")
     family = toy(FAMILY, FAMILY_FILES)
-    code, text = family.run(runner="dask", address=f"tcp://127.0.0.1:{free_port()}")
+    code, text = family.run(runner="dask", address=f"{scheme}://127.0.0.1:{free_port()}")
     assert (code, family.ran()) == (2, [])
-    assert "no Dask scheduler answers at tcp://127.0.0.1:" in text
+    assert f"no Dask scheduler answers at {scheme}://127.0.0.1:" in text
+    assert advice in text
 
 
 def test_a_token_that_ray_asks_for_and_does_not_find_is_the_users_to_give(

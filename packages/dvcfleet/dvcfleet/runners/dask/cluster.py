@@ -149,8 +149,10 @@ def at(address: str, workers: int | None) -> Iterator[DaskCluster]:
     """Connect to the Dask scheduler at an address; raises UserError if none answers there."""
     try:
         client = Client(address, set_as_default=False, timeout="20s")
-    except (OSError, ValueError) as error:
-        raise UserError(f"no Dask scheduler answers at {address}: {error}") from error
+    except (OSError, TypeError, ValueError) as error:  # TypeError: no keys for tls://
+        keys = "; set DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ...__CLIENT__CERT and ...__CLIENT__KEY to the cluster's"
+        advice = keys if address.startswith("tls:") else ""
+        raise UserError(f"no Dask scheduler answers at {address}: {error}{advice}") from error
     with client:
         client.register_plugin(DeclaredResources({"PREFECT_API_URL": os.environ["PREFECT_API_URL"]}))
         client.register_plugin(FreeTasks())

@@ -183,9 +183,11 @@ def without(unfit: Collection[str], names: Collection[str], rules: ParameterRule
     left = {_first(name) for name in unfit}
     heads = [name for name in names if _first(name) in left and is_head(name, HEADS)]  # left out whole
     kept = {_first(name) for name in names if name not in {*unfit, *heads}}
-    own = ", ".join(dict.fromkeys(f'"{pattern}"' for name in unfit for pattern in _head_patterns(name)))
+    apart = len(kept) == 1 and not kept & left  # as a head of any name is
+    heads_of = (_head_patterns(name) or [f"{_first(name)}.*"] * apart for name in unfit)
+    own = ", ".join(dict.fromkeys(f'"{pattern}"' for patterns in heads_of for pattern in patterns))
     each = f"if each task has its own head, base.heads: [{own}], else " if own and not rules.flags else ""
-    if len(kept) == 1 and not kept & left and not by_name:
+    if apart and not by_name:
         pattern = f"{kept.pop()}.*"
         written = f"--only '{pattern}'" if rules.flags else f'parameters.merged: ["{pattern}"]'
         return f"{each}merge without it: {written}"

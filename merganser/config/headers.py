@@ -208,10 +208,9 @@ def _check_heads(params: Params, lacking: Collection[str]) -> None:
     bare = {name: name.partition(".")[2] for name in lacking}  # as a base without a prefix has it
     beyond = [name for name in lacking if not is_head(name, heads) and not is_head(bare[name], heads)]
     kinds = {task.kind for task in params.tasks.values()} & set(kind_names())
-    if heads and beyond and any(isinstance(get_kind(kind), HasHead) for kind in kinds):
-        reason = (
-            f"the base lacks {min(beyond)}, which each task's network needs, and none of {', '.join(heads)} names it"
-        )
+    if beyond and any(isinstance(get_kind(kind), HasHead) for kind in kinds):
+        named = f"none of {', '.join(heads)}" if heads else "no pattern"
+        reason = f"the base lacks {min(beyond)}, which each task's network needs, and {named} names it"
         raise InputError(f"{reason}; add {min(beyond).rpartition('.')[0]}.*, so that each task brings its own")
 
 

@@ -80,6 +80,15 @@ def test_heads_that_differ_are_left_out_by_the_flag_that_is_named(
         check_pair(open_for_merging(roberta / "base"), open_for_merging(task), ParameterRules(), "a")
 
 
+def test_a_head_of_a_name_that_no_family_here_has_may_be_each_tasks_own(roberta: Path, tmp_path: Path) -> None:
+    """Without it, every task would be scored by the base's head, or by none."""
+    base = rewritten(roberta / "base", tmp_path / "base", headless)
+    task = rewritten(base, tmp_path / "task", lambda state: state | {"top.bias": torch.zeros(3)})
+    said = r'if each task has its own head, base\.heads: \["top\.\*"\], else merge without it'
+    with pytest.raises(InputError, match=said):
+        check_pair(open_for_merging(base), open_for_merging(task), ParameterRules(), "a")
+
+
 def test_a_part_of_a_model_without_its_prefix_is_recognised(roberta: Path, tmp_path: Path) -> None:
     bare = rewritten(
         roberta / "task0",

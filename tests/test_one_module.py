@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from merganser.errors import InputError
 from merganser.evaluation import kinds
 from merganser.models import families, get_family
 from merganser.tasks import evaluate, extract, fetch, merge, prepare
-from merganser.tasks.stages import STAGES, ComparisonSizes
+from merganser.tasks.scoring import open_task
+from merganser.tasks.stages import BASE, PREPARED, STAGES, ComparisonSizes
 from tests.merges import merge_checkpoints
 from tests.tasks.comparison import inside
 from tests.tiny_clip import CLASSES, write_data_set
@@ -139,6 +141,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(f"{package.__name__}.{name}", None)
 
 
+def prepare_all() -> None:
+    """Run what a merge and its evaluations read."""
+    complete_file(Path("params.yaml"))
+    fetch.main(["base"])
+    for task in ("task0", "task1"):
+        fetch.main(["task", task])
+        fetch.main(["data", task])
+        extract.main([task])
+        prepare.main([task])
+
+
 def test_a_family_in_one_module_is_accepted_and_completed_with_its_own_defaults(folder: Path) -> None:
     assert complete_file(Path("params.yaml"))
     written = yaml.safe_load(Path("params.yaml").read_text())
@@ -157,13 +170,7 @@ def test_what_an_example_of_a_kind_costs_is_asked_of_its_module(folder: Path) ->
 
 
 def test_a_merge_of_its_models_is_evaluated_and_carded(folder: Path) -> None:
-    complete_file(Path("params.yaml"))
-    fetch.main(["base"])
-    for task in ("task0", "task1"):
-        fetch.main(["task", task])
-        fetch.main(["data", task])
-        extract.main([task])
-        prepare.main([task])
+    prepare_all()
     merge.main(["average"])
     evaluate.main(["average", "task0"])
     score = json.loads(Path("data/metrics/average/task0.json").read_text())
@@ -173,3 +180,40 @@ def test_a_merge_of_its_models_is_evaluated_and_carded(folder: Path) -> None:
     for card in (Path("data/merged/average/README.md"), folder / "out/README.md"):
         data = ModelCard.load(card).data.to_dict()
         assert (data["library_name"], data["pipeline_tag"]) == ("transformers", "image-classification")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (' * float("nan")', "the model's outputs are not finite"),
+        ("[:, :1]", r"toy_vit\.py: logits has the shape \(12, 1\), not \(examples, \d\): correct it"),
+        ("[:, 0]", r"toy_vit\.py: logits has the shape \(12,\), not"),
+    ],
+)
+def test_scores_that_are_no_heads_are_refused_whatever_kind_reads_them(change: str, said: str, folder: Path) -> None:
+    """A kind that takes the largest of them would find a class all the same."""
+    (family,) = folder.glob("*/toy_vit.py")
+    family.write_text(FAMILY.replace("255).logits\n\n    @torch", f"255).logits{change}\n\n    @torch"))
+    prepare_all()
+    merge.main(["average"])
+    with pytest.raises(InputError, match=said):
+        evaluate.main(["average", "task0"])
+
+
+def test_inputs_that_are_neither_pictures_nor_texts_are_found_by_the_names_that_the_network_gives(folder: Path) -> None:
+    def renamed(text: str) -> str:
+        return text.replace("TakesImages,\n", "").replace("(TakesImages,)", "()").replace("pixels", "dots")
+
+    named = "class Vit(NamedModule):\n    def inputs(self):\n        return ['dots']\n"
+    family, kind = (next(folder.glob(f"*/{name}.py")) for name in ("toy_vit", "toy_pictures"))
+    kind.write_text(renamed(KIND))
+    for text, said in (
+        (FAMILY.replace("class Vit(NamedModule):\n", named), None),
+        (FAMILY, "needs a network's inputs"),
+    ):
+        family.write_text(renamed(text))
+        sys.modules.pop("merganser.models.families.toy_vit", None)
+        prepare_all()
+        setup = open_task(load_params(Path("params.yaml")), "task0", PREPARED, BASE)
+        with pytest.raises(InputError, match=said) if said else nullcontext():
+            assert setup.features(5).shape == (12, 16)

@@ -12,7 +12,7 @@ from merganser.evaluation.evaluator import Evaluator, evaluator_for
 from merganser.evaluation.examples import Results
 from merganser.evaluation.prepared import Prepared
 from merganser.inputs.heads import Head
-from merganser.models import DeviceName, Network, Precision, TakesImages, TakesSounds, TakesTexts, open_network
+from merganser.models import DeviceName, NamesInputs, Network, Precision, TakesImages, TakesTexts, open_network
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ def inputs_of(network: Network, prepared: Prepared) -> list[str]:
     names = ["pixels"] if isinstance(network, TakesImages) else []
     if isinstance(network, TakesTexts):
         names = list(network.tokenizer.model_input_names)
-    if isinstance(network, TakesSounds):
-        names = network.sound_inputs()
+    if isinstance(network, NamesInputs):
+        names = network.inputs()
     if not names or not set(names) <= set(prepared.about["arrays"]):
         reason = f"this needs a network's inputs, which are not prepared of {prepared.about['kind']}"
         raise InputError(f"{prepared.folder}: {reason}; choose another kind for the task, or methods without data")

@@ -17,7 +17,6 @@ from merganser.evaluation import KindSettings
 from merganser.evaluation.columns import check_complete, type_of
 from merganser.evaluation.prepared import Prepared
 from merganser.models import Network, TakesTexts
-from merganser.models.defined import defined
 
 Result = TypeVar("Result")
 
@@ -107,9 +106,7 @@ def logits_of(network: Network, prepared: Prepared, batch_size: int) -> Tensor:
     """Run a loaded network on prepared texts: (N, C) in float32, on the CPU."""
     assert isinstance(network, TakesTexts)
     names: Sequence[str] = network.tokenizer.model_input_names
-    return torch.stack(
-        run_by_length(lambda batch: defined(network.logits(batch)).float().cpu(), prepared, names, batch_size)
-    )
+    return torch.stack(run_by_length(lambda batch: network.logits(batch).float().cpu(), prepared, names, batch_size))
 
 
 def _texts_of(rows: Any) -> list[str]:

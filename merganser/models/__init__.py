@@ -2,8 +2,8 @@
 
 A family is a module of `merganser/models/families/` with what the protocol `Family` lists, found by its file name;
 params.yaml names it as `base.family`. What it may do beyond a `Network` are protocols of their own (`TakesImages`,
-`ClassifiesImages`, `TakesSounds`, `TakesTexts`, `EmbedsTexts`, `ChangesFeatures`, `Generates`; of its blocks a base,
-`blocks.WithBlocks`), asked for by `isinstance`.
+`ClassifiesImages`, `NamesInputs`, `TakesSounds`, `TakesTexts`, `EmbedsTexts`, `ChangesFeatures`, `Generates`; of its
+blocks a base, `blocks.WithBlocks`), asked for by `isinstance`.
 Shape legend: B examples, C classes, D features, N rows.
 """
 
@@ -22,6 +22,7 @@ from merganser.checkpoints.reading import Checkpoint, open_checkpoint
 from merganser.errors import InputError, did_you_mean
 from merganser.inputs.layers import Side
 from merganser.models import families
+from merganser.models.defined import checking
 from merganser.plugins import module_names, own_configurations
 
 DeviceName = Literal["cpu", "cuda"]
@@ -91,9 +92,6 @@ class TakesSounds(Protocol):
 
     def sampling_rate(self) -> int:
         """Return the number of samples per second."""
-
-    def sound_inputs(self) -> list[str]:
-        """Name the arrays that `encode_sounds` makes."""
 
     def encode_sounds(self, sounds: Sequence[Any], longest: int) -> dict[str, Tensor]:
         """Return the inputs of sounds, float32 (samples,) each, padded like a sound of `longest` samples."""
@@ -263,7 +261,9 @@ def open_network(
 
     `outputs`: the classes of a task's own head, 1 for regression; None for the language model or the dual encoder.
     """
-    return get_family(family).open_network(folder, outputs=outputs, device=device, precision=precision)
+    network = get_family(family).open_network(folder, outputs=outputs, device=device, precision=precision)
+    network.logits = checking(network.logits, outputs, family)  # type: ignore[assignment, method-assign]
+    return network
 
 
 def embed_classes(family: str, base: Path, classes: Mapping[str, Sequence[str]]) -> dict[str, Tensor]:

@@ -46,7 +46,7 @@ class AudioClassifier(NamedModule):
         """Return how many samples of a sound a second has."""
         return int(self._extractor.sampling_rate)
 
-    def sound_inputs(self) -> list[str]:
+    def inputs(self) -> list[str]:
         """Name the arrays that `encode_sounds` makes."""
         return [*self._names, LENGTH]
 

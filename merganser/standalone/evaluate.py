@@ -24,7 +24,7 @@ from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.scoring import Score
 from merganser.evaluation.setups import TaskSetup
 from merganser.inputs.heads import Head, read_head, write_head
-from merganser.models import Precision, get_family
+from merganser.models import Precision, get_family, open_network
 from merganser.models.device import usable
 from merganser.overlays import open_overlays
 from merganser.sources.fetching import fetch_checkpoint, fetch_data_set
@@ -67,10 +67,10 @@ def task_of(settings: Mapping[str, Any], name: str, model: Path) -> Task:
 def evaluate_model(model: Path, about: Declared) -> Score:
     """Score a model's folder on a task: fetch and prepare its data in a temporary folder, then run the stage's code."""
     check_model(model)
-    family, task = get_family(about.family), about.task
+    task = about.task
     if mistakes := kind_mistakes(("tasks", about.name), task, about.family):
         raise MistakesError(mistakes)
-    family.check(model, open_checkpoint(model))
+    get_family(about.family).check(model, open_checkpoint(model))
     if task.kind == UNMEASURED:
         raise InputError(f"tasks.{about.name}.kind: {UNMEASURED}: there is no data to evaluate on")
     overlays = open_overlays(model)
@@ -89,7 +89,7 @@ def evaluate_model(model: Path, about: Declared) -> Score:
         outputs = evaluator.outputs(classes)
 
         def opened(folder: Path) -> TaskSetup:
-            network = family.open_network(folder, outputs=outputs, device=device, precision=about.precision)
+            network = open_network(about.family, folder, outputs=outputs, device=device, precision=about.precision)
             place = Path(tempfile.mkdtemp(dir=made))
             evaluator.prepare(data, about.split, network, place, "split")
             return TaskSetup(network, head, evaluator, Prepared(place).on(network.device))

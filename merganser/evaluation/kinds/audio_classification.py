@@ -16,7 +16,6 @@ from merganser.evaluation.kinds.image_classifier import outputs
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.sounds import AUDIO, RATE, check_sounds, longest_sound, read_sounds
 from merganser.models import Network, TakesSounds
-from merganser.models.defined import defined
 
 NEEDS = (TakesSounds,)
 PIPELINE = "audio-classification"  # of the families that score it
@@ -70,15 +69,15 @@ def class_logits(
 ) -> Tensor:
     """Return the class logits (B, C) of sounds with these parameters instead of the loaded ones; differentiable."""
     assert isinstance(network, TakesSounds)
-    return _of_classes(network.forward(parameters, prepared.rows(network.sound_inputs(), rows)), settings)
+    return _of_classes(network.forward(parameters, prepared.rows(network.inputs(), rows)), settings)
 
 
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Compare the likeliest class of each sound with its label; sounds of one length are run together."""
     assert isinstance(network, TakesSounds)
     order = prepared.array(LENGTH).argsort(descending=True, stable=True)
-    batches = prepared.batches(network.sound_inputs(), batch_size, order.tolist())
-    chosen = [defined(_of_classes(network.logits(batch), settings)).argmax(dim=1).cpu() for batch in batches]
+    batches = prepared.batches(network.inputs(), batch_size, order.tolist())
+    chosen = [_of_classes(network.logits(batch), settings).argmax(dim=1).cpu() for batch in batches]
     predictions = torch.cat(chosen)[order.argsort()]
     return compare_predictions(metric, predictions.numpy(), scored_labels(prepared))
 

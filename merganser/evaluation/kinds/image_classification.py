@@ -14,7 +14,6 @@ from merganser.evaluation.columns import batches, check_images, check_labels, cl
 from merganser.evaluation.examples import Results, compare_predictions
 from merganser.evaluation.prepared import Prepared
 from merganser.models import EmbedsTexts, Network, TakesImages
-from merganser.models.defined import defined
 
 METRICS = ("accuracy", "macro_f1")
 NEEDS = (TakesImages, EmbedsTexts)
@@ -68,7 +67,7 @@ def class_logits(
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Compare the likeliest class of each picture with its label."""
     _make_head(network, prepared, settings)
-    chosen = [defined(network.logits(batch)).argmax(dim=1).cpu() for batch in prepared.batches(["pixels"], batch_size)]
+    chosen = [network.logits(batch).argmax(dim=1).cpu() for batch in prepared.batches(["pixels"], batch_size)]
     return compare_predictions(metric, torch.cat(chosen).numpy(), scored_labels(prepared))
 
 

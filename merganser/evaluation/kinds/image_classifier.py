@@ -19,7 +19,6 @@ from merganser.evaluation.kinds.image_classification import (
 )
 from merganser.evaluation.prepared import Prepared
 from merganser.models import ClassifiesImages, Network, TakesImages
-from merganser.models.defined import defined
 
 NEEDS = (TakesImages, ClassifiesImages)
 PIPELINE = "image-classification"  # of the families that score it
@@ -53,7 +52,7 @@ def class_logits(
 def results(network: Network, prepared: Prepared, settings: Settings, metric: str, batch_size: int) -> Results:
     """Compare the likeliest class of each picture with its label."""
     batches = prepared.batches(["pixels"], batch_size)
-    chosen = [defined(_of_classes(network.logits(batch), settings)).argmax(dim=1).cpu() for batch in batches]
+    chosen = [_of_classes(network.logits(batch), settings).argmax(dim=1).cpu() for batch in batches]
     return compare_predictions(metric, torch.cat(chosen).numpy(), scored_labels(prepared))
 
 

@@ -20,7 +20,6 @@ from merganser.evaluation.examples import Results, compare_texts
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import pack, unpack
 from merganser.models import FindsAnswers, Network, TakesTexts
-from merganser.models.defined import defined
 
 METRICS = ("squad_f1", "squad_exact_match")
 NEEDS = (TakesTexts, FindsAnswers)
@@ -127,7 +126,7 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
     best_answers: list[tuple[float, float, int, int]] = [(NOTHING, torch.inf, 0, 0)] * len(prepared)
     order = windows["attention_mask"].sum(dim=1).argsort(descending=True, stable=True)
     for rows in order.split(batch_size):
-        scores = defined(network.logits({name: values[rows] for name, values in windows.items()})).float().cpu()
+        scores = network.logits({name: values[rows] for name, values in windows.items()}).float().cpu()
         for window, best in zip(rows.tolist(), likeliest(scores, spans[rows], settings.max_answer_tokens), strict=True):
             best_answers[of[window]] = _better(best_answers[of[window]], best)
     allowed = settings.unanswerable == "allow"

@@ -22,7 +22,6 @@ from merganser.evaluation.examples import Results
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.texts import LABEL, run_by_length
 from merganser.models import Network, ScoresWords, TakesTexts
-from merganser.models.defined import defined
 
 METRICS = ("entity_f1", "word_accuracy")
 NEEDS = (TakesTexts, ScoresWords)
@@ -125,9 +124,7 @@ def results(network: Network, prepared: Prepared, settings: Settings, metric: st
     """Count each text's correct, predicted and true items: entities or, for accuracy, words."""
     assert isinstance(network, TakesTexts)
     names: Sequence[str] = network.tokenizer.model_input_names
-    tokens = run_by_length(
-        lambda batch: defined(network.logits(batch)).argmax(dim=2).cpu(), prepared, names, batch_size
-    )
+    tokens = run_by_length(lambda batch: network.logits(batch).argmax(dim=2).cpu(), prepared, names, batch_size)
     counts, labels = [], []
     for predicted, places, label in zip(tokens, prepared.array(PLACES), prepared.array(LABEL), strict=True):
         given = label[label != NONE].tolist()

@@ -61,7 +61,7 @@ def test_scores_are_those_of_a_plain_loop_of_transformers_one_sound_at_a_time(ki
     evaluator = open_evaluator(KIND, {}, None)
     network, data = prepared(tmp_path, kind, 3, evaluator)
     expected, labels = plain_logits(tmp_path / "model", tmp_path / "data")
-    alone = [network.logits(data.rows(network.sound_inputs(), [number])) for number in range(COUNT)]
+    alone = [network.logits(data.rows(network.inputs(), [number])) for number in range(COUNT)]
     assert torch.equal(torch.cat(alone), expected)
     results = evaluator.results(network, data, batch_size=7)
     predictions = expected.argmax(dim=1).tolist()

@@ -237,7 +237,7 @@ def test_an_extractor_in_the_files_of_a_processor_is_read_and_other_lengths_are_
     (tmp_path / "processor_config.json").write_text(json.dumps({"feature_extractor": own}))
     network: Any = open_network("audio", tmp_path)
     assert network.sampling_rate() == RATE
-    assert network.sound_inputs() == ["input_features", "length"]
+    assert network.inputs() == ["input_features", "length"]
     (tmp_path / "processor_config.json").write_text(
         json.dumps({"feature_extractor": own | {"chunk_length": 2, "n_samples": 32000}})
     )

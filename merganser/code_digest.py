@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from merganser.errors import InputError, refusing
-from merganser.plugins import GROUP, OwnMethod, literals, own_methods
+from merganser.plugins import GROUP, OwnMethod, literals, own_methods, parsed
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("merganser",)  # the project's own; a digest does not cover other packages' versions
@@ -120,7 +120,7 @@ class CodeTree:
 
     def _tree(self, name: str) -> ast.Module:
         path = self._path(name)
-        return _parsed(path, path.read_bytes()) if path else ast.Module([], [])
+        return parsed(path, path.read_bytes()) if path else ast.Module([], [])
 
     def _module(self, name: str) -> Module | None:
         if name not in self._modules:
@@ -235,7 +235,7 @@ def read_texts(file: Path) -> dict[str, Text]:
 
 
 def _text(name: str, path: Path, content: bytes) -> Text:
-    tree = _parsed(path, content)
+    tree = parsed(path, content)
     _drop_docstrings(tree)
     nodes = list(_run_nodes(tree))
     imported = [module for node in nodes for module in _imported(node, name, path)]
@@ -245,13 +245,6 @@ def _text(name: str, path: Path, content: bytes) -> Text:
         tuple(module for module in dict.fromkeys(imported) if _is_ours(module, name.partition(".")[0])),
         tuple(string for string in dict.fromkeys(strings) if _is_ours(string.removesuffix(".*"))),
     )
-
-
-def _parsed(path: Path, content: bytes) -> ast.Module:
-    try:
-        return ast.parse(content, str(path))
-    except (SyntaxError, ValueError) as error:
-        raise InputError(f"{path}: not Python: {error}") from error
 
 
 def _drop_docstrings(tree: ast.Module) -> None:

@@ -13,12 +13,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
-from merganser.errors import InputError, refusing
+from merganser.errors import ExtraError, InputError, refusing
+from merganser.extras import naming_extras
 
 COMPARISON, METHODS = Path(".merganser"), Path("methods")  # in a comparison's repository
 GROUP = "merganser.methods"  # of entry points
@@ -125,12 +128,42 @@ def constants(package: str, name: Any) -> dict[str, Any]:
     places = places_of(package)
     paths = [Path(place, f"{name}.py") for place in places] if name in module_names(places) else []
     path = next((path for path in paths if path.is_file()), None)
-    return dict(_written_out(path.read_bytes(), str(path))) if path else {}
+    return dict(_written_out(path.read_bytes(), path)) if path else {}
 
 
 @cache
-def _written_out(source: bytes, file: str) -> dict[str, Any]:
-    return literals(ast.parse(source, file))
+def _written_out(source: bytes, file: Path) -> dict[str, Any]:
+    return literals(parsed(file, source))
+
+
+def load(package: str, name: str, protocol: type) -> Any:
+    """Import a module of a package of this one, found by its name.
+
+    Raises InputError where its import fails, or it lacks what the protocol of its kind lists; ExtraError for a library
+    that an extra brings.
+    """
+    file = f"merganser/{package.replace('.', '/')}/{name}.py"
+    try:
+        with naming_extras():
+            module = import_module(f"merganser.{package}.{name}")
+    except (InputError, ExtraError):
+        raise
+    except (Exception, SystemExit) as error:  # whatever the code of somebody else raises
+        raise InputError(f"{file}: cannot be imported: {type(error).__name__}: {error}") from error
+    listed = [*protocol.__annotations__, *(each for each, value in vars(protocol).items() if isfunction(value))]
+    if lacking := [each for each in listed if not each.startswith("_") and not hasattr(module, each)]:
+        raise InputError(
+            f"{file}: lacks {', '.join(lacking)}; write what {protocol.__name__} in {protocol.__module__} says"
+        )
+    return module
+
+
+def parsed(path: Path, content: bytes) -> ast.Module:
+    """Parse a module; raise InputError where it is not Python."""
+    try:
+        return ast.parse(content, str(path))
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"{path}: not Python: {error}") from error
 
 
 def own_configurations() -> dict[str, str]:

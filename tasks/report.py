@@ -1,12 +1,13 @@
 """Write the report: the page, the tables, the plots, the scores, and the metrics that DVC shows."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import matplotlib
 
 from merganser.config.params import Params
 from merganser.config.points import check_points
+from merganser.errors import InputError
 from merganser.outputs import fresh_folder, write_json
 from merganser.report.comparison import Comparison, metrics_of
 from merganser.report.formats import write_tables
@@ -24,18 +25,29 @@ def draw_plots(comparison: Comparison) -> dict[str, str]:
     """Draw the plots of every section; return SVG text by name."""
     plots: dict[str, str] = {}
     with matplotlib.rc_context(STYLE):
-        for section in sections().values():
+        for name, section in sections().items():
             if (data := comparison.of(section.read)) is not None:
-                plots |= section.plots(data, comparison.wording)
+                drawn = section.plots(data, comparison.wording)
+                check_new(name, "plot", drawn, plots)
+                plots |= drawn
     return plots
+
+
+def check_new(section: str, what: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse what a section calls by the name that an earlier one gave: it would stand in the place of that."""
+    if twice := [name for name in names if name in known]:
+        where = f"merganser/report/sections/{section}.py"
+        raise InputError(f"{where}: another section has a {what} called {twice[0]}; give yours another name")
 
 
 def write_report(folder: Path, comparison: Comparison, plots: Mapping[str, str]) -> None:
     """Write the tables of every section, the plots, each entry's metrics and the page into an empty folder."""
     (folder / "plots").mkdir()
-    for section in sections().values():
+    for name, section in sections().items():
         data = comparison.of(section.read)
-        write_tables(folder, section.without if data is None else section.tables(data))
+        tables = section.without if data is None else section.tables(data)
+        check_new(name, "table", tables, [path.name for path in folder.iterdir()])
+        write_tables(folder, tables)
     for name, svg in plots.items():
         (folder / "plots" / f"{name}.svg").write_text(svg)
     (folder / ENTRIES).mkdir()

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +14,16 @@ import yaml
 from huggingface_hub import ModelCard
 from transformers import ViTConfig, ViTForImageClassification
 
+from merganser import statistics
+from merganser.at_run_time import addition_of, additions
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.config.headers import check_sources
 from merganser.config.loading import complete_file, load_params
 from merganser.errors import InputError
-from merganser.evaluation import kinds
+from merganser.evaluation import get_kind, kinds
 from merganser.models import families, get_family
+from merganser.report import sections
+from merganser.statistics import kinds as statistic_kinds
 from merganser.tasks import evaluate, extract, fetch, merge, prepare
 from merganser.tasks.scoring import open_task
 from merganser.tasks.stages import BASE, PREPARED, STAGES, ComparisonSizes
@@ -217,3 +223,41 @@ def test_inputs_that_are_neither_pictures_nor_texts_are_found_by_the_names_that_
         setup = open_task(load_params(Path("params.yaml")), "task0", PREPARED, BASE)
         with pytest.raises(InputError, match=said) if said else nullcontext():
             assert setup.features(5).shape == (12, 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nothing_of_this_name", "cannot be imported: ModuleNotFoundError: No module named 'nothing_of_this_n"),
+        ("raise SystemExit('x')", "cannot be imported: SystemExit: x"),
+        ("def f(:", "(cannot be imported: SyntaxError|not Python): invalid syntax"),
+        ("", "lacks [A-Za-z_, ]*; write what [A-Za-z]* in merganser"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("package", "found"),
+    [
+        (families, get_family),
+        (kinds, get_kind),
+        (statistic_kinds, statistics.get_kind),
+        (additions, lambda name: addition_of(Path())),
+        (sections, lambda name: sections.sections()),
+    ],
+)
+def test_a_module_that_cannot_be_one_is_named(
+    package: ModuleType, found: Any, text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.py").write_text(f"{text}\n")
+    (tmp_path / "broken.txt").touch()  # as a merge has it that needs the addition
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    where = f"{package.__name__.replace('.', '/')}/broken\\.py"
+    with inside(tmp_path), pytest.raises(InputError, match=f"^{where}: {said}"):
+        found("broken")
+    sys.modules.pop(f"{package.__name__}.broken", None)
+
+
+def test_what_a_family_computes_and_cards_read_is_refused_before_work(folder: Path) -> None:
+    (family,) = folder.glob("*/toy_vit.py")
+    family.write_text(FAMILY.replace('LIBRARY = "transformers"', 'LIBRARY = str("transformers")'))
+    with pytest.raises(InputError, match=r"toy_vit\.py: LIBRARY is read without importing the module, so write it out"):
+        get_family("toy_vit")

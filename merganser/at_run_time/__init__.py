@@ -8,7 +8,6 @@ Legend: T tasks.
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -20,7 +19,7 @@ from merganser.inputs.heads import NO_HEAD, Head
 from merganser.inputs.layers import LayerSource
 from merganser.models import Network
 from merganser.overlays import task_model
-from merganser.plugins import module_names
+from merganser.plugins import ADDITIONS, load, module_names
 
 Section = Literal["routers", "surgery"]  # of params.yaml: what is trained for a merge
 
@@ -73,7 +72,7 @@ def addition_of(merged: Path) -> Addition | None:
     """Return the addition in a merge's folder; None for a merge of parameters alone."""
     for name in module_names(additions.__path__):
         if any(merged.glob(f"{name}.*")):
-            addition: Addition = import_module(f"{additions.__name__}.{name}")
+            addition: Addition = load(ADDITIONS, name, Addition)
             if (merged / addition.FILE).is_file():
                 return addition
     return None

@@ -4,7 +4,6 @@ A kind is a module of `merganser/evaluation/kinds/`, found by its file name; par
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
@@ -12,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from merganser.errors import InputError, did_you_mean
 from merganser.evaluation import kinds
-from merganser.plugins import module_names
+from merganser.plugins import KINDS, load, module_names
 
 if TYPE_CHECKING:  # this module is part of all that lies beside it, which need not depend on each other
     from torch import Tensor
@@ -156,5 +155,5 @@ def get_kind(name: str) -> TaskKind:
     if name not in kind_names():
         near = did_you_mean(name, kind_names())
         raise InputError(f"{name!r} is not a kind of task; known: {', '.join(kind_names())}{near}")
-    kind: TaskKind = import_module(f"{kinds.__name__}.{name}")
+    kind: TaskKind = load(KINDS, name, TaskKind)
     return kind

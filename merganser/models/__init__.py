@@ -9,7 +9,6 @@ Shape legend: B examples, C classes, D features, N rows.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from importlib import import_module
 from inspect import isfunction
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, get_type_hints, runtime_checkable
@@ -23,7 +22,7 @@ from merganser.errors import InputError, did_you_mean
 from merganser.inputs.layers import Side
 from merganser.models import families
 from merganser.models.defined import checking
-from merganser.plugins import module_names, own_configurations
+from merganser.plugins import FAMILIES, constants, load, module_names, own_configurations
 
 DeviceName = Literal["cpu", "cuda"]
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -214,7 +213,10 @@ def get_family(name: str) -> Family:
     if name not in family_names():
         known = f"known: {', '.join(family_names())}"
         raise InputError(f"base.family: {name!r} is not a model family; {known}{did_you_mean(name, family_names())}")
-    family: Family = import_module(f"{families.__name__}.{name}")
+    family: Family = load(FAMILIES, name, Family)
+    if computed := sorted({"LIBRARY", "PIPELINES"} - constants(FAMILIES, name).keys()):
+        said = f"{' and '.join(computed)} is read without importing the module, so write it out"
+        raise InputError(f"merganser/models/families/{name}.py: {said}")
     return family
 
 

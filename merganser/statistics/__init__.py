@@ -7,7 +7,6 @@ at the end of each pass: a kill loses one pass.
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError, did_you_mean
 from merganser.inputs.factors import fingerprint_of, parameter_file_name
-from merganser.plugins import STATISTICS, module_names, places_of
+from merganser.plugins import STATISTICS, load, module_names, places_of
 
 if TYPE_CHECKING:  # this module is part of all that lies beside it
     from merganser.inputs.statistics import StatisticsIndex
@@ -47,7 +46,7 @@ def get_kind(name: str) -> StatisticKind:
     known = module_names(places_of(STATISTICS))
     if name not in known:
         raise InputError(f"{name!r} is not a kind of statistic; known: {', '.join(known)}{did_you_mean(name, known)}")
-    kind: StatisticKind = import_module(f"merganser.{STATISTICS}.{name}")
+    kind: StatisticKind = load(STATISTICS, name, StatisticKind)
     return kind
 
 

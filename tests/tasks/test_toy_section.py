@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from merganser.code_digest import ROOT
+from merganser.errors import InputError
 from merganser.report import sections
-from merganser.tasks import record
+from merganser.tasks import record, report
 from tests.tasks.comparison import METHODS, inside, plots_of, report_without_plots
 
 MODULE = '''
@@ -104,3 +105,12 @@ def test_the_section_in_contributing_is_one_too(place: Path) -> None:
     (place / "alphabet.py").write_text(found)
     report_without_plots()
     assert f"<p>{', '.join(sorted(METHODS))}</p>" in Path("report/index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "taken", "what"), [("lengths.csv", "results.csv", "table"), ('"lengths"', '"memory"', "plot")]
+)
+def test_a_table_or_plot_of_another_sections_name_is_refused(place: Path, given: str, taken: str, what: str) -> None:
+    (place / "toy.py").write_text(MODULE.replace(given, taken).replace("plots.lengths", f"plots[{taken}]"))
+    with pytest.raises(InputError, match=rf"sections/toy\.py: another section has a {what} called "):
+        report.main([])

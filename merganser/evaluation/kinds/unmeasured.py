@@ -5,6 +5,7 @@ from merganser.evaluation import KindSettings
 METRICS = ("none",)
 NEEDS = ()
 TOKENS = 0
+check_data = columns = classes = prepare = results = None
 
 
 class Settings(KindSettings):

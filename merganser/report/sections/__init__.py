@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from merganser.plugins import module_names
+from merganser.plugins import load, module_names
 from merganser.report.comparison import Comparison
 from merganser.report.formats import Tables, Wording
 
@@ -45,8 +44,14 @@ class Section(Generic[Data]):
     template: str | None = None  # its text, if it has no file
 
 
+class SectionModule(Protocol):
+    """What the module of a section holds."""
+
+    SECTION: Section[Any]
+
+
 def sections() -> dict[str, Section[Any]]:
     """Return the sections by name, in the order of the page."""
     places = {name: place for place, name in enumerate(ORDER)}
     names = sorted(module_names(__path__), key=lambda name: places.get(name, len(places)))
-    return {name: import_module(f"{PACKAGE}.{name}").SECTION for name in names}
+    return {name: load("report.sections", name, SectionModule).SECTION for name in names}

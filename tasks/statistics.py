@@ -5,11 +5,13 @@ from pathlib import Path
 from merganser.checkpoints.reading import open_for_merging
 from merganser.config.params import Params
 from merganser.config.sections import Statistic
+from merganser.errors import InputError
 from merganser.evaluation.prepared import Prepared
 from merganser.evaluation.setups import open_setup
 from merganser.hashes import sha256_of_json, sha256_of_tree
 from merganser.inputs.deltas import DeltaFile
 from merganser.inputs.embeddings import link_file
+from merganser.inputs.factors import fingerprint_of
 from merganser.inputs.heads import read_head
 from merganser.inputs.statistics import INDEX
 from merganser.models.device import usable
@@ -18,6 +20,8 @@ from merganser.statistics import BUDGET, get_kind
 from merganser.statistics.setting import Setting
 from merganser.tasks.stage import check_found, digest_of_code, run_main, stage
 from merganser.tasks.stages import BASE, DELTAS, HEADS, SEEDS, STATISTICS, VALIDATION, remove_other_seeds, seed_folders
+
+FOUND_BY_NAME = "merganser.statistics.kinds.*"  # the code of whatever measures a statistic: of this stage alone
 
 
 def measure(params: Params, name: str, task: str, budget: int = BUDGET) -> None:
@@ -37,8 +41,17 @@ def measure_once(params: Params, name: str, task: str, budget: int, folder: Path
     """Measure one statistic of a task into a folder, with the examples drawn by one seed."""
     folder.mkdir(parents=True, exist_ok=True)
     setting = _setting(params, params.statistics[name], task, budget)
-    index, done = get_kind(params.statistics[name].kind).measure(setting, folder)
+    kind = params.statistics[name].kind
+    index, done = get_kind(kind).measure(setting, folder)
     remove_others(folder, {INDEX, SEEDS, *index.files})
+    for what, files in index.files.items():
+        remove_others(folder / what, set(files.values()))
+        for each, written in files.items():
+            if fingerprint_of(folder / what / written) != setting.origin:
+                where = f"merganser/statistics/kinds/{kind}.py"
+                raise InputError(
+                    f"{where}: its index has {what} of {each}, which it did not write; write_statistic does"
+                )
     with replacing(folder / INDEX) as file:
         file.write(index.text().encode())
     count = len({(what, file) for what, files in index.files.items() for file in files.values()})

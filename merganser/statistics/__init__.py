@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # this module is part of all that lies beside it
     from merganser.inputs.statistics import StatisticsIndex
     from merganser.statistics.setting import Setting
 
-FOUND_BY_NAME = "merganser.statistics.kinds.*"  # the code of whatever measures a statistic
 BUDGET = 2**32  # bytes of what a pass adds up; a constant, since memory that happens to be free must not decide
 
 

@@ -107,3 +107,21 @@ def test_what_it_lacks_is_refused_by_name(folder: Path) -> None:
         load_params(path)
     with pytest.raises(InputError, match="is not a kind of statistic"):
         get_kind("sises")
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_it_says_that_it_wrote_is_there_in_float32_and_nothing_else(tmp_path: Path) -> None:
+    """Finished files are kept between runs: one that the module did not write again would be another measurement's."""
+    prepare_validation.main(["dark-split"])
+    file, written = tmp_path / kinds.__name__ / "sizes.py", Path("data/statistics/x/dark/sizes")
+    statistics.main(["x-dark"])
+    first = {path.name: path.read_bytes() for path in written.iterdir()}
+    file.write_text(KIND.replace(".contiguous()", ".double().contiguous()"))
+    sys.modules.pop(f"{kinds.__name__}.sizes")
+    (written / "left.safetensors").touch()
+    statistics.main(["x-dark"])
+    assert {path.name: path.read_bytes() for path in written.iterdir()} == first
+    file.write_text(KIND.replace("for name in matrices}", 'for name in [*matrices, "other"]}'))
+    sys.modules.pop(f"{kinds.__name__}.sizes")
+    with pytest.raises(InputError, match=r"kinds/sizes\.py: its index has sizes of other, which it did not write"):
+        statistics.main(["x-dark"])

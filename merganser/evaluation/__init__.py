@@ -44,7 +44,8 @@ class KindSettings(BaseModel):
 class TaskKind(Protocol):
     """The functions that a kind's module has. `data.columns` renames a data set's columns to those of the kind.
 
-    It may also have `PRELOAD`, as literals: modules that processes import before they run stages.
+    It may also define, as literals: `PRELOAD`, modules that processes import before they run stages; and `PIPELINE`,
+    one of the `PIPELINES` of its families: then a new kind does not rerun stages of other families.
     """
 
     Settings: type[KindSettings]  # of the kind's own keys under `data:`

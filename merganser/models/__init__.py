@@ -86,7 +86,15 @@ class ClassifiesImages(Protocol):
 
 
 @runtime_checkable
-class TakesSounds(Protocol):
+class NamesInputs(Protocol):
+    """A network whose inputs are neither pictures nor texts; statistics and learners read them by name."""
+
+    def inputs(self) -> list[str]:
+        """Name the prepared arrays that it reads."""
+
+
+@runtime_checkable
+class TakesSounds(NamesInputs, Protocol):
     """A network whose inputs are its feature extractor's output for sounds."""
 
     def sampling_rate(self) -> int:

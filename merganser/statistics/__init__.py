@@ -71,5 +71,5 @@ def is_up_to_date(folder: Path, name: str, origin: str) -> bool:
 
 
 def write_statistic(folder: Path, name: str, value: Tensor, origin: str) -> None:
-    """Write a parameter's statistic, completely or not at all."""
-    save_tensors(folder / parameter_file_name(name), {folder.name: value}, json.dumps({"fingerprint": origin}))
+    """Write a parameter's statistic in float32, completely or not at all."""
+    save_tensors(folder / parameter_file_name(name), {folder.name: value.float()}, json.dumps({"fingerprint": origin}))

@@ -62,6 +62,11 @@ def adam(values: Values, gradients: Values, moments: Moments, lr: float) -> tupl
     changed, mean, square = dict(values), dict(moments.mean), dict(moments.square)
     moves = {name: count + (name in gradients) for name, count in moments.moves.items()}
     for name, gradient in gradients.items():
+        has, needs = ((x.dtype, tuple(x.shape)) if x is not None else None for x in (gradient, values.get(name)))
+        if has != needs:
+            raise InputError(
+                f"the learner's gradient of {name} is {has}, and what it starts with is {needs}: correct it"
+            )
         mean[name] = moments.mean[name].lerp(gradient, 1 - first)
         square[name] = moments.square[name].mul(second).addcmul_(gradient, gradient, value=1 - second)
         size = square[name].div(1 - second ** moves[name]).sqrt_().add_(EPSILON)

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from merganser.errors import InputError
 from merganser.learning.loop import adam, no_moments
 
 
@@ -36,3 +37,15 @@ def test_what_has_no_gradient_stays_and_starts_afresh_when_it_has() -> None:
     values, moments = adam(values, {"second": torch.ones(1)}, moments, 0.1)
     assert values["first"].item() == pytest.approx(-0.3)
     assert values["second"].item() == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize(
+    "gradients",
+    [{"x": torch.ones(1)}, {"x": torch.ones(2, dtype=torch.float64)}, {"x": torch.ones(2), "y": torch.ones(2)}],
+)
+def test_a_gradient_of_other_values_is_refused_and_not_broadcast(gradients: dict[str, torch.Tensor]) -> None:
+    values = {"x": torch.zeros(2)}
+    with pytest.raises(
+        InputError, match=r"^the learner's gradient of [xy] is .*, and what it starts with is .*: correct"
+    ):
+        adam(values, gradients, no_moments(values), 0.1)

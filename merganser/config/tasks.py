@@ -181,7 +181,7 @@ def kind_mistakes(where: KeyPath, task: Task | Unseen, family: str) -> list[Mist
     mistakes, said = [], "kind" in task.model_fields_set
     if family in family_names() and not fits(kind, family):
         kinds = [name for name in kind_names() if name != UNMEASURED]
-        fitting = ", ".join(name for name in kinds if fits(get_kind(name), family))
+        fitting = ", ".join(name for name in kinds if fits(get_kind(name), family)) or "none"
         reason = f"the family {family} does not support the kind of task {task.kind}; it supports {fitting}"
         if not said:  # nothing is known of the keys of a kind that is not named
             left_out = f"missing, and it does not follow from the data; {family} supports {fitting}: name one"

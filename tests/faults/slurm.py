@@ -21,7 +21,7 @@ CONFIGURATION = """
 ClusterName=one
 SlurmctldHost={host}(127.0.0.1)
 AuthType=auth/munge
-AuthInfo=socket={socket}
+AuthInfo=socket={sockets}/munge
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -30,7 +30,7 @@ SelectTypeParameters=CR_Core
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={sockets}/spool
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -116,14 +116,14 @@ class Slurm:
 @contextmanager
 def slurm(folder: Path, threads: int = 2) -> Iterator[Slurm]:
     """Start a SLURM whose node has so many threads."""
-    short = tempfile.TemporaryDirectory(prefix="munge-")  # a socket's path has at most 107 bytes
-    munged = Path(short.name, "socket")
-    for name in ("state", "spool"):
-        (folder / name).mkdir(parents=True)
+    short = tempfile.TemporaryDirectory(prefix="slurm-")  # a socket's path has at most 107 bytes
+    munged = Path(short.name, "munge")
+    for place in (folder / "state", Path(short.name, "spool")):
+        place.mkdir(parents=True)
     folder.chmod(0o755)
     made = Slurm(folder)
     text = CONFIGURATION.format(
-        host=made.host, folder=folder, socket=munged, controller=free_port(), node=free_port(), threads=threads
+        host=made.host, folder=folder, sockets=short.name, controller=free_port(), node=free_port(), threads=threads
     )
     (folder / "slurm.conf").write_text(text)
     (folder / "munge.key").write_bytes(secrets.token_bytes(128))

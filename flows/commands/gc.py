@@ -188,7 +188,7 @@ class Garbage:
     def _kept_commits(self, repo: Repo) -> list[str]:
         """Return the commits of a git repository that stay: HEAD, branches, tags, and the experiments that stay.
 
-        HEAD is none where its branch has no commit yet. Raises UserError where git cannot list the others.
+        Without a commit on its branch, HEAD is left out. Raises UserError if git cannot list the others.
         """
         root = Path(repo.root_dir)
         heads = git_if_any(root, "rev-list", "--no-walk", "--branches", "--tags")

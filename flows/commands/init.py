@@ -114,8 +114,8 @@ def init(folder: Path, choices: Choices, cache_of: Path | None = None) -> list[s
     """Create a comparison in a new or empty folder; return what to tell the user.
 
     The folder gets its name once it is whole. Inside a git repository it becomes a part of that; otherwise it gets
-    a repository of its own with a first commit. `cache_of`: another comparison, to share its DVC cache and so its
-    results. Raises InputError for choices that cannot be, a folder that is not empty, or a git error.
+    its own repository with a first commit. `cache_of`: another comparison, to use its DVC cache and results. Raises
+    InputError for choices that do not fit together, a folder that is not empty, or a git error.
     """
     folder = folder.resolve() if ".." in folder.parts else folder.absolute()
     refuse_existing(folder)

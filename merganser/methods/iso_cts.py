@@ -27,7 +27,7 @@ def iso_cts(layer: LayerDeltas | LayerLowRank, *, common_fraction: Fraction = 0.
     """Join the sum's leading directions with each task's own beyond them, whiten both sides, give all the mean value.
 
     The tasks share what `common_fraction` leaves of the R directions: round((R - common) / T) each, half to even;
-    the rest is common. The mean is over R. If no task gets a direction of its own, the merge is iso_c's.
+    the rest is common. The mean is over R. If no task gets its own direction, the merge is iso_c's.
     """
     rank, tasks = min(layer.shape), len(layer.tasks)
     own = own_directions(rank, tasks, common_fraction)

@@ -54,7 +54,7 @@ def missing(source: Path, hub: str, revision: str, error: Exception | None = Non
 
 
 def _token() -> str:
-    """Say where the token lies that the hub's client sends; nothing if it has none."""
+    """Return a phrase for the origin of the hub client's token; empty without a token."""
     from huggingface_hub import constants, get_token
 
     named = (name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if os.environ.get(name))

@@ -140,7 +140,7 @@ def local_path(source: Path) -> Path | None:
 
 
 def installed(pointer: PackagePointer, source: Path) -> Path:
-    """Return the path of a package pointer's target, without checking its bytes. Raises as `lying` does."""
+    """Return the path of a package pointer's target, without checking its bytes. Raises as `local_path` does."""
     named = f"{pointer.package} {pointer.version}"
     try:
         package = distribution(pointer.package)

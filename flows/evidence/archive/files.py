@@ -207,7 +207,7 @@ def check_yaml(path: Path, name: str) -> str:
 
 
 def _refuse_imports(content: Any, name: str) -> None:
-    """Refuse imports with settings of their own; other imports have an address that only `dvc update` uses."""
+    """Refuse imports that have their own settings; the address of other imports is used only by `dvc update`."""
     deps = content.get("deps") if isinstance(content, dict) else None
     for dep in deps if isinstance(deps, list) else ():
         repo = dep.get("repo", {}) if isinstance(dep, dict) else None

@@ -64,9 +64,7 @@ def adam(values: Values, gradients: Values, moments: Moments, lr: float) -> tupl
     for name, gradient in gradients.items():
         has, needs = ((x.dtype, tuple(x.shape)) if x is not None else None for x in (gradient, values.get(name)))
         if has != needs:
-            raise InputError(
-                f"the learner's gradient of {name} is {has}, and what it starts with is {needs}: correct it"
-            )
+            raise InputError(f"the learner's gradient of {name} is {has}, but its initial value is {needs}: correct it")
         mean[name] = moments.mean[name].lerp(gradient, 1 - first)
         square[name] = moments.square[name].mul(second).addcmul_(gradient, gradient, value=1 - second)
         size = square[name].div(1 - second ** moves[name]).sqrt_().add_(EPSILON)

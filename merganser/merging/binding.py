@@ -29,6 +29,7 @@ from merganser.inputs.layers import (
     LayerSource,
     MappedLayers,
     SomeLayers,
+    copied,
     dense_layer,
     replace_innermost,
     weighted,
@@ -205,14 +206,25 @@ def _scaled(layer: Layer, merge: Merge, scaling: float) -> Tensor:
 
 def _bound(method: "Method", own: Values, source: LayerSource) -> Merge:
     """Bind the method's function, and the one for vectors, to values."""
-    merge_matrix = partial(method.function, **own)
+    given = partial if method.shipped else _on_copies
+    merge_matrix = given(method.function, **own)
     if method.by_parameter:
         merge_matrix = cast(Any, ByParameter(source, merge_matrix))
     elif method.first_pass:
-        merge_matrix = method.function(source, **own)
-    merge_vector = merge_matrix if method.vectors == "alike" else partial(method.vectors, **own)
+        merge_matrix = merge_matrix(source)
+    merge_vector = merge_matrix if method.vectors == "alike" else given(method.vectors, **own)
 
     def merge(layer: Layer) -> Tensor | Parts:
         return (merge_vector if layer.kind == "vector" else merge_matrix)(layer)
+
+    return merge
+
+
+def _on_copies(function: Callable[..., Any], **own: Any) -> Callable[[Any], Any]:
+    """Give a function copies of the layers that it merges or passes over: it may change them, which are read again."""
+
+    def merge(read: Layer | LayerSource) -> Any:
+        made = function(MappedLayers(read, copied) if isinstance(read, LayerSource) else copied(read), **own)
+        return _on_copies(made) if callable(made) else made
 
     return merge

@@ -73,12 +73,13 @@ def merge_layers(
     `threads`: layers at once; the bytes written do not depend on it. A GPU takes one layer after another. `progress`
     is told the bytes that are written, and before that the bytes of the layers of a first pass.
     """
+    copies = method.copies + (not method.shipped)  # which is given copies
     if device.type == "cpu":
-        layers: LayerSource = ThreadedLayers(in_pieces(source, method.divided), threads, method.copies)
+        layers: LayerSource = ThreadedLayers(in_pieces(source, method.divided), threads, copies)
     else:
         layers = DeviceLayers(in_pieces(source, method.divided, devices.PIECE), CudaStreams(device), base)
         passes = 2 if method.by_parameter else 1  # at a time: one over a parameter while its first piece waits
-        devices.check_memory(layers, method.copies + passes * devices.ON_THEIR_WAY, device)
+        devices.check_memory(layers, copies + passes * devices.ON_THEIR_WAY, device)
     layers = with_base(layers, base) if method.takes_base(values) else layers
     check_patterns(values, base.names)
     stays = refusing(f"{method.name}: its code ends the program", "let it return or raise instead", SystemExit)

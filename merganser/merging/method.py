@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
@@ -80,6 +81,7 @@ __all__ = [
 
 Result = Tensor | Parts
 F = TypeVar("F", bound=Callable[..., Any])
+SHIPPED = Path(__file__).parents[1] / "methods"
 TAKEN = {"layer": {*get_args(Layer)}, "layers": {LayerSource}, "parameter": {LayerSource}}  # by the first argument
 RENAMED = {("coefficients", "nan"): INVERSE_NORM}  # values of earlier versions
 
@@ -160,6 +162,11 @@ class Method(Declaration):
     def name(self) -> str:
         """Return the function's name, which is also its file's."""
         return self.function.__name__
+
+    @cached_property
+    def shipped(self) -> bool:
+        """Tell whether it is one of Merganser's, which change no tensor of a layer."""
+        return Path(inspect.getfile(inspect.unwrap(self.function))).parent == SHIPPED
 
     @property
     def doc(self) -> str:

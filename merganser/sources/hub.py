@@ -42,8 +42,8 @@ def missing(source: Path, hub: str, revision: str, error: Exception | None = Non
 
     # `datasets` raises an error of its own without the hub's as its cause
     if isinstance(error, GatedRepoError) or "is a gated dataset" in str(error):
-        advice = f"{token} is not of one who has" if (token := _token()) else "then set HF_TOKEN"
-        return f"{source}: {hub} is gated: accept its terms on its page of the hub; {advice}"
+        advice = f", with the account of {token}" if (token := _token()) else "; then set HF_TOKEN"
+        return f"{source}: {hub} is gated: accept its terms on its page of the hub{advice}"
     advice = (
         f"that {token} is valid and may read it" if (token := _token()) else "set HF_TOKEN if it is private or gated"
     )

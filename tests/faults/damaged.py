@@ -117,7 +117,7 @@ def _become(place: Path, command: tuple[str, ...], is_mighty: bool, output: Path
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
         if not is_mighty:
-            _obey_permissions()
+            obey_permissions()
         os.chdir(place / "repo")
         sys.argv = ["merganser", *command]
         from merganser.flows.commands.cli import main
@@ -135,7 +135,7 @@ def _become(place: Path, command: tuple[str, ...], is_mighty: bool, output: Path
         os._exit(code)
 
 
-def _obey_permissions() -> None:
+def obey_permissions() -> None:
     """Give up what lets root read and write what it has no permission to, for this process and those it starts."""
     if os.geteuid():
         return

@@ -46,6 +46,6 @@ def test_what_has_no_gradient_stays_and_starts_afresh_when_it_has() -> None:
 def test_a_gradient_of_other_values_is_refused_and_not_broadcast(gradients: dict[str, torch.Tensor]) -> None:
     values = {"x": torch.zeros(2)}
     with pytest.raises(
-        InputError, match=r"^the learner's gradient of [xy] is .*, and what it starts with is .*: correct"
+        InputError, match=r"^the learner's gradient of [xy] is .*, but its initial value is .*: correct"
     ):
         adam(values, gradients, no_moments(values), 0.1)

@@ -2,6 +2,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from torch import Tensor
 
 from merganser import registry
 from merganser.checkpoints.reading import open_checkpoint
+from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
-from merganser.inputs.layers import LayerDeltas
+from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.inputs.pieces import PIECE
 from merganser.merging.about import REGISTERED
 from merganser.merging.driver import choose_device
 from merganser.merging.method import method
@@ -21,6 +24,7 @@ from tests.merges import merge_checkpoints
 from tests.small_models import SHAPES, write_models
 
 # the models here have no text tower to embed class names with, and no data
+ABOUT: Any = {"family": "sparse", "formula": "x", "paper": "none", "law": "none", "involvement": "NDI"}
 METHODS = [name for name in registry.names() if len(registry.get(name).needs) == 1]  # it alone
 every_method = pytest.mark.parametrize("method", METHODS)
 
@@ -151,10 +155,56 @@ def test_what_is_no_delta_of_the_layer_is_refused(
         return spoil(layer.deltas.mean(0))
 
     monkeypatch.setitem(REGISTERED, "spoilt", None)  # what is registered in its place goes with the test
-    method(family="sparse", formula="x", paper="none", law="none", involvement="NDI")(spoilt)
+    method(**ABOUT)(spoilt)
     with pytest.raises(InputError, match=rf"^[\w.]+: .*{said}"):
         merge(models, tmp_path / "out", "spoilt")
     assert not (tmp_path / "out").exists()
+
+
+def by_layer(halve: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    def own(layer: LayerDeltas) -> Tensor:
+        """Weigh the base against the models."""
+        assert layer.base is not None
+        return halve(layer.deltas).sum(0) - halve(layer.base)
+
+    return method(on_models=True, by_rows=True, **ABOUT)(own)
+
+
+def by_all_layers(halve: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    def own(layers: LayerSource) -> Callable[[LayerDeltas], Tensor]:
+        """Weigh by the first pass."""
+        total = sum(layers.map(lambda layer: float(halve(layer.deltas).norm())))
+        return lambda layer: halve(layer.deltas).sum(0) / total
+
+    return method(**ABOUT)(own)
+
+
+def by_parameter(halve: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    def own(parameter: LayerSource) -> Callable[[LayerDeltas], Tensor]:
+        """Weigh by the first pass over a parameter."""
+        total = sum(parameter.map(lambda layer: float(halve(layer.deltas).norm())))
+        return lambda layer: halve(layer.deltas).sum(0) / total
+
+    return method(**ABOUT)(own)
+
+
+@pytest.mark.parametrize("form", [by_layer, by_all_layers, by_parameter])
+def test_a_method_of_ones_own_may_change_its_layers_in_place(
+    form: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REGISTERED, "own", None)  # what is registered in its place goes with the test
+    models = {name: tmp_path / name for name in ("base", "task0", "task1")}
+    for seed, path in enumerate(models.values()):
+        generator = torch.Generator().manual_seed(seed)
+        path.mkdir()
+        shapes = {"a": (30, 4), "b": (PIECE, 2)}  # the second is read in pieces
+        state = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+        save_tensors(path / "model.safetensors", state)
+    merges = []
+    for halve in (lambda tensor: tensor * 0.5, lambda tensor: tensor.mul_(0.5)):
+        form(halve)
+        merges.append(merge(models, tmp_path / f"out{len(merges)}", "own"))
+    assert all(torch.equal(merges[0][name], merges[1][name]) for name in ("a", "b"))
 
 
 def test_the_folder_holds_nothing_but_the_outcome(models: dict[str, Path], tmp_path: Path) -> None:

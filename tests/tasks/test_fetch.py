@@ -339,7 +339,7 @@ def test_a_gated_repository_is_named_and_opens_with_a_token(
     with pytest.raises(InputError, match=r"org/clip is gated: accept its terms .* then set HF_TOKEN"):
         fetch.fetch_model(pointer, tmp_path / "out")
     monkeypatch.setenv("HF_TOKEN", "hf_of_another")
-    with pytest.raises(InputError, match="the token in HF_TOKEN is not of one who has"):
+    with pytest.raises(InputError, match="with the account of the token in HF_TOKEN"):
         fetch.fetch_model(pointer, tmp_path / "out")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     fetch.fetch_model(pointer, tmp_path / "out")
@@ -547,7 +547,7 @@ def test_a_gated_data_set_is_named_and_opens_with_a_token(
     with pytest.raises(InputError, match=r"org/rows is gated: accept its terms .* then set HF_TOKEN"):
         fetch.fetch_data(task, tmp_path / "out")
     monkeypatch.setenv("HF_TOKEN", "hf_of_another")
-    with pytest.raises(InputError, match=r"org/rows is gated: .* the token in HF_TOKEN is not of one who has"):
+    with pytest.raises(InputError, match=r"org/rows is gated: .* with the account of the token in HF_TOKEN"):
         fetch.fetch_data(task, tmp_path / "out")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     fetch.fetch_data(task, tmp_path / "out")

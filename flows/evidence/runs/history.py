@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from dvcfleet.disk import write_durably
-from dvcfleet.repository import STATE_FOLDER, opened
+from dvcfleet.repository import STATE_FOLDER, is_writable, opened
 from merganser.errors import InputError
 from merganser.flows.evidence.kept_runs import SavedRun, saved_runs
 from merganser.flows.evidence.runs.diff import RunDiff
@@ -44,7 +44,7 @@ _POINT = TypeAdapter(SavedPoint)
 
 
 def read_history(root: Path) -> list[SavedPoint]:
-    """Return the points of all saved runs, oldest first, also of deleted runs; store new points."""
+    """Return the points of all saved runs, oldest first, also of deleted runs; store new points where that can be."""
     known = {point.commit: point for point in _kept(root)}
     runs = saved_runs(root)
     new = [(before, run) for before, run in zip([None, *runs], runs, strict=False) if run.commit not in known]
@@ -56,7 +56,7 @@ def read_history(root: Path) -> list[SavedPoint]:
                     known[run.commit] = _point(run, read(run.name), read(before.name) if before else None)
     places = {run.commit: place for place, run in enumerate(runs)}  # several may be saved in one second
     points = sorted(known.values(), key=lambda point: (point.saved, places.get(point.commit, -1)))
-    if new:
+    if new and is_writable(root):
         write_durably(root / FILE, "".join(f"{json.dumps(asdict(point))}\n" for point in points))
     return points
 

@@ -82,6 +82,7 @@ def restore_destroyed(root: Path, state: Path, say: Callable[[str], None]) -> No
 
 LEDGER = "ledger.jsonl"
 SYNCED = "synced"
+AT_WORK = "at-work"
 _TEMPORARY = re.compile(r"\.[A-Za-z0-9_-]{22}\.tmp")  # as DVC names them
 _HASH = re.compile(r"\b[0-9a-f]{32}(?:\.dir)?\b")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -120,6 +121,11 @@ def _ledger_end(state: Path) -> str | None:
     return before
 
 
+def is_unfinished(state: Path) -> bool:
+    """Tell whether a run was killed and has not been continued, or is active."""
+    return (state / AT_WORK).exists()
+
+
 @contextmanager
 def crash_recovery(repo: Repo, state: Path, say: Callable[[str], None] = print) -> Iterator[None]:
     """Clean up after a killed run or a crash, and mark in the folder `state` that a run is active until the block ends.
@@ -127,8 +133,7 @@ def crash_recovery(repo: Repo, state: Path, say: Callable[[str], None] = print) 
     Whoever writes to DVC's state in the block calls `sync` at its end; after an exception that is done here. Only the
     holder of the repository's write lock may call this.
     """
-    note = state / "at-work"
-    is_unsure = note.exists()
+    note, is_unsure = state / AT_WORK, is_unfinished(state)
     if is_unsure:
         restore_destroyed(Path(repo.root_dir), state, say)
         forget_index(repo)

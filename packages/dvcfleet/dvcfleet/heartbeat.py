@@ -1,4 +1,4 @@
-"""A heartbeat: while nothing else is printed, say which stages run, for how long, and the last line of each."""
+"""A heartbeat: while nothing else is printed, say which stages are not done, and the last line of each."""
 
 import threading
 import time
@@ -44,13 +44,12 @@ class Heartbeat:
 
 
 def describe_longest(root: Path, began: Mapping[str, float], now: float) -> Iterable[str]:
-    """Describe the stages that have run longest: for how long, and their last line; `began` holds their start times."""
+    """Describe the stages given to the runner the longest ago, `began`: how long ago, and their last line."""
     for name, then in list(began.items())[:_STAGES]:
         line = printable(last_line(log_path(root, name)))
-        yield f"{name} has run for {format_duration(now - then)}{f': {line[:_WIDTH]}' if line else ''}"
+        yield f"{name} is not done after {format_duration(now - then)}{f': {line[:_WIDTH]}' if line else ''}"
     if len(began) > _STAGES:
-        rest = len(began) - _STAGES
-        yield f"and {rest} more {'stage runs' if rest == 1 else 'stages run'}"
+        yield f"and {len(began) - _STAGES} more"
 
 
 def format_duration(seconds: float) -> str:

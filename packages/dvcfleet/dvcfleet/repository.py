@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import psutil  # type: ignore[import-untyped]
 
-from dvcfleet.crash_recovery import crash_recovery
+from dvcfleet.crash_recovery import crash_recovery, is_unfinished
 from dvcfleet.dvc_adapter.internals import check_needed, fast_index
 from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.dvc_adapter.repositories import (
@@ -170,6 +170,34 @@ def write_lock(
             git_index_read_once(repo),
         ):
             yield lock
+
+
+def is_writable(root: Path) -> bool:
+    """Tell whether this user can write in a repository: not where its file system, or its owner, only lets read."""
+    folder = root / STATE_FOLDER
+    return os.access(folder if folder.is_dir() else root, os.W_OK)
+
+
+@contextmanager
+def audit_lock(repo: Repo) -> Iterator[None]:
+    """Exclude all writers from the repository as `write_lock` does; without locks where this user can only read it.
+
+    Raises UserError where a run is active there, or was killed and has not been continued.
+    """
+    root = Path(repo.root_dir)
+    if is_writable(root):
+        with write_lock(repo):
+            yield
+        return
+    state = root / STATE_FOLDER
+    if is_at_work(state):
+        raise BusyError("another run is at work in this repository", "wait for it to end")
+    if is_unfinished(state):
+        raise UserError(
+            f"{root}: a run was killed, and cannot be continued by who can only read; let its owner run again"
+        )
+    with links_open(repo), links_tested_once(), git_index_read_once(repo):
+        yield
 
 
 def is_at_work(folder: Path) -> bool:

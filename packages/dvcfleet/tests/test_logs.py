@@ -188,11 +188,11 @@ def test_a_sign_says_what_runs_for_how_long_and_its_last_line(tmp_path: Path) ->
         write("\n")
     began = {"train": 0.0, "b": 7100.0, "c": 7190.0, "d": 7195.0, "e": 7199.0}
     assert list(describe_longest(tmp_path, began, 7200.0)) == [
-        "train has run for 2.0 h: epoch 3: loss 0.1",
-        "b has run for 2 min",
-        "c has run for 10 s",
-        "d has run for 5 s",
-        "and 1 more stage runs",
+        "train is not done after 2.0 h: epoch 3: loss 0.1",
+        "b is not done after 2 min",
+        "c is not done after 10 s",
+        "d is not done after 5 s",
+        "and 1 more",
     ]
 
 
@@ -202,7 +202,7 @@ def test_a_long_quiet_run_shows_what_its_stage_printed_last(toy: Make, monkeypat
     talking = toy(f"stages: {{a: {{cmd: '{waits}', deps: [source], outs: [out]}}}}", {"source": ""})
     code, text = talking.run(printed=Printed(": epoch 3\n", (talking.path / "go").touch))
     assert code == 0
-    assert re.search("a has run for .*: epoch 3\n", text)
+    assert re.search("a is not done after .*: epoch 3\n", text)
 
 
 def test_an_answer_that_takes_long_says_what_it_waits_for(

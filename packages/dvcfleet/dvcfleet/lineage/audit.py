@@ -21,7 +21,7 @@ from dvcfleet.planning.orphans import find_orphans
 from dvcfleet.record.chain import Anchor, Chain, check_chains
 from dvcfleet.record.environments import changes_file, damaged_environments, environment_file, is_intact
 from dvcfleet.record.ledger import entry_digest, made_entries
-from dvcfleet.repository import opened, refuse_unfinished, state_folder, write_lock
+from dvcfleet.repository import audit_lock, opened, refuse_unfinished, state_folder
 
 # With one of these findings, a stage would not do what was recorded.
 _OTHERWISE = (FindingKind.CODE, FindingKind.SOURCE, FindingKind.PARAMS, FindingKind.STAGE, FindingKind.NEVER_RAN)
@@ -67,7 +67,7 @@ def audit(
     Raises UserError while a run is active, or if a run was killed and has not been continued.
     """
     started, folder = time.monotonic(), repo.absolute()
-    with opened(repo) as dvc_repo, write_lock(dvc_repo):
+    with opened(repo) as dvc_repo, audit_lock(dvc_repo):
         refuse_unfinished(dvc_repo)
         names = find_target(dvc_repo, text, folder).stages if text else ()
         state, project = state_folder(dvc_repo), hooks_of(Path(dvc_repo.root_dir))

@@ -17,6 +17,15 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def git_id_of(path: Path) -> str:
+    """Return the id that git gives a file's content: a SHA-1 of its size and bytes."""
+    check_file(path)
+    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+    with path.open("rb") as file:
+        hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()
+
+
 class ReadDigest:
     """The sha256 of a file from bytes that others read, in about the file's order.
 

@@ -73,7 +73,7 @@ class Hub:
         if path.is_dir():
             return {"type": "directory", "path": name, "oid": hashlib.sha1(name.encode()).hexdigest(), "size": 0}
         content = path.read_bytes()
-        blob = hashlib.sha1(content).hexdigest()
+        blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()  # as git names it
         found = {"type": "file", "path": name, "oid": blob, "size": len(content)}
         if name.endswith(LARGE):
             found["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}

@@ -14,7 +14,7 @@ from merganser.checkpoints.companions import companion_names, left_out
 from merganser.checkpoints.vocabulary.tokenizers import tokenizer_names
 from merganser.checkpoints.weight_files import PIPELINE, foreign, lacking, weight_names
 from merganser.errors import InputError
-from merganser.hashes import sha256_of
+from merganser.hashes import git_id_of, sha256_of
 from merganser.limits import SMALL
 from merganser.sources.guarded import hub_cache
 from merganser.sources.licences import CARD, licence_files
@@ -225,10 +225,16 @@ def _check_download(snapshot: Path, expected: "Mapping[str, RepoFile]") -> None:
     for name, entry in expected.items():
         path = (snapshot / name).resolve()
         path_size = path.stat().st_size
-        whole = path_size == entry.size and (entry.lfs is None or sha256_of(path) == entry.lfs.sha256)
-        if not whole:
+        if path_size != entry.size or not _has_hash(path, entry):
             path.unlink()
             size = f"{path_size} bytes of {entry.size}" if path_size != entry.size else f"{path_size} bytes"
             raise OSError(
                 f"{name}: the download, {size}, does not match the hub's checksum and was removed; run it again"
             )
+
+
+def _has_hash(path: Path, entry: "RepoFile") -> bool:
+    """Tell whether a file has the listing's hash; a mirror may list a small one without git's id."""
+    if entry.lfs is not None:
+        return sha256_of(path) == entry.lfs.sha256
+    return not COMMIT.fullmatch(str(entry.blob_id)) or git_id_of(path) == entry.blob_id

@@ -292,9 +292,10 @@ def test_weights_that_a_hub_models_configuration_names_are_fetched(tmp_path: Pat
     assert json.loads((tmp_path / "out/config.json").read_text()) == {}
 
 
-def test_a_download_that_differs_from_the_hubs_checksum_is_thrown_away(tmp_path: Path, hub: Hub) -> None:
+@pytest.mark.parametrize("name", ["open_clip_model.safetensors", "open_clip_config.json"])
+def test_a_download_that_differs_from_the_hubs_checksum_is_thrown_away(name: str, tmp_path: Path, hub: Hub) -> None:
     pointer = write_pointer(tmp_path, "org/clip")
-    hub.spoilt.add("open_clip_model.safetensors")
+    hub.spoilt.add(name)
     with pytest.raises(OSError, match="does not match the hub's checksum"):
         fetch.fetch_model(pointer, tmp_path / "out")
     assert not (tmp_path / "out").exists()

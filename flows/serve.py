@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvcfleet.errors import in_one_line
-from dvcfleet.repository import held, opened, state_folder
+from dvcfleet.repository import held, is_at_work, opened, state_folder
 from dvcfleet.stop_signals import Stop
 from merganser.errors import InputError, did_you_mean
 from merganser.flows.pages.ui import prefect_page
@@ -36,18 +36,22 @@ def serve_deployments(repo: Path) -> None:
     Uses the server at PREFECT_API_URL, or starts one on loopback. Raises InputError for an error in prefect.yaml.
     """
     with opened(repo) as dvc_repo:
-        root, home = Path(dvc_repo.root_dir), state_folder(dvc_repo) / "prefect"
-    with chdir(root), held(home.with_name("serving"), "another `merganser serve`"):  # its end would pause these too
+        root, state = Path(dvc_repo.root_dir), state_folder(dvc_repo)
+    with chdir(root), held(state / "serving", "another `merganser serve`"):  # its end would pause these too
         declared = read_declared(FILE)
         # Until Prefect's runner is at work, which takes SIGTERM over.
-        with suppress(KeyboardInterrupt), Stop().on_signals(signal.SIGTERM), prefect_page(home, schedules=True) as wait:
+        with (
+            suppress(KeyboardInterrupt),
+            Stop().on_signals(signal.SIGTERM),
+            prefect_page(state / "prefect", schedules=True) as wait,
+        ):
             address = wait()
             from prefect.runner import Runner
 
-            runner = Runner(pause_on_shutdown=True)
+            runner, outlived = Runner(pause_on_shutdown=True), is_at_work(state)
             deployments = [make_deployment(entry) for entry in declared]
             for deployment in deployments:
-                serve_one(deployment, runner, f"comparison:{identity(root)}")
+                serve_one(deployment, runner, f"comparison:{identity(root)}", outlived)
             names = ", ".join(deployment.full_name for deployment in deployments)
             print(f"Prefect  {address}\nserving {names}; Ctrl-C stops it.", flush=True)
             asyncio.run(_run_until_told_to_stop(runner, wait))
@@ -121,18 +125,19 @@ def make_deployment(entry: dict[str, Any]) -> "RunnerDeployment":
         raise InputError(f"{FILE}: {entry['name']}: {in_one_line(error)}") from error
 
 
-def serve_one(deployment: "RunnerDeployment", runner: "Runner", owner: str) -> None:
-    """Have a runner start a deployment on schedule, and at once if a run was due while nobody served it.
+def serve_one(deployment: "RunnerDeployment", runner: "Runner", owner: str, outlived: bool = False) -> None:
+    """Have a runner start a deployment on schedule, and at once if a run was due or killed while nobody served it.
 
-    `owner`: the tag of this comparison's deployments. Raises InputError if another comparison serves a deployment
-    with this name.
+    `owner`: the tag of this comparison's deployments. `outlived`: whether a run may have outlived an earlier serve.
+    Raises InputError if another comparison serves a deployment with this name.
     """
     from prefect.client.orchestration import get_client
 
     deployment.tags = [*(deployment.tags or []), owner]
     with get_client(sync_client=True) as client:
         _refuse_others(deployment, client)
-        makes_up = _was_missed(deployment, client)
+        was_killed = not outlived and _mark_killed(deployment, client)
+        makes_up = not deployment.paused and (was_killed or _was_missed(deployment, client))
         runner.add_deployment(deployment)  # with which Prefect forgets the runs that were due
         if makes_up:
             client.create_flow_run_from_deployment(client.read_deployment_by_name(deployment.full_name).id)
@@ -149,6 +154,30 @@ def _refuse_others(deployment: "RunnerDeployment", client: "SyncPrefectClient") 
             reason = f"another comparison serves a deployment of this name on the Prefect server ({others[0]})"
             remedy = f"give this one another name, or `prefect deployment delete {deployment.full_name}`"
             raise InputError(f"{FILE}: {deployment.full_name}: {reason}; {remedy}")
+
+
+def _mark_killed(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> bool:
+    """Mark as crashed the runs of a deployment that still count as running; return whether there are any.
+
+    They ended with an earlier `merganser serve`, which was killed: it starts them, and there is one at a time.
+    """
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId, FlowRunFilterState
+    from prefect.client.schemas.filters import FlowRunFilterStateType as OfType
+    from prefect.exceptions import ObjectNotFound
+    from prefect.states import Crashed, StateType
+
+    try:
+        deployed = client.read_deployment_by_name(deployment.full_name)
+    except ObjectNotFound:
+        return False
+    begun = OfType(any_=[StateType.PENDING, StateType.RUNNING, StateType.CANCELLING])
+    of_it = FlowRunFilterDeploymentId(any_=[deployed.id])
+    killed = client.read_flow_runs(
+        flow_run_filter=FlowRunFilter(deployment_id=of_it, state=FlowRunFilterState(type=begun))
+    )
+    for run in killed:
+        client.set_flow_run_state(run.id, Crashed(message="killed with its `merganser serve`"), force=True)
+    return bool(killed)
 
 
 def _was_missed(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> bool:
@@ -169,7 +198,7 @@ def _was_missed(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> 
     since = max(time for time in (deployed.created, *(run.start_time for run in runs)) if time)
     before = [each.schedule for each in deployed.schedules if each.active]
     now = [each.schedule for each in deployment.schedules or () if each.active is not False]
-    return not deployment.paused and any(is_due(each, since) for each in now if each in before)
+    return any(is_due(each, since) for each in now if each in before)
 
 
 def is_due(schedule: "SCHEDULE_TYPES", since: datetime) -> bool:

@@ -338,6 +338,28 @@ def test_another_comparisons_deployment_is_not_replaced(prefect_api: str) -> Non
         serve_one(make_deployment(entry), Runner(), "comparison:two")
 
 
+@pytest.mark.parametrize(("outlived", "states"), [(False, ["CRASHED", "SCHEDULED"]), (True, ["RUNNING"])])
+def test_a_run_that_was_killed_with_its_serve_is_marked_and_starts_again(
+    outlived: bool, states: list[str], prefect_api: str
+) -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.runner import Runner
+    from prefect.states import Running
+
+    from merganser.flows.serve import make_deployment, serve_one
+
+    name = f"killed-{outlived}".lower()
+    served = make_deployment({"name": name, "entrypoint": "merganser.flows.scheduled.scheduled"})
+    serve_one(served, Runner(), "comparison:one")
+    with get_client(sync_client=True) as client:
+        deployed = client.read_deployment_by_name(served.full_name)
+        run = client.create_flow_run_from_deployment(deployed.id)
+        client.set_flow_run_state(run.id, Running(), force=True)
+        serve_one(served, Runner(), "comparison:one", outlived)
+        runs = [each for each in client.read_flow_runs() if each.deployment_id == deployed.id]
+        assert sorted(each.state_type.value for each in runs if each.state_type) == states
+
+
 def test_the_projects_own_deployments_can_be_served() -> None:
     from merganser.flows.serve import make_deployment, read_declared
 

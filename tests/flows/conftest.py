@@ -11,6 +11,7 @@ from merganser.flows.commands import cli
 from merganser.flows.commands.init import Suite, init
 from tests.command_line.conftest import Done, Refused, done, refused
 from tests.dvcfleet.conftest import toy
+from tests.support import copy_repository, made_once
 from tests.tiny import ROOT, make_models
 from tests.tiny_clip import write_data_set
 
@@ -24,9 +25,14 @@ def command_line() -> Callable[[], None]:
 
 
 @pytest.fixture
-def begun(tmp_path: Path) -> Path:
-    """Begin a comparison, and give it tiny models, data and choices."""
-    folder = tmp_path / "mine"
+def begun(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Path:
+    """Give a copy of a comparison that was begun, with tiny models, data and choices."""
+    return copy_repository(made_once(tmp_path_factory, "begun", _begin) / "mine", tmp_path / "mine")
+
+
+def _begin(place: Path) -> None:
+    folder = place / "mine"
+    place.mkdir()
     init(folder, Suite("image"))
     shutil.rmtree(folder / "examples")
     params = yaml.safe_load((ROOT / "tests/tiny/params.yaml").read_text())
@@ -36,4 +42,3 @@ def begun(tmp_path: Path) -> Path:
     make_models(folder / "hub")
     for seed, task in enumerate(("dark", "light")):
         write_data_set(folder / "datasets" / task, {"validation": 6, "test": 9 + seed})
-    return folder

@@ -113,10 +113,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Prefect server for all tests that are not about the server's own life; the environment has its secret."""
     from prefect import settings as known
+    from prefect.context import get_settings_context
 
     with shared_prefect_server(tmp_path_factory) as environment, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PREFECT_API_AUTH_STRING", environment["PREFECT_API_AUTH_STRING"])
         with known.temporary_settings({getattr(known, name): value for name, value in environment.items()}):
+            # For all threads, as in a run: one of Prefect's own would start another server, until this process ends.
+            patch.setattr("prefect.context.GLOBAL_SETTINGS_CONTEXT", get_settings_context())
             yield environment["PREFECT_API_URL"]
 
 

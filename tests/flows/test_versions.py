@@ -27,7 +27,9 @@ def test_each_version_has_its_archive() -> None:
     ],  # the oldest, as it says most
     ids=lambda path: path.name,
 )
-def test_a_comparison_by_a_version_is_verified_restored_and_continued(kept: Path, tmp_path: Path) -> None:
+def test_a_comparison_by_a_version_is_verified_restored_and_continued(
+    kept: Path, tmp_path: Path, prefect_api: str
+) -> None:
     archive, folder = tmp_path / "archive.tar", tmp_path / "again"
     archive.write_bytes(lzma.decompress(kept.read_bytes()))
     assert "nothing has changed" in merganser(tmp_path, "lineage", "verify", "--archive", str(archive)).stdout
@@ -35,10 +37,10 @@ def test_a_comparison_by_a_version_is_verified_restored_and_continued(kept: Path
     if (folder / "pyproject.toml").is_file():  # up to 0.1.0 a comparison was a clone
         merganser(tmp_path, "init", "--from", str(folder), "mine")
         folder = tmp_path / "mine"
-    done = merganser(folder, "run").stdout
+    done = merganser(folder, "run", PREFECT_API_URL=prefect_api).stdout
     ran = {name.partition("@")[0] for name in re.findall(r"(\S+) done in", done)}
     changed = set(re.findall(r"^(\S+): other results", done, re.MULTILINE))
     assert changed or ran <= ALWAYS_AGAIN | NEW | TEXTS, done
-    assert "nothing to do" in merganser(folder, "run").stdout
+    assert "nothing to do" in merganser(folder, "run", PREFECT_API_URL=prefect_api).stdout
     assert "nothing has changed" in merganser(folder, "lineage", "verify").stdout
     assert "parameters: the same" in merganser(folder, "diff", "HEAD", "workspace").stdout

@@ -146,7 +146,6 @@ def test_a_run_stops_in_order_when_terminated(toy: Make, kill: Callable[[int, in
 @pytest.mark.slow
 def test_a_killed_run_counts_as_crashed_once_it_is_continued(toy: Make) -> None:
     slow = toy("stages: {a: {cmd: touch started; test -e again || sleep 600; echo 1 > x, outs: [x]}}", {})
-    own = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
 
     def states(table: str) -> list[tuple[str]]:
         with closing(sqlite3.connect(slow.path / ".dvcfleet/prefect/prefect.db")) as database:
@@ -156,10 +155,12 @@ def test_a_killed_run_counts_as_crashed_once_it_is_continued(toy: Make) -> None:
         wait_until(lambda: states("task_run") == [("RUNNING",)])
         os.killpg(run.pid, signal.SIGKILL)
 
-    code, _, _ = stopped(slow, ["-m", "merganser.flows", "run"], kill, own)
-    assert code == -signal.SIGKILL
-    (slow.path / "again").touch()
-    assert run_in(slow.path, RUN).returncode == 0
+    with forking():
+        own = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+        code, _, _ = stopped(slow, ["-m", "merganser.flows", "run"], kill, own)
+        assert code == -signal.SIGKILL
+        (slow.path / "again").touch()
+        assert run_in(slow.path, RUN).returncode == 0
     for table in ("flow_run", "task_run"):
         assert states(table) == [("CRASHED",), ("COMPLETED",)], table
 

@@ -25,7 +25,7 @@ from merganser.merging.devices import CudaStreams, DeviceLayers, each_tensor, fu
 from merganser.overlays import task_model
 from merganser.overlays.parts import Dense, LowRank, Parts
 from tests.gpu import OnGpu, every_gpu, pretended, pretended_gpu, real_gpu, real_gpu_first
-from tests.laws.layers import Layers, matrices, task_names, with_start
+from tests.laws.layers import Layers, matrices, task_names, with_few_steps, with_start
 from tests.laws.samples import layer_of, network
 from tests.laws.test_registry_properties import choices, every_method, methods_that
 
@@ -49,7 +49,7 @@ def merge(name: str, values: dict[str, Any], layers: LayerSource, folder: Path, 
     """Merge layers in memory onto a base of zeros; what reads factors decomposes them on the device."""
     folder.mkdir()
     method = registry.get(name)
-    filled = method.validate(name, values)
+    filled = method.validate(name, with_few_steps(method, values))
     save_tensors(folder / "base.safetensors", {each: torch.zeros(shape) for each, shape in layers.shapes.items()})
     base, source = open_checkpoint(folder / "base.safetensors"), with_start(method, layers)
     driver.merge_layers(method, filled, source, base, folder, driver.choose_device(device))

@@ -20,6 +20,7 @@ from merganser.merging.driver import choose_device
 from merganser.merging.method import method
 from merganser.overlays import Parts, task_model
 from tests.gpu import every_gpu
+from tests.laws.layers import with_few_steps
 from tests.merges import merge_checkpoints
 from tests.small_models import SHAPES, write_models
 
@@ -100,8 +101,9 @@ def test_merging_again_with_any_number_of_threads_gives_the_same_bytes(
     method: str, models: dict[str, Path], tmp_path: Path
 ) -> None:
     tasks = tasks_of(models, method)
+    values = with_few_steps(registry.get(method), FEW_INPUTS.get(method, {}))
     for threads in (1, 2, 5):
-        out, values = tmp_path / str(threads), FEW_INPUTS.get(method, {})
+        out = tmp_path / str(threads)
         merge_checkpoints(method, values, models["base"], tasks, out, device="cpu", threads=threads)
     one, two, five = ({p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in ("1", "2", "5"))
     assert one == two == five

@@ -15,6 +15,7 @@ from merganser.inputs.layers import GivenLayers
 from merganser.merging.driver import merge_layers
 from merganser.overlays import task_model
 from tests.laws.checkpoints import Models, prepare
+from tests.laws.layers import with_few_steps
 from tests.laws.test_registry_properties import every_method
 
 TASKS = ("task0", "task1", "task2")
@@ -62,7 +63,7 @@ def test_every_tensor_passes_through_and_what_was_measured_is_averaged(
     method, whole, plain = registry.get(name), written("whole"), written("plain")
     fields = method.parameters.model_fields
     given = {key: value for key, value in (("scaling", 2.0), ("density", 0.9)) if key in fields}
-    values, read = method.validate(name, given), plain.source(method)
+    values, read = method.validate(name, with_few_steps(method, given)), plain.source(method)
     sources = {"whole": GivenLayers(whole.source(method), {"learned": read.table.learned}), "plain": read}
     for kind, source in sources.items():
         base = open_checkpoint(written(kind).folder / "base.safetensors")

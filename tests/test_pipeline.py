@@ -197,55 +197,49 @@ methods:
 """
 
 
-def test_a_run_does_what_was_added_or_lost_and_nothing_for_a_comment_or_for_keys_left_out(
+def test_a_run_does_what_was_added_or_lost_and_takes_out_what_was_removed_and_restores_it_when_it_is_put_back(
     tiny_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And it completes params.yaml, and nothing is left to do for DVC itself."""
+    """And nothing for a comment or for keys left out; it completes params.yaml, and nothing is left to do for DVC."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    before, text, recorded = locked(tiny_copy), (tiny_copy / "params.yaml").read_text(), receipts(tiny_copy)
     (tiny_copy / "params.yaml").write_text(MINIMAL)
     edit(tiny_copy, "merganser/linalg/svd.py", "# a comment")
-    before = receipts(tiny_copy)
-    delete_run(tiny_copy, before["ties"])
-    done = merganser(tiny_copy, "run", "--workers", "2")
-    assert "params.yaml: added the missing values: seed, parameters" in done.stderr
-    assert ran_in(done.stdout) == {"code", "record@ties", *(name.replace("ties", "tsv_m") for name in OF_TIES)}
+    delete_run(tiny_copy, recorded["ties"])
+    of_one = merganser(tiny_copy, "run", "merge@average")
+    assert "params.yaml: added the missing values: seed, parameters" in of_one.stderr
+    assert ran_in(of_one.stdout) == {"code"}
+    assert_outputs_but_of({"code"}, before, tiny_copy)  # a run of named stages takes nothing out
+    done = merganser(tiny_copy, "run", "--workers", "2").stdout
+    assert "no longer in dvc.yaml, and out of the workspace" in done
+    assert ran_in(done) == {"record@ties", *(name.replace("ties", "tsv_m") for name in OF_TIES)}
     completed = (tiny_copy / "params.yaml").read_text()
     assert (
         "  average: {method: average, reads: deltas}\n  ties: {method: ties, reads: deltas, density: 0.5}" in completed
     )
     after = receipts(tiny_copy)
-    assert after["average"] == before["average"]
-    assert after["ties"] != before["ties"]
+    assert after["average"] == recorded["average"]
+    assert after["ties"] != recorded["ties"]
+    assert not [*tiny_copy.glob("data/me*/drm_h*"), *tiny_copy.glob("data/records/drm_h*")]
+    assert not {name for name in locked(tiny_copy) if "@drm_h" in name}
     assert set(json.loads((tiny_copy / "data/scores.json").read_text())) >= {"average", "ties", "tsv_m"}
     assert stale(tiny_copy) == set()
     assert audit(tiny_copy).findings == ()
     assert is_clean(tiny_copy)
-
-
-def test_a_run_takes_out_an_entry_that_was_removed_and_restores_it_when_it_is_put_back(
-    tiny_copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    before, text = locked(tiny_copy), (tiny_copy / "params.yaml").read_text()
-    params = yaml.safe_load(text)
-    del params["methods"]["ties"]
-    (tiny_copy / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
-    merganser(tiny_copy, "run", "merge@average")
-    assert locked(tiny_copy) == before  # a run of named stages takes nothing out
-    done = merganser(tiny_copy, "run").stdout
-    assert "no longer in dvc.yaml, and out of the workspace" in done
-    assert ran_in(done) == {"report"}
-    assert not [*tiny_copy.glob("data/me*/ties*"), *tiny_copy.glob("data/records/ties*")]
-    assert not {name for name in locked(tiny_copy) if "@ties" in name}
-    assert audit(tiny_copy).findings == ()
-    assert is_clean(tiny_copy)
     (tiny_copy / "params.yaml").write_text(text)
     assert ran_in(merganser(tiny_copy, "run").stdout) <= {"report"}
-    assert {name: entry["outs"] for name, entry in locked(tiny_copy).items() if name != "report"} == {
-        name: entry["outs"] for name, entry in before.items() if name != "report"
-    }
+    assert_outputs_but_of({"code", "record@ties", "report"}, before, tiny_copy)
     assert audit(tiny_copy).findings == ()
     assert is_clean(tiny_copy)
+
+
+def assert_outputs_but_of(others: set[str], before: dict[str, Any], folder: Path) -> None:
+    """Compare what all stages but the others wrote with what they had written before."""
+    one, two = (
+        {name: entry["outs"] for name, entry in stages.items() if name not in others}
+        for stages in (before, locked(folder))
+    )
+    assert one == two
 
 
 @pytest.mark.drill

@@ -14,7 +14,7 @@ from dvcfleet.record.last_run import last_run
 from dvcfleet.record.ledger import executions
 from merganser.flows.evidence.runs.diff import diff_lineages
 from merganser.flows.evidence.runs.run import run_names
-from tests.command_line.conftest import Refused
+from tests.command_line.conftest import Done, Refused
 from tests.tiny import is_clean, merganser
 
 KEPT = ("ties", "average", "dts_d", "drm_h")  # the others read what is drawn or learned by the tasks' names
@@ -38,7 +38,7 @@ def ran(folder: Path, count: int) -> Iterator[str]:
     return (line.stage for line in list(executions(folder / ".dvcfleet"))[count:] if line.result == "done")
 
 
-def test_a_renamed_task_keeps_all_that_does_not_follow_from_its_name(tiny_copy: Path) -> None:
+def test_a_renamed_task_keeps_all_that_does_not_follow_from_its_name(tiny_copy: Path, done: Done) -> None:
     before = scores(tiny_copy, "dark")
     text = (tiny_copy / "params.yaml").read_text()
     last = last_run(tiny_copy / ".dvcfleet")
@@ -58,10 +58,10 @@ def test_a_renamed_task_keeps_all_that_does_not_follow_from_its_name(tiny_copy: 
     assert of_task | evaluated | {f"merge@{entry}" for entry in KEPT} <= kept
     assert not any("dark" in name for name in locked(tiny_copy))
     assert scores(tiny_copy, "dawn") == before
-    shown = merganser(tiny_copy, "lineage", "show", "dts_d/dawn").stdout
+    shown = done(tiny_copy, "lineage", "show", "dts_d/dawn")
     assert "it ran as extract@dark" in shown
     assert "it ran as merge@dts_d" in shown
-    steps = json.loads(merganser(tiny_copy, "lineage", "show", "dts_d/dawn", "--json").stdout)["steps"]
+    steps = json.loads(done(tiny_copy, "lineage", "show", "dts_d/dawn", "--json"))["steps"]
     (extracted,) = (step for step in steps if step["stage"] == "extract@dawn")
     assert extracted["execution"]["stage"] == "extract@dark"
     assert extracted["execution"]["result"] == "done"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.flows.conftest import Done
 from tests.tiny import ROOT, merganser
 
 # 0.1.0: made in a clone at commit cf65acac6d; later ones by tools/archive_version.py.
@@ -28,19 +29,19 @@ def test_each_version_has_its_archive() -> None:
     ids=lambda path: path.name,
 )
 def test_a_comparison_by_a_version_is_verified_restored_and_continued(
-    kept: Path, tmp_path: Path, prefect_api: str
+    kept: Path, tmp_path: Path, prefect_api: str, done: Done
 ) -> None:
     archive, folder = tmp_path / "archive.tar", tmp_path / "again"
     archive.write_bytes(lzma.decompress(kept.read_bytes()))
-    assert "nothing has changed" in merganser(tmp_path, "lineage", "verify", "--archive", str(archive)).stdout
-    merganser(tmp_path, "archive", "--restore", str(archive), str(folder))
+    assert "nothing has changed" in done(tmp_path, "lineage", "verify", "--archive", str(archive))
+    done(tmp_path, "archive", "--restore", str(archive), str(folder))
     if (folder / "pyproject.toml").is_file():  # up to 0.1.0 a comparison was a clone
         merganser(tmp_path, "init", "--from", str(folder), "mine")
         folder = tmp_path / "mine"
-    done = merganser(folder, "run", PREFECT_API_URL=prefect_api).stdout
-    ran = {name.partition("@")[0] for name in re.findall(r"(\S+) done in", done)}
-    changed = set(re.findall(r"^(\S+): other results", done, re.MULTILINE))
-    assert changed or ran <= ALWAYS_AGAIN | NEW | TEXTS, done
+    said = merganser(folder, "run", PREFECT_API_URL=prefect_api).stdout
+    ran = {name.partition("@")[0] for name in re.findall(r"(\S+) done in", said)}
+    changed = set(re.findall(r"^(\S+): other results", said, re.MULTILINE))
+    assert changed or ran <= ALWAYS_AGAIN | NEW | TEXTS, said
     assert "nothing to do" in merganser(folder, "run", PREFECT_API_URL=prefect_api).stdout
-    assert "nothing has changed" in merganser(folder, "lineage", "verify").stdout
-    assert "parameters: the same" in merganser(folder, "diff", "HEAD", "workspace").stdout
+    assert "nothing has changed" in done(folder, "lineage", "verify")
+    assert "parameters: the same" in done(folder, "diff", "HEAD", "workspace")

@@ -27,8 +27,9 @@ def test_a_kind_that_some_families_score_is_among_the_kinds_of_these_alone(
     later, code = "kinds/image_classifier.txt", CodeTree(ROOT)
     for family, is_there in (("open_clip", False), ("vision", True), ("timm", True)):
         Path("params.yaml").write_text(f"base: {{family: {family}}}\n")
-        assert (later in texts(code)) is is_there
-        assert "kinds/unmeasured.txt" in texts(code)
+        written = texts(code)
+        assert (later in written) is is_there
+        assert "kinds/unmeasured.txt" in written
 
 
 @pytest.mark.parametrize("name", ["ties", "a-b", HOSTILE])

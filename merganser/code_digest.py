@@ -64,6 +64,7 @@ class CodeTree:
     known: dict[str, Text] = field(default_factory=dict)
     texts: dict[str, Text] = field(default_factory=dict)
     _modules: dict[str, Module | None] = field(default_factory=dict)
+    _listings: dict[str, str] = field(default_factory=dict)
 
     def followed(self, name: str) -> list[Module]:
         """List a module and all that it imports, sorted by name; raise InputError if one is missing or not Python."""
@@ -82,7 +83,9 @@ class CodeTree:
 
     def listing(self, name: str) -> str:
         """Return one line per module that a module imports, with its name and digest."""
-        return "".join(f"{module.name} {module.digest}\n" for module in self.followed(name))
+        if name not in self._listings:
+            self._listings[name] = "".join(f"{module.name} {module.digest}\n" for module in self.followed(name))
+        return self._listings[name]
 
     def code_class(self, *names: str) -> str:
         """Return the class of modules' code: the digest of code that writes the same bytes, or else its own."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dvcfleet.crash_recovery import sync
+from dvcfleet.disk import sync_file_systems
 from dvcfleet.git import git_if_any
-from dvcfleet.repository import opened, state_folder, write_lock
+from dvcfleet.repository import opened, write_lock
 from merganser.config import PARAMS
 from merganser.config.completing import addition_names, additions, completed, filled
 from merganser.config.loading import check_params, check_shape
@@ -161,7 +161,7 @@ def use(root: Path, name: str, force: bool = False, *, grids: bool = False) -> P
             )
         ignore_unused_examples(root)
         restore_lock_file(repo, root / PARAMS)
-        sync(repo, state_folder(repo))
+        sync_file_systems([repo.root_dir, repo.scm.root_dir])
     return params
 
 

@@ -9,6 +9,7 @@ Shape legend: B examples, C classes, D features, N rows.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from inspect import isfunction
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, get_type_hints, runtime_checkable
@@ -233,6 +234,7 @@ def families_with(ability: type) -> list[str]:
     return [name for name in family_names() if has_ability(name, ability)]
 
 
+@cache
 def has_ability(family: str, ability: type) -> bool:
     """Tell whether a family's networks have an ability, by the annotation of its `open_network`."""
     made = get_type_hints(get_family(family).open_network)["return"]

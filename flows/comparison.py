@@ -162,7 +162,7 @@ class Merganser(MerganserLineage, Project):
         return first_evaluations(PARAMS, needs)
 
     def while_running(self, ended: Set[str], latest: str, say: Callable[[str], None]) -> None:
-        """Update the partial report after each new score; say where it is after the first one."""
+        """Write the partial report again after each new score; print its path after the first one."""
         self._so_far.note(ended, latest, say)
 
     # 4. Report.

@@ -159,7 +159,7 @@ def _refuse_others(deployment: "RunnerDeployment", client: "SyncPrefectClient") 
 def _mark_killed(deployment: "RunnerDeployment", client: "SyncPrefectClient") -> bool:
     """Mark as crashed the runs of a deployment that still count as running; return whether there are any.
 
-    They ended with an earlier `merganser serve`, which was killed: it starts them, and there is one at a time.
+    Only `merganser serve` starts them, one at a time in a repository, so the one that started these was killed.
     """
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId, FlowRunFilterState
     from prefect.client.schemas.filters import FlowRunFilterStateType as OfType

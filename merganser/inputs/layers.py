@@ -128,7 +128,8 @@ def copied(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: copied(each) for name, each in value.items()}
     if isinstance(value, tuple):
-        return tuple(map(copied, value))
+        parts = map(copied, value)
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{part.name: copied(getattr(value, part.name)) for part in fields(value)})
     return value

@@ -73,7 +73,7 @@ def merge_layers(
     `threads`: layers at once; the bytes written do not depend on it. A GPU takes one layer after another. `progress`
     is told the bytes that are written, and before that the bytes of the layers of a first pass.
     """
-    copies = method.copies + (not method.shipped)  # which is given copies
+    copies = method.copies + (not method.shipped)  # a method of one's own is given copies
     if device.type == "cpu":
         layers: LayerSource = ThreadedLayers(in_pieces(source, method.divided), threads, copies)
     else:

@@ -41,4 +41,4 @@ def test_it_is_audited_and_its_history_is_read(locked: Path) -> None:
 def test_no_audit_is_made_of_a_run_that_was_killed(tiny_copy: Path, request: pytest.FixtureRequest) -> None:
     (tiny_copy / ".dvcfleet/at-work").touch()
     code, text = said(request.getfixturevalue("locked"), "lineage", "verify")
-    assert (code, "a run was killed, and cannot be continued by who can only read" in text) == (2, True), text
+    assert (code, "a run was killed, and this user may not write here to continue it" in text) == (2, True), text

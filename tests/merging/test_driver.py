@@ -13,7 +13,7 @@ from merganser import registry
 from merganser.checkpoints.reading import open_checkpoint
 from merganser.checkpoints.writing import save_tensors
 from merganser.errors import InputError
-from merganser.inputs.layers import LayerDeltas, LayerSource
+from merganser.inputs.layers import LayerDeltas, LayerFactors, LayerSource
 from merganser.inputs.pieces import PIECE
 from merganser.merging.about import REGISTERED
 from merganser.merging.driver import choose_device
@@ -172,6 +172,14 @@ def by_layer(halve: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     return method(on_models=True, by_rows=True, **ABOUT)(own)
 
 
+def by_factors(halve: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    def own(layer: LayerFactors) -> Tensor:
+        """Sum the tasks' largest directions."""
+        return torch.stack([(halve(one.u)[:, :1] * one.s[0]) @ halve(one.vh)[:1] for one in layer.factors]).sum(0)
+
+    return method(**ABOUT)(own)
+
+
 def by_all_layers(halve: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     def own(layers: LayerSource) -> Callable[[LayerDeltas], Tensor]:
         """Weigh by the first pass."""
@@ -190,7 +198,7 @@ def by_parameter(halve: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     return method(**ABOUT)(own)
 
 
-@pytest.mark.parametrize("form", [by_layer, by_all_layers, by_parameter])
+@pytest.mark.parametrize("form", [by_layer, by_factors, by_all_layers, by_parameter])
 def test_a_method_of_ones_own_may_change_its_layers_in_place(
     form: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

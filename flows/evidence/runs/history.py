@@ -44,7 +44,7 @@ _POINT = TypeAdapter(SavedPoint)
 
 
 def read_history(root: Path) -> list[SavedPoint]:
-    """Return the points of all saved runs, oldest first, also of deleted runs; store new points where that can be."""
+    """Return the points of all saved runs, oldest first, also of deleted runs; store new points if possible."""
     known = {point.commit: point for point in _kept(root)}
     runs = saved_runs(root)
     new = [(before, run) for before, run in zip([None, *runs], runs, strict=False) if run.commit not in known]

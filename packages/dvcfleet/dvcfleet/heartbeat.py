@@ -44,7 +44,7 @@ class Heartbeat:
 
 
 def describe_longest(root: Path, began: Mapping[str, float], now: float) -> Iterable[str]:
-    """Describe the stages given to the runner the longest ago, `began`: how long ago, and their last line."""
+    """Describe the first stages of `began`, which has start times by name: the time since then, and the last line."""
     for name, then in list(began.items())[:_STAGES]:
         line = printable(last_line(log_path(root, name)))
         yield f"{name} is not done after {format_duration(now - then)}{f': {line[:_WIDTH]}' if line else ''}"

@@ -173,14 +173,14 @@ def write_lock(
 
 
 def is_writable(root: Path) -> bool:
-    """Tell whether this user can write in a repository: not where its file system, or its owner, only lets read."""
+    """Tell whether this user may write in a repository, and its file system is not mounted read-only."""
     folder = root / STATE_FOLDER
     return os.access(folder if folder.is_dir() else root, os.W_OK)
 
 
 @contextmanager
 def audit_lock(repo: Repo) -> Iterator[None]:
-    """Exclude all writers from the repository as `write_lock` does; without locks where this user can only read it.
+    """Exclude all writers from the repository as `write_lock` does; take no lock if this user can only read it.
 
     Raises UserError where a run is active there, or was killed and has not been continued.
     """
@@ -194,7 +194,7 @@ def audit_lock(repo: Repo) -> Iterator[None]:
         raise BusyError("another run is at work in this repository", "wait for it to end")
     if is_unfinished(state):
         raise UserError(
-            f"{root}: a run was killed, and cannot be continued by who can only read; let its owner run again"
+            f"{root}: a run was killed, and this user may not write here to continue it; ask the owner to run again"
         )
     with links_open(repo), links_tested_once(), git_index_read_once(repo):
         yield

@@ -5,7 +5,7 @@ Shape legend: T tasks, M rows, N columns, R = min(M, N), K stored singular vecto
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
 from typing import Any, Literal, TypeVar
@@ -119,20 +119,6 @@ class LayerLowRank:
 
 
 Layer = LayerDeltas | LayerFactors | LayerLowRank
-
-
-def copied(value: Any) -> Any:
-    """Return a copy of a layer whose tensors can be changed in place."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, Mapping):
-        return {name: copied(each) for name, each in value.items()}
-    if isinstance(value, tuple):
-        parts = map(copied, value)
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{part.name: copied(getattr(value, part.name)) for part in fields(value)})
-    return value
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ it, value by value.
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from fnmatch import translate
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
@@ -29,7 +29,6 @@ from merganser.inputs.layers import (
     LayerSource,
     MappedLayers,
     SomeLayers,
-    copied,
     dense_layer,
     replace_innermost,
     weighted,
@@ -224,7 +223,21 @@ def _on_copies(function: Callable[..., Any], **own: Any) -> Callable[[Any], Any]
     """Give a function copies of the layers that it merges or passes over: it may change them, which are read again."""
 
     def merge(read: Layer | LayerSource) -> Any:
-        made = function(MappedLayers(read, copied) if isinstance(read, LayerSource) else copied(read), **own)
+        made = function(MappedLayers(read, _copied) if isinstance(read, LayerSource) else _copied(read), **own)
         return _on_copies(made) if callable(made) else made
 
     return merge
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a layer whose tensors can be changed in place."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, Mapping):
+        return {name: _copied(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        parts = map(_copied, value)
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{part.name: _copied(getattr(value, part.name)) for part in fields(value)})
+    return value

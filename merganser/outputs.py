@@ -52,7 +52,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON file that a stage wrote; raise InputError when it is not there."""
     if not path.is_file():
         raise InputError(f"{path}: missing; run the stage that writes it first (`dvc repro` or `merganser run` does)")
-    content: dict[str, Any] = json.loads(path.read_text())
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
 
 

@@ -49,11 +49,11 @@ def write_report(folder: Path, comparison: Comparison, plots: Mapping[str, str])
         check_new(name, "table", tables, [path.name for path in folder.iterdir()])
         write_tables(folder, tables)
     for name, svg in plots.items():
-        (folder / "plots" / f"{name}.svg").write_text(svg)
+        (folder / "plots" / f"{name}.svg").write_text(svg, encoding="utf-8")
     (folder / ENTRIES).mkdir()
     for row in comparison.rows:
         write_json(folder / ENTRIES / f"{row.entry}.json", metrics_of(row))
-    (folder / PAGE).write_text(render_page(comparison, plots))
+    (folder / PAGE).write_text(render_page(comparison, plots), encoding="utf-8")
 
 
 @stage()

@@ -36,7 +36,9 @@ def download_ratings(wanted: Path, out: Path) -> None:
 
 def check_versions(constraints: Path) -> None:
     """Raise SystemExit where a library is not the one whose docstrings the tasks are made of."""
-    pinned = dict(line.lower().split("==") for line in constraints.read_text().splitlines() if "==" in line)
+    pinned = dict(
+        line.lower().split("==") for line in constraints.read_text(encoding="utf-8").splitlines() if "==" in line
+    )
     for package in (PACKAGES.get(library, library) for library in LIBRARIES):
         if version(package) != pinned[package]:
             raise SystemExit(

@@ -38,7 +38,7 @@ def solar(column: int, number: Callable[[str], int]) -> Callable[[], Iterator[Ro
 
     def rows() -> Iterator[Row]:
         table = file_of("elpv-dataset", "elpv_dataset/data/labels.csv")
-        for line in table.read_text().splitlines():
+        for line in table.read_text(encoding="utf-8").splitlines():
             fields = line.split()
             with Image.open(table.parent / fields[0]) as picture:
                 yield picture.convert("L"), number(fields[column])

@@ -122,7 +122,7 @@ def _collect(uri: str, runs: Sequence[str], models: Sequence[str]) -> None:
     """Have MLflow delete the marked runs and models for good."""
     command = [sys.executable, "-m", "mlflow", "gc", "--backend-store-uri", uri, "--tracking-uri", uri]
     command += ["--run-ids", ",".join(runs), *(("--logged-model-ids", ",".join(models)) if models else ())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise FailedError(f"`mlflow gc` did not remove old runs ({reason}); they are among MLflow's deleted runs")

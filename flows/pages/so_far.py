@@ -71,4 +71,4 @@ def _evaluations(path: Path) -> dict[str, tuple[str, str]]:
 def _score(entry: str, task: str) -> float:
     from merganser.tasks.stages import METRICS
 
-    return float(json.loads((METRICS / entry / f"{task}.json").read_text())["value"])
+    return float(json.loads((METRICS / entry / f"{task}.json").read_text(encoding="utf-8"))["value"])

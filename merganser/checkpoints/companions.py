@@ -78,7 +78,7 @@ class ModelOrigin:
 
 def model_origin(folder: Path) -> ModelOrigin:
     """Return the origin of a fetched model, from its `source.json`."""
-    return described_origin(json.loads((folder / DESCRIPTION).read_text()))
+    return described_origin(json.loads((folder / DESCRIPTION).read_text(encoding="utf-8")))
 
 
 def described_origin(description: Mapping[str, Any]) -> ModelOrigin:

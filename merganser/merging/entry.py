@@ -77,7 +77,11 @@ def additional_memory_rate(method: Method, merged: Path, base: Checkpoint, sourc
 def _usage() -> dict[str, Any]:
     """Read the process's peak memory and traffic (the latter where the system counts it)."""
     counters = Path("/proc/self/io")
-    counts = dict(line.split(": ") for line in counters.read_text().splitlines()) if counters.exists() else {}
+    counts = (
+        dict(line.split(": ") for line in counters.read_text(encoding="utf-8").splitlines())
+        if counters.exists()
+        else {}
+    )
     return {
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "read_bytes": int(counts.get("rchar", 0)),

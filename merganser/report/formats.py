@@ -154,7 +154,7 @@ Tables = Mapping[str, Table | str]  # by their files' names; text of another for
 
 def write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     """Write a table; None and NaN become empty cells, and no text is a formula."""
-    with path.open("w", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows([_cell(value) for value in line] for line in lines)
@@ -193,7 +193,7 @@ def write_tables(folder: Path, tables: Tables) -> None:
     """Write tables into a folder, as CSV or Parquet by the suffix of their names, and texts."""
     for name, table in tables.items():
         if isinstance(table, str):
-            (folder / name).write_text(table)
+            (folder / name).write_text(table, encoding="utf-8")
         else:
             (write_parquet if name.endswith(PARQUET) else write_csv)(folder / name, *table)
 

@@ -95,7 +95,9 @@ def merganser_version() -> str | None:
 def commit_of() -> str | None:
     """Return the commit that is checked out; None outside a git repository."""
     try:
-        outcome = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        outcome = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, encoding="utf-8", errors="replace", check=False
+        )
     except OSError:
         return None
     return outcome.stdout.strip() if outcome.returncode == 0 else None

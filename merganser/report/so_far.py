@@ -33,7 +33,7 @@ def write_so_far(scores: Mapping[tuple[str, str], float], entries: Sequence[str]
     )
     FOLDER.mkdir(parents=True, exist_ok=True)
     draft = PAGE.with_suffix(f".{os.getpid()}.draft")
-    draft.write_text(text)
+    draft.write_text(text, encoding="utf-8")
     draft.replace(PAGE)  # a browser that loads it again finds a whole page
 
 

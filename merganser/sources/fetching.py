@@ -125,7 +125,7 @@ def write_source_description(
             for path in files
         },
     }
-    (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+    (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 
 def description_of(source: Path, pointer: Pointer | None) -> dict[str, Any]:
@@ -261,4 +261,4 @@ def _save(data: Any, folder: Path) -> None:
         content = parse_json(read_small(state))
         hashes = "".join(sha256_of(state.parent / file["filename"]) for file in content["_data_files"])
         content["_fingerprint"] = hashlib.sha256(hashes.encode()).hexdigest()[:16]
-        state.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+        state.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

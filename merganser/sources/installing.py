@@ -205,7 +205,9 @@ def set_padding(folder: Path, pad_token_id: int) -> None:
     config = read_config(folder / CONFIG)
     if config is None:
         raise InputError(f"{folder}: no {CONFIG}, where base.pad_token_id would be written; leave it out")
-    (folder / CONFIG).write_text(json.dumps({**config, "pad_token_id": pad_token_id}, indent=2) + "\n")
+    (folder / CONFIG).write_text(
+        json.dumps({**config, "pad_token_id": pad_token_id}, indent=2) + "\n", encoding="utf-8"
+    )
 
 
 def install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> dict[str, list[str]]:
@@ -233,7 +235,7 @@ def install_open_clip(pointer: OpenClipPointer, source: Path, folder: Path) -> d
         model["quick_gelu"] = True  # the tag says which activation it was trained with; the bare model name does not
     image = {key: pretrained[key] for key in ("mean", "std", "interpolation", "resize_mode") if key in pretrained}
     config = {"model_cfg": model, "preprocess_cfg": image}
-    (folder / "open_clip_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "open_clip_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     return facts
 
 

@@ -2,9 +2,12 @@ import csv
 import getpass
 import hashlib
 import json
+import os
 import re
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -674,6 +677,15 @@ def test_where_no_published_figure_is_of_the_comparison_the_table_is_empty_and_t
     with (tmp_path / "published.csv").open() as file:
         assert list(csv.DictReader(file)) == []
     assert list(figure_lines([])) == ["the published figures have other entries, tasks or means than this comparison"]
+
+
+def test_tables_are_utf_8_in_every_locale(tmp_path: Path) -> None:
+    code = "import sys, pathlib; from merganser.report.formats import write_tables; "
+    code += "write_tables(pathlib.Path(sys.argv[1]), {'a.csv': ([chr(963)], []), 'a.tex': chr(963)})"
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=os.environ | ascii_only, check=True)
+    assert (tmp_path / "a.csv").read_text(encoding="utf-8") == "σ\n"
+    assert (tmp_path / "a.tex").read_text(encoding="utf-8") == "σ"
 
 
 def test_licences_that_do_not_go_together_stand_at_the_head_of_the_page(folder: Path, page: str) -> None:

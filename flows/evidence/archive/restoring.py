@@ -160,7 +160,7 @@ def _put_into_place(folder: Path) -> list[str]:
     check_dvc_files(folder, files_of_dvc(folder))
     has_data = (folder / CACHE).is_dir()
     if has_data:  # a cache of its own, whatever the settings of this machine say
-        (folder / ".dvc/config.local").write_text("[cache]\n    dir = cache\n")
+        (folder / ".dvc/config.local").write_text("[cache]\n    dir = cache\n", encoding="utf-8")
     with hooks_given(folder, Project()), opened(folder) as repo:  # an earlier version's may not be there
         check_stages_inside(repo)
         check_places(repo, has_data)

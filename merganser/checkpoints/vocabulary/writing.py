@@ -53,7 +53,7 @@ def write_linked(stored: StoredCheckpoint, changed: Mapping[str, Made], folder: 
             tensors = ((name, make()) for name, (_, make) in made.items())
             write_single(folder / f"{place}{CHANGED}", {name: spec for name, (spec, _) in made.items()}, tensors)
         index |= {name: f"{place}{CHANGED if name in made else ''}" for name in own}
-    (folder / f"{MODEL}.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    (folder / f"{MODEL}.safetensors.index.json").write_text(json.dumps({"weight_map": index}), encoding="utf-8")
 
 
 def _file(stored: StoredCheckpoint, name: str) -> Path:
@@ -179,7 +179,7 @@ def _write_reference(plan: OneVocabulary, folder: Path) -> None:
     if plan.template is not plan.chosen:
         take_template(plan.template.folder, folder)
     if (plan.chosen.folder / GENERATION).is_file() and not (folder / GENERATION).is_file():
-        (folder / GENERATION).write_text("{}")
+        (folder / GENERATION).write_text("{}", encoding="utf-8")
     apply_token_settings(folder, _settings(plan))
     check_written(folder, plan.chosen.folder, {**plan.chosen.vocabulary, **plan.new})
 

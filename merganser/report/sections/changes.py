@@ -55,7 +55,7 @@ def read(comparison: Comparison) -> Changes | None:
 
 def read_changes(path: Path, run: str | None, now: Numbers) -> Changes | None:
     """Compare the metrics with those saved before the run; None if there were none."""
-    kept = json.loads(path.read_text()) if run and path.is_file() else {}
+    kept = json.loads(path.read_text(encoding="utf-8")) if run and path.is_file() else {}
     if kept.get("run") != run or not kept.get("numbers"):
         return None
     before, after = dict(_flat(kept["numbers"])), dict(_flat(now))

@@ -247,4 +247,4 @@ def _files_of_stages(repo: Repo) -> Iterator[Path]:
 
 def _boot() -> str:
     """Return the id of the machine's current boot; empty if the system has none."""
-    return _BOOT.read_text().strip() if _BOOT.exists() else ""
+    return _BOOT.read_text(encoding="utf-8").strip() if _BOOT.exists() else ""

@@ -80,7 +80,7 @@ def state_folder(repo: Repo) -> Path:
     folder.mkdir(exist_ok=True)
     ignore = folder / ".gitignore"
     if not ignore.exists():
-        ignore.write_text("*\n")
+        ignore.write_text("*\n", encoding="utf-8")
     return folder
 
 
@@ -203,7 +203,7 @@ def audit_lock(repo: Repo) -> Iterator[None]:
 def is_at_work(folder: Path) -> bool:
     """Tell whether a run is at work in the repository with this state folder."""
     try:
-        with open(folder / RUN_LOCK) as file:
+        with open(folder / RUN_LOCK, encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -215,7 +215,7 @@ def is_at_work(folder: Path) -> bool:
 @contextmanager
 def held(path: Path, what: str = "another run") -> Iterator[None]:
     """Hold a file's lock with this process's name in it; raise BusyError with the holder's if `what` holds it."""
-    with open(path, "a+") as file:
+    with open(path, "a+", encoding="utf-8") as file:
         _lock_or_name(file, what)
         file.truncate(0)
         json.dump({"pid": os.getpid(), "since": time.strftime("%H:%M:%S on %Y-%m-%d")}, file)

@@ -152,7 +152,7 @@ class LockFiles:
     def _journal_lines(self) -> Iterator[dict[str, Any]]:
         if not self._journal.exists():
             return
-        for line in self._journal.read_text(errors="replace").splitlines():
+        for line in self._journal.read_text(encoding="utf-8", errors="replace").splitlines():
             # A kill or a full disk may have truncated a line; its stage is then run or restored again.
             with suppress(ValueError, RecursionError):
                 note = json.loads(line)

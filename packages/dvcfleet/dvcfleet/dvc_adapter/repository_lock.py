@@ -109,7 +109,7 @@ class DvcLock:
             self._lock.lock()
         except LockError:
             path = Path(self._lock.lockfile)
-            holder = path.read_text().strip() if path.is_file() else ""
+            holder = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
             by = f" (process {holder})" if holder else ""
             raise BusyError(f"a dvc command is at work in this repository{by}", _ADVICE) from None
         self._opened.watch()

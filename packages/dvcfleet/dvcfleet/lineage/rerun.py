@@ -124,7 +124,9 @@ def run_again(repo: Repo, lineage: Lineage, names: Sequence[str], how: Rerun) ->
         environment = {name: value for name, value in os.environ.items() if name not in elsewhere}
         options = [f"--profile={how.profile}"] if how.profile else []
         command = [sys.executable, "-m", "dvcfleet", "run", *options, "--", *names]
-        done = subprocess.run(command, cwd=here, env=environment, text=True, capture_output=True, check=False)
+        done = subprocess.run(
+            command, cwd=here, env=environment, encoding="utf-8", errors="replace", capture_output=True, check=False
+        )
         if done.returncode == 2:
             raise RerunError(f"a copy of this repository cannot be run: {(done.stdout + done.stderr).strip()}")
         if done.returncode:
@@ -154,8 +156,8 @@ def _make_copy(repo: Repo, scratch: Path) -> None:
     config = (
         f"[core]\n    analytics = false\n    no_scm = {not has_git}\n[cache]\n    dir = cache\n    type = {types}\n"
     )
-    (scratch / ".dvc/config").write_text(config)
-    (scratch / ".dvc/.gitignore").write_text("/tmp\n/cache\n")
+    (scratch / ".dvc/config").write_text(config, encoding="utf-8")
+    (scratch / ".dvc/.gitignore").write_text("/tmp\n/cache\n", encoding="utf-8")
     if has_git:
         git_if_any(scratch, "init", "-q")
 

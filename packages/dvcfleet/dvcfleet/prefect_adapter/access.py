@@ -63,7 +63,7 @@ def is_asked_by_own_user(scope: Scope) -> bool:
 def _owner(client: tuple[str, int], server: tuple[str, int]) -> int | None:
     local, remote = (_as_in_proc(*end) for end in (client, server))
     for table in filter(Path.exists, (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))):
-        for line in table.read_text().splitlines()[1:]:
+        for line in table.read_text(encoding="utf-8").splitlines()[1:]:
             columns = line.split()
             if columns[1].endswith(local) and columns[2].endswith(remote):
                 return int(columns[7])

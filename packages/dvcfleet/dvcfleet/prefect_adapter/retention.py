@@ -52,7 +52,8 @@ def delete_old(home: Path, since: datetime) -> None:
         cwd=Path(__file__).parents[2],
         env=_environment(home, since),
         capture_output=True,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
         check=False,
     )
     if done.returncode:

@@ -80,7 +80,7 @@ class PrefectServer:
             self.environment = {"PREFECT_API_URL": self.api, "PREFECT_API_AUTH_STRING": password}
             self.secret = _secret_file(home, port)
             self.secret.unlink(missing_ok=True)  # of a server that was killed
-            with open(os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            with open(os.open(self.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
                 file.write(password)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "dvcfleet.prefect_adapter.server", str(listener.fileno())],
@@ -125,7 +125,7 @@ class PrefectServer:
 
     def notes(self) -> list[str]:
         """Return the server's messages about internals that the installed Prefect lacks, once it answers."""
-        lines = self._log.read_text(errors="replace").splitlines()
+        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         return [line.removeprefix(_NOTE) for line in lines if line.startswith(_NOTE)]
 
     def stop(self) -> None:

@@ -156,7 +156,9 @@ def record_files(folder: Path, run: str) -> dict[str, str]:
         return {}
     lines = {f"{LEDGERS}/{sha256(list(own)[-1])}.jsonl": "".join(line.decode() + "\n" for line in own)}
     described = {environment_file(folder, each.environment) for each in own.values()}
-    return lines | {os.path.relpath(path, folder): path.read_text() for path in described if path.is_file()}
+    return lines | {
+        os.path.relpath(path, folder): path.read_text(encoding="utf-8") for path in described if path.is_file()
+    }
 
 
 def check_chains(folder: Path, anchor: Anchor | None = None) -> dict[Path, Chain]:

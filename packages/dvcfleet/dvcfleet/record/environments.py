@@ -137,7 +137,10 @@ def environment() -> dict[str, Any]:
             packages.setdefault(info.stem.rpartition("-")[0], info)
     packages = dict(sorted(packages.items()))
     files = {name: sha256(_own_files(path)) for name, path in _beside(packages, "RECORD")}
-    urls = {name: json.loads(masked(path.read_text())) for name, path in _beside(packages, "direct_url.json")}
+    urls = {
+        name: json.loads(masked(path.read_text(encoding="utf-8")))
+        for name, path in _beside(packages, "direct_url.json")
+    }
     return {
         "python": platform.python_version(),
         "packages": {name: info.stem.rpartition("-")[2] for name, info in packages.items()},
@@ -207,7 +210,7 @@ def _installed(name: str) -> Path | None:
 def _container() -> str | None:
     """Return the image of the container around this process; None outside one, or if it is not known."""
     noted = Path("/run/.containerenv")  # Podman's; Docker says nothing in the container, Apptainer by a variable
-    content = noted.read_text() if noted.exists() else ""
+    content = noted.read_text(encoding="utf-8") if noted.exists() else ""
     settings = dict(re.findall(r'^(\w+)="(.*)"$', content, re.M))
     podman = "@".join(settings[key] for key in ("image", "imageid") if settings.get(key))
     return os.environ.get(IMAGE) or podman or os.environ.get("APPTAINER_CONTAINER") or None
@@ -215,7 +218,7 @@ def _container() -> str | None:
 
 def _first_after(path: Path, key: str) -> str | None:
     """Return the value of the first line `key : value`."""
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), None)
 
 

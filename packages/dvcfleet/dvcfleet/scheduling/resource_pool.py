@@ -157,7 +157,7 @@ def local_pool(threads: int, resources: Mapping[str, Resources]) -> ResourcePool
 
 def memory_here() -> int:
     """Return the memory of this machine in bytes, or of the part of it that this process may use."""
-    limit = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.is_file() else ""
+    limit = _CGROUP_LIMIT.read_text(encoding="utf-8").strip() if _CGROUP_LIMIT.is_file() else ""
     total: int = psutil.virtual_memory().total
     return min(total, int(limit)) if limit.isdecimal() else total
 

@@ -17,7 +17,9 @@ def gpus_here() -> tuple[str, ...]:
     if named is not None:
         return tuple(gpu.strip() for gpu in named.split(",") if gpu.strip() not in ("", "-1"))
     try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False).stdout
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, encoding="utf-8", errors="replace", timeout=30, check=False
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ()
     return tuple(str(number) for number, _ in enumerate(line for line in listed.splitlines() if line.startswith("GPU")))

@@ -108,7 +108,7 @@ class JobScripts:
     def log_end(self, number: str) -> str:
         """Return the last line of a job's log."""
         logs = self.folder.glob(f"{escape(self.job_name)}-{number}[!0-9]*err")
-        lines = [line for path in logs for line in path.read_text(errors="replace").splitlines()]
+        lines = [line for path in logs for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
         return next((line.strip() for line in reversed(lines) if line.strip()), f"nothing; {self.folder} has the logs")
 
 

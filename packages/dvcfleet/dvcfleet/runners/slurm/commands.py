@@ -47,7 +47,9 @@ class JobState:
 def called(*command: str) -> str:
     """Run a command of SLURM's and return what it printed; raise SlurmError if it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=_LIMIT_S, check=False
+        )
     except FileNotFoundError as error:
         raise UserError(f"--runner slurm: there is no {command[0]} here; run it on a login node of SLURM's") from error
     except subprocess.TimeoutExpired as error:

@@ -37,14 +37,14 @@ def make_node(folder: Path) -> Path:
             )
         root = Path(repo.root_dir).resolve()
         node_folder(root).mkdir(exist_ok=True)
-        _marker(root).write_text(str(root))
+        _marker(root).write_text(str(root), encoding="utf-8")
         sync_file_systems([root])
         return root
 
 
 def is_node(root: Path) -> bool:
     """Tell whether a clone was made a node at this path: a copy of a node is not a node."""
-    return _marker(root).is_file() and _marker(root).read_text() == str(root.resolve())
+    return _marker(root).is_file() and _marker(root).read_text(encoding="utf-8") == str(root.resolve())
 
 
 def node_root() -> Path:
@@ -111,7 +111,7 @@ def opened_clone(root: Path) -> Iterator[Repo]:
 def locked(repo: Repo) -> Iterator[None]:
     """Let only one stage of the node, and no `dvc` command, change DVC's state within the block."""
     # DVC polls its own lock only twice a second, so the node's stages queue on this one.
-    with open(node_folder(Path(repo.root_dir)) / "lock", "a") as file:
+    with open(node_folder(Path(repo.root_dir)) / "lock", "a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with repo.lock, repo.scm_context(quiet=True):
             yield
@@ -126,7 +126,7 @@ def parameter_files(root: Path, texts: dict[str, str]) -> Iterator[None]:
     paths = {root / path: text for path, text in texts.items()}
     if any(".." in path.parts or not path.is_relative_to(root) for path in paths):
         raise UserError(f"it received files outside the repository: {', '.join(texts)}")
-    with open(node_folder(root) / "parameters", "a") as file:
+    with open(node_folder(root) / "parameters", "a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         while any(not _holds(path, text) for path, text in paths.items()):
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -111,7 +111,7 @@ class NodeStage:
 
     def _log(self) -> None:
         """Add the stage to the node's log of completed stages."""
-        with open(node_folder(self.root) / "log", "a") as file:
+        with open(node_folder(self.root) / "log", "a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {self.job.name}\n")
 
     def _place_inputs(self, stage: Stage) -> None:
@@ -167,7 +167,7 @@ class NodeStage:
         outs = {out.fs_path: out for out in self._outputs(self.work.persisted)}
         text = json.dumps(self.work.persisted, sort_keys=True)
         for out in (out for out in stage.outs if out.persist):
-            if not (self._started.exists() and self._started.read_text() == text):
+            if not (self._started.exists() and self._started.read_text(encoding="utf-8") == text):
                 self._restore(out, outs.get(out.fs_path))
             out.unprotect()
         if any(out.persist for out in stage.outs):

@@ -70,10 +70,10 @@ class ObjectStore:
     def open(self) -> None:
         """Write the marker file to a remote on first use, and check for it later."""
         known = state_folder(self._repo) / "remote"
-        if known.exists() and known.read_text() == self._mark:
+        if known.exists() and known.read_text(encoding="utf-8") == self._mark:
             return self._patiently("answer", self._check_mark)
         self._patiently("be made ready", self._put_mark)
-        known.write_text(self._mark)
+        known.write_text(self._mark, encoding="utf-8")
 
     def held(self, values: Collection[str]) -> set[str]:
         """Return the hashes that the remote holds; a folder counts if the remote holds all of its files."""

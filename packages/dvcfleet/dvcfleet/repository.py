@@ -204,7 +204,7 @@ def is_at_work(folder: Path) -> bool:
     """Tell whether a run is at work in the repository with this state folder."""
     try:
         with open(folder / RUN_LOCK, encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            _lock(file, fcntl.LOCK_SH)
     except FileNotFoundError:
         return False
     except BlockingIOError:
@@ -235,7 +235,7 @@ def _lock_or_name(file: TextIO, what: str) -> None:
     end = time.monotonic() + NAMELESS_S
     while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file, fcntl.LOCK_EX)
             return
         except BlockingIOError:
             file.seek(0)
@@ -246,3 +246,14 @@ def _lock_or_name(file: TextIO, what: str) -> None:
             who = f"{what} is at work in this repository (process {holder['pid']}, since {holder['since']})"
             raise BusyError(who, "wait for it to end, or stop it and run again")
         time.sleep(0.01)
+
+
+def _lock(file: TextIO, how: int) -> None:
+    """Lock a file without waiting; raise BlockingIOError if another process has, UserError if that is impossible."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        advice = "mount it with locks (Lustre: -o flock), or keep the repository on a local disk"
+        raise UserError(f"{file.name}: the file system cannot lock files: {error.strerror}; {advice}") from error

@@ -1,5 +1,6 @@
 """A run that finds another at work waits, skips, or says so, as told."""
 
+import errno
 import fcntl
 import json
 import os
@@ -14,7 +15,7 @@ import pytest
 from dvc.repo import Repo
 
 from dvcfleet import repository
-from dvcfleet.errors import BusyError, SkippedError
+from dvcfleet.errors import BusyError, SkippedError, UserError
 from dvcfleet.repository import opened, write_lock
 from tests import PYTHONPATH
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Printed
@@ -116,4 +117,16 @@ def test_a_lock_whose_holder_is_never_named_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(repository, "NAMELESS_S", 0.1)
     with pytest.raises(BusyError, match="process unknown"), write_lock(locked[0]):
+        pass
+
+
+def test_a_file_system_that_cannot_lock_files_is_named_with_what_to_do(
+    locked: tuple[Repo, TextIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: TextIO, how: int) -> None:  # as Lustre does that is mounted without `-o flock`
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    said = r"lock: the file system cannot lock files: Function not implemented; mount it with locks \(Lustre"
+    with pytest.raises(UserError, match=said), write_lock(locked[0]):
         pass

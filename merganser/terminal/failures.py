@@ -50,6 +50,7 @@ _UNREADABLE = (
     *("yaml.error.YAMLError", "ruamel.yaml.error.YAMLError", "tomllib.TOMLDecodeError", "builtins.EOFError"),
 )
 _NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")  # as libraries say it
+_NO_THREAD = "can't start new thread"
 _PATH_NAMES = ("path", "filename", "fs_path")  # of variables that hold a path as text
 _KEPT_TRACEBACKS = 20
 
@@ -144,6 +145,9 @@ def _words(error: BaseException) -> str | None:
         return f"{_file_at(error) or 'a database'}: {_first_line(error)}{space_words()}"
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(w in str(error) for w in _NO_MEMORY)):
         return f"not enough memory ({_first_line(error)}): give it more, or do less at once"
+    if _NO_THREAD in str(error) or isinstance(error, BlockingIOError):
+        lack = getattr(error, "strerror", None) or _first_line(error)
+        return f"{lack}: raise the limit of processes and threads (ulimit -u, or a container's pids limit)"
     if isinstance(error, OSError):
         return _system_words(error)
     if is_a(error, *_UNREADABLE) and (file := _file_at(error)):

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -46,6 +47,8 @@ KNOWN = {
     "a disk that fails": (lambda path: OSError(errno.EIO, "Input/output error", str(path)), 1, "system's log"),
     "a full disk": (lambda path: OSError(errno.ENOSPC, "No space left on device", str(path)), 1, "free some space"),
     "too little memory": (lambda path: MemoryError(), 1, "not enough memory"),
+    "too few threads": (lambda path: RuntimeError("can't start new thread"), 1, "raise the limit of processes"),
+    "too few processes": (lambda path: OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)), 1, "raise the limit of proce"),
     "torch's": (lambda path: RuntimeError("[enforce] can't allocate memory: you tried 8 bytes"), 1, "not enough mem"),
     "a server that fails": (lambda path: raised(refused_by_prefect), 1, "Prefect's server refused a request"),
     "several at once": (lambda path: ExceptionGroup("two", [UserError("one"), UserError("two")]), 2, "one"),

@@ -148,6 +148,8 @@ def _words(error: BaseException) -> str | None:
     if _NO_THREAD in str(error) or isinstance(error, BlockingIOError):
         lack = getattr(error, "strerror", None) or _first_line(error)
         return f"{lack}: raise the limit of processes and threads (ulimit -u, or a container's pids limit)"
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # of pathlib, or platformdirs
+        return "this user has no home directory: set HOME to a writable folder"
     if isinstance(error, OSError):
         return _system_words(error)
     if is_a(error, *_UNREADABLE) and (file := _file_at(error)):

@@ -49,6 +49,7 @@ KNOWN = {
     "too little memory": (lambda path: MemoryError(), 1, "not enough memory"),
     "too few threads": (lambda path: RuntimeError("can't start new thread"), 1, "raise the limit of processes"),
     "too few processes": (lambda path: OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)), 1, "raise the limit of proce"),
+    "no home": (lambda path: RuntimeError("Could not determine home directory."), 1, "set HOME to a writable folder"),
     "torch's": (lambda path: RuntimeError("[enforce] can't allocate memory: you tried 8 bytes"), 1, "not enough mem"),
     "a server that fails": (lambda path: raised(refused_by_prefect), 1, "Prefect's server refused a request"),
     "several at once": (lambda path: ExceptionGroup("two", [UserError("one"), UserError("two")]), 2, "one"),

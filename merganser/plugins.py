@@ -18,6 +18,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from inspect import isfunction
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from merganser.errors import ExtraError, InputError, refusing
@@ -26,6 +27,7 @@ from merganser.extras import naming_extras
 COMPARISON, METHODS = Path(".merganser"), Path("methods")  # in a comparison's repository
 GROUP = "merganser.methods"  # of entry points
 _trusted: set[Path] = set()
+_parsing = Lock()  # Python 3.11 counts how deep a syntax tree is in all threads together, and fails where two parse
 FAMILIES, KINDS, STATISTICS = "models.families", "evaluation.kinds", "statistics.kinds"  # packages of this one
 ADDITIONS = "at_run_time.additions"
 
@@ -161,7 +163,8 @@ def load(package: str, name: str, protocol: type) -> Any:
 def parsed(path: Path, content: bytes) -> ast.Module:
     """Parse a module; raise InputError where it is not Python."""
     try:
-        return ast.parse(content, str(path))
+        with _parsing:
+            return ast.parse(content, str(path))
     except (SyntaxError, ValueError) as error:
         raise InputError(f"{path}: not Python: {error}") from error
 

@@ -1,11 +1,15 @@
 """The digest of a module's code: what changes it, and what does not."""
 
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from merganser.code_digest import CLASSES, CodeTree, code_digest, read_texts, texts_as_json
+from merganser.code_digest import CLASSES, ROOT, CodeTree, code_digest, read_texts, texts_as_json
 from merganser.errors import InputError
+from merganser.plugins import parsed
 
 SVD = '"""Decompose."""\n\nRANK = 2  # kept\n\n\ndef svd(a):\n    """Find it."""\n    return a, RANK\n'
 LAZY = "def main():\n    if True:\n        from merganser.linalg import svd\n\n        svd.svd(1)\n"
@@ -158,3 +162,17 @@ def test_broken_texts_are_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "texts.json").write_text(content)
     with pytest.raises(InputError, match=r"texts\.json: not written by the stage `code`"):
         read_texts(tmp_path / "texts.json")
+
+
+def test_threads_parse_modules_at_once() -> None:
+    """Python 3.11 fails where a thread parses while another has let go of the interpreter, as a collection may."""
+    files = sorted((ROOT / "merganser").glob("[a-m]*/*.py"))[:60]
+    threshold, callback = gc.get_threshold(), lambda *_: time.sleep(1e-5)
+    gc.callbacks.append(callback)
+    gc.set_threshold(200)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(lambda file: parsed(file, file.read_bytes()), files))
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(callback)

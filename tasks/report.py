@@ -3,8 +3,6 @@
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-import matplotlib
-
 from merganser.config.params import Params
 from merganser.config.points import check_points
 from merganser.errors import InputError
@@ -12,7 +10,7 @@ from merganser.outputs import fresh_folder, write_json
 from merganser.report.comparison import Comparison, metrics_of
 from merganser.report.formats import write_tables
 from merganser.report.page import render_page
-from merganser.report.plots import STYLE
+from merganser.report.plots import plot_style
 from merganser.report.sections import sections
 from merganser.tasks import stages
 from merganser.tasks.stage import run_main, stage
@@ -24,7 +22,7 @@ ENTRIES = "entries"  # a file an entry: `dvc metrics show report/entries` prints
 def draw_plots(comparison: Comparison) -> dict[str, str]:
     """Draw the plots of every section; return SVG text by name."""
     plots: dict[str, str] = {}
-    with matplotlib.rc_context(STYLE):
+    with plot_style():
         for name, section in sections().items():
             if (data := comparison.of(section.read)) is not None:
                 drawn = section.plots(data, comparison.wording)

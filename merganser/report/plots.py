@@ -6,11 +6,13 @@ table, so that the page can replace them by its own variables and follow a dark 
 
 import io
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from math import isfinite
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -61,6 +63,11 @@ STYLE: Any = {
 }
 
 
+def plot_style() -> AbstractContextManager[None]:
+    """Return a context in which plots have this style, whatever a matplotlibrc of the user's or in the folder says."""
+    return style.context(["default", STYLE])
+
+
 def log_scale(axes: Axes, axis: Literal["x", "y"], values: Iterable[float]) -> bool:
     """Use a logarithmic scale if an axis has only positive values, and at least one; tell whether it did."""
     shown = [value for value in values if isfinite(value)]
@@ -77,7 +84,7 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def to_svg(figure: Figure) -> str:
-    """Return a figure as SVG text. Call it, like all plotting, inside `matplotlib.rc_context(STYLE)`."""
+    """Return a figure as SVG text. Call it, like all plotting, inside `plot_style()`."""
     buffer = io.StringIO()
     drawn = FigureCanvasSVG(figure)
     if engine := figure.get_layout_engine():  # here, as `savefig` would draw all of it one time more for that

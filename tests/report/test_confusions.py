@@ -1,14 +1,13 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-import matplotlib
 import numpy as np
 import pandas
 import pytest
 
 from merganser.evaluation.examples import Results
 from merganser.report.formats import Wording, write_tables
-from merganser.report.plots import STYLE
+from merganser.report.plots import plot_style
 from merganser.report.sections.confusions import MOST, TEMPLATE, Confusions, class_name, confusion, plots, tables
 from merganser.report.templates import open_templates
 
@@ -54,13 +53,13 @@ def test_what_has_no_classes_or_too_many_has_none(results: Results) -> None:
 def test_an_answer_that_is_no_class_is_named_and_not_counted() -> None:
     names = [class_name(["no", "yes"], label) for label in (-1, 0, 1, 2)]
     assert names == ["no class", "no", "yes", "2"]
-    with matplotlib.rc_context(STYLE):
+    with plot_style():
         drawn = plots(Confusions("ties", {"one": np.eye(3)}, {"one": names[:3]}), Wording("accuracy", "%"))
     assert "one, 2 classes" in drawn["confusions"]
 
 
 def test_each_task_has_a_panel_that_names_its_classes() -> None:
-    with matplotlib.rc_context(STYLE):
+    with plot_style():
         names = {"one": ["cat", "$^$", "hen"], "two": ["no", "a name of many letters"]}
         found = Confusions("ties", {"one": np.eye(3), "two": np.eye(2)}, names)
         drawn = plots(found, Wording("accuracy", "%"))["confusions"]

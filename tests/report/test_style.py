@@ -2,10 +2,9 @@
 
 import io
 
-import matplotlib
 from matplotlib.figure import Figure
 
-from merganser.report.plots import STYLE, to_svg
+from merganser.report.plots import plot_style, to_svg
 
 
 def figure() -> Figure:
@@ -21,7 +20,7 @@ def figure() -> Figure:
 
 
 def test_a_figure_laid_out_once_is_what_matplotlib_saves() -> None:
-    with matplotlib.rc_context(STYLE):
+    with plot_style():
         saved = io.StringIO()
         figure().savefig(saved, format="svg", transparent=True, metadata={"Date": None})
         assert to_svg(figure()) == saved.getvalue()

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import torch
 import yaml
 from mlflow import MlflowClient
@@ -18,7 +17,7 @@ from merganser.config.points import Points
 from merganser.outputs import fresh_folder, write_json
 from merganser.report.comparison import Comparison
 from merganser.report.formats import write_tables
-from merganser.report.plots import STYLE
+from merganser.report.plots import plot_style
 from merganser.report.sections import changes, origin, sections
 from merganser.tasks import (
     decompose,
@@ -226,7 +225,7 @@ def open_comparison() -> Comparison:
 
 def plots_of(comparison: Comparison, *names: str) -> dict[str, str]:
     """Draw some sections of the report."""
-    with matplotlib.rc_context(STYLE):
+    with plot_style():
         drawn = [
             each.plots(comparison.of(each.read), comparison.wording) for each in map(sections().__getitem__, names)
         ]

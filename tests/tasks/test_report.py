@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 import yaml
@@ -124,6 +125,12 @@ def test_of_many_entries_the_page_ranks_all_and_shows_the_best(
     assert set(pairs["column"]) == {"mean"}
     assert len(pairs) == len(METHODS) * (len(METHODS) - 1) / 2
     assert not (tmp_path / "pairs.csv").exists()
+
+
+def test_a_users_matplotlibrc_changes_no_plot(folder: Path) -> None:
+    with matplotlib.rc_context({"lines.linewidth": 7, "axes.grid": True, "text.usetex": True}):
+        drawn = plots_of(open_comparison(), "glance")
+    assert drawn == {name: (folder / f"report/plots/{name}.svg").read_text() for name in drawn}
 
 
 class Links(HTMLParser):

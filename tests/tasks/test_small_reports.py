@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import pytest
 import yaml
 
 from merganser.report.curves import LineStyle, over_depth
-from merganser.report.plots import STYLE
+from merganser.report.plots import plot_style
 from merganser.report.sections.glance import against_memory, against_time
 from merganser.tasks import evaluate, measure, measure_merged, merge, name_classes, record, report
 from tests.report.test_plots import row
@@ -45,7 +44,7 @@ def test_a_report_of_one_task_and_one_entry_is_written_with_its_plots(folder: Pa
 )
 def test_lines_over_depth_are_drawn_whatever_the_numbers_are(values: list[float]) -> None:
     names = [f"blocks.{number}.mlp.weight" for number in range(len(values))]
-    with matplotlib.rc_context(STYLE):
+    with plot_style():
         assert "<svg" in over_depth(
             [(LineStyle("m", "m"), dict(zip(names, values, strict=True)))], names, "m", log=True
         )
@@ -55,6 +54,6 @@ def test_lines_over_depth_are_drawn_whatever_the_numbers_are(values: list[float]
 @pytest.mark.parametrize("entries", [1, 3])
 def test_scores_are_drawn_over_costs_of_zero_and_equal_ones(cost: float, entries: int) -> None:
     rows = [row(f"entry{number}", "average", 0.5, cost) for number in range(entries)]
-    with matplotlib.rc_context(STYLE):
+    with plot_style():
         assert "<svg" in against_memory(rows)
         assert "<svg" in against_time(rows)

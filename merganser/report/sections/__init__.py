@@ -28,7 +28,7 @@ def _itself(comparison: Comparison) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Section(Generic[Data]):
-    """A section of the report: functions of the result of `read`. `plots` runs inside `matplotlib.rc_context(STYLE)`.
+    """A section of the report: functions of the result of `read`. `plots` runs inside `plot_style()`.
 
     The template gets `params`, `rows`, `wording`, `plots`, the result of `read` under the section's name, and that
     of `page`.

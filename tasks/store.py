@@ -63,13 +63,17 @@ def experiment_in(client: "MlflowClient") -> str | None:
 
 
 def _make_store(store: Path) -> None:
-    """Create the file under another name first: MLflow cannot continue if a kill leaves its tables half made."""
-    from mlflow import MlflowClient
+    """Create the file under another name first: MLflow cannot continue if a kill leaves its tables half made.
+
+    MLflow writes the default experiment by SQL without escapes, so the artifacts' place is given as a URI, which has
+    no quotes.
+    """
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     for old in store.parent.glob(f"{store.name}.*.draft*"):
         old.unlink()
     draft = store.with_name(f"{store.name}.{os.getpid()}.draft")
-    MlflowClient(f"sqlite:///{draft.absolute()}").search_experiments(max_results=1)
+    SqlAlchemyStore(f"sqlite:///{draft.absolute()}", store.with_name(ARTIFACTS.name).absolute().as_uri())
     with closing(sqlite3.connect(draft)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     draft.rename(store)

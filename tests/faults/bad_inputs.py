@@ -659,6 +659,11 @@ COMMANDS: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
     "an unknown runner": (lambda folder: None, ("run", "--runner", "kubernetes"), "kubernetes"),
     "no workers": (lambda folder: None, ("run", "--workers", "0"), "--workers"),
     "a repository that is nowhere": (lambda folder: None, ("status", "--repo", "nowhere"), "nowhere: no such folder"),
+    "a folder that no database can be in": (
+        lambda folder: (folder / "w?t").mkdir(),
+        ("status", "--repo", "w?t"),
+        "w?t: the address of a database ends at a ?; rename this folder",
+    ),
     "a broken dvc.yaml": (text("dvc.yaml", "stages: ["), STATUS, "dvc.yaml"),
     "a dvc.yaml with a loop": (
         text("dvc.yaml", "stages: {a: {cmd: x, deps: [p], outs: [q]}, b: {cmd: x, deps: [q], outs: [p]}}"),

@@ -24,6 +24,7 @@ from merganser.config.loading import load_params
 from merganser.errors import InputError
 from merganser.tasks import record
 from merganser.tasks.recorded import study_runs
+from merganser.tasks.store import open_store
 from merganser.tasks.tracking import follow_artifacts
 from tests import PYTHONPATH
 from tests.tasks.comparison import METHODS, TASKS, inside, report_without_plots, write_params
@@ -372,6 +373,14 @@ def test_anything_but_an_entry_or_the_report_is_refused(folder: Path) -> None:
         record.main(["averag"])
     with pytest.raises(InputError, match="expected METHOD or --report, got nothing"):
         record.main([])
+
+
+def test_a_store_is_made_in_a_folder_whose_name_has_quotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder := tmp_path / 'Ana\'s "best" :runs').mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    store = open_store()
+    assert store.client.get_experiment(store.experiment).artifact_location == (folder / "mlartifacts").as_uri()
 
 
 @pytest.mark.drill

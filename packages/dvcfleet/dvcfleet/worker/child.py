@@ -7,6 +7,7 @@ import gc
 import io
 import os
 import runpy
+import shutil
 import signal
 import sys
 import threading
@@ -44,6 +45,7 @@ def become(request: dict[str, Any], loaded_at_start: Set[str]) -> NoReturn:
     # A command must not outlive its fork server: it would change files during the next run.
     end_with(request["server"])
     connect(request["output"])
+    atexit.unregister(shutil.rmtree)  # of folders that imports in the server made, as matplotlib's does without a home
     module, others = request["module"], request.get("others")
     if others is None:
         enter(request)

@@ -17,10 +17,11 @@ from typing import TypeVar
 from weakref import finalize
 
 import numpy as np
-import psutil  # type: ignore[import-untyped]
 import torch
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor
+
+from merganser.terminal.machine_limits import free_memory, usable_cpus
 
 # Allocate large tensors in huge pages: a new tensor costs one page fault per page. Torch reads this once.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
@@ -40,7 +41,7 @@ def threads_wanted() -> int:
     for name in (VARIABLE, "OMP_NUM_THREADS"):
         if (value := os.environ.get(name, "")).isdecimal() and int(value):
             return int(value)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return usable_cpus()
 
 
 def limit_loaded_libraries() -> None:
@@ -114,7 +115,7 @@ def map_in_order(
     if threads == 1:
         yield from map(function, items)
         return
-    budget = psutil.virtual_memory().available * SHARE
+    budget = free_memory() * SHARE
     inference = torch.is_inference_mode_enabled()
 
     def work(item: Item) -> R:

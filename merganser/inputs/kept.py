@@ -3,12 +3,10 @@
 Layers that are only read stay in the system's page cache, so keeping them as well would not save time.
 """
 
-import os
 from dataclasses import dataclass, field
 
-import psutil  # type: ignore[import-untyped]
-
 from merganser.inputs.layers import Layer, LayerSource, WrappedSource
+from merganser.terminal.machine_limits import free_memory, usable_cpus
 from merganser.workers import SHARE, threads_wanted
 
 BYTES = 8  # of a delta's entry, at most: factors of the whole rank take twice as much as float32 deltas
@@ -33,5 +31,5 @@ def kept_in_memory(source: LayerSource) -> LayerSource:
     This expects other processes on the remaining CPUs, each of which needs as much.
     """
     needed = BYTES * source.entries * len(source.tasks)
-    processes = max(1, (os.cpu_count() or 1) // threads_wanted())
-    return KeptLayers(source) if needed * processes <= SHARE * psutil.virtual_memory().available else source
+    processes = max(1, usable_cpus() // threads_wanted())
+    return KeptLayers(source) if needed * processes <= SHARE * free_memory() else source

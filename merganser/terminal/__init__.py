@@ -1,5 +1,5 @@
-"""Output and exit of commands: standard streams, masked credentials, errors as one line with an exit code.
+"""Commands and their machine: streams, masked credentials, errors as one line with an exit code, CPUs and memory.
 
 The library and the engine, `dvcfleet`, share it and import nothing from each other: `dvcfleet/terminal` is a link to
-this folder. So it imports only Python's own modules and its own, by relative names.
+this folder. So it imports only Python's own modules, psutil and its own, by relative names.
 """

@@ -18,6 +18,7 @@ from dvcfleet.planning.resources import Resources
 from dvcfleet.project import Expected
 from dvcfleet.scheduling.durations import medians
 from dvcfleet.scheduling.order import paths
+from dvcfleet.terminal.machine_limits import usable_cpus
 
 _NAMED = 4
 
@@ -120,7 +121,7 @@ def _total(
 def _at_least(plan: Plan, took: Mapping[str, float], wanted: Mapping[str, Resources], workers: int | None) -> str:
     """Return the least time: along the longest path, and with all workers busy."""
     longest = max(paths({name: planned.needs for name, planned in plan.planned.items()}, took).values())
-    threads = workers or os.cpu_count() or 1
+    threads = workers or usable_cpus()
     work = sum(min(wanted[name].threads, threads) * each for name, each in took.items()) / threads
     return f"no less than {format_duration(max(longest, work))} with {threads} workers"
 

@@ -1,9 +1,17 @@
+import os
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources
-from dvcfleet.scheduling.resource_pool import ResourcePool, memory_here
+from dvcfleet.scheduling.resource_pool import ResourcePool
+from dvcfleet.terminal import machine_limits
+from dvcfleet.terminal.machine_limits import free_memory, usable_cpus, usable_memory
 from dvcfleet.worker.gpus import gpus_here, own_gpus
+
+CACHED = "anon 700000\nactive_file 50000\ninactive_file 150000\ntotal_active_file 50000\ntotal_inactive_file 150000"
 
 
 def give(pool: ResourcePool, name: str, resources: Resources) -> tuple[str, ...] | None:
@@ -56,8 +64,49 @@ def test_the_gpus_are_those_that_cuda_shows(monkeypatch: pytest.MonkeyPatch, nam
     assert gpus_here() == gpus
 
 
-def test_the_memory_is_what_this_process_may_use() -> None:
-    assert 2**28 < memory_here() < 2**50
+def test_without_limits_the_machine_is_what_this_process_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_limits, "_GROUPS", tmp_path / "none")
+    assert usable_cpus() == len(os.sched_getaffinity(0))
+    assert usable_memory() == psutil.virtual_memory().total
+    assert 0 < free_memory() < usable_memory()
+
+
+GROUPS = {  # as the kernel shows a job's: a container's limit in version 2, a step within a limited job in version 1
+    "version 2": (
+        "0::/",
+        {"cpu.max": "150000 100000", "memory.max": "1000000", "memory.current": "900000", "memory.stat": CACHED},
+    ),
+    "version 1": (
+        "9:memory:/job/step\n4:cpu,cpuacct:/job/step\n0::/",
+        {
+            "cpu/job/cpu.cfs_quota_us": "150000",
+            "cpu/job/cpu.cfs_period_us": "100000",
+            "cpu/job/step/cpu.cfs_quota_us": "-1",
+            "cpu/job/step/cpu.cfs_period_us": "100000",
+            "memory/job/memory.limit_in_bytes": "1000000",
+            "memory/job/memory.usage_in_bytes": "900000",
+            "memory/job/memory.stat": CACHED,
+            "memory/job/step/memory.limit_in_bytes": str(2**63 - 4096),
+            "memory/job/step/memory.usage_in_bytes": "900000",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("groups", "files"), GROUPS.values(), ids=GROUPS)
+def test_the_limits_of_a_container_or_a_job_are_those_of_its_processes(
+    groups: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_limits, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(machine_limits, "_MOUNT", tmp_path / "mount")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
+    (tmp_path / "groups").write_text(f"{groups}\n")
+    for name, text in files.items():
+        (tmp_path / "mount" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mount" / name).write_text(f"{text}\n")
+    assert (usable_cpus(), usable_memory(), free_memory()) == (2, 1_000_000, 300_000)
 
 
 def test_stages_of_one_worker_of_a_cluster_share_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

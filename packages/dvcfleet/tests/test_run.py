@@ -18,7 +18,7 @@ from dvc.repo import Repo
 from dvcfleet.errors import BUSY_EXIT_CODE
 from dvcfleet.loop import RunLoop
 from dvcfleet.repository import opened, write_lock
-from dvcfleet.scheduling.resource_pool import memory_here
+from dvcfleet.terminal.machine_limits import usable_memory
 from dvcfleet.worker.termination import GRACE_S
 from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
 from tests.support import forking, python, start, wait_until
@@ -594,7 +594,7 @@ def test_a_stage_that_asks_for_more_than_there_is_is_refused_before_work(
 
 
 def test_stages_that_ask_for_much_memory_run_one_after_another(toy: Make) -> None:
-    half = int(memory_here() * 0.6)
+    half = int(usable_memory() * 0.6)
     wide = f"""
     stages:
       one:

@@ -12,6 +12,7 @@ from dvcfleet.dvc_adapter.listings import folder_hash
 from dvcfleet.dvc_adapter.lock_entries import split_lock_file
 from dvcfleet.dvc_adapter.protocols import Item, Repo
 from dvcfleet.errors import UserError
+from dvcfleet.terminal.machine_limits import usable_cpus
 
 _Identity = tuple[int, int]
 
@@ -37,7 +38,7 @@ class Contents:
         """Hash many files in parallel; missing files are skipped."""
         identities = {key: path for path in files if (key := _identity(path))}
         todo = {key: path for key, path in identities.items() if key not in self._hashes}
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(usable_cpus()) as pool:
             self._hashes.update(zip(todo, pool.map(digest_of, todo.values()), strict=True))
         self.files += len(todo)
         self.size += sum(os.path.getsize(path) for path in todo.values())

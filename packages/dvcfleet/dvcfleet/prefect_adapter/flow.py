@@ -1,7 +1,6 @@
 """The Prefect side of a run: a flow run whose task runs are the stages. Imports Prefect, so import this late."""
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -48,6 +47,7 @@ from dvcfleet.prefect_adapter.internals import (
 from dvcfleet.record.ledger import begin
 from dvcfleet.runners import Runner
 from dvcfleet.scheduling.resource_pool import Machine
+from dvcfleet.terminal.machine_limits import usable_cpus
 from dvcfleet.terminal.secrets import masked
 from dvcfleet.worker.fork_client import ForkServers
 from dvcfleet.worker.jobs import run_job
@@ -185,7 +185,7 @@ class PrefectExecutor:
     @cached_property
     def _home(self) -> TaskRunner[Any]:
         """The task runner for jobs that stay on the run's machine while others go to nodes."""
-        threads: TaskRunner[Any] = ThreadPoolTaskRunner(max_workers=os.cpu_count() or 1)
+        threads: TaskRunner[Any] = ThreadPoolTaskRunner(max_workers=usable_cpus())
         self._stack.enter_context(threads)
         return threads
 

@@ -4,7 +4,6 @@ Other packages announce theirs by entry points of the group `dvcfleet.runners`: 
 opens the runner.
 """
 
-import os
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
@@ -21,6 +20,7 @@ from dvcfleet.messages import Job
 from dvcfleet.planning.resources import Resources
 from dvcfleet.project import announced_object
 from dvcfleet.scheduling.resource_pool import Machine, ResourcePool, local_pool
+from dvcfleet.terminal.machine_limits import usable_cpus
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
@@ -68,7 +68,7 @@ class RunnerRequest:
     @property
     def threads_here(self) -> int:
         """The number of threads of a runner on this machine: as many as CPUs if not given."""
-        return self.workers or os.cpu_count() or 1
+        return self.workers or usable_cpus()
 
 
 class RunnerModule(Protocol):

@@ -7,16 +7,14 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil  # type: ignore[import-untyped]
 
 from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources
+from dvcfleet.terminal.machine_limits import usable_memory
 from dvcfleet.worker.gpus import gpus_here
-
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True)
@@ -149,17 +147,10 @@ def local_pool(threads: int, resources: Mapping[str, Resources]) -> ResourcePool
     GPUs are counted only if a stage requests one, otherwise stages see the same as the run.
     """
     any_gpus = any(wanted.gpus for wanted in resources.values())
-    pool = ResourcePool(threads, memory_here(), gpus_here() if any_gpus else None)
+    pool = ResourcePool(threads, usable_memory(), gpus_here() if any_gpus else None)
     for name, wanted in resources.items():
         pool.refuse_too_much(name, wanted)
     return pool
-
-
-def memory_here() -> int:
-    """Return the memory of this machine in bytes, or of the part of it that this process may use."""
-    limit = _CGROUP_LIMIT.read_text(encoding="utf-8").strip() if _CGROUP_LIMIT.is_file() else ""
-    total: int = psutil.virtual_memory().total
-    return min(total, int(limit)) if limit.isdecimal() else total
 
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -31,9 +31,9 @@ from dvcfleet.scheduling.resource_pool import (
     Machine,
     ResourcePool,
     cluster_pool,
-    memory_here,
     refuse_wrong_gpus,
 )
+from dvcfleet.terminal.machine_limits import usable_memory
 from dvcfleet.worker.dask_tasks import keys_at_work
 from dvcfleet.worker.gpus import gpus_here
 
@@ -69,7 +69,7 @@ class DeclaredResources(WorkerPlugin):
         collect_no_garbage_while_listing_frames()
         for name, value in self._environment.items():
             set_own(name, value)
-        memory = worker.memory_manager.memory_limit or memory_here()
+        memory = worker.memory_manager.memory_limit or usable_memory()
         has = {"threads": worker.state.nthreads, "memory": memory, "GPU": len(gpus_here())}
         more = {name: amount for name, amount in has.items() if name not in worker.state.total_resources}
         if more:

@@ -218,6 +218,14 @@ def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path, monkeypat
         server.stop()
 
 
+@pytest.mark.skipif(bool(os.system("unshare -rn true")), reason="may make no network namespace")
+def test_a_machine_that_cannot_reach_itself_is_told_how(tmp_path: Path) -> None:
+    code = f"from pathlib import Path; from {PrefectServer.__module__} import PrefectServer as Server; "
+    code += f"Server(Path({str(tmp_path)!r})).wait()"
+    done = subprocess.run(["unshare", "-rn", sys.executable, "-c", code], capture_output=True, text=True)
+    assert "this machine's own network is unreachable; enable the loopback interface" in done.stderr
+
+
 def test_a_server_without_tls_is_asked_without_reading_certificates(
     prefect_api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

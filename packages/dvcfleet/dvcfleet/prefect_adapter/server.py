@@ -4,6 +4,7 @@ Standard input is connected to the run: when the run dies, the server ends. It a
 its secret, and no page of another server.
 """
 
+import errno
 import os
 import secrets
 import socket
@@ -14,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -143,11 +144,19 @@ class PrefectServer:
 
 
 def answers(address: str, server: subprocess.Popen[bytes]) -> bool:
-    """Wait until a server that has just been started answers at an address; tell whether it does."""
+    """Wait until a server that has just been started answers at an address; tell whether it does.
+
+    Raises FailedError where this machine cannot reach itself.
+    """
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline and server.poll() is None:
-        with suppress(urllib.error.URLError, TimeoutError, ConnectionError), urllib.request.urlopen(address, timeout=5):
-            return True
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return True
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            if getattr(getattr(error, "reason", None), "errno", None) == errno.ENETUNREACH:
+                advice = "enable the loopback interface (ip link set lo up)"
+                raise FailedError(f"{address}: this machine's own network is unreachable; {advice}") from error
         time.sleep(0.05)
     return False
 

@@ -1,14 +1,26 @@
 """Runs started at the same moment: one works, the others say who, and nothing is done twice."""
 
+import hashlib
 import json
 import os
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import chdir
+from typing import Any
 
 import pytest
+from dvc.repo import Repo
 
+from dvcfleet.messages import Job, NodeWork, Outcome
+from dvcfleet.workspaces.nodes.clone import NODE_VARIABLE, RUN_FILE, make_node
+from dvcfleet.workspaces.nodes.node import run_on_node
+from dvcfleet.workspaces.nodes.object_store import ObjectStore
 from tests import PYTHONPATH
-from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make
+from tests.dvcfleet.test_make_node import commit
+from tests.dvcfleet.toy import CHAIN, CHAIN_FILES, Make, Toy
 from tests.support import python, wait_until
+from tests.tiny import dvc
 
 RUN = "from flows.__main__ import start; start()"
 
@@ -40,3 +52,60 @@ def test_of_runs_started_at_once_one_works_and_the_others_say_who(toy: Make) -> 
             assert "Traceback" not in said[loser.pid]
     assert chain.ran() == ["cut", "turn", "end"]
     assert chain.settled()
+
+
+# Each writes its output in two parts, and reads its input twice.
+NODE_YAML = """
+stages:
+  one: {cmd: "echo begin > one; sleep 1; echo end >> one", deps: [source], outs: [one]}
+  two: {cmd: "cat one > two; sleep 1; cat one >> two", deps: [one], outs: [two]}
+"""
+
+
+@pytest.fixture
+def node(toy: Make, monkeypatch: pytest.MonkeyPatch) -> Toy:
+    """A node of a repository with a remote."""
+    made = toy(NODE_YAML, {"source": "s"})
+    dvc(made.path, "remote", "add", "-q", "-d", "store", str(made.path.parent / "remote"))
+    commit(made.path)
+    make_node(made.path)
+    with chdir(made.path), Repo() as repo:
+        ObjectStore(repo, print).open()
+    monkeypatch.setenv(NODE_VARIABLE, str(made.path))
+    return made
+
+
+def work(node: Toy, name: str, who: str, *inputs: dict[str, Any]) -> Job:
+    """What the run of a clone sends a node."""
+    with chdir(node.path), Repo() as repo:
+        sent = NodeWork("dvc.yaml", name, repo.get_rev(), {RUN_FILE: who}, {}, inputs, {}, (), forced=True)
+    return Job(name, (), str(node.path), str(node.path), node=sent)
+
+
+def at_once(*jobs: Job) -> list[Outcome]:
+    """Run jobs on the node, each begun a while after the one before it."""
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        futures = []
+        for job in jobs:
+            futures.append(threads.submit(run_on_node, job, print))
+            time.sleep(0.4)
+        return [future.result() for future in futures]
+
+
+def digest(text: str) -> str:
+    return hashlib.md5(text.encode()).hexdigest()
+
+
+def test_what_an_earlier_attempt_of_a_stage_still_writes_on_a_node_is_waited_for(node: Toy) -> None:
+    outcomes = at_once(work(node, "one", "run"), work(node, "one", "run"))
+    assert [outcome.exit_code for outcome in outcomes] == [0, 0], outcomes
+    assert [outcome.entry["outs"][0]["md5"] for outcome in outcomes if outcome.entry] == [digest("begin\nend\n")] * 2
+
+
+def test_a_node_runs_the_stages_of_one_run_at_a_time(node: Toy) -> None:
+    (first,) = at_once(work(node, "one", "run"))
+    assert first.entry
+    two, one = at_once(work(node, "two", "run", *first.entry["outs"]), work(node, "one", "other run"))
+    assert (two.exit_code, one.exit_code) == (0, 0), (two, one)
+    assert two.entry
+    assert two.entry["outs"][0]["md5"] == digest("begin\nend\nbegin\nend\n")

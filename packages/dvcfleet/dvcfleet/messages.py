@@ -21,8 +21,8 @@ class Start:
 class NodeWork:
     """What a node needs to run a stage besides its clone; paths are relative to the repository's root.
 
-    Parameters are sent, code is not: the node writes `texts` (dvc.yaml and parameter files), but must already be at
-    `commit`. `expected` holds the hashes of all the stage's inputs, `inputs` those that other stages wrote,
+    Parameters are sent, code is not: the node writes `texts` (dvc.yaml, parameter files, whose run it is), but must be
+    at `commit`. `expected` holds the hashes of all the stage's inputs, `inputs` those that other stages wrote,
     `gitignores` the .gitignore files in folders read as a whole, and `persisted` the previous content of persistent
     outputs; outputs are in dvc.lock's form. A `forced` stage runs even if it ran before.
     """

@@ -67,6 +67,18 @@ def test_a_change_in_a_folder_is_seen_without_the_data_where_dvc_sees_none(pushe
     assert stale == {"whole", "within"}
 
 
+@pytest.mark.parametrize("content", [None, b"[", b"[]"], ids=["gone", "torn", "other"])
+def test_a_folder_whose_listing_the_remote_lost_is_made_again(pushed: Toy, content: bytes | None) -> None:
+    listing = next(path for path in (pushed.path.parent / "remote/files").rglob("*.dir"))
+    listing.unlink()
+    if content is not None:
+        listing.write_bytes(content)
+        listing.chmod(0o444)
+        assert states(pushed)["within"] == "stale"  # which is where it is noticed
+    stale = {name for name, state in states(pushed).items() if state != "up to date"}
+    assert stale == {"folder", "within"}
+
+
 def test_a_stage_that_may_not_be_restored_is_in_no_nodes_run_cache(toy: Make) -> None:
     made = toy(DVC_YAML, {"a": "1", "b": "1"})
     with chdir(made.path), Repo() as repo:

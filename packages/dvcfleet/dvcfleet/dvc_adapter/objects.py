@@ -79,13 +79,14 @@ def is_local(cache: Any) -> bool:
     return bool(cache.fs.protocol == "local")
 
 
-def remove_torn(cache: Any, sizes: Mapping[str, int | None], *, suspect: bool = False) -> None:
-    """Remove the objects whose size differs from the given one, and whose content differs from their name.
+def remove_torn(cache: Any, sizes: Mapping[str, int | None], *, suspect: bool = False) -> set[str]:
+    """Remove the objects whose size differs from the given one, and whose content differs from their name; return them.
 
     With `suspect`, or without a given size, those of the right size are read too. Raises OSError.
     """
+    removed = set[str]()
     if not is_local(cache) or cache.hash_name not in ("md5", DVC_2):
-        return
+        return removed
     for oid, size in sizes.items():
         object_bytes = object_size(cache, oid)
         if object_bytes is None or (object_bytes == size and not suspect):
@@ -95,6 +96,8 @@ def remove_torn(cache: Any, sizes: Mapping[str, int | None], *, suspect: bool = 
             time.sleep(_LINKING_S)
             if path.exists() and is_torn(path, cache.hash_name):
                 path.unlink()
+                removed.add(oid)
+    return removed
 
 
 def remove_torn_of(out: Output) -> None:

@@ -202,9 +202,14 @@ def _is_stored(repo: Repo, out: dict[str, Any]) -> bool:
 
 def entry_at(path: Path) -> dict[str, Any] | None:
     """Read a file of a run cache; return None if its content differs from its name."""
-    entry = parse_entry(path.read_text(encoding="utf-8", errors="replace"), str(path))
+    return named_entry(path.read_text(encoding="utf-8", errors="replace"), str(path))
+
+
+def named_entry(text: str, path: str) -> dict[str, Any] | None:
+    """Parse a file of a run cache; return None if its content differs from its name."""
+    entry = parse_entry(text, path)
     try:
-        return entry if entry is not None and entry_hash(entry) == path.name else None
+        return entry if entry is not None and entry_hash(entry) == os.path.basename(path) else None
     except ValueError:  # a value that no entry has, such as a date
         return None
 

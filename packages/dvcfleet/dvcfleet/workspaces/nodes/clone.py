@@ -1,6 +1,7 @@
 """A node's clone of the repository: its creation, its commit, its locks, and the run's parameter files in it."""
 
 import fcntl
+import hashlib
 import logging
 import os
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from dvcfleet.repository import STATE_FOLDER, opened, write_lock
 
 NODE_VARIABLE = "DVCFLEET_NODE"
 MAKE_NODE = "dvcfleet node init"
+# Says which clone's run a node works for.
+RUN_FILE = f"{STATE_FOLDER}/node/run"
 _LISTED = 10
 
 
@@ -119,9 +122,9 @@ def locked(repo: Repo) -> Iterator[None]:
 
 @contextmanager
 def parameter_files(root: Path, texts: dict[str, str]) -> Iterator[None]:
-    """Write the run's dvc.yaml and parameter files, and keep them unchanged while a stage runs.
+    """Write the run's dvc.yaml, parameter files and RUN_FILE, and keep them unchanged while a stage runs.
 
-    Stages of a run with other files wait until the stages of this run have ended.
+    Stages of another run wait until the stages of this run have ended.
     """
     paths = {root / path: text for path, text in texts.items()}
     if any(".." in path.parts or not path.is_relative_to(root) for path in paths):
@@ -133,6 +136,14 @@ def parameter_files(root: Path, texts: dict[str, str]) -> Iterator[None]:
             for path, text in paths.items():
                 write_if_changed(path, text)
             fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+@contextmanager
+def only_attempt(root: Path, stage: str) -> Iterator[None]:
+    """Wait for an earlier attempt of the stage, as of a run that was killed, which may still write the same outputs."""
+    with open(node_folder(root) / f"{hashlib.md5(stage.encode()).hexdigest()}.lock", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

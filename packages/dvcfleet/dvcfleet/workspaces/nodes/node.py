@@ -33,6 +33,7 @@ from dvcfleet.workspaces.nodes.clone import (
     locked,
     node_folder,
     node_root,
+    only_attempt,
     opened_clone,
     parameter_files,
     write_if_changed,
@@ -54,7 +55,7 @@ def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
         check_node(root)
         with opened_clone(root) as repo:
             check_commit(repo, job.node.commit)
-            with parameter_files(root, job.node.texts):
+            with parameter_files(root, job.node.texts), only_attempt(root, job.name):
                 store = ObjectStore(repo, lambda line: tell(f"{line}\n"))
                 return NodeStage(repo, root, job, job.node, store, tell).run()
     except UserError as error:

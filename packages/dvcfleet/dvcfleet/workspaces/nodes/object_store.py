@@ -2,6 +2,9 @@
 
 Files are transferred by DVC's own push and pull. This module adds waiting for an unreachable remote, and transfer of
 single run cache entries, where DVC copies the whole run cache.
+
+DVC trusts an object that has the right name. After a power cut of the remote's machine, or a fault of its disk, the
+content may be another one: what is fetched is compared with its hash, and what a push finds there with its size.
 """
 
 import errno
@@ -10,16 +13,16 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
-from functools import cached_property
+from contextlib import contextmanager, suppress
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dvcfleet.dvc_adapter.lock_entries import yaml_text
-from dvcfleet.dvc_adapter.objects import in_cache, remove_torn, remove_torn_of
+from dvcfleet.dvc_adapter.objects import cached_listing, in_cache, object_size, remove_torn, remove_torn_of
 from dvcfleet.dvc_adapter.protocols import HashInfo, Output, Repo
-from dvcfleet.dvc_adapter.run_cache import entry_hash, parse_entry
-from dvcfleet.errors import FailedError, UserError
+from dvcfleet.dvc_adapter.run_cache import entry_hash, named_entry
+from dvcfleet.errors import FailedError, UserError, some
 from dvcfleet.repository import state_folder
 
 if TYPE_CHECKING:
@@ -84,7 +87,9 @@ class ObjectStore:
         objects = _objects(outs)
 
         def push_all() -> None:
-            self._transfer("pushed", self._repo.cloud.push, objects)
+            there = objects - self._transfer("pushed", self._repo.cloud.push, objects)
+            if self._remove_torn(there, objects):
+                self._transfer("pushed", self._repo.cloud.push, objects)
             self._check_mark()
 
         self._with_mark("take outputs", push_all)
@@ -95,24 +100,23 @@ class ObjectStore:
         def fetch_all() -> None:
             for out in outs:
                 remove_torn_of(out)
-            self._transfer("fetched", self._repo.cloud.pull, _objects(outs))
+                if out.hash_info.isdir:
+                    self._pull_listing(out.hash_info, str(out))
+            torn = self._pull(_objects(outs))
             for out in outs:
                 if not in_cache(out):
-                    raise MissingError(f"the DVC remote {self._remote.name} does not hold {out} ({out.hash_info})")
+                    files = cached_listing(out) if out.hash_info.isdir else None
+                    raise self._missing(str(out), [str(out.hash_info.value), *(files or {}).values()], torn)
 
         self._with_mark("give inputs", fetch_all)
 
     def fetch_listing(self, folder: HashInfo) -> None:
         """Copy the listing of an output folder into DVC's cache, without its files."""
 
-        def fetch_it() -> None:
-            self._transfer("fetched", self._repo.cloud.pull, {folder})
-            if not self._repo.cache.local.exists(folder.value):
-                raise MissingError(f"the DVC remote {self._remote.name} does not hold the listing {folder.value}")
-
         remove_torn(self._repo.cache.local, {str(folder.value): None})
         if not self._repo.cache.local.exists(folder.value):
-            self._with_mark("read the listing of a folder", fetch_it)
+            pull = partial(self._pull_listing, folder, f"the listing {folder.value}")
+            self._with_mark("read the listing of a folder", pull)
 
     def find_run(self, key: str) -> dict[str, Any] | None:
         """Return the run cache's entry under a key, if the remote holds the entry's outputs too."""
@@ -140,9 +144,9 @@ class ObjectStore:
         for path in sorted(fs.find(folder)):
             if not _RUN_NAME.fullmatch(fs.name(path)):
                 continue
-            with fs.open(path, "r", encoding="utf-8") as file:
-                text = file.read()
-            entry = parse_entry(text, path)
+            with fs.open(path, "rb") as file:
+                text = file.read().decode(errors="replace")
+            entry = named_entry(text, path)
             if entry is None:
                 continue
             values = {out["md5"] for out in entry.get("outs", [])}
@@ -154,11 +158,76 @@ class ObjectStore:
         # Where `dvc push --run-cache` puts it.
         return str(self._remote.fs.join(self._remote.path, "runs", key[:2], key))
 
-    def _transfer(self, done: str, move: Callable[..., Any], objects: set[HashInfo]) -> None:
+    def _pull_listing(self, folder: HashInfo, what: str) -> None:
+        from dvc_objects.errors import ObjectFormatError
+
+        try:
+            torn = self._pull({folder})
+        except ObjectFormatError:
+            torn = {str(folder.value)}
+        if not self._repo.cache.local.exists(folder.value):
+            raise self._missing(what, [str(folder.value)], torn)
+
+    def _pull(self, objects: set[HashInfo]) -> set[str]:
+        """Fetch the objects that the remote holds; drop those whose content differs from their hash; return these."""
+        # DVC takes a folder's files to be there if its listing is: one that is not is no reason to wait.
+        self._transfer("fetched", self._repo.cloud.pull, objects, ignored=FileNotFoundError)
+        return remove_torn(self._repo.cache.local, dict.fromkeys(str(each.value) for each in objects))
+
+    def _transfer(
+        self, done: str, move: Callable[..., Any], objects: set[HashInfo], ignored: type[Exception] | tuple[()] = ()
+    ) -> set[HashInfo]:
+        """Copy the objects that are not there yet, and return them."""
+        if not objects:
+            return set()
         with _logged_errors() as errors:
-            failed = move(objects).failed if objects else ()
-        if failed:
-            raise errors[0] if errors else FailedError(f"{len(failed)} files could not be {done}")
+            moved, failed = move(objects)
+        for error in errors:
+            part = str(error.filename2 or "") if isinstance(error, OSError) else ""
+            if part.endswith(".tmp"):  # which may fill the disk
+                Path(part).unlink(missing_ok=True)
+        for error in errors:
+            if not isinstance(error, ignored):
+                raise error
+        if failed and not errors:
+            raise FailedError(f"{len(failed)} files could not be {done}")
+        return set(moved)
+
+    def _remove_torn(self, there: Iterable[HashInfo], objects: Iterable[HashInfo]) -> bool:
+        """Remove the objects `there` of another size than in the cache, and the listings among all that are pushed."""
+        from dvc_data.hashfile.db import get_index
+
+        fs, path_of = self._remote.fs, self._remote.odb.oid_to_path
+        sizes = {str(each.value): object_size(self._repo.cache.local, str(each.value)) for each in there}
+        torn = {oid for oid, size in sizes.items() if size is not None and _size_in(fs, path_of(oid)) != size}
+        if torn:
+            # DVC takes a folder's files to be there if its listing is, and remembers that.
+            for oid in torn | {str(each.value) for each in objects if each.isdir}:
+                with suppress(FileNotFoundError):
+                    fs.remove(path_of(oid))
+            get_index(self._remote.odb).clear()
+        return bool(torn)
+
+    def _missing(self, what: str, oids: Collection[str], torn: Collection[str]) -> FailedError:
+        """Return the error for an output whose objects could not all be fetched; set aside what nobody can use.
+
+        The next run then sees that the output is missing, and makes it again.
+        """
+        name, odb = self._remote.name, self._remote.odb
+        lacking = {oid for oid in oids if not self._repo.cache.local.exists(oid)}
+        if not lacking.difference(odb.oids_exist(lacking)).union(lacking.intersection(torn)):
+            return FailedError(f"{what} could not be fetched, though the remote holds it")
+        aside = []
+        for path in (odb.oid_to_path(oid) for oid in oids if oid in torn or oid.endswith(".dir")):
+            with suppress(FileNotFoundError):
+                odb.fs.move(path, f"{path}.damaged")
+                aside.append(f"{path}.damaged")
+        if not aside:
+            return MissingError(f"the DVC remote {name} does not hold {what} ({next(iter(oids))})")
+        return MissingError(
+            f"{what} is damaged or incomplete on the DVC remote {name}, and renamed there to {some(aside, 1)}; "
+            "run the same command again: the stage that writes it runs again"
+        )
 
     @property
     def _mark(self) -> str:
@@ -213,6 +282,14 @@ def _objects(outs: Iterable[Output]) -> set[HashInfo]:
         # With `force`, DVC skips a folder whose listing it cannot get, instead of prompting at the terminal.
         used = used.union(*out.get_used_objs(force=True).values())
     return used
+
+
+def _size_in(fs: Any, path: str) -> int | None:
+    """Return the size of a remote's file; None if it is missing."""
+    try:
+        return int(fs.size(path))
+    except FileNotFoundError:
+        return None
 
 
 @contextmanager

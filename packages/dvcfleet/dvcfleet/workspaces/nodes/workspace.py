@@ -1,6 +1,7 @@
 """The workspace of a run whose stages run on nodes: what is sent to a node, and what is kept of its results."""
 
 import os
+import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +19,7 @@ from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.locality import Locality
 from dvcfleet.worker.jobs import make_job
 from dvcfleet.workspaces.local import LocalWorkspace, keep_aside
-from dvcfleet.workspaces.nodes.clone import commit_for_nodes
+from dvcfleet.workspaces.nodes.clone import RUN_FILE, commit_for_nodes
 from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
 
 
@@ -184,7 +185,7 @@ class NodeWorkspace:
 
     @cached_property
     def _texts(self) -> dict[str, str]:
-        """The dvc.yaml and parameter files of the plan's stages, as they are now."""
+        """The dvc.yaml and parameter files of the plan's stages, as they are now, and whose run it is."""
         paths: dict[str, None] = {}
         for stage in self.local.plan.stages.values():
             if not (stage.cmd and in_dvc_yaml(stage)):
@@ -194,7 +195,7 @@ class NodeWorkspace:
             paths |= dict.fromkeys(os.path.abspath(path) for path in stage.tracked_vars)
             paths |= dict.fromkeys(dep.fs_path for dep in stage.params)
         root = self._repo.root_dir + os.sep
-        texts = {}
+        texts = {RUN_FILE: f"{platform.node()}:{self._repo.root_dir}"}
         for path in paths:
             if path.startswith(root) and os.path.isfile(path):
                 with open(path, encoding="utf-8") as file:

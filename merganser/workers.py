@@ -21,7 +21,7 @@ import torch
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor
 
-from merganser.terminal.machine_limits import free_memory, usable_cpus
+from merganser.terminal.machine_limits import available_memory, usable_cpus
 
 # Allocate large tensors in huge pages: a new tensor costs one page fault per page. Torch reads this once.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
@@ -115,7 +115,7 @@ def map_in_order(
     if threads == 1:
         yield from map(function, items)
         return
-    budget = free_memory() * SHARE
+    budget = available_memory() * SHARE
     inference = torch.is_inference_mode_enabled()
 
     def work(item: Item) -> R:

@@ -6,7 +6,7 @@ Layers that are only read stay in the system's page cache, so keeping them as we
 from dataclasses import dataclass, field
 
 from merganser.inputs.layers import Layer, LayerSource, WrappedSource
-from merganser.terminal.machine_limits import free_memory, usable_cpus
+from merganser.terminal.machine_limits import available_memory, usable_cpus
 from merganser.workers import SHARE, threads_wanted
 
 BYTES = 8  # of a delta's entry, at most: factors of the whole rank take twice as much as float32 deltas
@@ -32,4 +32,4 @@ def kept_in_memory(source: LayerSource) -> LayerSource:
     """
     needed = BYTES * source.entries * len(source.tasks)
     processes = max(1, usable_cpus() // threads_wanted())
-    return KeptLayers(source) if needed * processes <= SHARE * free_memory() else source
+    return KeptLayers(source) if needed * processes <= SHARE * available_memory() else source

@@ -32,7 +32,7 @@ def usable_memory() -> int:
     return min([int(psutil.virtual_memory().total), *(limit for limit, _ in _memory_limits())])
 
 
-def free_memory() -> int:
+def available_memory() -> int:
     """Return how much memory in bytes this process can still allocate; cached files count as free."""
     free = [int(psutil.virtual_memory().available), *(limit - used for limit, used in _memory_limits())]
     return max(0, min(free))

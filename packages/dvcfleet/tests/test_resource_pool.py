@@ -8,7 +8,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.planning.resources import Resources
 from dvcfleet.scheduling.resource_pool import ResourcePool
 from dvcfleet.terminal import machine_limits
-from dvcfleet.terminal.machine_limits import free_memory, usable_cpus, usable_memory
+from dvcfleet.terminal.machine_limits import available_memory, usable_cpus, usable_memory
 from dvcfleet.worker.gpus import gpus_here, own_gpus
 
 CACHED = "anon 700000\nactive_file 50000\ninactive_file 150000\ntotal_active_file 50000\ntotal_inactive_file 150000"
@@ -70,7 +70,7 @@ def test_without_limits_the_machine_is_what_this_process_may_use(
     monkeypatch.setattr(machine_limits, "_GROUPS", tmp_path / "none")
     assert usable_cpus() == len(os.sched_getaffinity(0))
     assert usable_memory() == psutil.virtual_memory().total
-    assert 0 < free_memory() < usable_memory()
+    assert 0 < available_memory() < usable_memory()
 
 
 GROUPS = {  # as the kernel shows a job's: a container's limit in version 2, a step within a limited job in version 1
@@ -106,7 +106,7 @@ def test_the_limits_of_a_container_or_a_job_are_those_of_its_processes(
     for name, text in files.items():
         (tmp_path / "mount" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "mount" / name).write_text(f"{text}\n")
-    assert (usable_cpus(), usable_memory(), free_memory()) == (2, 1_000_000, 300_000)
+    assert (usable_cpus(), usable_memory(), available_memory()) == (2, 1_000_000, 300_000)
 
 
 def test_stages_of_one_worker_of_a_cluster_share_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

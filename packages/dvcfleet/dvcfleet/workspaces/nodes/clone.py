@@ -142,7 +142,7 @@ def parameter_files(root: Path, texts: dict[str, str]) -> Iterator[None]:
 @contextmanager
 def only_attempt(root: Path, stage: str) -> Iterator[None]:
     """Wait for an earlier attempt of the stage, as of a run that was killed, which may still write the same outputs."""
-    with open(node_folder(root) / f"{hashlib.md5(stage.encode()).hexdigest()}.lock", "a") as file:
+    with open(node_folder(root) / f"{hashlib.md5(stage.encode()).hexdigest()}.lock", "a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -1,10 +1,7 @@
 """Layers that stay in memory where they fit, whatever wraps them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 
-import psutil  # type: ignore[import-untyped]
 import pytest
 import torch
 
@@ -44,8 +41,7 @@ def test_layers_stay_in_memory_where_all_of_them_fit(
 ) -> None:
     layers = Layers(network(3))
     needed = kept.BYTES * layers.entries * 3 / kept.SHARE
-    free: Callable[[], SimpleNamespace] = lambda: SimpleNamespace(available=int(needed * share))  # noqa: E731
-    monkeypatch.setattr(psutil, "virtual_memory", free)
-    monkeypatch.setattr(kept.os, "cpu_count", lambda: cpus)
+    monkeypatch.setattr(kept, "available_memory", lambda: int(needed * share))
+    monkeypatch.setattr(kept, "usable_cpus", lambda: cpus)
     monkeypatch.setattr(kept, "threads_wanted", lambda: 1)
     assert (kept_in_memory(layers) is not layers) == stays

@@ -94,10 +94,12 @@ NEEDED = (
     "dvc.utils.serialize:load_yaml",
     "dvc.utils.serialize:parse_yaml",
     "dvc.utils.serialize:parse_yaml_for_update",
+    "dvc_data.hashfile.db:get_index",
     "dvc_data.hashfile.hash:file_md5",
     "dvc_data.hashfile.hash:fobj_md5",
     "dvc_data.hashfile.state:State",
     "dvc_data.hashfile.tree:Tree",
+    "dvc_objects.errors:ObjectFormatError",
     "dvc_objects.fs.system:reflink",
 )
 DVC = FastPaths("DVC")

@@ -141,6 +141,20 @@ def _is_listed(name: Any, md5: Any) -> bool:
     return bool(is_object and isinstance(name, str) and name and not {"", ".", ".."} & {*name.split("/")})
 
 
+def listing_error() -> type[Exception]:
+    """Return the class of DVC's error for a damaged listing of a folder."""
+    from dvc_objects.errors import ObjectFormatError
+
+    return ObjectFormatError
+
+
+def forget_remote(objects: Any) -> None:
+    """Drop DVC's list of the objects that a remote holds; DVC lists them again."""
+    from dvc_data.hashfile.db import get_index
+
+    get_index(objects).clear()
+
+
 def pull_run_cache(repo: Repo, say: Callable[[str], object]) -> None:
     """Copy the remote's run cache into the local one; say so if there is none."""
     from dvc.stage.cache import RunCacheNotSupported

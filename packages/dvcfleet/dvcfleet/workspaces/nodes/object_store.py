@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dvcfleet.dvc_adapter.lock_entries import yaml_text
-from dvcfleet.dvc_adapter.objects import cached_listing, in_cache, object_size, remove_torn, remove_torn_of
+from dvcfleet.dvc_adapter.objects import (
+    cached_listing,
+    forget_remote,
+    in_cache,
+    listing_error,
+    object_size,
+    remove_torn,
+    remove_torn_of,
+)
 from dvcfleet.dvc_adapter.protocols import HashInfo, Output, Repo
 from dvcfleet.dvc_adapter.run_cache import entry_hash, named_entry
 from dvcfleet.errors import FailedError, UserError, some
@@ -159,11 +167,9 @@ class ObjectStore:
         return str(self._remote.fs.join(self._remote.path, "runs", key[:2], key))
 
     def _pull_listing(self, folder: HashInfo, what: str) -> None:
-        from dvc_objects.errors import ObjectFormatError
-
         try:
             torn = self._pull({folder})
-        except ObjectFormatError:
+        except listing_error():
             torn = {str(folder.value)}
         if not self._repo.cache.local.exists(folder.value):
             raise self._missing(what, [str(folder.value)], torn)
@@ -195,8 +201,6 @@ class ObjectStore:
 
     def _remove_torn(self, there: Iterable[HashInfo], objects: Iterable[HashInfo]) -> bool:
         """Remove the objects `there` of another size than in the cache, and the listings among all that are pushed."""
-        from dvc_data.hashfile.db import get_index
-
         fs, path_of = self._remote.fs, self._remote.odb.oid_to_path
         sizes = {str(each.value): object_size(self._repo.cache.local, str(each.value)) for each in there}
         torn = {oid for oid, size in sizes.items() if size is not None and _size_in(fs, path_of(oid)) != size}
@@ -205,7 +209,7 @@ class ObjectStore:
             for oid in torn | {str(each.value) for each in objects if each.isdir}:
                 with suppress(FileNotFoundError):
                     fs.remove(path_of(oid))
-            get_index(self._remote.odb).clear()
+            forget_remote(self._remote.odb)
         return bool(torn)
 
     def _missing(self, what: str, oids: Collection[str], torn: Collection[str]) -> FailedError:

@@ -109,3 +109,15 @@ def test_a_node_runs_the_stages_of_one_run_at_a_time(node: Toy) -> None:
     assert (two.exit_code, one.exit_code) == (0, 0), (two, one)
     assert two.entry
     assert two.entry["outs"][0]["md5"] == digest("begin\nend\nbegin\nend\n")
+
+
+def test_a_folder_in_the_place_of_an_object_on_a_node_is_named_with_what_to_do(node: Toy) -> None:
+    (first,) = at_once(work(node, "one", "run"))
+    assert first.entry
+    path = node.path / ".dvc/cache/files/md5" / digest("begin\nend\n")[:2] / digest("begin\nend\n")[2:]
+    path.unlink()
+    (node.path / "one").unlink()
+    path.mkdir()
+    (outcome,) = at_once(work(node, "two", "run", *first.entry["outs"]))
+    assert outcome.exit_code == 1
+    assert f"{path}: Is a directory: a folder is in the place of a file: move it away" in outcome.why

@@ -26,6 +26,7 @@ from dvcfleet.dvc_adapter.stages import load_stage, lock_entry_of, locked_stage
 from dvcfleet.dvc_adapter.storing import save_inputs, save_output
 from dvcfleet.errors import FailedError, UserError
 from dvcfleet.messages import Job, NodeWork, Outcome
+from dvcfleet.terminal.failures import failure_of
 from dvcfleet.worker.jobs import make_job, run_job
 from dvcfleet.workspaces.nodes.clone import (
     check_commit,
@@ -61,7 +62,8 @@ def run_on_node(job: Job, tell: Callable[[str], None]) -> Outcome:
     except UserError as error:
         return Outcome(job.name, 2, tail=(str(error),), why=f"refused by {where}: {error}")
     except (DvcException, FailedError, OSError, sqlite3.Error) as error:
-        return Outcome(job.name, 1, tail=(str(error),), why=f"{where}: {error}")
+        words = failure_of(error).message
+        return Outcome(job.name, 1, tail=(words,), why=f"{where}: {words}")
 
 
 def present_run_key(stage: Stage, persisted: Sequence[dict[str, Any]]) -> str | None:

@@ -92,11 +92,15 @@ def loaded_tokenizer(folder: Path) -> Any:
 
 
 def any_vocabulary_of(folder: Path) -> dict[str, int] | None:
-    """Read the numbers of a tokenizer's tokens with transformers, SentencePiece's too; None if there are none."""
-    if (vocabulary := vocabulary_of(folder)) is not None:
+    """Read the numbers of a tokenizer's tokens, SentencePiece's too; None if there are none.
+
+    Numbers that a file gives twice or leaves out are those that transformers gives: it ignores the file's.
+    """
+    vocabulary = vocabulary_of(folder)
+    if vocabulary is not None and sorted(vocabulary.values()) == [*range(len(vocabulary))]:
         return vocabulary
     loaded = loaded_tokenizer(folder)
-    return None if loaded is None else _numbers(loaded.get_vocab())
+    return vocabulary if loaded is None else _numbers(loaded.get_vocab())
 
 
 def template_of(folder: Path) -> str | None:
@@ -142,7 +146,7 @@ def lower_case_of(folder: Path) -> dict[str, Any] | None:
 
 def numbers_in(content: Mapping[str, Any]) -> dict[str, int]:
     """Read `tokenizer.json`: words with their numbers, or (Unigram) with their scores, in the order of the numbers."""
-    words = (content.get("model") or {}).get("vocab") or {}
+    words = (content["model"] or {}).get("vocab") or {}
     listed = words if isinstance(words, dict) else {entry[0]: number for number, entry in enumerate(words)}
     added = {entry["content"]: entry["id"] for entry in content.get("added_tokens") or []}
     return _numbers(listed | added)

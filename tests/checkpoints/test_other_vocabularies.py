@@ -101,6 +101,30 @@ def test_rows_are_merged_by_token(tmp_path: Path, name: str) -> None:
             )
 
 
+def test_a_model_that_ties_its_head_has_no_row_for_a_token_that_it_lacks(tmp_path: Path) -> None:
+    kinds = {"base": ("untied", Words(LETTERS)), "a": ("untied", MORE), "b": ("tied", OTHERS)}
+    rows = {task: save(tmp_path / task, kind, words, task, "words") for task, (kind, words) in kinds.items()}
+    embedding, head = MODELS["untied"][3]
+    rows["b"][head] = rows["b"][embedding]
+    tasks, out = {task: tmp_path / task for task in "ab"}, tmp_path / "out"
+    merge_checkpoints(
+        "task_arithmetic", {"scaling": SCALING}, tmp_path / "base", tasks, out, choice=TokenizerChoice("union")
+    )
+    merged = load_file(out / "model.safetensors")
+    for table in (embedding, head):
+        for token, row in zip([*LETTERS, X, Y], merged[table], strict=True):
+            torch.testing.assert_close(row, expected(rows, table, token, None), msg=f"{table} {token}")
+
+
+def test_a_head_of_its_own_is_not_lost_on_a_base_that_ties_it(tmp_path: Path) -> None:
+    for task, kind, words in (("base", "tied", Words(LETTERS)), ("a", "untied", MORE)):
+        save(tmp_path / task, kind, words, task, "words")
+    with pytest.raises(InputError, match=r"a: the parameter lm_head.weight is not in the base: it ties it to"):
+        merge_checkpoints(
+            "average", {}, tmp_path / "base", {"a": tmp_path / "a"}, tmp_path / "out", choice=TokenizerChoice("base")
+        )
+
+
 def spoken(folder: Path, known: Sequence[str]) -> list[str]:
     """Give what a model generates of tokens that are known, after a prompt by its own tokenizer and chat template."""
     words, model = tf.AutoTokenizer.from_pretrained(folder), tf.AutoModelForCausalLM.from_pretrained(folder).eval()

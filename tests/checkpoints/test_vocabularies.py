@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models
 from merganser.checkpoints.adapters.files import open_model
 from merganser.checkpoints.agreement import Agreement
 from merganser.checkpoints.reading import open_checkpoint
-from merganser.checkpoints.vocabularies import division_of, vocabulary_of
+from merganser.checkpoints.vocabularies import any_vocabulary_of, division_of, vocabulary_of
 from merganser.errors import InputError
 from tests.transformers_models import save_models, tiny
 
@@ -98,7 +98,20 @@ def test_each_format_of_a_vocabulary_is_read(tmp_path: Path, name: str, content:
     assert vocabulary_of(tmp_path) == WORDS
 
 
-@pytest.mark.parametrize("content", ["[]", "nothing", '{"model": {"vocab": {"a": "x"}}}', '{"added_tokens": [1]}'])
+@pytest.mark.parametrize("number", [1, 9])
+def test_a_number_that_transformers_ignores_is_not_taken_from_the_file(tmp_path: Path, number: int) -> None:
+    write(tmp_path, WORDS, ("<x>",))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    content["added_tokens"][0]["id"] = number
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert any_vocabulary_of(tmp_path) == {**WORDS, "<x>": len(WORDS)}
+
+
+NO_VOCABULARIES = ('{"added_tokens": []}', "[]", "nothing", '{"model": {"vocab": {"a": "x"}}}', '{"added_tokens": [1]}')
+
+
+@pytest.mark.parametrize("content", NO_VOCABULARIES)
 def test_a_broken_vocabulary_is_refused_by_name(tmp_path: Path, content: Any) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(InputError, match=str(tmp_path)):

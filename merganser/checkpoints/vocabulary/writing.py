@@ -39,9 +39,11 @@ Made = tuple[Spec, Callable[[], Tensor]]  # a tensor that is made when it is wri
 def write_linked(stored: StoredCheckpoint, changed: Mapping[str, Made], folder: Path) -> None:
     """Write a checkpoint into a folder: changed tensors as new files, and links to the others.
 
-    Each tensor stays in its shard. Raises InputError if the weights are in no files that can be linked.
+    Each tensor stays in its shard; one that the checkpoint lacks is written next to any. Raises InputError if the
+    weights are in no files that can be linked.
     """
     files = {name: _file(stored, name) for name in stored.names}
+    files |= dict.fromkeys(changed.keys() - files.keys(), next(iter(files.values())))
     index: dict[str, str] = {}
     for number, path in enumerate(sorted(set(files.values()))):
         place = path.name if path.name not in SINGLE else f"weights{path.suffix}"
@@ -117,11 +119,11 @@ def write_member(plan: OneVocabulary, member: Member, reference: Path, folder: P
         _copy_beside(member.folder, folder)
         stored, dtypes = open_stored(member.folder), {name: rows.spec(name).dtype for name in plan.axes}
         tables = {
-            own: (
+            place: (
                 _spec(plan, stored.spec(own), plan.axes[name], dtypes[name]),
-                partial(_table, plan, member, name, rows),
+                partial(_table, plan, member, (name, own), rows),
             )
-            for own, name in stored_tables(member, member.model).items()
+            for place, (name, own) in stored_tables(member, member.model).items()
             if not plan.has_all(member)
         }
         write_linked(stored, tables, folder)
@@ -139,16 +141,22 @@ def _copy_beside(model: Path, folder: Path) -> None:
             shutil.copyfile(file, folder / module / file.name)
 
 
-def stored_tables(member: Member, model: Checkpoint) -> dict[str, str]:
-    """Return the reference's names of a model's tables in its files, including second names of tied ones."""
-    tables: dict[str, str] = {}
+def stored_tables(member: Member, model: Checkpoint) -> dict[str, tuple[str, str]]:
+    """Return, for each table to write for a model, the reference's table and the model's own that holds its rows.
+
+    A second name of a tied table has that one's rows, and a weight of its own under such a name has its own. A table
+    that the model ties and the reference does not is written under both names: rows that the model lacks differ.
+    """
+    tables: dict[str, tuple[str, str]] = {}
     for table, own in sorted(member.tables.items(), key=lambda pair: _alike(*pair)):
-        tables[own] = table
+        tables[own] = (table, own)
     for alias, source in {**known_ties(model.names), **model.dropped}.items():
         if source in tables:
             alike = (table for table, own in member.tables.items() if own == source and _alike(table, alias))
-            tables.setdefault(alias, next(alike, tables[source]))
-    return tables
+            holds = alias if alias in model else source
+            tables.setdefault(alias, (next(alike, tables[source][0]), holds))
+    written = {table for table, _ in tables.values()}
+    return tables | {table: (table, own) for table, own in member.tables.items() if table not in written}
 
 
 def _alike(one: str, other: str) -> bool:
@@ -168,7 +176,7 @@ def _write_reference(plan: OneVocabulary, folder: Path) -> None:
     stored = open_stored(plan.lead.folder)
     tables = {
         own: (_spec(plan, stored.spec(own), plan.axes[name], stored.spec(own).dtype), partial(plan.reference, name))
-        for own, name in stored_tables(plan.lead, plan.lead.model).items()
+        for own, (name, _) in stored_tables(plan.lead, plan.lead.model).items()
         if not (plan.has_base and plan.has_all(plan.lead))
     }
     write_linked(stored, tables, folder)
@@ -195,11 +203,11 @@ def _spec(plan: OneVocabulary, spec: Spec, axis: int, dtype: str) -> Spec:
     return Spec(NAMES_OF_DTYPES[torch.promote_types(DTYPES[spec.dtype], DTYPES[dtype])], shape)
 
 
-def _table(plan: OneVocabulary, member: Member, name: str, reference: Checkpoint) -> Tensor:
-    """Return a whole model's table in the vocabulary's order."""
+def _table(plan: OneVocabulary, member: Member, names: tuple[str, str], reference: Checkpoint) -> Tensor:
+    """Return a whole model's table in the vocabulary's order; `names`: the reference's table, and the model's own."""
     assert isinstance(member.model, Checkpoint)
-    axis = plan.axes[name]
-    own, absent = member.model.read(member.tables[name]), reference.read(name)
+    axis = plan.axes[names[0]]
+    own, absent = member.model.read(names[1]), reference.read(names[0])
     return arranged(own.movedim(axis, 0), plan.places(member), absent.movedim(axis, 0)).movedim(0, axis).contiguous()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from merganser.checkpoints.architecture import CONFIG as MODEL_CONFIG
 from merganser.checkpoints.architecture import read_config
+from merganser.checkpoints.known_models import configured
 from merganser.errors import InputError, did_you_mean
 from merganser.limits import read_yaml
 from merganser.standalone.mergekit.settings import layer_of
@@ -21,6 +22,7 @@ KEYS = (
     *("merge_method", "models", "slices", "modules", "base_model", "parameters", "dtype", "out_dtype"),
     *("tokenizer", "tokenizer_source", "chat_template"),
 )
+LAYERS = "num_hidden_layers"
 MODEL_KEYS = ("model", "parameters")
 SOURCE_KEYS = (*MODEL_KEYS, "layer_range")
 SLICE_KEYS = ("sources", "base_model", "parameters")
@@ -85,6 +87,12 @@ class Configuration:
     def models(self) -> list[Reference]:
         """Return the models, which are the same in all slices."""
         return list(self.slices[0].models)
+
+    @property
+    def inputs(self) -> list[Reference]:
+        """Return what is merged: the models, and the base, which slices leave out if they do not name it."""
+        added = self.base is not None and self.base not in self.models and self.slices[0].layers is None
+        return [*self.models, *([self.base] if self.base and added else [])]
 
     @property
     def all_parameters(self) -> list[Parameters]:
@@ -237,10 +245,18 @@ def _slices(listed: Any, base: Reference | None) -> list[Slice]:
         slices_read.append(Slice(models, _parameters(listed_slice.get("parameters"), f"{place}.parameters"), layers))
     depth = (slices_read[-1].layers or (0, 0))[1]
     for reference in slices_read[0].models:
-        own = (read_config(Path(reference.model) / MODEL_CONFIG) or {}).get("num_hidden_layers")
+        own = layers_of(reference)
         if own not in (None, depth):
             raise InputError(f"slices: they end at layer {depth} of {reference}, which has {own} layers: {STACKED}")
     return slices_read
+
+
+def layers_of(reference: Reference) -> int | None:
+    """Return the number of a model's layers by its configuration on this disk; None if there is none."""
+    config = read_config(Path(reference.model) / MODEL_CONFIG) or {}
+    known = configured(config)  # has this number under one name, which is `n_layer` in GPT-2's file
+    own = config.get(LAYERS) if known is None else getattr(known.get_text_config(), LAYERS, None)
+    return own if isinstance(own, int) else None
 
 
 def _range_of(sources: Any, first: int, place: str) -> tuple[int, int]:

@@ -9,8 +9,6 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from merganser.checkpoints.architecture import CONFIG as MODEL_CONFIG
-from merganser.checkpoints.architecture import read_config
 from merganser.checkpoints.companions import check_model
 from merganser.checkpoints.output import TORCH
 from merganser.checkpoints.reading import open_checkpoint
@@ -20,7 +18,13 @@ from merganser.config.sections import NAME, VOCABULARIES
 from merganser.errors import InputError, did_you_mean
 from merganser.outputs import new_folder
 from merganser.sources.named import COMMIT, hub_name
-from merganser.standalone.mergekit.configuration import MISSPELT, Configuration, Reference, read_configuration
+from merganser.standalone.mergekit.configuration import (
+    MISSPELT,
+    Configuration,
+    Reference,
+    layers_of,
+    read_configuration,
+)
 from merganser.standalone.mergekit.methods import IGNORED, PARAMETERS, Inputs, Kin, kin_of
 from merganser.standalone.mergekit.settings import (
     Parameter,
@@ -64,8 +68,10 @@ def imported(path: Path) -> Imported:
         raise InputError(f"base_model: missing; mergekit's {config.method} needs it")
     if config.base is not None and config.base.adapter:
         raise InputError(f"base_model: {config.base} is adapted: merge the adapter into it first, and name that model")
+    if config.base not in (None, *config.inputs) and not (kin.takes_base and not kin.needs_base):
+        raise InputError(f"slices: no source is {config.base}, the base_model; add it, with its layer_range")
     base = config.base or config.models[0].whole
-    named = _named([*config.models, *([config.base] if config.base and config.base not in config.models else [])])
+    named = _named(config.inputs)
     for place in (Path(part) for each in named.values() for part in (each.model, each.adapter) if part):
         check_model(place)
     _check_adapters(named, base)
@@ -157,10 +163,7 @@ def _parameters_of(base: Reference) -> list[Parameter]:
     if not Path(base.model).exists():
         reason = "values by layer or filter are for parameters by name, and the base is not on this disk"
         raise InputError(f"{base}: {reason}; download it and name its folder")
-    names = open_checkpoint(Path(base.model)).names
-    layers = (read_config(Path(base.model) / MODEL_CONFIG) or {}).get("num_hidden_layers")
-    listed = parameters_of(names, 2)
-    return parameters_of(names, layers if isinstance(layers, int) else round(max(each.depth for each in listed)) + 1)
+    return parameters_of(list(open_checkpoint(Path(base.model)).names), layers_of(base))
 
 
 def _dtype(rest: Mapping[str, Any]) -> str | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite, nan
 from typing import Any
 
 from merganser.errors import InputError, did_you_mean
@@ -47,9 +48,12 @@ class Inputs:
         if value is None:
             raise InputError(f"{place}: missing; mergekit asks for it")
         try:
-            return float(value)  # mergekit takes "1e-3", which YAML reads as text
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{place}: expected a number, got {value!r}") from error
+            number = float(value)  # mergekit takes "1e-3", which YAML reads as text
+        except (TypeError, ValueError):
+            number = nan
+        if not isfinite(number):
+            raise InputError(f"{place}: expected a number, got {value!r}")
+        return number
 
     def flag(self, key: str, default: bool) -> bool:
         """Return a boolean."""

@@ -19,7 +19,7 @@ class VariesError(Exception):
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter's name, and its layer's relative depth from 0 (first) to 1 (last); 0 outside layers."""
+    """A parameter's name, and its layer's relative depth in its stack, from 0 (first) to 1 (last); 0 outside layers."""
 
     name: str
     depth: float
@@ -35,17 +35,26 @@ def layer_of(name: str) -> int | None:
     return int(layer[1]) if layer else None
 
 
-def parameters_of(names: Iterable[str], layers: int) -> list[Parameter]:
-    """Return the parameters of a model with so many layers.
+def parameters_of(names: Iterable[str], layers: int | None = None) -> list[Parameter]:
+    """Return the parameters of a model; `layers`: those of its only stack, the last ones of which may not count.
 
-    >>> [parameter.depth for parameter in parameters_of(["h.0.w", "h.1.w", "h.2.w", "norm.w"], 3)]
-    [0.0, 0.5, 1.0, 0.0]
+    A model of several stacks, such as an encoder and a decoder, has depths in each.
+
+    >>> [parameter.depth for parameter in parameters_of(["h.0.w", "h.1.w", "h.2.w", "norm.w", "tower.0.w"])]
+    [0.0, 0.5, 1.0, 0.0, 1.0]
     """
+    places = {name: place for name in names if (place := LAYER.search(name))}
+    last: dict[str, int] = {}
+    for name, place in places.items():
+        stack = name[: place.start()]
+        last[stack] = max(int(place[1]), last.get(stack, 0))
+    if layers and len(last) == 1:
+        last = dict.fromkeys(last, layers - 1)
     parameters = []
     for name in names:
-        layer = layer_of(name)
-        depth = 0.0 if layer is None else layer / (layers - 1) if layers > 1 else 1.0
-        parameters.append(Parameter(name, depth))
+        own = places.get(name)
+        end = last[name[: own.start()]] if own else 0
+        parameters.append(Parameter(name, 0.0 if own is None else min(1.0, int(own[1]) / end) if end else 1.0))
     return parameters
 
 

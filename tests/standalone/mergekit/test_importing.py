@@ -206,6 +206,12 @@ WRONG: dict[str, tuple[Mapping[str, Any], str]] = {
         {"models": None, "slices": [{"base_model": "a", "sources": [{"model": "a", "layer_range": [0, 3]}]}]},
         r"slices\[0\].base_model: a: a merge of whole models has one base",
     ),
+    "a base outside the slices": (
+        {"models": None, "slices": [{"sources": [{"model": "a", "layer_range": [0, 3]}]}]},
+        "slices: no source is base, the base_model; add it, with its layer_range",
+    ),
+    "not a number": ({"parameters": {"weight": float("nan")}}, "weight: expected a number, got nan"),
+    "an endless number": ({"parameters": {"weight": 1, "density": "inf"}}, "density: expected a number, got 'inf'"),
     "half a flag": ({"parameters": {"weight": 1, "normalize": 0.5}}, "normalize: expected true or false, got 0.5"),
     "a key misspelt": ({"base_modl": "base"}, 'base_modl: mergekit has no such key; did you mean "base_model"'),
     "a parameter misspelt": ({"parameters": {"densty": 1}}, 'densty: mergekit has no such .*did you mean "density"'),
@@ -276,6 +282,13 @@ def test_a_gradient_runs_over_the_layers_and_filters_take_the_first_that_fits() 
     assert setting_at([{"filter": "attn", "value": 1}], middle) is None
     assert setting_at([{"filter": "*", "value": 7}, {"filter": "mlp", "value": 1}], middle) == 7
     assert [parameter.depth for parameter in parameters_of(["h.0.w", "wte"], 1)] == [1.0, 0.0]
+
+
+def test_a_gradient_runs_over_each_stack_of_a_model() -> None:
+    names = ["encoder.block.0.layer.1.w", "encoder.block.1.layer.0.w", *(f"decoder.block.{n}.w" for n in range(3))]
+    assert [parameter.depth for parameter in parameters_of(names, 2)] == [0.0, 1.0, 0.0, 0.5, 1.0]
+    beyond = [f"model.layers.{n}.w" for n in range(4)]  # the last one predicts a further token
+    assert [parameter.depth for parameter in parameters_of(beyond, 3)] == [0.0, 0.5, 1.0, 1.0]
 
 
 def test_values_by_layer_and_filter_are_those_of_every_parameter(folder: Path) -> None:
@@ -381,6 +394,21 @@ def test_slices_that_keep_each_layer_in_its_place_are_values_by_layer(folder: Pa
         torch.testing.assert_close(merged[name].double(), wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_a_base_that_the_slices_do_not_name_is_not_averaged(folder: Path) -> None:
+    sources = [{"model": name, "layer_range": [0, 3]} for name in "ab"]
+    for method, values in (("linear", {"coefficients": {"a": 0.5, "b": 0.5}}), ("karcher", {})):
+        found = imported(written(method, slices=[{"sources": sources}], **BASE, parameters={"weight": 0.5}))
+        assert (str(found.base), [*found.models], found.values) == ("base", ["a", "b"], values)
+
+
+def test_slices_are_held_to_the_number_of_layers_under_any_name(folder: Path) -> None:
+    for name in "ab":
+        Path(name, "config.json").write_text(json.dumps({"model_type": "gpt2", "n_layer": 3}))
+    sources = [{"model": name, "layer_range": [0, 2]} for name in "ab"]
+    with pytest.raises(InputError, match="slices: they end at layer 2 of a, which has 3 layers"):
+        imported(written("linear", slices=[{"sources": sources}], parameters={"weight": 1}))
+
+
 def test_a_parameter_that_mergekit_does_not_read_is_named(folder: Path) -> None:
     parameters = {"t": 0.5, "embed_slerp": True, "random_seed": 145, "scale": 1}
     config = written("slerp", "a", base_model="base", parameters=parameters, license="mit")
@@ -407,7 +435,7 @@ def test_models_as_mergekit_writes_them_in_full_and_a_base_that_slices_name(fold
 
 
 def test_a_key_beside_a_models_parameters_is_named_and_one_that_is_misspelt_refused(folder: Path) -> None:
-    sources = [{"model": name, "layer_range": [0, 3], "weight": 1} for name in "ab"]
+    sources = [{"model": name, "layer_range": [0, 3], "weight": 1} for name in ("base", "a")]
     of_models = {"models": [{"model": "a", "density": 0.5}, {"model": "b"}]}
     for content, named in (
         (of_models, ["models[0].density"]),

@@ -137,6 +137,7 @@ def _is_head(name: str, dimensions: int, modules: Sequence[str]) -> bool:
 
 
 OPEN_CLIP = "open_clip_config.json"
+DEFAULTS = {"quick_gelu": False, "vision_cfg.head_width": 64, "text_cfg.heads": 8}  # open_clip's, of what decides
 TYPE = "model_type"
 SHOWN = 5
 # The last part of a key. Parameters mean something else under another value of these: heads, positions, activations.
@@ -144,7 +145,7 @@ DECIDING = re.compile(
     r"model_type|(\w+_)?heads(_\w+)?|n_head|(\w+_)?head_dim|dim_head|head_width|d_kv|multi_query|new_decoder_architecture"
     r"|\w*rope\w*|\w*rotary\w*|mrope_section|factor|(low|high)_freq_factor|original_max_position_embeddings"
     r"|alibi|positions?_embeddings?_type|pos_att_type|relative_attention\w*"
-    r"|(\w+_)?(act|act_fn|activation|activation_function)|feed_forward_proj|is_gated_act|quick_gelu"
+    r"|(\w+_)?(act|act_fn|act_layer|activation|activation_function)|feed_forward_proj|is_gated_act|quick_gelu"
     r"|norm_first|do_layer_norm_before|normalize_before|parallel_attn|use_parallel_residual"
 )
 # Settings of generation, which older configurations keep.
@@ -210,10 +211,10 @@ def in_todays_words(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[
 
 
 def _of_open_clip(folder: Path) -> dict[str, Any] | None:
-    """Return the values from which open_clip builds a model."""
+    """Return the values from which open_clip builds a model, by their places; most files leave out the defaults."""
     content = read_config(folder / OPEN_CLIP)
     inner = None if content is None else content.get("model_cfg")
-    return inner if isinstance(inner, dict) else None
+    return {**DEFAULTS, **dict(_values(inner))} if isinstance(inner, dict) else None
 
 
 def _of_one_part(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -198,6 +198,28 @@ def test_open_clip_is_compared_by_its_own_configuration(paths: dict[str, Path]) 
         checked(paths)
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"quick_gelu": True}, r"quick_gelu True \(the base False\)"),
+        ({"vision_cfg": {"head_width": 80}}, r"vision_cfg\.head_width 80 \(the base 64\)"),
+        ({"quick_gelu": False, "text_cfg": {"heads": 8}}, None),
+    ],
+)
+def test_what_open_clips_configuration_leaves_out_has_its_default(
+    paths: dict[str, Path], settings: dict[str, Any], told: str | None
+) -> None:
+    paths = {name: paths[name] for name in ("base", "task0")}
+    for name, path in paths.items():
+        (path / "config.json").unlink()
+        edit(path, "open_clip_config.json", model_cfg={"embed_dim": 8} | (settings if name == "task0" else {}))
+    if told is None:
+        assert checked(paths) == []
+    else:
+        with pytest.raises(InputError, match=told):
+            checked(paths)
+
+
 def test_an_unknown_model_type_is_compared_as_it_stands(paths: dict[str, Path]) -> None:
     for path in paths.values():
         edit(path, model_type="of their own", num_heads=2)

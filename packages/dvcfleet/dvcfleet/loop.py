@@ -325,7 +325,8 @@ class RunLoop:
 
     def _stop(self) -> None:
         """End the running stages and process their outcomes; mark all others as stopped."""
-        self.stopping, self.stop.hasten = True, self._kill
+        self.stopping = True
+        self.stop.hasten_by(self._kill)
         self.place.lock.take()  # the signal may have come while the run was waiting for it
         self.place.executor.abandon()
         with suppress(TimeoutError):  # a lost cluster sends no more outcomes
@@ -340,7 +341,7 @@ class RunLoop:
         for name in self.work.plan.planned:
             if name not in self.endings:
                 self.endings[name] = Ending(name, Result.STOPPED, "the run was stopped")
-        self.stop.hasten = None
+        self.stop.hasten_by(None)
 
     def _kill(self) -> None:
         """Kill the stages that are being ended: the user does not want to wait for them."""

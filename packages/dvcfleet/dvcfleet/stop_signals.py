@@ -17,11 +17,12 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # those that stop a run
 class Stop:
     """Turns signals into KeyboardInterrupt, and sets `exit_code`, which is 0 until the first of them.
 
-    While stages are being ended, the next signal calls `hasten` instead, once.
+    A second signal calls the function of `hasten_by` instead, as soon as there is one.
     """
 
     exit_code = 0
-    hasten: Callable[[], object] | None = None
+    _signals = 0
+    _hasten: Callable[[], object] | None = None
 
     @contextmanager
     def on_signals(self, *numbers: signal.Signals) -> Iterator[None]:
@@ -34,9 +35,20 @@ class Stop:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def hasten_by(self, hasten: Callable[[], object] | None) -> None:
+        """Call a function at the next signal, once, or at once if two have come; None: call none."""
+        self._hasten = hasten
+        if self._signals > 1:
+            self._call()
+
     def _interrupt(self, number: int, _frame: FrameType | None) -> None:
         self.exit_code = self.exit_code or 128 + number
-        if self.hasten is None:
+        self._signals += 1
+        if self._hasten is None and self._signals != 2:
             raise KeyboardInterrupt
-        hasten, self.hasten = self.hasten, None
-        hasten()
+        self._call()
+
+    def _call(self) -> None:
+        hasten, self._hasten = self._hasten, None
+        if hasten is not None:
+            hasten()

@@ -459,7 +459,8 @@ def test_an_interrupted_run_ends_its_commands_and_goes_on_later(toy: Make) -> No
     assert slow.settled()
 
 
-def test_a_second_signal_kills_what_ends_slowly_and_the_run_says_what_it_did(toy: Make) -> None:
+@pytest.mark.parametrize("pause_s", [0.0, 0.5])  # before the first signal is handled, and after
+def test_a_second_signal_kills_what_ends_slowly_and_the_run_says_what_it_did(toy: Make, pause_s: float) -> None:
     stubborn = toy(
         """
         stages:
@@ -472,7 +473,7 @@ def test_a_second_signal_kills_what_ends_slowly_and_the_run_says_what_it_did(toy
 
     def stop_twice() -> None:
         _interrupt_in_slow(stubborn.path, signal.SIGHUP)
-        time.sleep(0.5)
+        time.sleep(pause_s)
         sent = time.monotonic()
         os.kill(os.getpid(), signal.SIGINT)
         while "sleep" in commands_in(stubborn.path):

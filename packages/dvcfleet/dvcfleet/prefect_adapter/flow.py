@@ -179,7 +179,7 @@ class PrefectExecutor:
             self._runner.end(future)
 
     def kill(self) -> None:
-        """Kill the commands on this machine that are being ended; call it from a handler of a signal."""
+        """Kill the commands on this machine, also while they are being ended; call it from a handler of a signal."""
         self._fork_servers.hasten()
 
     @cached_property

@@ -114,7 +114,7 @@ class ForkServers:
                 server.stop(how)
 
     def hasten(self) -> None:
-        """Have the servers that are ending their commands kill them; without the lock, which `stop` holds meanwhile."""
+        """Have the servers kill their commands, also while ending them; without the lock, which `stop` holds then."""
         for server in list(self._servers.values()):
             server.tell_to_stop(KILL)
 

@@ -287,7 +287,7 @@ def _end_all() -> None:
     request = os.read(0, 1)
     if request == LEAVE:
         return
-    is_awaited = bool(request)
+    is_awaited = request not in (KILL, b"")
     termination = Termination(descendants, GRACE_S if is_awaited else 0)
     while not termination.is_over():
         if not is_awaited:

@@ -92,9 +92,9 @@ def loaded_tokenizer(folder: Path) -> Any:
 
 
 def any_vocabulary_of(folder: Path) -> dict[str, int] | None:
-    """Read the numbers of a tokenizer's tokens, SentencePiece's too; None if there are none.
+    """Return a tokenizer's token ids, SentencePiece's too; None if the folder has no tokenizer.
 
-    Numbers that a file gives twice or leaves out are those that transformers gives: it ignores the file's.
+    If the file has duplicate ids or gaps, transformers numbers the tokens itself, and its ids are returned.
     """
     vocabulary = vocabulary_of(folder)
     if vocabulary is not None and sorted(vocabulary.values()) == [*range(len(vocabulary))]:

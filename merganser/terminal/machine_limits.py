@@ -73,5 +73,5 @@ def _text(path: Path) -> str:
 
 
 def _number(text: str) -> int:
-    """Return a number; -1 for `max` and if there is none."""
+    """Parse a limit; return -1 if there is none, which version 2 writes as `max`."""
     return int(text) if text.isdecimal() else -1

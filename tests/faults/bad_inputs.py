@@ -662,7 +662,7 @@ COMMANDS: dict[str, tuple[Spoil, tuple[str, ...], str]] = {
     "a folder that no database can be in": (
         lambda folder: (folder / "w?t").mkdir(),
         ("status", "--repo", "w?t"),
-        "w?t: the address of a database ends at a ?; rename this folder",
+        "w?t: SQLite databases, such as Prefect's, allow no ? in a path; rename it",
     ),
     "a broken dvc.yaml": (text("dvc.yaml", "stages: ["), STATUS, "dvc.yaml"),
     "a dvc.yaml with a loop": (

@@ -144,8 +144,8 @@ def _copy_beside(model: Path, folder: Path) -> None:
 def stored_tables(member: Member, model: Checkpoint) -> dict[str, tuple[str, str]]:
     """Return, for each table to write for a model, the reference's table and the model's own that holds its rows.
 
-    A second name of a tied table has that one's rows, and a weight of its own under such a name has its own. A table
-    that the model ties and the reference does not is written under both names: rows that the model lacks differ.
+    A tied table's second name gets the same rows, unless the model stores a separate weight under it. A table that the
+    model ties and the reference does not is written under both names, since the rows added to each differ.
     """
     tables: dict[str, tuple[str, str]] = {}
     for table, own in sorted(member.tables.items(), key=lambda pair: _alike(*pair)):

@@ -252,7 +252,7 @@ def _slices(listed: Any, base: Reference | None) -> list[Slice]:
 
 
 def layers_of(reference: Reference) -> int | None:
-    """Return the number of a model's layers by its configuration on this disk; None if there is none."""
+    """Return a local model's number of layers from its config.json; None if it has no such number."""
     config = read_config(Path(reference.model) / MODEL_CONFIG) or {}
     known = configured(config)  # has this number under one name, which is `n_layer` in GPT-2's file
     own = config.get(LAYERS) if known is None else getattr(known.get_text_config(), LAYERS, None)

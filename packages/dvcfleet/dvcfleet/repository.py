@@ -39,8 +39,8 @@ NAMELESS_S = 5.0
 def opened(path: Path) -> Iterator[Repo]:
     """Open the DVC repository around `path`, with the folder of the dvc.yaml that is meant there as the current one.
 
-    Raises UserError if there is no DVC repository, if DVC finds an error in it, or if no database can be in a folder
-    of that name.
+    Raises UserError if there is no DVC repository, if DVC finds an error in it, or if its path has a ?, at which the
+    URL of a SQLite database ends.
     """
     check_needed()
     from dvc.exceptions import DvcException, NotDvcRepoError
@@ -49,7 +49,7 @@ def opened(path: Path) -> Iterator[Repo]:
         raise UserError(f"{path}: no such folder")
     here = path.resolve()
     if unfit := [each for each in (here, *here.parents) if "?" in each.name]:
-        raise UserError(f"{unfit[0]}: the address of a database ends at a ?; rename this folder")
+        raise UserError(f"{unfit[0]}: SQLite databases, such as Prefect's, allow no ? in a path; rename it")
     logging.getLogger("dvc").setLevel(logging.ERROR)
     with chdir(pipeline_folder(path)), fast_index(), whole_databases(), reflinks_made_aside():
         project_of(Path()).before_reading()

@@ -74,7 +74,7 @@ def test_a_folder_whose_listing_the_remote_lost_is_made_again(pushed: Toy, conte
     if content is not None:
         listing.write_bytes(content)
         listing.chmod(0o444)
-        assert states(pushed)["within"] == "stale"  # which is where it is noticed
+        assert states(pushed)["within"] == "stale"  # this reads the listing, and notices
     stale = {name for name, state in states(pushed).items() if state != "up to date"}
     assert stale == {"folder", "within"}
 

@@ -1,3 +1,6 @@
+import os
+from pathlib import Path
+
 import pytest
 
 from dvcfleet.planning.validation import ProjectError
@@ -51,3 +54,37 @@ def test_a_mistake_is_refused_before_any_work_and_again_each_time(toy: Make) -> 
 
 def test_any_other_repository_is_taken_as_it_is(toy: Make) -> None:
     assert toy(CHAIN, CHAIN_FILES).run()[0] == 0
+
+
+SPELLINGS = """
+stages:
+  Ties: {cmd: echo Ties > out/Ties, outs: [out/Ties]}
+  ties: {cmd: echo ties > out/ties, outs: [out/ties]}
+  average: {cmd: echo average > out/average, outs: [out/average]}
+"""
+NESTED = "stages: {a: {cmd: x, outs: [out/A]}, b: {cmd: x, outs: [out/a/b]}}"
+
+
+def exists_in_some_case(path: Path) -> bool:
+    """Look as exFAT does, which cannot be mounted everywhere."""
+    return path.parent.is_dir() and path.name.lower() in map(str.lower, os.listdir(path.parent))
+
+
+def test_outputs_that_differ_in_letter_case_are_refused_where_the_file_system_ignores_it(
+    toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = toy(SPELLINGS, {"out/.keep": ""})
+    assert project.run()[0] == 0
+    assert sorted(path.read_text() for path in project.path.glob("out/[!.]*")) == ["Ties\n", "average\n", "ties\n"]
+
+    monkeypatch.setattr(Path, "exists", exists_in_some_case)
+    with pytest.raises(ProjectError, match=r"out/Ties of Ties and out/ties of ties are one file here: .*rename one"):
+        project.plan()
+
+
+def test_an_output_inside_another_is_refused_by_its_letters_too(monkeypatch: pytest.MonkeyPatch, toy: Make) -> None:
+    project = toy(NESTED, {})
+    assert len(project.plan().work) == 2
+    monkeypatch.setattr(Path, "exists", exists_in_some_case)
+    with pytest.raises(ProjectError, match="out/a/b of b and out/A of a"):
+        project.plan()

@@ -15,7 +15,7 @@ from dvcfleet.dvc_adapter.stages import stage_graph
 from dvcfleet.options import EVERYTHING, Options
 from dvcfleet.planning.orphans import Orphan, find_orphans
 from dvcfleet.planning.reasons import dependency_reasons, output_reasons, reasons_once, stage_reasons
-from dvcfleet.planning.validation import hash_predictor, is_validated, note_validated, validate
+from dvcfleet.planning.validation import check_letter_case, hash_predictor, is_validated, note_validated, validate
 from dvcfleet.project import project_of
 from dvcfleet.repository import opened
 from dvcfleet.terminal.failures import is_mistake
@@ -149,6 +149,7 @@ def make_plan(
     `checks_for` returns the checks of these stages: those of the workspace, unless their data is elsewhere.
     """
     graph, steps = stage_graph(repo, options)
+    check_letter_case(graph)
     judge = Judge(options, {} if options.single_item else {o.fs_path: o for each in graph for o in each.outs})
     project = project_of(Path(repo.root_dir))
     distrusted = project.distrusted(steps)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dvcfleet.disk import is_in, write_durably
 from dvcfleet.dvc_adapter.listings import folder_hash
-from dvcfleet.dvc_adapter.protocols import Dependency, Repo
+from dvcfleet.dvc_adapter.protocols import Dependency, Repo, Stage
 from dvcfleet.errors import UserError
 from dvcfleet.project import project_of
 from dvcfleet.repository import state_folder
@@ -77,3 +77,29 @@ def note_validated(repo: Repo) -> None:
 
 def _note(repo: Repo) -> Path:
     return state_folder(repo) / "validated"
+
+
+def check_letter_case(stages: Iterable[Stage]) -> None:
+    """Refuse outputs whose paths differ in letter case alone, on a file system that takes them for one.
+
+    Such are exFAT, FAT, NTFS, and folders of macOS and Windows in a container: the stages would overwrite each other's
+    outputs. Raises ProjectError.
+    """
+    makers = {out.fs_path: stage.addressing for stage in stages for out in stage.outs if out.protocol == "local"}
+    spelled = {path.lower(): path for path in makers}
+    for path, maker in makers.items():
+        for part in (path, *map(str, Path(path).parents)):
+            other = spelled.get(part.lower(), part)
+            if other != part and _ignores_case(Path(path)):
+                outs = f"{os.path.relpath(path)} of {maker} and {os.path.relpath(other)} of {makers[other]}"
+                raise ProjectError(f"{outs} are one file here: the file system ignores letter case; rename one of them")
+
+
+def _ignores_case(path: Path) -> bool:
+    """Tell by names next to a path, or above it, whether its file system ignores letter case."""
+    for folder in path.parents:
+        names = os.listdir(folder) if folder.is_dir() else []
+        for name in names:
+            if name.swapcase() not in names:
+                return (folder / name.swapcase()).exists()
+    return False

@@ -20,6 +20,7 @@ from merganser.outputs import write_json
 from merganser.plugins import trust_own_methods
 from merganser.tasks.code_record import RECORD, read_record
 from merganser.tasks.stages import CODE, PROFILES
+from merganser.terminal.failures import space_words
 
 if TYPE_CHECKING:
     from merganser.config.params import Params
@@ -167,7 +168,8 @@ def digest_of_code(params: "Params", *modules: str, kinds: Collection[str] | Non
 def _lack(error: Exception) -> str | None:
     """Return which resource the machine lacks; None for other errors."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"no space left on the disk of {error.filename or Path.cwd()}: free some"
+        file = error.filename if isinstance(error.filename, str) else str(Path.cwd())
+        return f"no space left on the disk of {file}{space_words(Path(file)) or ': free some'}"
     words = str(error).partition("\n")[0]
     if isinstance(error, MemoryError) or "can't allocate memory" in words or "out of memory" in words:
         return f"not enough memory ({words or 'out of memory'}): give it more, or run fewer stages at once (--workers)"

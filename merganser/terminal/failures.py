@@ -7,7 +7,6 @@ since importing the libraries takes seconds. An unexpected error's traceback goe
 import errno
 import io
 import os
-import shutil
 import signal
 import sqlite3
 import sys
@@ -40,6 +39,7 @@ _REMEDIES = {
     errno.EEXIST: "something else is in its place: move it away",
 }
 _LITTLE_BYTES = 50_000_000  # free on a disk: databases, logs and temporary files may fail for it in words of their own
+_FEW_FILES = 100  # that a disk still takes
 _UNREADABLE = (
     *(
         "json.decoder.JSONDecodeError",
@@ -130,10 +130,13 @@ def _first_line(error: BaseException) -> str:
 
 
 def space_words(path: Path | None = None) -> str:
-    """Return how little space is free on a path's disk, by default the current folder's; empty if there is enough."""
+    """Return how little fits on a path's disk, by default the current folder's; empty if there is enough space."""
     place = (path or Path()).absolute()
     existing = next((each for each in (place, *place.parents) if each.exists()), Path("/"))
-    free = shutil.disk_usage(existing).free
+    disk = os.statvfs(existing)
+    if disk.f_files and disk.f_favail < _FEW_FILES:  # some file systems count no files
+        return f"; the disk of {existing} has room for {disk.f_favail} more files: remove some"
+    free = disk.f_bavail * disk.f_frsize
     return f"; {free // 1000:,} kB are free on the disk of {existing}: free some space" if free < _LITTLE_BYTES else ""
 
 
@@ -151,13 +154,14 @@ def _words(error: BaseException) -> str | None:
     if isinstance(error, RuntimeError) and "home directory" in str(error):  # of pathlib, or platformdirs
         return "this user has no home directory: set HOME to a writable folder"
     if isinstance(error, OSError):
-        return _system_words(error)
+        return system_words(error)
     if is_a(error, *_UNREADABLE) and (file := _file_at(error)):
         return f"{file}: damaged, or of another format ({_first_line(error)})"
     return None
 
 
-def _system_words(error: OSError) -> str:
+def system_words(error: OSError) -> str:
+    """Return what an error of the system says, of which file, and what to do."""
     if error.strerror is None or error.errno is None:
         return str(error) or type(error).__name__
     names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dvcfleet.errors import UserError
+from dvcfleet.terminal.failures import failure_of
 from tests.dvcfleet.toy import Toy
 from tests.faults.injection import ROOT
 from tests.faults.whole import assert_cache_is_whole, content
@@ -73,6 +75,37 @@ def test_a_full_disk_is_named_and_what_is_done_is_kept(small_disk: Path, links: 
         assert toy.settled()
         subprocess.run(["rm", "-rf", str(toy.path)], check=True)
     assert seen >= 2
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_disk_without_room_for_files_is_named_whatever_space_is_free(small_disk: Path) -> None:
+    toy = Toy(small_disk / "toy", GROWING, FILES)
+    toy.write(".dvc/config", '[cache]\n    type = "hardlink,symlink"\n')
+    before = os.statvfs(small_disk).f_favail
+    for room in (0, 1, 20):
+        subprocess.run(["mount", "-o", f"remount,nr_inodes={inodes(small_disk, room)}", str(small_disk)], check=True)
+        code, text = said(toy)
+        assert code, text
+        assert "more files: remove some" in text, text
+        assert "Traceback" not in text
+    subprocess.run(["mount", "-o", f"remount,nr_inodes={inodes(small_disk, before)}", str(small_disk)], check=True)
+    code, text = toy.run()
+    assert code == 0, text
+    assert_cache_is_whole(toy.path)
+
+
+def inodes(disk: Path, room: int) -> int:
+    """Return how many files a disk must take for so many to have room."""
+    stat = os.statvfs(disk)
+    return stat.f_files - stat.f_ffree + room
+
+
+def said(toy: Toy) -> tuple[int, str]:
+    """Run, and return the exit code and the text, of a refusal too."""
+    try:
+        return toy.run()
+    except (OSError, UserError) as error:
+        return 2, failure_of(error).message
 
 
 @pytest.mark.slow

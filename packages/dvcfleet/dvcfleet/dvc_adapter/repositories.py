@@ -23,7 +23,7 @@ from dvcfleet.dvc_adapter.protocols import Repo
 from dvcfleet.errors import UserError, in_one_line, some
 from dvcfleet.fast_paths import no_shortcut, replaced
 from dvcfleet.git import GitError, git, git_if_any
-from dvcfleet.terminal.failures import is_a
+from dvcfleet.terminal.failures import is_a, system_words
 
 _PARSING = "dvc.utils.serialize._common.ParseError"
 _PARAMETERS = "dvc.dependency.param.BadParamFileError"
@@ -41,8 +41,10 @@ _OF_FILES = (
 def with_cause(error: BaseException) -> str:
     """Return an error's message on one line; for an unreadable file also the line, and what is wrong there.
 
-    DVC's command line prints these below the message.
+    DVC's command line prints these below the message. An error of the system gets its remedy.
     """
+    if isinstance(error, OSError):
+        return " ".join(system_words(error).split())
     text, cause = in_one_line(error), error.__cause__
     if is_a(error, _INVALID):
         return f"{text} ({some(list(_invalid(error)))})"

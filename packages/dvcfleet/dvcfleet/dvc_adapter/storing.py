@@ -21,6 +21,7 @@ from dvcfleet.dvc_adapter.objects import has_whole, is_local, object_size, remov
 from dvcfleet.dvc_adapter.protocols import Item, Meta, Output, Repo, Stage
 from dvcfleet.errors import UserError
 from dvcfleet.fast_paths import no_shortcut, replaced
+from dvcfleet.terminal.failures import space_words
 
 State = list[tuple[object, ...]]  # of a file, or of each file in a folder
 # The states of a stage's inputs, in their order; None for one of which more is to be asked.
@@ -212,6 +213,8 @@ def refuse_without_cache(repo: Repo, outs: Iterable[Output]) -> None:
     from dvc_objects.fs.generic import test_links
 
     if not test_links(cache.cache_types, cache.fs, cache.path, repo.fs, place):
+        if words := space_words(Path(cache.path)) or space_words(Path(place)):
+            raise UserError(f"no space to store outputs{words}")
         kinds = ", ".join(cache.cache_types)
         raise UserError(
             f"cache.type {kinds}: no possible link type between the cache {cache.path} and {repo.root_dir}; "

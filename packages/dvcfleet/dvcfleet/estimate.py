@@ -11,8 +11,7 @@ from rich.filesize import decimal
 from dvcfleet.dvc_adapter.listings import is_near_output
 from dvcfleet.dvc_adapter.protocols import Stage
 from dvcfleet.dvc_adapter.stages import is_params, kind_of
-from dvcfleet.errors import some, stage_count
-from dvcfleet.heartbeat import format_duration
+from dvcfleet.errors import format_duration, some, stage_count
 from dvcfleet.planning.plan import Plan, State
 from dvcfleet.planning.resources import Resources
 from dvcfleet.project import Expected

@@ -21,10 +21,9 @@ from typing import Any
 
 from dvcfleet.disk import is_damaged, locked_folder
 from dvcfleet.errors import FailedError
-from dvcfleet.prefect_adapter.access import Access
-from dvcfleet.prefect_adapter.database import is_current, make_database
+from dvcfleet.prefect_adapter.database import DATABASE, is_current, make_database
 from dvcfleet.prefect_adapter.internals import PREFECT, one_transaction_at_a_time, server_app, wait_for_events
-from dvcfleet.web_guard import Guard, own_origins
+from dvcfleet.web_guard import Access, Guard, own_origins
 
 START_LIMIT_S = 120.0
 _NOTE = "dvcfleet: "  # prefix of the lines in the server's log that are for the user
@@ -100,7 +99,7 @@ class PrefectServer:
     def _own_settings(self, home: Path, page: bool, port: int, password: str) -> dict[str, str]:
         return {
             "PREFECT_HOME": str(home),
-            "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
+            "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home / DATABASE}",
             "PREFECT_SERVER_API_AUTH_STRING": password,
             "PREFECT_SERVER_API_BASE_PATH": "/api",
             "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
@@ -173,7 +172,7 @@ def main() -> None:
     for sent_to_all in (signal.SIGINT, signal.SIGTERM):  # the run must still report how it ended
         signal.signal(sent_to_all, signal.SIG_IGN)
     home = Path(os.environ["PREFECT_HOME"])
-    _prepare_database(home / "prefect.db")
+    _prepare_database(home / DATABASE)
     # Imported modules live until exit: garbage collection would take a quarter of the start.
     gc.disable()
     PREFECT.report(lambda line: print(f"{_NOTE}{line}", flush=True))

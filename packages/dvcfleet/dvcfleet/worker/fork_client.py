@@ -152,7 +152,7 @@ def keep_reading(log: Path, output: int) -> None:
     """
     with suppress(OSError):
         subprocess.Popen(
-            [sys.executable, "-m", "dvcfleet.worker.left_behind", str(log)],
+            [sys.executable, "-m", "dvcfleet.worker.output", str(log)],
             stdin=output,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -8,8 +8,10 @@ import math
 import os
 import re
 import shutil
+import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,10 +20,38 @@ from dvcfleet.dvc_adapter.stages import command_environment, shell_command
 from dvcfleet.messages import OUT_OF_MEMORY, Command, Job, Outcome, Usage
 from dvcfleet.planning.resources import THREAD_VARIABLES, Resources, thread_variables
 from dvcfleet.project import project_of
-from dvcfleet.worker.dask_tasks import as_task
 from dvcfleet.worker.fork_client import is_own_python, keep_reading, own_fork_servers, run_command
 from dvcfleet.worker.gpus import GPUS_VARIABLE, own_gpus
 from dvcfleet.worker.output import Lines, log_path, logging_to
+
+_AT_WORK: set[str] = set()
+
+
+@contextmanager
+def as_task() -> Iterator[Callable[[], bool] | None]:
+    """Yield a function that tells whether this thread's Dask task is still wanted; None outside a Dask task."""
+    if "distributed" not in sys.modules:
+        yield None
+        return
+    from distributed import get_worker
+
+    try:
+        worker = get_worker()
+        key, tasks = str(worker.get_current_task()), worker.state.tasks
+    except ValueError:
+        yield None
+        return
+    _AT_WORK.add(key)
+    try:
+        yield lambda: key in tasks and tasks[key].state == "executing"
+    finally:
+        _AT_WORK.discard(key)
+
+
+def keys_at_work() -> set[str]:
+    """Return the keys of the Dask tasks whose commands run below this worker."""
+    return set(_AT_WORK)
+
 
 # Words that a shell passes on unchanged.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ \t-]+")

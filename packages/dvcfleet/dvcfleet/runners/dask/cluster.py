@@ -34,8 +34,8 @@ from dvcfleet.scheduling.resource_pool import (
     refuse_wrong_gpus,
 )
 from dvcfleet.terminal.machine_limits import usable_memory
-from dvcfleet.worker.dask_tasks import keys_at_work
 from dvcfleet.worker.gpus import gpus_here
+from dvcfleet.worker.jobs import keys_at_work
 
 _END_LIMIT_S = 30.0
 _ANSWER_LIMIT_S = 30.0  # of the scheduler, when it is asked which workers there are

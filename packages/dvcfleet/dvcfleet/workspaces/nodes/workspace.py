@@ -16,7 +16,7 @@ from dvcfleet.errors import UserError
 from dvcfleet.messages import Job, NodeWork, Outcome, Result
 from dvcfleet.planning.plan import PlannedStage, State
 from dvcfleet.planning.resources import Resources
-from dvcfleet.scheduling.locality import Locality
+from dvcfleet.scheduling.order import Locality
 from dvcfleet.worker.jobs import make_job
 from dvcfleet.workspaces.local import LocalWorkspace, keep_aside
 from dvcfleet.workspaces.nodes.clone import RUN_FILE, commit_for_nodes

@@ -43,15 +43,6 @@ def read_text_file(path: Path) -> str | None:
         return None
 
 
-def rewrite(path: Path, text: str) -> None:
-    """Replace a file's text, and keep its mode, and the link if it is one."""
-    place = Path(os.path.realpath(path))
-    mode = place.stat().st_mode if place.exists() else None
-    write_durably(place, text)
-    if mode is not None:
-        place.chmod(mode)
-
-
 def keep_copies(root: Path, state: Path, texts: Mapping[Path, str]) -> None:
     """Keep copies of files inside `root` in the state folder."""
     for path, text in texts.items():
@@ -74,7 +65,7 @@ def restore_destroyed(root: Path, state: Path, say: Callable[[str], None]) -> No
             continue
         now = parse_map(read_text_file(path) or "")
         if is_destroyed(now, parse_map(before)):
-            rewrite(path, restore_map(before, now, {}))
+            write_durably(path, restore_map(before, now, {}))
             lost = add_missing(now or {}, parse_map(before))
             say(f"{path.relative_to(root)} had lost {', '.join(lost)} when a run was killed: restored")
     forget_copies(state)

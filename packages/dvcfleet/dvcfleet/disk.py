@@ -38,6 +38,15 @@ def overlap(one: str, other: str) -> bool:
     return is_at_or_in(one, other) or is_in(other, one)
 
 
+def file_state(path: str | Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file is written: its inode, size and time (ns); None if it is not there."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def sync_file_systems(folders: Iterable[str | Path]) -> None:
     """Wait until everything written to these folders' file systems is on disk; raise OSError if it failed.
 

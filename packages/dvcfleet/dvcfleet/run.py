@@ -56,8 +56,7 @@ from dvcfleet.worker.termination import LEAVE
 from dvcfleet.workspaces.local import LocalWorkspace
 from dvcfleet.workspaces.nodes.clone import refuse_node
 from dvcfleet.workspaces.nodes.object_store import ObjectStore, has_remote
-from dvcfleet.workspaces.nodes.recorded_hashes import RecordedHashes
-from dvcfleet.workspaces.nodes.workspace import NodeWorkspace, stays
+from dvcfleet.workspaces.nodes.workspace import NodeWorkspace, RecordedHashes, stays
 from dvcfleet.workspaces.undeclared_files import UndeclaredFiles
 
 STOPPED_EARLY = "stopped before any stage was started"

@@ -47,11 +47,6 @@ def is_intact(path: Path) -> bool:
         return False
 
 
-def damaged(folder: Path) -> list[Path]:
-    """List files in a folder of such texts whose bytes differ from the digest in their names."""
-    return [path for path in sorted(folder.glob("[0-9a-f]" * 64 + ".*")) if not is_intact(path)]
-
-
 CHANGES = "changes"
 # What git neither tracks nor ignores is code by its suffix: else it is data, which dvc.lock has, or may be a secret.
 _CODE = ("py", "pyx", "ipynb", "sh", "R", "jl", "c", "cc", "cpp", "cu", "h", "hpp", "rs")
@@ -248,4 +243,5 @@ def environment_file(folder: Path, digest: str) -> Path:
 
 def damaged_environments(folder: Path) -> list[Path]:
     """List descriptions of environments whose bytes differ from the digest in their names."""
-    return damaged(folder / ENVIRONMENTS)
+    described = sorted((folder / ENVIRONMENTS).glob("[0-9a-f]" * 64 + ".*"))
+    return [path for path in described if not is_intact(path)]

@@ -170,10 +170,6 @@ def _small_files(stage: Stage) -> Iterator[str]:
     for dep in stage.deps:
         if is_params(dep):
             yield dep.fs_path
-    yield from _uncached(stage)
-
-
-def _uncached(stage: Stage) -> Iterator[str]:
     for out in stage.outs:
         if not out.use_cache and out.protocol == "local" and out.is_in_repo:
             yield out.fs_path

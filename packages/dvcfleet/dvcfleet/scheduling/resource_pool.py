@@ -157,7 +157,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def cluster_pool(
-    where: str, machines: list[Machine], workers: int | None, resources: Mapping[str, Resources]
+    where: str, machines: Sequence[Machine], workers: int | None, resources: Mapping[str, Resources]
 ) -> ResourcePool:
     """Return a pool of `workers` threads of a cluster, by default all.
 

@@ -96,11 +96,15 @@ class DaskCluster:
         if any(each.gpus for each in resources.values()):
             declared = {at: count for at, has in self._workers().items() if (count := has["resources"].get("GPU"))}
             refuse_wrong_gpus(self.client.run(gpus_here, workers=[*declared]) if declared else {}, declared)
-        return cluster_pool(f"the Dask cluster at {self.address}", self._machines(), self.workers, resources)
+        return cluster_pool(f"the Dask cluster at {self.address}", self.machines() or (), self.workers, resources)
 
     def machines(self) -> Sequence[Machine] | None:
-        """Return the workers as they are now."""
-        return self._machines()
+        """Return the workers that have declared what they have: one that has just joined may not have yet."""
+        return [
+            Machine(at, str(urlsplit(at).hostname), Capacity(has["threads"], has["memory"], has["GPU"]))
+            for at, has in ((at, worker["resources"]) for at, worker in self._workers().items())
+            if has.keys() >= {"threads", "memory", "GPU"}
+        ]
 
     def requesting(self, job: Job) -> AbstractContextManager[Any]:
         """Request a job's resources of a worker, if it is still there of the one chosen for it."""
@@ -134,14 +138,6 @@ class DaskCluster:
         asked = self.client.sync(self.client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_LIMIT_S)
         workers: dict[str, Any] = asked["workers"]
         return workers
-
-    def _machines(self) -> list[Machine]:
-        """List the workers that have declared what they have: one that has just joined may not have yet."""
-        return [
-            Machine(at, str(urlsplit(at).hostname), Capacity(has["threads"], has["memory"], has["GPU"]))
-            for at, has in ((at, worker["resources"]) for at, worker in self._workers().items())
-            if has.keys() >= {"threads", "memory", "GPU"}
-        ]
 
 
 @contextmanager
